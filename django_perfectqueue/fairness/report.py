@@ -110,8 +110,8 @@ def read(
     tallies = within(queue, since, until, spans, using=using)
     chosen, rest = parted(tallies, top, user)
     total = summed(tallies.values())
-    with reading(using) as (cursor, dialect):
-        facts = standings(cursor, dialect, queue, [key.user for key in chosen], COUNTED)
+    with reading(using) as db:
+        facts = standings(db, queue, [key.user for key in chosen], COUNTED)
     shares = [
         share(tally, total, facts.get(key.user), user=key.user) for key, tally in chosen.items()
     ]
@@ -128,11 +128,11 @@ def within(
     """Add up the longest spans there are, and shorter ones for what came after them."""
     found: dict[UsageKey, Tally] = {}
     end = until + timedelta(seconds=1)
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         for span in spans:
-            add(found, sums(cursor, dialect, queue, span, since, end))
-            since = max(since, summed_until(cursor, dialect, queue, span) or since)
-        add(found, slices(cursor, dialect, queue, since, end))
+            add(found, sums(db, queue, span, since, end))
+            since = max(since, summed_until(db, queue, span) or since)
+        add(found, slices(db, queue, since, end))
     return found
 
 

@@ -161,12 +161,12 @@ def of_types(
 ) -> dict[UsageKey, Tally]:
     """Add up what each type got: the longest spans there are, and shorter ones for the rest."""
     found: dict[UsageKey, Tally] = {}
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         for span in sorted((span for span in Bucket if 0 < span <= unit), reverse=True):
-            for key, tally in sums(cursor, dialect, queue, span, since, until, TYPES).items():
+            for key, tally in sums(db, queue, span, since, until, TYPES).items():
                 if not key.others:
                     found.setdefault(key, Tally()).add(tally)
-            since = max(since, summed_until(cursor, dialect, queue, span) or since)
+            since = max(since, summed_until(db, queue, span) or since)
     return found
 
 

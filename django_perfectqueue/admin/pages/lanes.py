@@ -33,8 +33,8 @@ class Counted(OneOrder):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         lanes: list[Lane] = list(self.result_list)
-        with reading(database()) as (cursor, dialect):
-            counts = waiting(cursor, dialect, [lane.pk for lane in lanes], COUNTED)
+        with reading(database()) as db:
+            counts = waiting(db, [lane.pk for lane in lanes], COUNTED)
         served = {queue for worker in workers_serving(using=database()) for queue in worker.queues}
         for lane in lanes:
             lane.waiting = counts.get(lane.pk, 0)

@@ -148,14 +148,14 @@ def claim(
                 return ClaimResult(left, *lost[1:])
         accounts = Accounts(request.now)
         if finished:
-            refused = close(*db, accounts, finished, worker=worker, now=request.now)
+            refused = close(db, accounts, finished, worker=worker, now=request.now)
         lanes = Lanes(db, accounts, request, after_timers, durable)
         search = Search(lanes, Tickets(db, accounts, request), wide)
         leases: list[Lease] = []
         for queue in request.queues:
             if len(leases) < request.limit and not lanes.timers_first:
                 leases += search.serve(queue, request.limit - len(leases))
-        slept = accounts.write(*db)
+        slept = accounts.write(db)
         if not durable and any(lease.capped for lease in leases):
             db.dialect.commit_durably(db.cursor)
         result = search.result(leases, refused, slept)

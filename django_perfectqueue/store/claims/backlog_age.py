@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import product
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import reading
 from ..limits.holds import shut_gates
 
@@ -57,23 +56,18 @@ def oldest_due(
     many queues there are.
     """
     found: dict[str, float | None] = dict.fromkeys(queues)
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         lanes = max(min(LANES, LEAST_LANES), LANES // max(1, len(found)))
-        shut = shut_gates(cursor, dialect, list(found), now) if found else set()
+        shut = shut_gates(db, list(found), now) if found else set()
         for begin in range(0, len(found), LINES):
             some = list(found)[begin : begin + LINES]
-            for queue, wait in waits(cursor, dialect, some, shut, lanes, now):
+            for queue, wait in waits(db, some, shut, lanes, now):
                 found[queue] = max(found[queue] or 0.0, wait)
     return found
 
 
 def waits(
-    cursor: Cursor,
-    dialect: Dialect,
-    queues: Sequence[str],
-    shut: Collection[int],
-    lanes: int,
-    now: datetime | None,
+    db: Session, queues: Sequence[str], shut: Collection[int], lanes: int, now: datetime | None
 ) -> Iterator[tuple[str, float]]:
     """Yield the queue of what is due, and for how long it has been."""
     parts: list[str] = []
@@ -81,14 +75,14 @@ def waits(
     for number, queue in enumerate(queues):
         values[f"queue_{number}"] = queue
         parts += [
-            oldest_statement(dialect, order, end).replace("{n}", str(number))
+            oldest_statement(db.dialect, order, end).replace("{n}", str(number))
             for order, end in product(DIRECTIONS, DIRECTIONS)
         ]
     statement = " UNION ALL ".join(parts).replace("{shut}", numbers(sorted(shut)) if shut else "1")
-    rows = dialect.execute(cursor, statement, values, now=now).fetchall()
+    rows = db.execute(statement, values, now=now).fetchall()
     for queue, moment, run_at in rows:
         if run_at is not None:
-            wait = dialect.moment(moment) - dialect.moment(run_at)
+            wait = db.dialect.moment(moment) - db.dialect.moment(run_at)
             yield queue, max(0.0, wait.total_seconds())
 
 
@@ -108,9 +102,9 @@ def overdue(*, using: str, now: datetime | None = None) -> float | None:
     That is a lease that has lapsed or a task whose time has come, with nobody there who
     sees to it. None is nothing.
     """
-    with reading(using) as (cursor, dialect):
-        statement = OVERDUE.replace("{alarm_at}", dialect.readable('"alarm_at"'))
-        row = dialect.execute(cursor, statement, now=now).fetchone()
+    with reading(using) as db:
+        statement = OVERDUE.replace("{alarm_at}", db.dialect.readable('"alarm_at"'))
+        row = db.execute(statement, now=now).fetchone()
         if row is None:
             return None
-        return (dialect.moment(row[0]) - dialect.moment(row[1])).total_seconds()
+        return (db.dialect.moment(row[0]) - db.dialect.moment(row[1])).total_seconds()

@@ -200,7 +200,7 @@ class Lanes:
         it holds some it waits for no more, but passes over what others hold.
         """
         chosen = set(lanes)
-        every = sorted(chosen | set(self.accounts.own(*self.db)))
+        every = sorted(chosen | set(self.accounts.own(self.db)))
         clause = self.db.dialect.skip_clause() if self.locked else self.db.dialect.lock_clause()
         statement = LOCKED.replace("{lanes}", numbers(every)) + clause
         rows = named(self.db.execute(statement).fetchall())
@@ -210,7 +210,7 @@ class Lanes:
     def with_room(self, rows: Sequence[LaneRow]) -> list[OpenLane]:
         """Return lanes as the arithmetic takes them, without those that others have filled."""
         lanes = []
-        own = self.accounts.own(*self.db)
+        own = self.accounts.own(self.db)
         for lane, virtual_time, cost, weight, max_running, running, policy in rows:
             begun = own[lane].running if lane in own else 0
             room = None if max_running is None else max_running - running - begun

@@ -108,13 +108,13 @@ class LimitedLanes:
         db, accounts = plain.db, plain.accounts
         request, now = plain.request, plain.request.now
         count = LANES_PROBED if wide else max(request.limit, LANES_READ_AT_LEAST)
-        due = due_holds(*db, request.queues, count, now)
+        due = due_holds(db, request.queues, count, now)
         rows: dict[str, list[Row]] = {queue: [] for queue in request.queues}
         limited = cls(db, accounts, request, plain, count, due, rows)
         limited.read([limited.free(queue) for queue in request.queues])
         counted = {key for keys in limited.keys.values() for key in keys}
-        counted |= {hold.key for hold in due} | accounts.keys(*db)
-        limited.allowed = accounts.meters.lock(*db, counted, now)
+        counted |= {hold.key for hold in due} | accounts.keys(db)
+        limited.allowed = accounts.meters.lock(db, counted, now)
         limited.read_due()
         limited.unlocked = len(due) >= count
         limited.more = any(hold.more for hold in due)
@@ -168,7 +168,7 @@ class LimitedLanes:
     def read(self, statements: Sequence[str]) -> list[Row]:
         """Read lanes by their queues, and keep to which limits each of them keeps."""
         names = {f"q{number}": queue for number, queue in enumerate(self.rows)}
-        rows = list(map(Row._make, union(*self.db, statements, names)))
+        rows = list(map(Row._make, union(self.db, statements, names)))
         for row in rows:
             self.rows[row.queue].append(row)
             self.keys[row.id] = json.loads(row.keys) if row.keys else []
@@ -247,7 +247,7 @@ class LimitedLanes:
             in_lane = self.db.dialect.in_lane.replace("{lane}", str(lane))
             lines.append(HEADS.replace("{in_lane}", in_lane).replace("{count}", str(count)))
         heads: dict[int, list[tuple[float, ...]]] = {}
-        for lane, *head in union(*self.db, lines, {}):
+        for lane, *head in union(self.db, lines, {}):
             heads.setdefault(lane, []).append(tuple(head))
         for line in heads.values():
             line.sort()
@@ -285,7 +285,7 @@ class LimitedLanes:
             for lease in leases
         }
         asked = {key for keys in left_out.values() for key in keys}
-        held_by = limits(*self.db, asked).keys() if asked else set()
+        held_by = limits(self.db, asked).keys() if asked else set()
         return {lease: keys & held_by for lease, keys in left_out.items() if keys & held_by}
 
     def move(self, misplaced: dict[Lease, set[str]]) -> None:

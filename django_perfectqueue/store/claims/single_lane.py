@@ -62,5 +62,5 @@ def end_late(late: list[Lease], *, using: str, now: datetime | None) -> None:
     with unit(using) as db:
         accounts = Accounts(now)
         for lease in late:
-            expire(*db, accounts, lease, now=now)
-        accounts.write(*db)
+            expire(db, accounts, lease, now=now)
+        accounts.write(db)

@@ -75,7 +75,7 @@ class Tickets:
                 lease = leased(row, pick, capped=pick.lane in capped, moment=aware, **whose)
                 (late if row.late else leases).append(lease)
         for lease in late:
-            expire(*self.db, self.accounts, lease, now=self.request.now)
+            expire(self.db, self.accounts, lease, now=self.request.now)
         self.expired += len(late)
         return leases
 

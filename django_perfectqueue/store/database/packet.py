@@ -25,8 +25,8 @@ def too_long(text: str, *, using: str) -> str:
     if len(text) <= LONG or not dialect_of(using).bounds_statements:
         return ""
     try:
-        with reading(using) as (cursor, dialect):
-            return dialect.too_long(cursor, text)
+        with reading(using) as db:
+            return db.dialect.too_long(db.cursor, text)
     except Error as error:
         logger.debug("The server can't be asked for its largest statement. error=%s", error)
         return ""

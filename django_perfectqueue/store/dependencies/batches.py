@@ -19,13 +19,12 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from django.db import connections
-from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone
 
 from django_perfectqueue.exceptions import AlreadyExistsError, BatchEndedError, NotFoundError
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import Row, numbers
+from ..database.session import Session
 from ..database.transaction import Tries, is_callers, reading, recalled, repeated, together, unit
 from ..records.dependency_events import Counts, count_followers, note_counts
 from ..values import Submission
@@ -146,24 +145,24 @@ def create_batch(
     that it is to be in has ended.
     """
     values = {"queue": queue, "name": name, "user": user, "parent": parent}
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         if parent is not None:
-            refuse_ended(cursor, dialect, parent)
-        if dialect.execute(cursor, FIND, values).fetchone():
+            refuse_ended(db, parent)
+        if db.execute(FIND, values).fetchone():
             raise AlreadyExistsError(f"Queue '{queue}' already has a batch called '{name}'.")
-        dialect.execute(cursor, f"INSERT INTO {CREATE}", values, now=now)
-        batch = int(dialect.execute(cursor, FIND, values).fetchone()[0])
+        db.execute(f"INSERT INTO {CREATE}", values, now=now)
+        batch = int(db.execute(FIND, values).fetchone()[0])
         # It ends though nothing is added: this has it looked at.
-        note_counts(cursor, dialect, {batch: Counts()})
+        note_counts(db, {batch: Counts()})
         if parent is not None:
-            note_counts(cursor, dialect, {parent: Counts(total=1)})
+            note_counts(db, {parent: Counts(total=1)})
     return batch
 
 
-def refuse_ended(cursor: Cursor, dialect: Dialect, batch: int) -> None:
+def refuse_ended(db: Session, batch: int) -> None:
     """Keep a batch from ending before the commit; raise BatchEndedError where it has."""
-    statement = OPEN + dialect.share_clause()
-    row = dialect.execute(cursor, statement, {"batch": batch}).fetchone()
+    statement = OPEN + db.dialect.share_clause()
+    row = db.execute(statement, {"batch": batch}).fetchone()
     if row is None:
         raise NotFoundError(f"There is no batch with the id {batch}.")
     ended_at, stopped, name = row
@@ -191,35 +190,35 @@ def submit_joining(
     for fresh in tries.doubtful:
         if fresh and is_member(next(iter(fresh.values())), using=using):
             return fresh  # type: ignore[no-any-return]
-    with together(using=using), reading(using) as (cursor, dialect):
-        refuse_ended(cursor, dialect, batch)
+    with together(using=using), reading(using) as db:
+        refuse_ended(db, batch)
         fresh = submit(submissions, using=using, now=now)
         if len(fresh) == len(submissions):
             ids = sorted(fresh.values())
             rows = ", ".join(f"({task_id}, {batch})" for task_id in ids)
-            dialect.execute(cursor, JOIN.replace("{rows}", rows))
-            dialect.execute(cursor, MARK.replace("{ids}", numbers(ids)), {"mark": 2 * batch})
-            note_counts(cursor, dialect, {batch: Counts(total=len(ids))})
+            db.execute(JOIN.replace("{rows}", rows))
+            db.execute(MARK.replace("{ids}", numbers(ids)), {"mark": 2 * batch})
+            note_counts(db, {batch: Counts(total=len(ids))})
         tries.commits(fresh)
     return fresh
 
 
 @repeated
 def is_member(task_id: int, *, using: str) -> bool:
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         statement = 'SELECT 1 FROM "perfectqueue_batchmember" WHERE "task_id" = %(task_id)s'
-        return dialect.execute(cursor, statement, {"task_id": task_id}).fetchone() is not None
+        return db.execute(statement, {"task_id": task_id}).fetchone() is not None
 
 
 @repeated
 def batch_state(batch: int, *, using: str) -> State:
     """Return the exact state of a batch; raise NotFoundError where it is gone."""
-    with reading(using) as (cursor, dialect):
-        row = dialect.execute(cursor, PROGRESS, {"batch": batch}).fetchone()
+    with reading(using) as db:
+        row = db.execute(PROGRESS, {"batch": batch}).fetchone()
         if row is None:
             raise NotFoundError(f"There is no batch with the id {batch}.")
         total, finished, dead, ended_at, stopped = row
-        moment = ended_at and dialect.moment(ended_at)
+        moment = ended_at and db.dialect.moment(ended_at)
         return State(int(total), int(finished), int(dead), moment, bool(stopped))
 
 
@@ -229,25 +228,25 @@ def forget_batches(keep: float, *, using: str, now: datetime | None = None) -> i
     Delete batches that ended so many seconds ago and of which no task is left;
     return their number.
     """
-    with unit(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, OVER, now=now, after={"before": -keep}).fetchall()
+    with unit(using) as db:
+        rows = db.execute(OVER, now=now, after={"before": -keep}).fetchall()
         if rows:
-            dialect.execute(cursor, FORGET.replace("{ids}", numbers(id_ for (id_,) in rows)))
+            db.execute(FORGET.replace("{ids}", numbers(id_ for (id_,) in rows)))
     return len(rows)
 
 
 @repeated
 def stop_batch(batch: int, *, using: str) -> None:
     """Take no more tasks into a batch."""
-    with unit(using) as (cursor, dialect):
-        dialect.execute(cursor, STOP, {"batch": batch})
+    with unit(using) as db:
+        db.execute(STOP, {"batch": batch})
 
 
 @repeated
 def look_at_batch(batch: int, *, using: str) -> None:
     """Have the callbacks of a batch looked at, after the caller's commit."""
-    with unit(using) as (cursor, dialect):
-        note_counts(cursor, dialect, {batch: Counts()})
+    with unit(using) as db:
+        note_counts(db, {batch: Counts()})
 
 
 def look_at_batches(batches: Set[int] | None, *, using: str, now: datetime | None = None) -> int:
@@ -293,8 +292,8 @@ def worth_it(batches: Collection[int], *, using: str) -> list[tuple[int, bool]]:
 
     One whose row says that none is open is folded as well: it begins, or goes on after its end.
     """
-    with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, LOOK.replace("{ids}", numbers(batches))).fetchall()
+    with reading(using) as db:
+        rows = db.execute(LOOK.replace("{ids}", numbers(batches))).fetchall()
     found = [(id_, not own or own + change <= 0, count) for id_, own, change, count in rows]
     return [(id_, is_over) for id_, is_over, count in found if is_over or count >= MANY]
 
@@ -302,21 +301,21 @@ def worth_it(batches: Collection[int], *, using: str) -> list[tuple[int, bool]]:
 @repeated
 def merge(batch: int, *, using: str) -> None:
     """Put one delta in the place of many; adders may lock the batch's row for long."""
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         # Shared with adders and other merges, and not with a fold: that must see all deltas.
-        dialect.execute(cursor, THERE + dialect.share_clause(), {"batch": batch})
-        deltas = take_deltas(cursor, dialect, batch)
+        db.execute(THERE + db.dialect.share_clause(), {"batch": batch})
+        deltas = take_deltas(db, batch)
         if deltas:
             total, finished, dead = (sum(column) for column in list(zip(*deltas, strict=True))[1:])
-            note_counts(cursor, dialect, {batch: Counts(total, finished, dead)})
+            note_counts(db, {batch: Counts(total, finished, dead)})
 
 
-def take_deltas(cursor: Cursor, dialect: Dialect, batch: int) -> list[Row]:
+def take_deltas(db: Session, batch: int) -> list[Row]:
     """Delete the deltas of a batch that nobody else deletes; return them."""
-    statement = DELTAS + dialect.skip_clause()
-    deltas: list[Row] = dialect.execute(cursor, statement, {"batch": batch}).fetchall()
+    statement = DELTAS + db.dialect.skip_clause()
+    deltas: list[Row] = db.execute(statement, {"batch": batch}).fetchall()
     if deltas:
-        dialect.delete(cursor, "perfectqueue_batchdelta", [id_ for id_, *_counts in deltas])
+        db.dialect.delete(db.cursor, "perfectqueue_batchdelta", [id_ for id_, *_counts in deltas])
     return deltas
 
 
@@ -339,8 +338,8 @@ def sweep(*, using: str, now: datetime | None) -> int:
 
 @repeated
 def changed(after: int, *, using: str) -> list[int]:
-    with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, CHANGED, {"after": after}).fetchall()
+    with reading(using) as db:
+        rows = db.execute(CHANGED, {"after": after}).fetchall()
         return [batch for (batch,) in rows]
 
 
@@ -354,15 +353,15 @@ def fold_some(batch: int, *, using: str, now: datetime | None) -> int | None:
     """
     own = not is_callers(connections[using])
     values: dict[str, Any] = {"batch": batch, "parent": -batch}
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         if own:
-            dialect.see_commits(cursor)
-        more = dialect.asynchronous_commit if own else ""
-        statement = LOCK.replace("{asynchronous_commit}", more) + dialect.skip_clause()
-        row = dialect.execute(cursor, statement, values).fetchone()
-        if row is None and dialect.execute(cursor, THERE, values).fetchone():
+            db.dialect.see_commits(db.cursor)
+        more = db.dialect.asynchronous_commit if own else ""
+        statement = LOCK.replace("{asynchronous_commit}", more) + db.dialect.skip_clause()
+        row = db.execute(statement, values).fetchone()
+        if row is None and db.execute(THERE, values).fetchone():
             return None
-        deltas = take_deltas(cursor, dialect, batch)
+        deltas = take_deltas(db, batch)
         if row is not None:
             *counts, ended_at, parent = row[:5]
             total, finished, dead = (
@@ -370,23 +369,17 @@ def fold_some(batch: int, *, using: str, now: datetime | None) -> int | None:
             )
             before = State(counts[0], counts[1], counts[2], ended_at)
             after = State(total, finished, dead, ended_at)
-            write(cursor, dialect, batch, parent, before, after, now)
+            write(db, batch, parent, before, after, now)
     return len(deltas)
 
 
 def write(
-    cursor: Cursor,
-    dialect: Dialect,
-    batch: int,
-    parent: int | None,
-    before: State,
-    after: State,
-    now: datetime | None,
+    db: Session, batch: int, parent: int | None, before: State, after: State, now: datetime | None
 ) -> None:
     ends = after.ended_at is None and not after.open
     statement = WRITE.replace("{ended_at}", "{now}" if ends else '"ended_at"')
     values = {"batch": batch, **dict(zip(("total", "finished", "dead"), after[:3], strict=True))}
-    dialect.execute(cursor, statement, values, now=now)
+    db.execute(statement, values, now=now)
     if ends:
         after = after._replace(ended_at=now or timezone.now())
     if parent is not None and before.counted != after.counted:
@@ -394,23 +387,21 @@ def write(
             finished=after.counted.finished - before.counted.finished,
             dead=after.counted.dead - before.counted.dead,
         )
-        note_counts(cursor, dialect, {parent: change})
+        note_counts(db, {parent: change})
     if not after.open:
-        release(cursor, dialect, batch, after, now)
+        release(db, batch, after, now)
 
 
-def release(
-    cursor: Cursor, dialect: Dialect, batch: int, state: State, now: datetime | None
-) -> None:
+def release(db: Session, batch: int, state: State, now: datetime | None) -> None:
     """Release the callbacks for which it is time; a batch without a dead task never failed."""
-    rows = dialect.execute(cursor, CALLBACKS, {"parent": -batch}).fetchall()
+    rows = db.execute(CALLBACKS, {"parent": -batch}).fetchall()
     if not rows:
         return
-    fold = Fold(cursor, dialect, now)
+    fold = Fold(db, now)
     edges = [Edge(*row) for row in rows]
     if held := fold.lock({edge.child for edge in edges}):
         # Who looks at a new callback holds it for a moment: it is for another look.
-        note_counts(cursor, dialect, {batch: Counts()})
+        note_counts(db, {batch: Counts()})
     for edge in edges:
         if edge.child in held:
             continue

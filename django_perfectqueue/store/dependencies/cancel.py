@@ -40,8 +40,8 @@ def cancel_request(
     """
     waiting = cone([task_id], using=using)
     if waiting.ids and not together:
-        with reading(using) as (cursor, dialect):
-            key = known(cursor, dialect, task_id).key
+        with reading(using) as db:
+            key = known(db, task_id).key
         raise NotSupportedError(
             f"{len(waiting.ids)} tasks wait for task '{key}', directly or not."
             " Cancel them with it: cancel_request(together=True)."
@@ -57,9 +57,9 @@ def cone(ids: Collection[int], *, using: str, sample: int = 10) -> Cone:
     """Return which tasks would be cancelled together with these."""
     found = descendants(ids, using=using)
     live: list[tuple[int, str]] = []
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         for start in range(0, len(found), ROWS):
             statement = LIVE.replace("{ids}", numbers(found[start : start + ROWS]))
-            live += dialect.execute(cursor, statement).fetchall()
+            live += db.execute(statement).fetchall()
     live.sort(reverse=True)
     return Cone(tuple(id_ for id_, _key in live), tuple(key for _id, key in live[-sample:][::-1]))

@@ -17,13 +17,12 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db import connections
-from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue import signals
 from django_perfectqueue.models import Dependency, DependencyEvent, IfFailed, Outcome
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import is_callers, repeated, unit
 from ..lanes.accounts import Accounts
 from ..notify.ring import ring
@@ -140,25 +139,25 @@ event_followers.append(fold)
 @repeated
 def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
     own = not is_callers(connections[using])
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         if own:
-            dialect.see_commits(cursor)
+            db.dialect.see_commits(db.cursor)
         # What is lost in a crash of the server, the sweep does again.
-        more = dialect.asynchronous_commit if own else ""
-        statement = TAKE.replace("{asynchronous_commit}", more) + dialect.skip_clause()
-        rows = dialect.execute(cursor, statement, {"after": after, "limit": EVENTS}).fetchall()
+        more = db.dialect.asynchronous_commit if own else ""
+        statement = TAKE.replace("{asynchronous_commit}", more) + db.dialect.skip_clause()
+        rows = db.execute(statement, {"after": after, "limit": EVENTS}).fetchall()
         events = [row[:3] for row in rows]
         if not events:
             return Folded()
         kinds = DependencyEvent.Kind
         ended = sorted({task_id for _id, task_id, kind in events if kind == kinds.ENDED})
         added = sorted({task_id for _id, task_id, kind in events if kind == kinds.ADDED})
-        batch = Batch(cursor, dialect, now)
+        batch = Batch(db, now)
         unfinished = batch.look(ended, added)
         batch.write()
         done = [id_ for id_, task_id, kind in events if (kind, task_id) not in unfinished]
         if done:
-            dialect.delete(cursor, "perfectqueue_dependencyevent", done)
+            db.dialect.delete(db.cursor, "perfectqueue_dependencyevent", done)
         progress = len(done) + len(batch.met) + len(batch.failed) + len(batch.awaited)
     left = len(done) < len(events)
     last = events[-1][0] if len(events) == EVENTS else 0
@@ -169,8 +168,7 @@ def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
 class Batch:
     """What becomes of the dependencies of some events: their ids, by their new state."""
 
-    cursor: Cursor
-    dialect: Dialect
+    db: Session
     now: datetime | None
     blocked: dict[int, Held] = field(default_factory=dict)
     awaited: list[int] = field(default_factory=list)
@@ -182,9 +180,7 @@ class Batch:
     def look(self, ended: Sequence[int], added: Sequence[int]) -> set[tuple[int, int]]:
         """Judge the dependencies; return the events that are to be looked at again."""
         fresh = self.edges(OF_CHILDREN, added)
-        standing = Parents(self.cursor, self.dialect).follow(
-            {*ended, *(edge.parent for edge in fresh)}
-        )
+        standing = Parents(self.db).follow({*ended, *(edge.parent for edge in fresh)})
         over = [id_ for id_ in ended if standing[id_].has_finished or standing[id_].is_gone]
         dead = [id_ for id_ in ended if standing[id_].is_dead]
         edges = self.edges(OF_PARENTS, over, below=3) + self.edges(OF_PARENTS, dead, below=2)
@@ -206,7 +202,7 @@ class Batch:
         if not ids:
             return []
         statement = statement.replace("{ids}", numbers(ids))
-        rows = self.dialect.execute(self.cursor, statement, {"limit": EDGES, **values}).fetchall()
+        rows = self.db.execute(statement, {"limit": EDGES, **values}).fetchall()
         return [Edge(*row) for row in rows]
 
     def transferred(self, edges: Set[Edge], standing: Mapping[int, Standing]) -> set[Edge]:
@@ -222,7 +218,7 @@ class Batch:
         if not children:
             return set()
         ids = numbers(sorted(children))
-        statement = CHILDREN.replace("{ids}", ids) + self.dialect.skip_clause()
+        statement = CHILDREN.replace("{ids}", ids) + self.db.dialect.skip_clause()
         for task_id, attempt, errors, crashes in self.execute(statement).fetchall():
             self.blocked[task_id] = Held(
                 task_id=task_id, attempt=attempt, errors=errors, crashes=crashes
@@ -258,7 +254,7 @@ class Batch:
             if ids:
                 self.execute(MARK.replace("{ids}", numbers(sorted(ids))), {"state": state.value})
         if self.dropped:
-            self.dialect.delete(self.cursor, "perfectqueue_dependency", sorted(self.dropped))
+            self.db.dialect.delete(self.db.cursor, "perfectqueue_dependency", sorted(self.dropped))
         self.cancel()
         self.release()
 
@@ -267,8 +263,8 @@ class Batch:
         for child in gone:
             why = Failure(error=GROUP, message=self.cancelled[child])
             held = self.blocked.pop(child)
-            bury(self.cursor, self.dialect, held, Outcome.CANCELLED, why, now=self.now)
-        announce_ids(self.cursor, self.dialect, [(signals.task_cancelled, gone)])
+            bury(self.db, held, Outcome.CANCELLED, why, now=self.now)
+        announce_ids(self.db, [(signals.task_cancelled, gone)])
 
     def release(self) -> None:
         """Put the children that wait for nothing more in their lines, or on the clock."""
@@ -281,10 +277,10 @@ class Batch:
         if later:
             self.execute(SCHEDULE.replace("{ids}", numbers(later)))
         accounts = Accounts(self.now)
-        admit(self.cursor, self.dialect, due, accounts)
-        accounts.write(self.cursor, self.dialect)
+        admit(self.db, due, accounts)
+        accounts.write(self.db)
         if rows:
-            ring(using=self.cursor.db.alias)
+            ring(using=self.db.cursor.db.alias)
 
     def execute(self, statement: str, values: dict[str, Any] | None = None) -> Any:
-        return self.dialect.execute(self.cursor, statement, values, now=self.now)
+        return self.db.execute(statement, values, now=self.now)

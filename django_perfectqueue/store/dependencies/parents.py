@@ -6,12 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.models import Outcome
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 
 ENDED = """
 SELECT "id", "outcome", "key" FROM "perfectqueue_task"
@@ -57,8 +55,7 @@ LIVE, LOCKED, GONE = Standing(), Standing(is_locked=True), Standing(is_gone=True
 
 @dataclass(frozen=True, slots=True)
 class Parents:
-    cursor: Cursor
-    dialect: Dialect
+    db: Session
 
     def follow(self, ids: Collection[int]) -> Mapping[int, Standing]:
         """
@@ -68,10 +65,10 @@ class Parents:
         back either finds the mark and the dependencies, or has committed before. Nothing is
         waited for: a transaction of someone else's may hold a ticket for long.
         """
-        skip = self.dialect.skip_clause()
+        skip = self.db.dialect.skip_clause()
         # A batch is given by minus its id; its counts say when it has ended.
         found = {id_: LIVE for id_ in ids if id_ < 0}
-        for id_, outcome, key in self.rows(ENDED + self.dialect.skip_changed_clause(), ids):
+        for id_, outcome, key in self.rows(ENDED + self.db.dialect.skip_changed_clause(), ids):
             found[id_] = Standing(outcome, key)
         if left := set(ids) - found.keys():
             live = [id_ for (id_,) in self.rows(TICKETS + skip, left)]
@@ -88,4 +85,4 @@ class Parents:
         return list(self.execute(statement, ids).fetchall()) if ids else []
 
     def execute(self, statement: str, ids: Collection[int]) -> Any:
-        return self.dialect.execute(self.cursor, statement.replace("{ids}", numbers(sorted(ids))))
+        return self.db.execute(statement.replace("{ids}", numbers(sorted(ids))))

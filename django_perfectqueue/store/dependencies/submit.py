@@ -7,13 +7,11 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, NotSupportedError
 from django_perfectqueue.models import Dependency, Outcome, State
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import Tries, reading, recalled, repeated, together, unit
 from ..notify.completion import find_all
 from ..records.dependency_events import note_added
@@ -92,9 +90,9 @@ def replace_linked(
     with together(using=using):
         fresh = submit_linked(replace_one, [submission], using=using, now=now)
         task_id = fresh[submission.queue, submission.key]
-        with reading(using) as (cursor, dialect):
-            rows = dialect.execute(cursor, PARENTS.replace("{ids}", str(task_id))).fetchall()
-            if task_id in reached(cursor, dialect, PARENTS, {parent for _child, parent in rows}):
+        with reading(using) as db:
+            rows = db.execute(PARENTS.replace("{ids}", str(task_id))).fetchall()
+            if task_id in reached(db, PARENTS, {parent for _child, parent in rows}):
                 raise InvalidTaskError("These tasks would wait for one another.")
     return fresh
 
@@ -110,9 +108,9 @@ def first_there(tried: Iterable[dict[Any, int]], *, using: str) -> dict[tuple[st
 @repeated
 def there(ids: Collection[int], *, using: str) -> set[int]:
     """Return which of these tasks there are."""
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         statement = THERE.replace("{ids}", numbers(ids))
-        return {id_ for (id_,) in dialect.execute(cursor, statement).fetchall()}
+        return {id_ for (id_,) in db.execute(statement).fetchall()}
 
 
 class Found(NamedTuple):
@@ -179,10 +177,10 @@ def find_by_key(keys: Mapping[str, Sequence[str]], *, using: str) -> dict[tuple[
 def keep(ids: Collection[int], *, using: str) -> dict[int, str]:
     """Keep tasks from being deleted until the commit; return their outcomes."""
     rest, found = iter(sorted(ids)), {}
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         while some := list(islice(rest, ROWS)):
-            statement = STANDING.replace("{ids}", numbers(some)) + dialect.keep_clause()
-            found.update(dialect.execute(cursor, statement).fetchall())
+            statement = STANDING.replace("{ids}", numbers(some)) + db.dialect.keep_clause()
+            found.update(db.execute(statement).fetchall())
     return found
 
 
@@ -224,22 +222,22 @@ def link(submissions: Sequence[Submission], fresh: Ids, found: Found, *, using: 
     parents = Found({**found.ids, **fresh}, found.finished)
     children = {fresh[task.queue, task.key]: task for task in linked}
     if children:
-        with unit(using) as (cursor, dialect):
-            dialect.execute(cursor, BLOCK.replace("{ids}", numbers(children)))
+        with unit(using) as db:
+            db.execute(BLOCK.replace("{ids}", numbers(children)))
             for_each = (
                 parents.edges(id_, one.after, one.if_failed) for id_, one in children.items()
             )
-            insert(cursor, dialect, chain.from_iterable(for_each))
-            note_added(cursor, dialect, children)
+            insert(db, chain.from_iterable(for_each))
+            note_added(db, children)
 
 
-def insert(cursor: Cursor, dialect: Dialect, edges: Iterable[Edge]) -> None:
+def insert(db: Session, edges: Iterable[Edge]) -> None:
     rest = iter(edges)
     while some := list(islice(rest, ROWS)):
         rows = ", ".join(
             f"({child}, {parent}, {mode}, {state})" for child, parent, mode, state in some
         )
-        dialect.execute(cursor, LINK.replace("{rows}", rows))
+        db.execute(LINK.replace("{rows}", rows))
 
 
 @repeated
@@ -250,14 +248,14 @@ def wait_for(task_id: int, parents: Sequence[Parent], if_failed: int, *, using: 
     Raise NotSupportedError where it is not blocked, NotFoundError where there is no such
     parent, InvalidTaskError where one waits for it.
     """
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         edges = list(find_parents(parents, using=using).edges(task_id, parents, if_failed))
-        refuse_unblocked(cursor, dialect, task_id)
+        refuse_unblocked(db, task_id)
         # Of two programs that close a circle at the same moment neither sees it.
-        if task_id in reached(cursor, dialect, PARENTS, {edge[1] for edge in edges}):
+        if task_id in reached(db, PARENTS, {edge[1] for edge in edges}):
             raise InvalidTaskError("These tasks would wait for one another.")
-        insert(cursor, dialect, edges)
-        note_added(cursor, dialect, [task_id])
+        insert(db, edges)
+        note_added(db, [task_id])
 
 
 @repeated
@@ -271,16 +269,16 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
     if parents is not None:
         edges = find_parents(parents, using=using).edges(task_id, parents, 0)
         which = f' AND "parent_id" IN ({numbers(edge[1] for edge in edges)})'
-    with unit(using) as (cursor, dialect):
-        refuse_unblocked(cursor, dialect, task_id)
-        dialect.execute(cursor, UNLINK + which, {"task_id": task_id})
-        note_added(cursor, dialect, [task_id])
+    with unit(using) as db:
+        refuse_unblocked(db, task_id)
+        db.execute(UNLINK + which, {"task_id": task_id})
+        note_added(db, [task_id])
 
 
-def refuse_unblocked(cursor: Cursor, dialect: Dialect, task_id: int) -> None:
+def refuse_unblocked(db: Session, task_id: int) -> None:
     """Lock the ticket of a blocked task; raise NotSupportedError where it is not blocked."""
-    if live(cursor, dialect, task_id).state != State.BLOCKED:
-        key = known(cursor, dialect, task_id).key
+    if live(db, task_id).state != State.BLOCKED:
+        key = known(db, task_id).key
         raise NotSupportedError(
             f"Task '{key}' is not blocked: what it waits for can be changed only until then."
         )
@@ -289,17 +287,17 @@ def refuse_unblocked(cursor: Cursor, dialect: Dialect, task_id: int) -> None:
 @repeated
 def descendants(ids: Collection[int], *, using: str) -> list[int]:
     """Return the tasks that wait for one of these, and for these again, the last first."""
-    with reading(using) as (cursor, dialect):
-        found = reached(cursor, dialect, CHILDREN, ids)
+    with reading(using) as db:
+        found = reached(db, CHILDREN, ids)
     return sorted(found - set(ids), reverse=True)
 
 
-def reached(cursor: Cursor, dialect: Dialect, step: str, ids: Collection[int]) -> set[int]:
+def reached(db: Session, step: str, ids: Collection[int]) -> set[int]:
     """Return these tasks and all that are reached from them by a statement of dependencies."""
     seen, left = set(ids), set(ids)
     while left:
         some = sorted(left)[:ROWS]
-        rows = dialect.execute(cursor, step.replace("{ids}", numbers(some))).fetchall()
+        rows = db.execute(step.replace("{ids}", numbers(some))).fetchall()
         left -= set(some)
         left |= {after for _before, after in rows if after not in seen}
         seen |= left

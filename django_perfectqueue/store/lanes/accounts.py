@@ -8,14 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.models import Policy
 
 from ..arithmetic.fair_order import FIRST_COST, LEAST_COST, MEMORY, is_gated
 from ..arithmetic.newcomers import learn
-from ..database.dialects import Dialect
 from ..database.dialects.base import Entry, numbers
+from ..database.session import Session
 from ..limits.holds import Due, Holds, Seen, move, open_holds
 from ..limits.meters import Meters
 from ..values import Lease
@@ -194,37 +192,37 @@ class Accounts:
         self.of(lane)
         self.short.add(lane)
 
-    def places(self, cursor: Cursor, dialect: Dialect) -> dict[int, Place]:
+    def places(self, db: Session) -> dict[int, Place]:
         """Return whose accounts the lanes behind gates have, of those to be charged."""
         if unknown := [lane for lane in self.lanes if is_gated(lane) and lane not in self._places]:
             statement = PLACES.replace("{lanes}", numbers(unknown))
-            statement += dialect.current_clause(cursor)
-            for lane, account, keys in dialect.execute(cursor, statement).fetchall():
+            statement += db.dialect.current_clause(db.cursor)
+            for lane, account, keys in db.execute(statement).fetchall():
                 self._places[lane] = Place(account, json.loads(keys) if keys else [])
         return self._places
 
-    def own(self, cursor: Cursor, dialect: Dialect) -> dict[int, Account]:
+    def own(self, db: Session) -> dict[int, Account]:
         """Return what each account is charged, by the id of its lane without a gate."""
         if not any(map(is_gated, self.lanes)):
             return self.lanes
-        places = self.places(cursor, dialect)
+        places = self.places(db)
         charged: dict[int, Account] = {}
         for lane, account in self.lanes.items():
             own = places[lane].account if lane in places else lane
             charged.setdefault(own, Account()).add(account)
         return charged
 
-    def keys(self, cursor: Cursor, dialect: Dialect) -> set[str]:
+    def keys(self, db: Session) -> set[str]:
         """Return the keys of the limits by which something is to be counted."""
-        places = self.places(cursor, dialect)
+        places = self.places(db)
         return {key for lane in self.lanes if lane in places for key in places[lane].keys}
 
-    def lock(self, cursor: Cursor, dialect: Dialect, others: Iterable[int]) -> None:
+    def lock(self, db: Session, others: Iterable[int]) -> None:
         """Lock the accounts to be charged together with others that are to be woken before."""
         if self.lanes:
-            self.meters.lock(cursor, dialect, self.keys(cursor, dialect), self.now)
-            lanes = numbers(sorted(self.own(cursor, dialect).keys() | set(others)))
-            dialect.execute(cursor, LOCK.replace("{lanes}", lanes) + dialect.lock_clause())
+            self.meters.lock(db, self.keys(db), self.now)
+            lanes = numbers(sorted(self.own(db).keys() | set(others)))
+            db.execute(LOCK.replace("{lanes}", lanes) + db.dialect.lock_clause())
 
     def look_at(self, due: Sequence[Due], rows: Iterable[tuple[int, int, Seen]]) -> None:
         """Take in lanes behind limits, each with its account, and the holds that were due."""
@@ -233,48 +231,48 @@ class Accounts:
             self.holds.seen[lane] = seen
             self._places[lane] = Place(account, list(seen.keys))
 
-    def write(self, cursor: Cursor, dialect: Dialect) -> int:
+    def write(self, db: Session) -> int:
         """Charge the lanes; return how many were put to sleep or behind another hold."""
         limited = bool(self.holds.seen or self.holds.due or any(map(is_gated, self.lanes)))
-        changed = self.count(cursor, dialect) if limited else {}
+        changed = self.count(db) if limited else {}
         if self.lanes:
-            own = self.own(cursor, dialect)
+            own = self.own(db)
             entries = [own[lane].entry(lane) for lane in sorted(own)]
-            copied = dialect.charge(cursor, entries, self.now)
+            copied = db.dialect.charge(db.cursor, entries, self.now)
             if copied or (copied is None and self.gated):
-                dialect.copy_accounts(cursor, copied or own)
+                db.dialect.copy_accounts(db.cursor, copied or own)
         if limited:
-            self.tag(cursor, dialect)
+            self.tag(db)
         if changed:
-            move(cursor, dialect, changed)
+            move(db, changed)
         slept = 0
         if self.short:
             doze = DOZE.replace("{lanes}", numbers(sorted(self.short)))
-            slept = dialect.execute(cursor, doze, now=self.now).rowcount
+            slept = db.execute(doze, now=self.now).rowcount
         return slept + len(changed)
 
-    def tag(self, cursor: Cursor, dialect: Dialect) -> None:
+    def tag(self, db: Session) -> None:
         """Move the clocks of gates, each by the lanes behind it and not by their accounts."""
         tags = {lane: self.lanes[lane].finish_tag for lane in self.lanes if is_gated(lane)}
         if ended := {lane: tag for lane, tag in sorted(tags.items()) if tag}:
             cases = " ".join(f"WHEN {lane} THEN {tag!r}" for lane, tag in ended.items())
             statement = TAG.replace("{tags}", f'CASE "id" {cases} END')
-            dialect.execute(cursor, statement.replace("{lanes}", numbers(ended)))
+            db.execute(statement.replace("{lanes}", numbers(ended)))
 
-    def count(self, cursor: Cursor, dialect: Dialect) -> dict[int, int]:
+    def count(self, db: Session) -> dict[int, int]:
         """
         Count what has begun and ended behind limits; return the lanes that move to another
         hold, or to none.
         """
-        for lane, place in self.places(cursor, dialect).items():
+        for lane, place in self.places(db).items():
             if account := self.lanes.get(lane):
                 self.meters.add(place.keys, account.running)
-        self.meters.write(cursor, dialect, self.now)
+        self.meters.write(db, self.now)
         changed = self.holds.changes(self.meters, self.short)
-        self.holds.write(cursor, dialect, self.meters, changed, self.short)
+        self.holds.write(db, self.meters, changed, self.short)
         opened = self.meters.freed() | self.holds.unused(self.meters, self.short, changed)
         if opened:
-            self.opened = open_holds(cursor, dialect, opened, self.now)
+            self.opened = open_holds(db, opened, self.now)
         for lane in changed:
             # Charged nothing, its account is locked with the others, before the lane is.
             self.of(lane)

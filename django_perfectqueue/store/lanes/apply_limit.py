@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.models import Policy
 
 from ..arithmetic.policies import rule_of
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import reading, repeated, unit
 from ..limits.holds import hold_id, open_again
 from ..limits.limit_cache import forget_limits
@@ -53,8 +51,8 @@ def apply_limit(key: str, *, using: str) -> None:
 @repeated
 def queues_held(key: str, *, using: str) -> list[str]:
     """Return the queues in which a limit holds back lanes, or has done so."""
-    with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, QUEUES, {"key": key}).fetchall()
+    with reading(using) as db:
+        rows = db.execute(QUEUES, {"key": key}).fetchall()
     return [queue for (queue,) in rows]
 
 
@@ -66,23 +64,23 @@ def lift(queue: str, key: str, *, using: str) -> int:
     """
     if rule_of(queue).code != Policy.FAIR:
         return 0
-    with unit(using) as (cursor, dialect):
-        first = first_open(cursor, dialect, queue)
+    with unit(using) as db:
+        first = first_open(db, queue)
         if first is None:
             return 0
         values = {"queue": queue, "hold": hold_id(queue, key), "floor": first, "limit": BATCH}
-        rows = dialect.execute(cursor, HELD, values).fetchall()
-        raise_to(cursor, dialect, sorted({account for (account,) in rows}), first)
+        rows = db.execute(HELD, values).fetchall()
+        raise_to(db, sorted({account for (account,) in rows}), first)
         return len(rows)
 
 
-def raise_to(cursor: Cursor, dialect: Dialect, accounts: list[int], floor: float) -> None:
+def raise_to(db: Session, accounts: list[int], floor: float) -> None:
     if not accounts:
         return
     values = {"floor": floor}
-    lock = LOCK.replace("{accounts}", numbers(accounts)) + dialect.lock_clause()
-    locked = [account for (account,) in dialect.execute(cursor, lock, values).fetchall()]
+    lock = LOCK.replace("{accounts}", numbers(accounts)) + db.dialect.lock_clause()
+    locked = [account for (account,) in db.execute(lock, values).fetchall()]
     if locked:
-        dialect.execute(cursor, LIFT.replace("{accounts}", numbers(locked)), values)
+        db.execute(LIFT.replace("{accounts}", numbers(locked)), values)
     # Copies that were behind their accounts would be found again and again.
-    dialect.copy_accounts(cursor, accounts)
+    db.dialect.copy_accounts(db.cursor, accounts)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import EVERYONE, Lane
 
 from ..arithmetic.fair_order import lane_id, unmeasured
 from ..arithmetic.policies import rule_of
-from ..database.dialects import Dialect
 from ..database.dialects.base import Waking
+from ..database.session import Session
 from ..database.transaction import reading, repeated, unit
 from ..notify.ring import ring
 from .share_sync import correct, outdated, write
@@ -60,27 +58,27 @@ def apply_to_accounts(user: str, *, using: str) -> set[str]:
     for only by making it, too. A lane that was paused or held back by its cap takes its
     place as one that wakes: it has saved no credit.
     """
-    with unit(using) as (cursor, dialect):
-        owners = {(queue, user) for queue in queues_of(cursor, dialect, user)}
+    with unit(using) as db:
+        owners = {(queue, user) for queue in queues_of(db, user)}
         lanes = [
-            new_lane(cursor, dialect, queue, user, share)
-            for (queue, _user), share in shares_of(cursor, dialect, owners).items()
+            new_lane(db, queue, user, share)
+            for (queue, _user), share in shares_of(db, owners).items()
         ]
         lanes.sort(key=lambda lane: lane.lane)
         if lanes:
-            dialect.wake(cursor, lanes, None)
+            db.dialect.wake(db.cursor, lanes, None)
             # Now that the lanes are locked, so that of two edits the later one stays.
-            shares = shares_of(cursor, dialect, owners)
+            shares = shares_of(db, owners)
         for lane in lanes:
-            write(cursor, dialect, [lane.lane], shares[lane.queue, user], lane.virtual_time)
+            write(db, [lane.lane], shares[lane.queue, user], lane.virtual_time)
         if lanes:
-            dialect.copy_accounts(cursor, [lane.lane for lane in lanes])
+            db.dialect.copy_accounts(db.cursor, [lane.lane for lane in lanes])
     return {lane.queue for lane in lanes}
 
 
-def new_lane(cursor: Cursor, dialect: Dialect, queue: str, user: str, share: Share) -> Waking:
+def new_lane(db: Session, queue: str, user: str, share: Share) -> Waking:
     lane = lane_id(queue, user)
-    start = floor(cursor, dialect, queue)
+    start = floor(db, queue)
     return Waking(
         lane=lane,
         account=lane,
@@ -118,32 +116,32 @@ def apply_default(*, using: str) -> None:
 
 @repeated
 def lanes_with_work(*, using: str) -> list[int]:
-    with reading(using) as (cursor, dialect):
-        statement = WITH_WORK.replace("{waiting_lanes}", dialect.waiting_lanes())
-        return [lane for (lane,) in dialect.execute(cursor, statement).fetchall()]
+    with reading(using) as db:
+        statement = WITH_WORK.replace("{waiting_lanes}", db.dialect.waiting_lanes())
+        return [lane for (lane,) in db.execute(statement).fetchall()]
 
 
 @repeated
 def some_lanes(last: int, *, using: str) -> list[int]:
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         values = {"last": last, "limit": BATCH}
-        return [lane for (lane,) in dialect.execute(cursor, LANES, values).fetchall()]
+        return [lane for (lane,) in db.execute(LANES, values).fetchall()]
 
 
 @repeated
 def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
     """Write to these lanes the share that holds for them; return the queues of those changed."""
-    with reading(using) as (cursor, dialect):
-        changed = outdated(cursor, dialect, lanes)
+    with reading(using) as db:
+        changed = outdated(db, lanes)
     if not changed:
         return set()
-    with unit(using) as (cursor, dialect):
-        start = partial(floor, cursor, dialect)
-        return correct(cursor, dialect, changed, lambda queue: start(queue).virtual_time)
+    with unit(using) as db:
+        start = partial(floor, db)
+        return correct(db, changed, lambda queue: start(queue).virtual_time)
 
 
-def queues_of(cursor: Cursor, dialect: Dialect, user: str) -> set[str]:
+def queues_of(db: Session, user: str) -> set[str]:
     """Return the queues in which a user may have a lane."""
-    found = dialect.execute(cursor, QUEUES, {"user": user}).fetchall()
-    lanes = Lane.objects.using(cursor.db.alias)
+    found = db.execute(QUEUES, {"user": user}).fetchall()
+    lanes = Lane.objects.using(db.cursor.db.alias)
     return {queue for (queue,) in found}.union(distinct(lanes, "queue", limit=None))

@@ -9,8 +9,8 @@ from functools import partial
 from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import reading, repeated, unit
 from .shares import Share, shares_of
 
@@ -30,10 +30,7 @@ WHERE "id" IN ({lanes})
 
 
 def correct(
-    cursor: Cursor,
-    dialect: Dialect,
-    lanes: Iterable[int],
-    place: Callable[[str], float | None] = lambda queue: None,
+    db: Session, lanes: Iterable[int], place: Callable[[str], float | None] = lambda queue: None
 ) -> set[str]:
     """
     Write to lanes that hold accounts, and to their copies, the shares that hold for them;
@@ -43,19 +40,17 @@ def correct(
     virtual time of a queue at which a lane that was shut goes on.
     """
     groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
-    for lane, group in outdated(cursor, dialect, lanes, dialect.lock_clause()).items():
+    for lane, group in outdated(db, lanes, db.dialect.lock_clause()).items():
         groups[group].append(lane)
     places = {queue: place(queue) for queue, _share in groups}
     for (queue, share), some in groups.items():
-        write(cursor, dialect, some, share, places[queue])
+        write(db, some, share, places[queue])
     if places:
-        dialect.copy_accounts(cursor, [lane for some in groups.values() for lane in some])
+        db.dialect.copy_accounts(db.cursor, [lane for some in groups.values() for lane in some])
     return set(places)
 
 
-def write(
-    cursor: Cursor, dialect: Dialect, lanes: Iterable[int], share: Share, floor: float | None
-) -> None:
+def write(db: Session, lanes: Iterable[int], share: Share, floor: float | None) -> None:
     """Write a share to lanes; one that was shut goes on at the floor, where that is given."""
     values = {
         "floor": floor,
@@ -63,16 +58,14 @@ def write(
         "max_running": share.max_running,
         "paused": share.paused,
     }
-    dialect.execute(cursor, APPLY.replace("{lanes}", numbers(lanes)), values)
+    db.execute(APPLY.replace("{lanes}", numbers(lanes)), values)
 
 
-def outdated(
-    cursor: Cursor, dialect: Dialect, lanes: Iterable[int], lock: str = ""
-) -> dict[int, tuple[str, Share]]:
+def outdated(db: Session, lanes: Iterable[int], lock: str = "") -> dict[int, tuple[str, Share]]:
     """Return the lanes that carry another share than they should, with their queue and that."""
     statement = LANE.replace("{lanes}", numbers(lanes)) + lock
-    rows = dialect.execute(cursor, statement).fetchall()
-    shares = shares_of(cursor, dialect, {(row[1], row[2]) for row in rows}) if rows else {}
+    rows = db.execute(statement).fetchall()
+    shares = shares_of(db, {(row[1], row[2]) for row in rows}) if rows else {}
     return {
         lane: (queue, shares[queue, user])
         for lane, queue, user, weight, max_running, paused in rows
@@ -92,8 +85,8 @@ def look_again(cursor: Cursor, lanes: Sequence[int]) -> None:
 
 @repeated
 def correct_shares(lanes: Sequence[int], *, using: str) -> None:
-    with reading(using) as (cursor, dialect):
-        stale = outdated(cursor, dialect, lanes)
+    with reading(using) as db:
+        stale = outdated(db, lanes)
     if stale:
-        with unit(using) as (cursor, dialect):
-            correct(cursor, dialect, stale)
+        with unit(using) as db:
+            correct(db, stale)

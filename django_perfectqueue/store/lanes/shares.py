@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.models import EVERYONE
 
-from ..database.dialects import Dialect
+from ..database.session import Session
 from ..database.transaction import reading
 
 SHARES = """
@@ -30,9 +28,7 @@ class Share:
     paused: bool = False
 
 
-def shares_of(
-    cursor: Cursor, dialect: Dialect, owners: Iterable[tuple[str, str]]
-) -> dict[tuple[str, str], Share]:
+def shares_of(db: Session, owners: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Share]:
     """Return the share of each (queue, user): the first row there is of those in places()."""
     owners = set(owners)
     users = sorted({user for _queue, user in owners} | {EVERYONE})
@@ -40,9 +36,7 @@ def shares_of(
     statement = SHARES.replace("{users}", ", ".join(f"%({name})s" for name in names))
     found = {
         (queue, user): Share(float(weight), max_running, bool(paused))
-        for queue, user, weight, max_running, paused in dialect.execute(
-            cursor, statement, names
-        ).fetchall()
+        for queue, user, weight, max_running, paused in db.execute(statement, names).fetchall()
     }
     return {
         (queue, user): next(
@@ -56,8 +50,8 @@ def queue_weights(queues: Sequence[str], *, using: str) -> dict[str, float]:
     """Return the weight of each of these queues that has a share of its own."""
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
     statement = QUEUE_WEIGHTS.replace("{queues}", ", ".join(f"%({name})s" for name in names))
-    with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, statement, names).fetchall()
+    with reading(using) as db:
+        rows = db.execute(statement, names).fetchall()
     return {queue: float(weight) for queue, weight in rows}
 
 

@@ -9,15 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.models import Policy
 
 from ..arithmetic.fair_order import gate_id, is_gated, lane_id, unmeasured
 from ..arithmetic.limit_keys import Keys, split, standing
 from ..arithmetic.policies import rule_of
-from ..database.dialects import Dialect
 from ..database.dialects.base import Waking, numbers
+from ..database.session import Session
 from ..database.transaction import reading, repeated, unit
 from ..limits.holds import hold_id
 from .share_sync import look_again
@@ -109,27 +107,25 @@ def wake_sleeping(lanes: Mapping[int, int], *, using: str) -> None:
     """Wake those of these lanes, each given with a task in it, that sleep though it waits."""
     every = list(lanes.values())
     for first in range(0, len(every), SOME):
-        with reading(using) as (cursor, dialect):
+        with reading(using) as db:
             ids = every[first : first + SOME]
-            owners = owners_of(cursor, dialect, ids, WAITS_ASLEEP)
+            owners = owners_of(db, ids, WAITS_ASLEEP)
         if owners:
             # Where there are no limits, one statement writes it, and commits itself.
             opened = unit if any(owner.gate or owner.copied for owner in owners) else reading
-            with opened(using) as (cursor, dialect):
-                wake(cursor, dialect, owners, None)
+            with opened(using) as db:
+                wake(db, owners, None)
 
 
-def owners_of(
-    cursor: Cursor, dialect: Dialect, ids: Sequence[int], condition: str = ""
-) -> list[Owner]:
+def owners_of(db: Session, ids: Sequence[int], condition: str = "") -> list[Owner]:
     """Return the owner of each lane in which these tickets stand."""
     statement = OWNERS.replace("{ids}", numbers(ids)) + condition
-    statement = statement.replace("{run_at}", dialect.readable('"ticket"."run_at"'))
-    statement = statement.replace("{created_at}", dialect.readable('"task"."created_at"'))
-    rows = dialect.execute(cursor, statement).fetchall()
+    statement = statement.replace("{run_at}", db.dialect.readable('"ticket"."run_at"'))
+    statement = statement.replace("{created_at}", db.dialect.readable('"task"."created_at"'))
+    rows = db.execute(statement).fetchall()
     owners: dict[int, Owner] = {}
     for lane, queue, user, type_, limits, run_at, created_at, is_new, copied in rows:
-        since = max(dialect.moment(run_at), dialect.moment(created_at))
+        since = max(db.dialect.moment(run_at), db.dialect.moment(created_at))
         if lane in owners:
             owners[lane] = replace(owners[lane], since=min(owners[lane].since, since))
         else:
@@ -141,7 +137,7 @@ def owners_of(
     return list(owners.values())
 
 
-def wake(cursor: Cursor, dialect: Dialect, owners: list[Owner], now: datetime | None) -> int:
+def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
     """
     Wake lanes, each at the virtual time of its queue, or where it was if that is later;
     return how many that is.
@@ -154,10 +150,10 @@ def wake(cursor: Cursor, dialect: Dialect, owners: list[Owner], now: datetime | 
         return 0
     shares: defaultdict[tuple[str, str], Share] = defaultdict(Share)
     if fresh := {(owner.queue, owner.user) for owner in owners if owner.is_new}:
-        shares.update(shares_of(cursor, dialect, fresh))
+        shares.update(shares_of(db, fresh))
     places = {(owner.queue, owner.keys) for owner in owners}
     known: dict[str, Floor] = {}
-    floors = {place: floor(cursor, dialect, *place, known) for place in places}
+    floors = {place: floor(db, *place, known) for place in places}
 
     def waking(owner: Owner, lane: int, gate: int, *, awake: bool = True) -> Waking:
         share = shares[owner.queue, owner.user]
@@ -181,23 +177,17 @@ def wake(cursor: Cursor, dialect: Dialect, owners: list[Owner], now: datetime | 
     behind = sorted((owner for owner in owners if owner.gate), key=lambda owner: owner.lane)
     own = {owner.account: waking(owner, owner.account, 0, awake=False) for owner in behind}
     own |= {owner.lane: waking(owner, owner.lane, 0) for owner in owners if not owner.gate}
-    dialect.wake(cursor, [own[lane] for lane in sorted(own)], now)
+    db.dialect.wake(db.cursor, [own[lane] for lane in sorted(own)], now)
     if behind:
-        dialect.wake(cursor, [waking(owner, owner.lane, owner.gate) for owner in behind], now)
+        db.dialect.wake(db.cursor, [waking(owner, owner.lane, owner.gate) for owner in behind], now)
     if behind or any(owner.copied for owner in owners):
-        dialect.copy_accounts(cursor, own)
+        db.dialect.copy_accounts(db.cursor, own)
     if fresh:
-        look_again(cursor, sorted({owner.account for owner in owners if owner.is_new}))
+        look_again(db.cursor, sorted({owner.account for owner in owners if owner.is_new}))
     return len(owners)
 
 
-def floor(
-    cursor: Cursor,
-    dialect: Dialect,
-    queue: str,
-    keys: Keys = (),
-    known: dict[str, Floor] | None = None,
-) -> Floor:
+def floor(db: Session, queue: str, keys: Keys = (), known: dict[str, Floor] | None = None) -> Floor:
     """
     Return where a lane that wakes takes its place, by the limits to which its tasks keep.
 
@@ -216,13 +206,13 @@ def floor(
     known = {} if known is None else known
     if queue not in known:
         statement = FLOOR.replace("{alike}", alike(queue))
-        row = dialect.execute(cursor, statement, {"queue": queue, "gate": 0}).fetchone()
+        row = db.execute(statement, {"queue": queue, "gate": 0}).fetchone()
         clock, first, reached, usual = row
         least = (reached or 0.0) if first is None else first
         known[queue] = Floor(max(clock or 0.0, least), usual or 0.0)
     if not keys:
         return known[queue]
-    row = dialect.execute(cursor, behind(queue, keys), place_of(queue, keys)).fetchone()
+    row = db.execute(behind(queue, keys), place_of(queue, keys)).fetchone()
     clock, first, usual = row
     if first is None:
         return Floor(known[queue].virtual_time, usual or 0.0)
@@ -251,10 +241,10 @@ def behind(queue: str, keys: Keys) -> str:
     return f"SELECT ({CLOCK}), ({first}), ({USUAL})"
 
 
-def first_open(cursor: Cursor, dialect: Dialect, queue: str) -> float | None:
+def first_open(db: Session, queue: str) -> float | None:
     """Return the virtual time of the lane that is served next, of those nothing holds back."""
     statement = FIRST_OPEN.replace("{alike}", alike(queue)).replace("{hold}", "0")
-    row = dialect.execute(cursor, statement, {"queue": queue}).fetchone()
+    row = db.execute(statement, {"queue": queue}).fetchone()
     return row and float(row[0])
 
 

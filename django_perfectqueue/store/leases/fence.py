@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import LastEnding, Outcome, State
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import reading, repeated, unit
 from ..values import Lease, as_text
 
@@ -45,7 +44,7 @@ WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
 """
 
 
-def hold(cursor: Cursor, dialect: Dialect, lease: Lease) -> bool:
+def hold(db: Session, lease: Lease) -> bool:
     """
     Lock the ticket that this lease holds; return whether its task is to be cancelled.
 
@@ -53,23 +52,23 @@ def hold(cursor: Cursor, dialect: Dialect, lease: Lease) -> bool:
     another processor or the task has ended.
     """
     fence = {"task_id": lease.task_id, "token": lease.token}
-    row = dialect.execute(cursor, HELD + dialect.lock_clause(), fence).fetchone()
+    row = db.execute(HELD + db.dialect.lock_clause(), fence).fetchone()
     if row is None:
-        raise PreemptedError(why_not_held(cursor, dialect, lease))
+        raise PreemptedError(why_not_held(db, lease))
     return bool(row[0])
 
 
 @repeated
 def refusal(lease: Lease, *, using: str) -> PreemptedError:
     """Return the error for a lease that does not hold; it says in which state the task is."""
-    with reading(using) as (cursor, dialect):
-        return PreemptedError(why_not_held(cursor, dialect, lease))
+    with reading(using) as db:
+        return PreemptedError(why_not_held(db, lease))
 
 
-def why_not_held(cursor: Cursor, dialect: Dialect, lease: Lease) -> str:
+def why_not_held(db: Session, lease: Lease) -> str:
     who = {"task_id": lease.task_id, "queue": lease.queue, "key": lease.key}
-    row = dialect.execute(cursor, STANDING, who).fetchone()
-    state = "it was deleted" if row is None else state_of(dialect, *row)
+    row = db.execute(STANDING, who).fetchone()
+    state = "it was deleted" if row is None else state_of(db.dialect, *row)
     return f"Task '{lease.key}' is no longer held by this attempt: {state}."
 
 
@@ -90,15 +89,15 @@ def state_of(
     return "it is in line for another attempt"
 
 
-def hold_all(cursor: Cursor, dialect: Dialect, leases: Sequence[Lease]) -> dict[Lease, bool]:
+def hold_all(db: Session, leases: Sequence[Lease]) -> dict[Lease, bool]:
     """
     Lock the tickets of the leases that still hold theirs, in the order of their ids;
     return each of these with whether its task is to be cancelled.
     """
     ids = numbers(sorted(lease.task_id for lease in leases))
-    held = ALL_HELD.replace("{ids}", ids).replace("{hint}", dialect.by_primary_key)
-    statement = held + dialect.lock_clause()
-    rows = dialect.execute(cursor, statement).fetchall()
+    held = ALL_HELD.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
+    statement = held + db.dialect.lock_clause()
+    rows = db.execute(statement).fetchall()
     found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
     return {lease: found[lease.fence] for lease in leases if lease.fence in found}
 
@@ -112,14 +111,14 @@ def outcome_of(lease: Lease, *, using: str, worker: str) -> str:
     another attempt has gone on since. For one whose commit may have come through without an
     answer: such a commit has the lock of the ticket, and is waited for.
     """
-    with unit(using) as (cursor, dialect):
-        return ending_of(cursor, dialect, lease, worker)
+    with unit(using) as db:
+        return ending_of(db, lease, worker)
 
 
-def ending_of(cursor: Cursor, dialect: Dialect, lease: Lease, worker: str) -> str:
+def ending_of(db: Session, lease: Lease, worker: str) -> str:
     """Do what outcome_of() does, in the caller's transaction."""
-    statement = TICKET + dialect.lock_clause()
-    row = dialect.execute(cursor, statement, {"task_id": lease.task_id}).fetchone()
+    statement = TICKET + db.dialect.lock_clause()
+    row = db.execute(statement, {"task_id": lease.task_id}).fetchone()
     if row is None:
         values = {
             "task_id": lease.task_id,
@@ -128,7 +127,7 @@ def ending_of(cursor: Cursor, dialect: Dialect, lease: Lease, worker: str) -> st
             "attempt": lease.attempt,
             "worker": as_text(worker, 255),
         }
-        closed = dialect.execute(cursor, CLOSED, values).fetchone()
+        closed = db.execute(CLOSED, values).fetchone()
         return str(closed[0]) if closed else ""
     token, state, attempt, last_ending = row
     if token == lease.token and state == State.RUNNING:

@@ -36,11 +36,11 @@ def heartbeat(
     """
     ids = numbers(sorted(lease.task_id for lease in leases))
     tokens = numbers(sorted({lease.token for lease in leases}))
-    with (reading if alive_time is None else timely)(using) as (cursor, dialect):
+    with (reading if alive_time is None else timely)(using) as db:
         if alive_time is not None:
             renew = RENEW.replace("{ids}", ids).replace("{tokens}", tokens)
-            dialect.execute(cursor, renew, now=now, after={"until": alive_time})
-        rows = dialect.execute(cursor, LOOK.replace("{ids}", ids)).fetchall()
+            db.execute(renew, now=now, after={"until": alive_time})
+        rows = db.execute(LOOK.replace("{ids}", ids)).fetchall()
     found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
     fences = [lease.fence for lease in leases]
     return [Pulse(held=one in found, cancel_requested=found.get(one, False)) for one in fences]

@@ -51,14 +51,14 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]
     would be charged now.
     """
     statement = IN_HAND.replace("{ids}", numbers(task_ids))
-    with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, statement, {"holder": holder}).fetchall()
+    with reading(using) as db:
+        rows = db.execute(statement, {"holder": holder}).fetchall()
     found = []
     for *columns, token, cancel_requested, cost in rows:
         [row] = named([columns])
         pick = Pick(row.lane, expected_cost(cost))
         whose = {"holder": holder, "token": token}
-        lease = leased(row, pick, using=using, moment=dialect.moment, **whose)
+        lease = leased(row, pick, using=using, moment=db.dialect.moment, **whose)
         found.append(InHand(lease, bool(cancel_requested)))
     return found
 
@@ -72,16 +72,14 @@ def renew(holder: int, *, using: str, alive_time: float, now: datetime | None = 
     is not touched.
     """
     after = {"until": alive_time, "horizon": alive_time + 1}
-    with timely(using) as (cursor, dialect):
-        return int(
-            dialect.execute(cursor, RENEW, {"holder": holder}, now=now, after=after).rowcount
-        )
+    with timely(using) as db:
+        return int(db.execute(RENEW, {"holder": holder}, now=now, after=after).rowcount)
 
 
 @repeated
 def wanted(holder: int, task_ids: Iterable[int], *, using: str) -> set[int]:
     """Return which of these tasks a holder still has, and is to go on with."""
     statement = WANTED.replace("{ids}", numbers(task_ids))
-    with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, statement, {"holder": holder}).fetchall()
+    with reading(using) as db:
+        rows = db.execute(statement, {"holder": holder}).fetchall()
     return {task_id for (task_id,) in rows}

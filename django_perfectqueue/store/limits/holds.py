@@ -15,12 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from ..arithmetic.fair_order import LANES_PROBED, hashed
 from ..arithmetic.rate_limit import Allowance
-from ..database.dialects import Dialect
 from ..database.dialects.base import Row, numbers
+from ..database.session import Session
 from ..database.transaction import reading, repeated, unit
 from .meters import Meters, allowances, lock_known
 
@@ -73,8 +71,7 @@ def hold_id(queue: str, key: str) -> int:
 
 
 def union(
-    cursor: Cursor,
-    dialect: Dialect,
+    db: Session,
     statements: Sequence[str],
     values: Mapping[str, object],
     now: datetime | None = None,
@@ -83,7 +80,7 @@ def union(
     rows: list[Row] = []
     for first in range(0, len(statements), UNITED):
         statement = " UNION ALL ".join(statements[first : first + UNITED])
-        rows += dialect.execute(cursor, statement, values, now=now).fetchall()
+        rows += db.execute(statement, values, now=now).fetchall()
     return rows
 
 
@@ -111,9 +108,7 @@ class Seen:
     is_open: bool
 
 
-def due_holds(
-    cursor: Cursor, dialect: Dialect, queues: Sequence[str], count: int, now: datetime | None
-) -> list[Due]:
+def due_holds(db: Session, queues: Sequence[str], count: int, now: datetime | None) -> list[Due]:
     """
     Return holds that are due, at most ``count``, of those that have been due longest.
 
@@ -121,7 +116,7 @@ def due_holds(
     """
     names = {f"q{number}": queue for number, queue in enumerate(queues)}
     due = DUE.replace("{count}", str(SPREAD * count))
-    rows = union(cursor, dialect, [due.replace("{queue}", name) for name in names], names, now)
+    rows = union(db, [due.replace("{queue}", name) for name in names], names, now)
     return [Due(*row) for row in random.sample(rows, min(count, len(rows)))]
 
 
@@ -154,12 +149,7 @@ class Holds:
         return {key for key in keys if key in meters.known and meters.known[key].room}
 
     def write(
-        self,
-        cursor: Cursor,
-        dialect: Dialect,
-        meters: Meters,
-        changed: Mapping[int, int],
-        short: Collection[int],
+        self, db: Session, meters: Meters, changed: Mapping[int, int], short: Collection[int]
     ) -> None:
         """
         Store when each hold is to be looked at again; the caller has locked the meters.
@@ -187,7 +177,7 @@ class Holds:
                 key = next(key for key in self.seen[lane].keys if hold_id(queue, key) == held)
                 rows[held] = queue, key, opens_at(meters.known[key])
         if rows:
-            store(cursor, dialect, rows)
+            store(db, rows)
 
 
 def holding(keys: Sequence[str], known: Mapping[str, Allowance]) -> str | None:
@@ -203,30 +193,26 @@ def opens_at(limit: Allowance) -> datetime | None:
     return limit.moment + timedelta(seconds=limit.wait)
 
 
-def store(
-    cursor: Cursor, dialect: Dialect, holds: Mapping[int, tuple[str, str, datetime | None]]
-) -> None:
+def store(db: Session, holds: Mapping[int, tuple[str, str, datetime | None]]) -> None:
     values: dict[str, object] = {}
     rows = []
     for number, (id_, (queue, key, at)) in enumerate(sorted(holds.items())):
         values |= {f"q{number}": queue, f"k{number}": key}
-        values[f"t{number}"] = at and dialect.parameter(at)
+        values[f"t{number}"] = at and db.dialect.parameter(at)
         rows.append(f"({id_}, %(q{number})s, %(k{number})s, %(t{number})s)")
-    change = dialect.upsert("perfectqueue_hold", ["id"], {"opens_at": "{new}"})
+    change = db.dialect.upsert("perfectqueue_hold", ["id"], {"opens_at": "{new}"})
     statement = STORE.replace("{rows}", ", ".join(rows)).replace("{change}", change)
-    dialect.execute(cursor, statement, values)
+    db.execute(statement, values)
 
 
-def move(cursor: Cursor, dialect: Dialect, changed: Mapping[int, int]) -> None:
+def move(db: Session, changed: Mapping[int, int]) -> None:
     """Move lanes between holds and the fair order; who calls has locked their accounts."""
     held = " ".join(f"WHEN {lane} THEN {hold}" for lane, hold in sorted(changed.items()))
     statement = MOVE.replace("{held}", held).replace("{lanes}", numbers(sorted(changed)))
-    dialect.execute(cursor, statement)
+    db.execute(statement)
 
 
-def open_holds(
-    cursor: Cursor, dialect: Dialect, keys: Collection[str], now: datetime | None
-) -> int:
+def open_holds(db: Session, keys: Collection[str], now: datetime | None) -> int:
     """
     Mark what these limits hold back for the next acquire to look at; return how many holds.
 
@@ -234,7 +220,7 @@ def open_holds(
     """
     names = {f"k{number}": key for number, key in enumerate(sorted(keys))}
     statement = OPEN.replace("{keys}", ", ".join(f"%({name})s" for name in names))
-    return int(dialect.execute(cursor, statement, names, now=now).rowcount)
+    return int(db.execute(statement, names, now=now).rowcount)
 
 
 def open_all_shut(*, using: str, now: datetime | None = None) -> int:
@@ -256,10 +242,10 @@ def open_all_shut(*, using: str, now: datetime | None = None) -> int:
 @repeated
 def open_shut(after: int, *, using: str, now: datetime | None) -> tuple[int | None, int]:
     """Do it for the next BATCH holds; return where to go on, or None, and how many that is."""
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         values = {"after": after, "limit": BATCH}
-        rows = dialect.execute(cursor, SHUT, values, now=now).fetchall()
-        known = allowances(cursor, dialect, {key for _id, key in rows}, now)
+        rows = db.execute(SHUT, values, now=now).fetchall()
+        known = allowances(db, {key for _id, key in rows}, now)
     keys = {key for _id, key in rows if key not in known or known[key].room}
     last = rows[-1][0] if len(rows) == BATCH else None
     return last, open_again(keys, using=using, now=now) if keys else 0
@@ -268,21 +254,19 @@ def open_shut(after: int, *, using: str, now: datetime | None) -> tuple[int | No
 @repeated
 def open_again(keys: Collection[str], *, using: str, now: datetime | None = None) -> int:
     """Mark what these limits hold back for the next acquire to look at; return how many holds."""
-    with unit(using) as (cursor, dialect):
-        lock_known(cursor, dialect, keys)
-        return open_holds(cursor, dialect, keys, now)
+    with unit(using) as db:
+        lock_known(db, keys)
+        return open_holds(db, keys, now)
 
 
-def shut_gates(
-    cursor: Cursor, dialect: Dialect, queues: Sequence[str], now: datetime | None
-) -> set[int]:
+def shut_gates(db: Session, queues: Sequence[str], now: datetime | None) -> set[int]:
     """
     Return the sets of limits, by their hashes, that let no task start, of the first lanes
     that nothing holds back yet: nobody has looked for tasks there since they were filled.
     """
     names = {f"q{number}": queue for number, queue in enumerate(queues)}
     statement = FREE_LIMITED.replace("{queues}", ", ".join(f"%({name})s" for name in names))
-    rows = dialect.execute(cursor, statement.replace("{count}", str(LANES_PROBED)), names)
+    rows = db.execute(statement.replace("{count}", str(LANES_PROBED)), names)
     gates = {gate: json.loads(keys) for gate, keys in rows.fetchall()}
-    known = allowances(cursor, dialect, {key for keys in gates.values() for key in keys}, now)
+    known = allowances(db, {key for keys in gates.values() for key in keys}, now)
     return {gate for gate, keys in gates.items() if holding(keys, known)}

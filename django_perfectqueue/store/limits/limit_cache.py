@@ -65,16 +65,16 @@ def known_limits(keys: Collection[str], *, using: str) -> set[str]:
 
 @repeated
 def first_limits(*, using: str) -> Heard:
-    with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, FIRST, {"limit": MOST + 1}).fetchall()
+    with reading(using) as db:
+        rows = db.execute(FIRST, {"limit": MOST + 1}).fetchall()
     keys = frozenset(key_of(scope, name) for scope, name in rows)
     return Heard(time.monotonic(), keys, all=len(rows) <= MOST)
 
 
 @repeated
 def existing(keys: Collection[str], *, using: str) -> set[str]:
-    with reading(using) as (cursor, dialect):
-        return set(limits(cursor, dialect, keys))
+    with reading(using) as db:
+        return set(limits(db, keys))
 
 
 def forget_limits(using: str) -> None:

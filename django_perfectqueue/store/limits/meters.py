@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from ..arithmetic.rate_limit import Allowance
-from ..database.dialects import Dialect
 from ..database.dialects.base import Row
+from ..database.session import Session
 
 LIMITS = """
 SELECT "scope", "name", "max_running", "rate", "period", "burst", "paused"
@@ -31,12 +29,7 @@ WHERE "key" IN ({keys})
 
 
 def allowances(
-    cursor: Cursor,
-    dialect: Dialect,
-    keys: Collection[str],
-    now: datetime | None,
-    *,
-    lock: bool = False,
+    db: Session, keys: Collection[str], now: datetime | None, *, lock: bool = False
 ) -> dict[str, Allowance]:
     """
     Return what these limits allow, those that exist.
@@ -46,11 +39,11 @@ def allowances(
     """
     if not keys:
         return {}
-    counted = (locked if lock else read)(cursor, dialect, keys, now)
-    rows = limits(cursor, dialect, keys)
+    counted = (locked if lock else read)(db, keys, now)
+    rows = limits(db, keys)
     if lock and any(rate for _cap, rate, *_rest in rows.values()):
         # The lock may have been waited for, and the time is that of before.
-        counted = read(cursor, dialect, keys, now, dialect.lock_clause())
+        counted = read(db, keys, now, db.dialect.lock_clause())
     found = {}
     for key, row in rows.items():
         max_running, rate, period, burst, paused = row
@@ -68,7 +61,7 @@ def allowances(
     return found
 
 
-def limits(cursor: Cursor, dialect: Dialect, keys: Collection[str]) -> dict[str, Row]:
+def limits(db: Session, keys: Collection[str]) -> dict[str, Row]:
     """Return the rows of the limits with these keys that exist."""
     names: dict[str, list[str]] = {}
     values: dict[str, str] = {}
@@ -80,44 +73,38 @@ def limits(cursor: Cursor, dialect: Dialect, keys: Collection[str]) -> dict[str,
         values[f"s{number}"] = scope
         named.append(f'("scope" = %(s{number})s AND "name" IN ({", ".join(marks)}))')
     statement = LIMITS.replace("{named}", " OR ".join(named))
-    rows = dialect.execute(cursor, statement, values).fetchall()
+    rows = db.execute(statement, values).fetchall()
     return {f"{scope}:{name}": tuple(row) for scope, name, *row in rows}
 
 
 def read(
-    cursor: Cursor,
-    dialect: Dialect,
-    keys: Collection[str],
-    now: datetime | None,
-    clause: str = "",
+    db: Session, keys: Collection[str], now: datetime | None, clause: str = ""
 ) -> dict[str, Count]:
     """Return how many run behind each limit, how far ahead its next even start lies, and now."""
     names = {f"k{number}": key for number, key in enumerate(sorted(keys))}
     statement = METERS.replace("{keys}", ", ".join(f"%({name})s" for name in names)) + clause
-    rows = dialect.execute(cursor, statement, names, now=now).fetchall()
+    rows = db.execute(statement, names, now=now).fetchall()
     found = {}
     for key, running, next_at, at in rows:
-        moment = dialect.moment(at)
-        ahead = (dialect.moment(next_at) - moment).total_seconds() if next_at else 0.0
+        moment = db.dialect.moment(at)
+        ahead = (db.dialect.moment(next_at) - moment).total_seconds() if next_at else 0.0
         found[key] = (running, ahead, moment)
     return found
 
 
-def lock_known(cursor: Cursor, dialect: Dialect, keys: Collection[str]) -> None:
+def lock_known(db: Session, keys: Collection[str]) -> None:
     """Lock the meters of these limits that exist."""
-    read(cursor, dialect, keys, None, dialect.lock_clause())
+    read(db, keys, None, db.dialect.lock_clause())
 
 
-def locked(
-    cursor: Cursor, dialect: Dialect, keys: Collection[str], now: datetime | None
-) -> dict[str, Count]:
+def locked(db: Session, keys: Collection[str], now: datetime | None) -> dict[str, Count]:
     """Return the same of meters that no one else can change; make those that are missing."""
-    found = read(cursor, dialect, keys, now, dialect.lock_clause())
+    found = read(db, keys, now, db.dialect.lock_clause())
     if missing := sorted(set(keys) - found.keys()):
         names = {f"k{number}": key for number, key in enumerate(missing)}
         rows = ", ".join(f"(%({name})s, 0)" for name in names)
-        dialect.insert_missing(cursor, MAKE.replace("{rows}", rows), names, key="key")
-        found = read(cursor, dialect, keys, now, dialect.lock_clause())
+        db.dialect.insert_missing(db.cursor, MAKE.replace("{rows}", rows), names, key="key")
+        found = read(db, keys, now, db.dialect.lock_clause())
     return found
 
 
@@ -137,12 +124,12 @@ class Meters:
     before: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def lock(
-        self, cursor: Cursor, dialect: Dialect, keys: Collection[str], now: datetime | None
+        self, db: Session, keys: Collection[str], now: datetime | None
     ) -> dict[str, Allowance]:
         """Return what these limits allow; no one else changes it until this transaction ends."""
         if fresh := set(keys) - self.locked:
             self.locked |= fresh
-            found = allowances(cursor, dialect, fresh, now, lock=True)
+            found = allowances(db, fresh, now, lock=True)
             self.known |= found
             self.before |= {key: (limit.running, limit.room) for key, limit in found.items()}
         return self.known
@@ -152,11 +139,11 @@ class Meters:
         for key in keys:
             self.running[key] += running
 
-    def write(self, cursor: Cursor, dialect: Dialect, now: datetime | None) -> None:
+    def write(self, db: Session, now: datetime | None) -> None:
         keys = sorted(key for key in self.running if self.running[key])
         if not keys:
             return
-        self.lock(cursor, dialect, keys, now)
+        self.lock(db, keys, now)
         known = self.known
         names = {f"k{number}": key for number, key in enumerate(keys)}
         running = [f"WHEN %({name})s THEN {self.running[key]}" for name, key in names.items()]
@@ -164,13 +151,13 @@ class Meters:
         moments = []
         for name, key in names.items():
             if key in known and known[key].interval:
-                values[f"at_{name}"] = dialect.parameter(known[key].next_at)
+                values[f"at_{name}"] = db.dialect.parameter(known[key].next_at)
                 moments.append(f"WHEN %({name})s THEN %(at_{name})s")
         next_at = f', "next_at" = CASE "key" {" ".join(moments)} ELSE "next_at" END'
         statement = COUNT.replace("{running}", " ".join(running))
         statement = statement.replace("{next_at}", next_at if moments else "")
         statement = statement.replace("{keys}", ", ".join(f"%({name})s" for name in names))
-        dialect.execute(cursor, statement, values)
+        db.execute(statement, values)
         self.settle()
 
     def settle(self) -> None:

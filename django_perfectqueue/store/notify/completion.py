@@ -55,11 +55,11 @@ def find_all(queue: str, keys: Iterable[str], *, using: str) -> dict[str, int]:
     Key by key: of a list PostgreSQL may think that it had better read the whole queue.
     """
     rest, found = iter(keys), {}
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         while some := list(islice(rest, KEYS)):
             values = {f"k{number}": key for number, key in enumerate(some)}
             statement = " UNION ALL ".join(FIND.replace("{name}", name) for name in values)
-            rows = dialect.execute(cursor, statement, {**values, "queue": queue})
+            rows = db.execute(statement, {**values, "queue": queue})
             found.update(rows.fetchall())
     return found
 
@@ -78,10 +78,10 @@ def ends(ids: Sequence[int], *, using: str) -> dict[int, Ended]:
 
 def rows(statement: str, ids: Sequence[int], *, using: str) -> Iterator[tuple[Any, ...]]:
     """Yield what a statement says of these tasks, some of them at a time."""
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         for begin in range(0, len(ids), IDS):
             some = statement.replace("{ids}", numbers(ids[begin : begin + IDS]))
-            yield from dialect.execute(cursor, some).fetchall()
+            yield from db.execute(some).fetchall()
 
 
 @repeated
@@ -93,9 +93,9 @@ def watch(ids: Sequence[int], *, using: str) -> None:
     The commit is asynchronous, so that a claim finds the tickets locked for no longer than
     the statement takes; if a crash of the server loses it, the caller still polls.
     """
-    with reading(using) as (cursor, dialect):
-        statement = WATCH.replace("{asynchronous_commit}", dialect.asynchronous_commit)
-        dialect.execute(cursor, statement.replace("{ids}", numbers(ids)))
+    with reading(using) as db:
+        statement = WATCH.replace("{asynchronous_commit}", db.dialect.asynchronous_commit)
+        db.execute(statement.replace("{ids}", numbers(ids)))
 
 
 def end_notices(using: str) -> EndNotices | None:

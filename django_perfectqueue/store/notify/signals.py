@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
-from django.db.backends.utils import CursorWrapper as Cursor
 from django.dispatch import Signal
 
 from django_perfectqueue.signals import TaskNames, is_heard, send_all
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import calls_of_others
 
 WHOM = """
@@ -33,19 +32,17 @@ def announce(signal: Signal, tasks: Iterable[Any], *, using: str) -> None:
         after_commit(signal, [TaskNames.of(task) for task in tasks], using=using)
 
 
-def announce_ids(
-    cursor: Cursor, dialect: Dialect, steps: Iterable[tuple[Signal, Sequence[int]]]
-) -> None:
+def announce_ids(db: Session, steps: Iterable[tuple[Signal, Sequence[int]]]) -> None:
     """Do what announce() does for tasks of which only the ids are known."""
     heard = [(signal, ids) for signal, ids in steps if ids and is_heard(signal)]
     if not heard:
         return
     every = numbers(sorted({task_id for _signal, ids in heard for task_id in ids}))
-    rows = dialect.execute(cursor, WHOM.replace("{ids}", every)).fetchall()
+    rows = db.execute(WHOM.replace("{ids}", every)).fetchall()
     known = {task_id: TaskNames(*names) for task_id, *names in rows}
     for signal, ids in heard:
         tasks = [known[task_id] for task_id in ids if task_id in known]
-        after_commit(signal, tasks, using=cursor.db.alias)
+        after_commit(signal, tasks, using=db.cursor.db.alias)
 
 
 def after_commit(signal: Signal, tasks: list[TaskNames], *, using: str) -> None:

@@ -148,15 +148,13 @@ class Lately:
 
 
 def names(*, using: str, now: datetime | None = None) -> Names:
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         found: dict[str, list[str]] = {"queue": [], "paused": [], "now": []}
         moment = None
-        statement = NAMES.replace("{queues}", dialect.used_queues())
-        for kind, name, at in dialect.execute(
-            cursor, statement, {"most": QUEUES}, now=now
-        ).fetchall():
+        statement = NAMES.replace("{queues}", db.dialect.used_queues())
+        for kind, name, at in db.execute(statement, {"most": QUEUES}, now=now).fetchall():
             found[kind].append(name)
-            moment = dialect.moment(at)
+            moment = db.dialect.moment(at)
     assert moment is not None
     return Names(found["queue"], set(found["paused"]), moment)
 
@@ -167,8 +165,8 @@ def counts(
     """Count the tasks of queues by status; ``busy`` are the ids that handlers work on."""
     parameters = {f"q{number}": queue for number, queue in enumerate(queues)}
     ids = sorted(busy)
-    with reading(using) as (cursor, dialect):
-        in_lane = dialect.in_lane.replace("{lane}", '"line"."id"')
+    with reading(using) as db:
+        in_lane = db.dialect.in_lane.replace("{lane}", '"line"."id"')
         parts = [f"SELECT * FROM ({LATER}) AS later"]
         parts += [RUNNING.replace("{ids}", numbers(ids))] if ids else []
         parts += [
@@ -178,13 +176,11 @@ def counts(
         unfinished = ", ".join(str(int(ending)) for ending in UNFINISHED)
         values = {
             **parameters,
-            "parked": dialect.parameter(PARKED_FROM),
+            "parked": db.dialect.parameter(PARKED_FROM),
             "lanes": LANES,
             "most": COUNTED + 1,
         }
-        rows = dialect.execute(
-            cursor, statement.replace("{unfinished}", unfinished), values, now=now
-        ).fetchall()
+        rows = db.execute(statement.replace("{unfinished}", unfinished), values, now=now).fetchall()
     found = Counts()
     for queue, kind, count in rows:
         found.by_queue.setdefault(queue, Counter())[kind] += int(count)
@@ -198,27 +194,27 @@ def lately(queues: Sequence[str], now: datetime, *, using: str) -> Lately:
     """Return what failed within a day, what is parked, and who received what in five minutes."""
     parameters = {f"q{number}": queue for number, queue in enumerate(queues)}
     found = Lately({}, {}, {})
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         values = {
             **parameters,
-            "since": dialect.parameter(now - timedelta(days=1)),
-            "lately": dialect.parameter(now - timedelta(minutes=6)),
-            "parked": dialect.parameter(PARKED_FROM),
-            "late": dialect.parameter(now - timedelta(seconds=LATE_SCHEDULE)),
+            "since": db.dialect.parameter(now - timedelta(days=1)),
+            "lately": db.dialect.parameter(now - timedelta(minutes=6)),
+            "parked": db.dialect.parameter(PARKED_FROM),
+            "late": db.dialect.parameter(now - timedelta(seconds=LATE_SCHEDULE)),
             "most": LATEST,
             "users": USERS,
         }
         statement = LATELY + (RECEIVED if queues else "")
         statement = statement.replace("{queues}", placed(parameters))
-        statement = statement.replace("{failed_at}", dialect.readable('MAX("ended_at")'))
-        statement = statement.replace("{due_at}", dialect.readable('MIN("due_at")'))
-        statement = statement.replace("{parked_at}", dialect.readable('MAX("parked"."run_at")'))
-        for row in dialect.execute(cursor, statement, values).fetchall():
+        statement = statement.replace("{failed_at}", db.dialect.readable('MAX("ended_at")'))
+        statement = statement.replace("{due_at}", db.dialect.readable('MIN("due_at")'))
+        statement = statement.replace("{parked_at}", db.dialect.readable('MAX("parked"."run_at")'))
+        for row in db.execute(statement, values).fetchall():
             kind, name, other, count, at, seconds = row
             if kind == "failed":
-                found.failed[name] = int(count), dialect.moment(at)
+                found.failed[name] = int(count), db.dialect.moment(at)
             elif kind == "parked":
-                found.parked[name, other] = int(count), dialect.moment(at)
+                found.parked[name, other] = int(count), db.dialect.moment(at)
             elif kind == "late":
                 found.late_schedules = int(count)
             else:
@@ -244,6 +240,6 @@ def groups(
     of_users = OF_USERS.replace("{names}", placed(names) or "NULL")
     statement = statement.replace("{users}", "1 = 1" if users is None else of_users)
     values = {**names, "status": status, "most": COUNTED, "groups": QUEUES}
-    with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, statement, values).fetchall()
+    with reading(using) as db:
+        rows = db.execute(statement, values).fetchall()
     return [(name, int(count)) for name, count in rows]

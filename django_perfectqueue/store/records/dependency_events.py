@@ -9,11 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connections
-from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import DependencyEvent, Outcome
 
-from ..database.dialects import Dialect
+from ..database.session import Session
 from ..database.transaction import calls_of_others, reading, repeated
 
 NOTE = 'INSERT INTO "perfectqueue_dependencyevent" ("task_id", "kind") VALUES {rows}'
@@ -52,37 +51,35 @@ class Counts:
     dead: int = 0
 
 
-def note_ended(
-    cursor: Cursor, dialect: Dialect, followed: Mapping[int, int], *, finished: bool = False
-) -> None:
+def note_ended(db: Session, followed: Mapping[int, int], *, finished: bool = False) -> None:
     """
     Append that tasks have ended that are followed as their tickets say; nothing else is locked.
     """
     parents = [task_id for task_id, by in followed.items() if by % 2]
     if parents:
-        note(cursor, dialect, parents, DependencyEvent.Kind.ENDED)
+        note(db, parents, DependencyEvent.Kind.ENDED)
     batches = Counter(by // 2 for by in followed.values() if by > 1)
     if batches:
         each = {
             batch: Counts(finished=count) if finished else Counts(dead=count)
             for batch, count in batches.items()
         }
-        note_counts(cursor, dialect, each)
+        note_counts(db, each)
 
 
-def note_counts(cursor: Cursor, dialect: Dialect, changes: Mapping[int, Counts]) -> None:
+def note_counts(db: Session, changes: Mapping[int, Counts]) -> None:
     """Append changes of batches' counts."""
     rows = ", ".join(
         f"({int(batch)}, {one.total}, {one.finished}, {one.dead})" for batch, one in changes.items()
     )
-    dialect.execute(cursor, DELTA.replace("{rows}", rows))
-    follow_later(cursor.db, batches=changes.keys())
+    db.execute(DELTA.replace("{rows}", rows))
+    follow_later(db.cursor.db, batches=changes.keys())
 
 
-def leave_batches(cursor: Cursor, dialect: Dialect, ids: str) -> None:
+def leave_batches(db: Session, ids: str) -> None:
     """Take tasks that are to be forgotten off the counts of their batches."""
     changes: dict[int, Counts] = {}
-    for batch, outcome, count in dialect.execute(cursor, LEAVING.replace("{ids}", ids)).fetchall():
+    for batch, outcome, count in db.execute(LEAVING.replace("{ids}", ids)).fetchall():
         change = changes.setdefault(batch, Counts())
         change.total -= count
         if outcome == Outcome.FINISHED:
@@ -90,18 +87,18 @@ def leave_batches(cursor: Cursor, dialect: Dialect, ids: str) -> None:
         elif outcome:
             change.dead -= count
     if changes:
-        note_counts(cursor, dialect, changes)
+        note_counts(db, changes)
 
 
-def note_added(cursor: Cursor, dialect: Dialect, ids: Iterable[int]) -> None:
+def note_added(db: Session, ids: Iterable[int]) -> None:
     """Append that the dependencies of tasks are to be looked at."""
-    note(cursor, dialect, ids, DependencyEvent.Kind.ADDED)
+    note(db, ids, DependencyEvent.Kind.ADDED)
 
 
-def note(cursor: Cursor, dialect: Dialect, ids: Iterable[int], kind: DependencyEvent.Kind) -> None:
+def note(db: Session, ids: Iterable[int], kind: DependencyEvent.Kind) -> None:
     rows = ", ".join(f"({int(task_id)}, {kind.value})" for task_id in ids)
-    dialect.execute(cursor, NOTE.replace("{rows}", rows))
-    follow_later(cursor.db, events=True)
+    db.execute(NOTE.replace("{rows}", rows))
+    follow_later(db.cursor.db, events=True)
 
 
 def follow_later(connection: Any, *, events: bool = False, batches: Collection[int] = ()) -> None:
@@ -144,8 +141,8 @@ def follow(*, using: str, now: datetime | None = None) -> int:
 
 @repeated
 def are_some(*, using: str) -> bool:
-    with reading(using) as (cursor, dialect):
-        return any(dialect.execute(cursor, ANY).fetchone())
+    with reading(using) as db:
+        return any(db.execute(ANY).fetchone())
 
 
 def act_on_events(*, using: str, now: datetime | None = None) -> int:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from django.db import connections
-from django.db.backends.utils import CursorWrapper as Cursor
 
-from ..database.dialects import Dialect
+from ..database.session import Session
 from ..database.transaction import is_callers, reading, repeated
 from ..values import Note, as_text
 
@@ -43,11 +42,11 @@ def write_journal(notes: Sequence[Note], *, using: str, now: datetime | None = N
     crash of the server may lose the last second of it.
     """
     lasting = is_callers(connections[using])
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         ordered = sorted(notes, key=lambda note: (note.task_id, note.attempt))
         for some in in_statements(ordered):
-            write(cursor, dialect, some, lasting=lasting, now=now)
-        forget_old(cursor, dialect, ordered)
+            write(db, some, lasting=lasting, now=now)
+        forget_old(db, ordered)
 
 
 def in_statements(notes: Sequence[Note]) -> Iterator[list[Note]]:
@@ -64,26 +63,19 @@ def in_statements(notes: Sequence[Note]) -> Iterator[list[Note]]:
         yield some
 
 
-def write(
-    cursor: Cursor,
-    dialect: Dialect,
-    notes: Sequence[Note],
-    *,
-    lasting: bool,
-    now: datetime | None,
-) -> None:
+def write(db: Session, notes: Sequence[Note], *, lasting: bool, now: datetime | None) -> None:
     statement = TELL.replace("{rows}", " UNION ALL ".join(map(row, range(len(notes)), notes)))
-    more = "" if lasting else dialect.asynchronous_commit
+    more = "" if lasting else db.dialect.asynchronous_commit
     statement = statement.replace("{asynchronous_commit}", more)
     keys = " ".join(f"WHEN {int(note.task_id)} THEN %(key{n})s" for n, note in enumerate(notes))
     statement = statement.replace("{keys}", keys)
-    clause = dialect.upsert("perfectqueue_journal", KEY, dict.fromkeys(COLUMNS, "{new}"))
+    clause = db.dialect.upsert("perfectqueue_journal", KEY, dict.fromkeys(COLUMNS, "{new}"))
     values = {}
     for number, note in enumerate(notes):
         values[f"key{number}"] = note.key
         values[f"stage{number}"] = as_text(note.stage, STAGE_LENGTH)
         values[f"lines{number}"] = as_text(note.lines, LONGEST_ESCAPE * len(note.lines))
-    dialect.execute(cursor, statement + clause, values, now=now)
+    db.execute(statement + clause, values, now=now)
 
 
 def row(number: int, note: Note) -> str:
@@ -95,7 +87,7 @@ def row(number: int, note: Note) -> str:
     )
 
 
-def forget_old(cursor: Cursor, dialect: Dialect, notes: Sequence[Note]) -> None:
+def forget_old(db: Session, notes: Sequence[Note]) -> None:
     """Delete all but the journals of the last KEPT attempts of a task."""
     over = " OR ".join(
         f'("task_id" = {int(note.task_id)} AND "number" <= {int(note.attempt) - KEPT})'
@@ -103,4 +95,4 @@ def forget_old(cursor: Cursor, dialect: Dialect, notes: Sequence[Note]) -> None:
         if note.is_first and note.attempt > KEPT
     )
     if over:
-        dialect.execute(cursor, FORGET.replace("{over}", over))
+        db.execute(FORGET.replace("{over}", over))

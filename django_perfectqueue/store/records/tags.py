@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError
 from django_perfectqueue.payload.inputs import MOST_TAGS
 
-from ..database.dialects import Dialect
+from ..database.session import Session
 from ..database.transaction import repeated, unit
 from ..values import Submission
 
@@ -32,8 +30,8 @@ def tag_fresh(
         for tag in task.tags
     ]
     if pairs:
-        with unit(using) as (cursor, dialect):
-            insert(cursor, dialect, pairs)
+        with unit(using) as db:
+            insert(db, pairs)
 
 
 @repeated
@@ -43,33 +41,35 @@ def tag_task(task_id: int, tags: Collection[str], *, using: str) -> None:
 
     Raise NotFoundError where it is gone, InvalidTaskError where it would have too many.
     """
-    with unit(using) as (cursor, dialect):
-        known = locked(cursor, dialect, task_id)
+    with unit(using) as db:
+        known = locked(db, task_id)
         new = [tag for tag in tags if tag not in known]
         if len(known) + len(new) > MOST_TAGS:
             raise InvalidTaskError(f"A task may have at most {MOST_TAGS} tags.")
-        insert(cursor, dialect, [(task_id, tag) for tag in new])
+        insert(db, [(task_id, tag) for tag in new])
 
 
 @repeated
 def untag_task(task_id: int, tags: Collection[str], *, using: str) -> None:
     """Take tags off a task; raise NotFoundError where it is gone."""
-    with unit(using) as (cursor, dialect):
-        known = locked(cursor, dialect, task_id)
-        dialect.delete(cursor, "perfectqueue_tag", [known[tag] for tag in tags if tag in known])
+    with unit(using) as db:
+        known = locked(db, task_id)
+        db.dialect.delete(
+            db.cursor, "perfectqueue_tag", [known[tag] for tag in tags if tag in known]
+        )
 
 
-def locked(cursor: Cursor, dialect: Dialect, task_id: int) -> dict[str, int]:
+def locked(db: Session, task_id: int) -> dict[str, int]:
     """Return the rows of a task's tags; nobody changes these, or purges it, until the commit."""
     values = {"task_id": task_id}
-    if not dialect.execute(cursor, LOCK + dialect.lock_clause(), values).fetchone():
+    if not db.execute(LOCK + db.dialect.lock_clause(), values).fetchone():
         raise NotFoundError(f"There is no task with the id {task_id}.")
-    return dict(dialect.execute(cursor, TAGS + dialect.current_clause(cursor), values).fetchall())
+    return dict(db.execute(TAGS + db.dialect.current_clause(db.cursor), values).fetchall())
 
 
-def insert(cursor: Cursor, dialect: Dialect, pairs: Iterable[tuple[int, str]]) -> None:
+def insert(db: Session, pairs: Iterable[tuple[int, str]]) -> None:
     rest = iter(pairs)
     while some := list(islice(rest, ROWS)):
         rows = ", ".join(f"({int(some[n][0])}, %(tag{n})s)" for n in range(len(some)))
         values = {f"tag{n}": tag for n, (_task_id, tag) in enumerate(some)}
-        dialect.execute(cursor, TAG.replace("{rows}", rows), values)
+        db.execute(TAG.replace("{rows}", rows), values)

@@ -11,12 +11,11 @@ from operator import add
 from typing import Any, NamedTuple
 
 from django.db import connections
-from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import ALL_TYPES, WAIT_BUCKETS, Bucket
 
 from ..arithmetic.entitlement import bucket_of
-from ..database.dialects import Dialect
+from ..database.session import Session
 from ..database.transaction import is_callers, reading, repeated, unit
 
 MOST_ROWS = 1_000
@@ -162,8 +161,8 @@ Tallies = Mapping[UsageKey, Tally]
 
 def clock(*, using: str, now: datetime | None = None) -> datetime:
     """Return the time of the database server."""
-    with reading(using) as (cursor, dialect):
-        return dialect.moment(dialect.execute(cursor, CLOCK, now=now).fetchone()[0])
+    with reading(using) as db:
+        return db.dialect.moment(db.execute(CLOCK, now=now).fetchone()[0])
 
 
 def start_of(span: int, moment: datetime) -> datetime:
@@ -211,12 +210,12 @@ def add_usage(tallies: Tallies, *, using: str, at: datetime) -> None:
 
 def write_slice(tallies: Tallies, *, using: str, at: datetime) -> None:
     lasting = is_callers(connections[using])
-    with unit(using) as (cursor, dialect):
-        if dialect.asynchronous_commit and not lasting:
-            dialect.execute(cursor, "SELECT 1" + dialect.asynchronous_commit)
-        write(cursor, dialect, Bucket.SLICE, start_of(Bucket.SLICE, at), tallies, SUM)
+    with unit(using) as db:
+        if db.dialect.asynchronous_commit and not lasting:
+            db.execute("SELECT 1" + db.dialect.asynchronous_commit)
+        write(db, Bucket.SLICE, start_of(Bucket.SLICE, at), tallies, SUM)
         types = {usage_key: tally for usage_key, tally in tallies.items() if usage_key.type}
-        write(cursor, dialect, Bucket.TOTAL, EPOCH, types, SUM)
+        write(db, Bucket.TOTAL, EPOCH, types, SUM)
 
 
 @repeated
@@ -227,9 +226,9 @@ def note_waiting(*, using: str, now: datetime | None = None, limit: int = MOST_R
     At most ``limit`` lanes are looked at; where there are more, that is noted for the others
     of their queues.
     """
-    with reading(using) as (cursor, dialect):
-        statement = WAITING.replace("{waiting_lanes}", dialect.waiting_lanes())
-        rows = dialect.execute(cursor, statement, {"limit": limit + 1}).fetchall()
+    with reading(using) as db:
+        statement = WAITING.replace("{waiting_lanes}", db.dialect.waiting_lanes())
+        rows = db.execute(statement, {"limit": limit + 1}).fetchall()
         if not rows:
             return 0
     tallies: dict[UsageKey, Tally] = {}
@@ -253,9 +252,7 @@ def standing(is_held: bool, paused: bool, max_running: int | None, running: int)
     return "limited" if is_held else "eager"
 
 
-def write(
-    cursor: Cursor, dialect: Dialect, span: int, start: datetime, tallies: Tallies, how: str
-) -> None:
+def write(db: Session, span: int, start: datetime, tallies: Tallies, how: str) -> None:
     """
     Store tallies of one span. With ``how`` being SUM they are added to those that are there,
     but of what was seen, and of the longest wait, the larger is kept; with LATEST they take
@@ -266,11 +263,11 @@ def write(
     changes = dict.fromkeys(AMOUNTS, how)
     if how == SUM:
         changes.update(dict.fromkeys((*SEEN, "longest"), ONCE))
-    clause = dialect.upsert(TABLE, KEY, changes)
+    clause = db.dialect.upsert(TABLE, KEY, changes)
     columns = ", ".join(f'"{column}"' for column in (*KEY, *AMOUNTS))
     everyone = sorted(tallies)
     for first in range(0, len(everyone), ROWS_A_STATEMENT):
-        rows, values = [], {"start": dialect.parameter(start)}
+        rows, values = [], {"start": db.dialect.parameter(start)}
         for number, usage_key in enumerate(everyone[first : first + ROWS_A_STATEMENT]):
             values[f"q{number}"], values[f"u{number}"] = usage_key.queue, usage_key.user
             values[f"t{number}"] = usage_key.type
@@ -281,4 +278,4 @@ def write(
                 f" %(u{number})s, {amounts})"
             )
         statement = f'INSERT INTO "{TABLE}" ({columns}) VALUES {", ".join(rows)} {clause}'
-        dialect.execute(cursor, statement, values)
+        db.execute(statement, values)

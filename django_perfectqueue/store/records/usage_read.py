@@ -8,14 +8,13 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import TypedDict
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.models import Bucket
 
 from ..arithmetic.entitlement import Contender, entitlements
 from ..arithmetic.fair_order import lane_id
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from .usage import AMOUNTS, Tally, UsageKey
 
 LANES_A_STATEMENT = 1_000
@@ -80,49 +79,37 @@ class Standing(TypedDict, total=False):
     waiting: int
 
 
-def summed_until(cursor: Cursor, dialect: Dialect, queue: str, span: int) -> datetime | None:
+def summed_until(db: Session, queue: str, span: int) -> datetime | None:
     """Return the end of the newest span of this length, or None where there is none."""
     values = {"queue": queue, "span": int(span)}
-    [start] = dialect.execute(cursor, NEWEST, values).fetchone()
-    return None if start is None else dialect.moment(start) + timedelta(seconds=int(span))
+    [start] = db.execute(NEWEST, values).fetchone()
+    return None if start is None else db.dialect.moment(start) + timedelta(seconds=int(span))
 
 
-def first_since(
-    cursor: Cursor, dialect: Dialect, queue: str, span: int, since: datetime
-) -> datetime | None:
+def first_since(db: Session, queue: str, span: int, since: datetime) -> datetime | None:
     """Return the start of the oldest span of this length that is no older than that."""
-    values = {"queue": queue, "span": int(span), "since": dialect.parameter(since)}
-    [start] = dialect.execute(cursor, OLDEST, values).fetchone()
-    return None if start is None else dialect.moment(start)
+    values = {"queue": queue, "span": int(span), "since": db.dialect.parameter(since)}
+    [start] = db.execute(OLDEST, values).fetchone()
+    return None if start is None else db.dialect.moment(start)
 
 
 def sums(
-    cursor: Cursor,
-    dialect: Dialect,
-    queue: str,
-    span: int,
-    since: datetime,
-    until: datetime,
-    of: str = USERS,
+    db: Session, queue: str, span: int, since: datetime, until: datetime, of: str = USERS
 ) -> dict[UsageKey, Tally]:
     """Return what everyone got in spans of this length: since, and before."""
-    values = place(dialect, queue, span, since, until)
-    rows = dialect.execute(cursor, SUMS.replace("{of}", of), values).fetchall()
+    values = place(db.dialect, queue, span, since, until)
+    rows = db.execute(SUMS.replace("{of}", of), values).fetchall()
     return {
         UsageKey(queue, bool(others), user, type_): Tally.of(amounts)
         for others, user, type_, *amounts in rows
     }
 
 
-def slices(
-    cursor: Cursor, dialect: Dialect, queue: str, since: datetime, until: datetime
-) -> dict[UsageKey, Tally]:
+def slices(db: Session, queue: str, since: datetime, until: datetime) -> dict[UsageKey, Tally]:
     """Return what everyone got in the slices of some time, and was entitled to in each."""
-    values = place(dialect, queue, Bucket.SLICE, since, until)
-    rows = dialect.execute(cursor, ROWS.replace("{of}", USERS), values).fetchall()
-    terms = terms_of(
-        cursor, dialect, queue, {user for _start, others, user, *_ in rows if not others}
-    )
+    values = place(db.dialect, queue, Bucket.SLICE, since, until)
+    rows = db.execute(ROWS.replace("{of}", USERS), values).fetchall()
+    terms = terms_of(db, queue, {user for _start, others, user, *_ in rows if not others})
     totals: dict[UsageKey, Tally] = {}
     for _start, some in groupby(rows, key=lambda row: row[0]):
         tallies = {
@@ -158,16 +145,14 @@ def entitle(tallies: dict[UsageKey, Tally], terms: dict[str, Terms]) -> None:
         tallies[usage_key].entitled = seconds
 
 
-def terms_of(
-    cursor: Cursor, dialect: Dialect, queue: str, users: Iterable[str]
-) -> dict[str, Terms]:
+def terms_of(db: Session, queue: str, users: Iterable[str]) -> dict[str, Terms]:
     """Return the terms of users; one that has no lane has those of anyone."""
     owners = {lane_id(queue, user): user for user in users}
     lanes = sorted(owners)
     terms: dict[str, Terms] = {}
     for first in range(0, len(lanes), LANES_A_STATEMENT):
         some = numbers(lanes[first : first + LANES_A_STATEMENT])
-        rows = dialect.execute(cursor, TERMS.replace("{lanes}", some)).fetchall()
+        rows = db.execute(TERMS.replace("{lanes}", some)).fetchall()
         terms.update({owners[lane]: Terms(weight, most) for lane, weight, most in rows})
     return terms
 
@@ -183,9 +168,7 @@ def place(
     }
 
 
-def standings(
-    cursor: Cursor, dialect: Dialect, queue: str, users: Iterable[str], most: int
-) -> dict[str, Standing]:
+def standings(db: Session, queue: str, users: Iterable[str], most: int) -> dict[str, Standing]:
     """
     Return of each user that has a lane what holds for it now: weight and cap, what runs and
     what waits, of which no more than ``most`` and one are counted in each of its lanes.
@@ -196,20 +179,20 @@ def standings(
     ids = sorted(owners)
     for first in range(0, len(ids), LANES_A_STATEMENT):
         some = numbers(ids[first : first + LANES_A_STATEMENT])
-        rows = dialect.execute(cursor, STANDINGS.replace("{accounts}", some)).fetchall()
+        rows = db.execute(STANDINGS.replace("{accounts}", some)).fetchall()
         for lane, account, gate, weight, max_running, running in rows:
             lanes[lane] = user = owners[account]
             facts = found.setdefault(user, {"waiting": 0})
             if not gate:
                 facts |= {"weight": weight, "max_running": max_running, "running": running}
-    counts = waiting(cursor, dialect, sorted(lanes), most)
+    counts = waiting(db, sorted(lanes), most)
     for lane, count in counts.items():
         facts = found[lanes[lane]]
         facts["waiting"] = min(facts["waiting"] + count, most + 1)
     return found
 
 
-def waiting(cursor: Cursor, dialect: Dialect, lanes: list[int], most: int) -> dict[int, int]:
+def waiting(db: Session, lanes: list[int], most: int) -> dict[int, int]:
     """Return how many tickets wait in each lane, counted no further than one above ``most``."""
     counts: dict[int, int] = {}
     for first in range(0, len(lanes), COUNTS_A_STATEMENT):
@@ -217,5 +200,5 @@ def waiting(cursor: Cursor, dialect: Dialect, lanes: list[int], most: int) -> di
             COUNT.replace("{lane}", str(int(lane)))
             for lane in lanes[first : first + COUNTS_A_STATEMENT]
         )
-        counts.update(dialect.execute(cursor, statement, {"most": most + 1}).fetchall())
+        counts.update(db.execute(statement, {"most": most + 1}).fetchall())
     return counts

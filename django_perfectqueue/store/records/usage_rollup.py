@@ -77,9 +77,9 @@ def sum_up(queue: str, span: Bucket, part: Bucket, *, using: str, now: datetime)
 @repeated
 def sum_up_next(queue: str, span: Bucket, part: Bucket, *, using: str, now: datetime) -> bool:
     """Sum up the oldest span that has not been; return whether there was one that is over."""
-    with unit(using) as (cursor, dialect):
-        since = summed_until(cursor, dialect, queue, span) or now - LONG_AGO
-        first = first_since(cursor, dialect, queue, part, since)
+    with unit(using) as db:
+        since = summed_until(db, queue, span) or now - LONG_AGO
+        first = first_since(db, queue, part, since)
         if first is None:
             return False
         start = start_of(span, first)
@@ -87,11 +87,11 @@ def sum_up_next(queue: str, span: Bucket, part: Bucket, *, using: str, now: date
         if until + timedelta(seconds=GRACE) > now:
             return False
         if part == Bucket.SLICE:
-            found = slices(cursor, dialect, queue, start, until)
-            found |= sums(cursor, dialect, queue, part, start, until, TYPES)
+            found = slices(db, queue, start, until)
+            found |= sums(db, queue, part, start, until, TYPES)
         else:
-            found = sums(cursor, dialect, queue, part, start, until, EVERYTHING)
-        write(cursor, dialect, span, start, folded(found, MOST_ROWS), LATEST)
+            found = sums(db, queue, part, start, until, EVERYTHING)
+        write(db, span, start, folded(found, MOST_ROWS), LATEST)
         return True
 
 
@@ -112,11 +112,11 @@ def delete_surplus(queue: str, *, using: str) -> None:
 @repeated
 def delete_batch(old: str, queue: str, span: Bucket, before: datetime, *, using: str) -> int:
     """Delete a bounded number of rows; return how many. Those that someone holds are left."""
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         values = {"queue": queue, "span": int(span), "limit": BATCH, "most": MOST_TYPES}
-        values["before"] = dialect.parameter(before)
-        statement = old + dialect.skip_clause()
-        ids = [row for (row,) in dialect.execute(cursor, statement, values).fetchall()]
+        values["before"] = db.dialect.parameter(before)
+        statement = old + db.dialect.skip_clause()
+        ids = [row for (row,) in db.execute(statement, values).fetchall()]
         if ids:
-            dialect.execute(cursor, DELETE.replace("{ids}", numbers(sorted(ids))))
+            db.execute(DELETE.replace("{ids}", numbers(sorted(ids))))
         return len(ids)

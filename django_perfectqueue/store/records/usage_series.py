@@ -55,20 +55,20 @@ def series(
         .replace("{spans}", ", ".join(map(str, spans)))
         .replace("{others}", "TRUE" if usage_keys[0].others else "FALSE")
     )
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         values = {
             **names,
             **types,
             "user": usage_keys[0].user,
-            "since": dialect.parameter(since),
-            "until": dialect.parameter(until),
+            "since": db.dialect.parameter(since),
+            "until": db.dialect.parameter(until),
         }
-        rows = dialect.execute(cursor, statement, values).fetchall()
+        rows = db.execute(statement, values).fetchall()
         points = [
             Point(
                 UsageKey(queue, bool(others), user, type_),
                 span,
-                dialect.moment(start),
+                db.dialect.moment(start),
                 Tally.of(amounts),
             )
             for queue, type_, others, user, span, start, *amounts in rows
@@ -95,8 +95,8 @@ def totals(queues: Iterable[str], *, most: int, using: str) -> dict[UsageKey, Ta
     if not names:
         return {}
     statement = TOTALS.replace("{queues}", placed(names))
-    with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, statement, {**names, "most": most}).fetchall()
+    with reading(using) as db:
+        rows = db.execute(statement, {**names, "most": most}).fetchall()
     return {
         UsageKey(queue, bool(others), "", type_): Tally.of(amounts)
         for queue, type_, others, *amounts in rows

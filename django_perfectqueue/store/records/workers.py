@@ -6,12 +6,10 @@ import time
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.models import UNSEEN
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import reading, repeated, timely
 from ..values import new_holder
 
@@ -81,10 +79,10 @@ def register(
     tasks. ``drifted`` is how many seconds ago it last corrected a counter, or None. A new
     entry also deletes entries that are long out of date.
     """
-    with timely(using) as (cursor, dialect):
+    with timely(using) as db:
         state = {"id": worker.id, "seats": seats, "leaving": leaving}
         then = {"drifted_at": None if drifted is None else -drifted}
-        if dialect.execute(cursor, RENEW, state, now=now, after=then).rowcount:
+        if db.execute(RENEW, state, now=now, after=then).rowcount:
             return
         values = {
             **state,
@@ -92,21 +90,21 @@ def register(
             **{name: getattr(worker, name) for name in GIVEN},
         }
         then["started_at"] = worker.born - time.monotonic()
-        dialect.execute(cursor, ENTER, values, now=now, after=then)
-        forget(cursor, dialect, now)
+        db.execute(ENTER, values, now=now, after=then)
+        forget(db, now)
 
 
 @repeated
 def sign_off(worker: Registration, *, using: str) -> None:
     """Delete a worker's entry."""
-    with reading(using) as (cursor, dialect):
-        dialect.execute(cursor, STRIKE.replace("{ids}", numbers([worker.id])))
+    with reading(using) as db:
+        db.execute(STRIKE.replace("{ids}", numbers([worker.id])))
 
 
-def forget(cursor: Cursor, dialect: Dialect, now: datetime | None) -> None:
+def forget(db: Session, now: datetime | None) -> None:
     """Delete up to BATCH entries that have not been renewed for KEPT seconds."""
     before = {"before": -UNSEEN.total_seconds() - KEPT}
-    found = dialect.execute(cursor, OLD, {"limit": BATCH}, now=now, after=before).fetchall()
+    found = db.execute(OLD, {"limit": BATCH}, now=now, after=before).fetchall()
     if found:
         ids = numbers(sorted(id_ for (id_,) in found))
-        dialect.execute(cursor, STRIKE.replace("{ids}", ids))
+        db.execute(STRIKE.replace("{ids}", ids))

@@ -69,8 +69,8 @@ Chosen = list[tuple[Schedule, Decision]]
 
 def server_time(*, using: str) -> datetime:
     """Return the time of the server's clock."""
-    with reading(using) as (cursor, dialect):
-        return dialect.moment(dialect.execute(cursor, "SELECT {now}").fetchone()[0])
+    with reading(using) as db:
+        return db.dialect.moment(db.execute("SELECT {now}").fetchone()[0])
 
 
 def fire_schedules(*, using: str, now: datetime | None = None) -> bool:

@@ -45,8 +45,8 @@ def once_committed(
     """
     if not is_in_block(connections[using]):
         return act()
-    with reading(using) as (cursor, dialect):
-        row = dialect.execute(cursor, SEEN, {"task_id": task_id}).fetchone()
+    with reading(using) as db:
+        row = db.execute(SEEN, {"task_id": task_id}).fetchone()
     if row is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
     check(*row)

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue import signals
 from django_perfectqueue.backoff import next_wait
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Attempt, LastEnding, Outcome
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..lanes.accounts import REACHED, Accounts, expected_cost
 from ..notify.signals import announce, announce_ids
 from ..records.dependency_events import note_ended
@@ -130,18 +128,10 @@ class Held:
         return {"started_at": None if self.seconds is None else -self.seconds}
 
 
-def bury(
-    cursor: Cursor,
-    dialect: Dialect,
-    held: Held,
-    status: Outcome,
-    why: Failure,
-    *,
-    now: datetime | None,
-) -> None:
+def bury(db: Session, held: Held, status: Outcome, why: Failure, *, now: datetime | None) -> None:
     """End a task that has not finished: delete its ticket, and write a dead letter."""
-    if followed := dialect.remove(cursor, held.task_id):
-        note_ended(cursor, dialect, {held.task_id: followed})
+    if followed := db.dialect.remove(db.cursor, held.task_id):
+        note_ended(db, {held.task_id: followed})
     values = {
         "task_id": held.task_id,
         "status": status.value,
@@ -152,18 +142,12 @@ def bury(
         "errors": held.errors,
         "crashes": held.crashes,
     }
-    dialect.execute(cursor, CLOSE, values, now=now, after=held.after)
-    dialect.execute(cursor, BURY, values, now=now)
+    db.execute(CLOSE, values, now=now, after=held.after)
+    db.execute(BURY, values, now=now)
 
 
 def record(
-    cursor: Cursor,
-    dialect: Dialect,
-    held: Held,
-    ending: Attempt.Ending,
-    why: Failure,
-    *,
-    now: datetime | None,
+    db: Session, held: Held, ending: Attempt.Ending, why: Failure, *, now: datetime | None
 ) -> None:
     """Write how an attempt ended that did not finish its task."""
     values = {
@@ -175,42 +159,34 @@ def record(
         "message": as_text(why.message, 10_000),
         "traceback": as_text(why.traceback, 100_000),
     }
-    dialect.execute(cursor, RECORD, values, now=now, after=held.after)
+    db.execute(RECORD, values, now=now, after=held.after)
     if held.attempt > options().ATTEMPTS_KEPT:
-        omit(cursor, dialect, held.task_id, options().ATTEMPTS_KEPT)
+        omit(db, held.task_id, options().ATTEMPTS_KEPT)
 
 
-def omit(cursor: Cursor, dialect: Dialect, task_id: int, keep: int) -> None:
+def omit(db: Session, task_id: int, keep: int) -> None:
     """Delete all but the first and the last ``keep`` attempts of a task; note how many are gone."""
     first = keep // 2
     values = {"task_id": task_id, "first": first}
-    rows = dialect.execute(cursor, AFTER_FIRST, values).fetchall()
+    rows = db.execute(AFTER_FIRST, values).fetchall()
     gone, left = rows[: first - keep], rows[first - keep :]
     if gone:
         values = {"omitted": sum(1 + omitted for _id, omitted in gone) + left[0][1]}
         for statement in OMIT:
             statement = statement.replace("{ids}", numbers(id_ for id_, _omitted in gone))
-            dialect.execute(cursor, statement, {**values, "next": left[0][0]})
+            db.execute(statement, {**values, "next": left[0][0]})
 
 
-def expire(
-    cursor: Cursor,
-    dialect: Dialect,
-    accounts: Accounts,
-    lease: Lease,
-    *,
-    now: datetime | None,
-) -> None:
+def expire(db: Session, accounts: Accounts, lease: Lease, *, now: datetime | None) -> None:
     """End a task that was taken too late to be run."""
     held = Held.of(lease, worker="", seconds=None)
-    bury(cursor, dialect, held, Outcome.EXPIRED, EXPIRED, now=now)
+    bury(db, held, Outcome.EXPIRED, EXPIRED, now=now)
     accounts.end(lease, None)
     announce(signals.task_expired, [lease], using=lease.using)
 
 
 def leave(
-    cursor: Cursor,
-    dialect: Dialect,
+    db: Session,
     ids: Collection[int],
     ending: LastEnding,
     *,
@@ -233,15 +209,11 @@ def leave(
     statement = LEAVE.replace("{changes}", ", ".join(changes))
     statement = statement.replace("{ids}", numbers(sorted(ids)))
     due = {} if wait is None else {"due": wait}
-    dialect.execute(cursor, statement, now=now, after=due)
+    db.execute(statement, now=now, after=due)
 
 
 def lose(
-    cursor: Cursor,
-    dialect: Dialect,
-    accounts: Accounts,
-    ids: Sequence[int],
-    loss: Loss = LAPSED_LEASE,
+    db: Session, accounts: Accounts, ids: Sequence[int], loss: Loss = LAPSED_LEASE
 ) -> list[int]:
     """
     Take running tasks from a holder that is gone; the caller has locked their tickets.
@@ -252,17 +224,13 @@ def lose(
     """
     if not ids:
         return []
-    statement = LOST.replace("{ids}", numbers(sorted(ids))) + dialect.current_clause(cursor)
-    rows = dialect.execute(cursor, statement).fetchall()
-    return lose_tickets(cursor, dialect, accounts, [HeldTicket(*row) for row in rows], loss)
+    statement = LOST.replace("{ids}", numbers(sorted(ids))) + db.dialect.current_clause(db.cursor)
+    rows = db.execute(statement).fetchall()
+    return lose_tickets(db, accounts, [HeldTicket(*row) for row in rows], loss)
 
 
 def lose_tickets(
-    cursor: Cursor,
-    dialect: Dialect,
-    accounts: Accounts,
-    tickets: Sequence[HeldTicket],
-    loss: Loss,
+    db: Session, accounts: Accounts, tickets: Sequence[HeldTicket], loss: Loss
 ) -> list[int]:
     """Do what lose() does, for tickets that have been read."""
     now = accounts.now
@@ -283,25 +251,25 @@ def lose_tickets(
             seconds=loss.seconds.get(task_id),
             reached=ticket.reached,
         )
-        record(cursor, dialect, held, Attempt.Ending.LOST, loss.why, now=now)
+        record(db, held, Attempt.Ending.LOST, loss.why, now=now)
         if ticket.cancel_requested:
-            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+            bury(db, held, Outcome.CANCELLED, CANCELLED, now=now)
             cancelled.append(task_id)
         elif held.crashes >= options().MAX_CRASHES:
-            bury(cursor, dialect, held, Outcome.FAILED, loss.why, now=now)
+            bury(db, held, Outcome.FAILED, loss.why, now=now)
             failed.append(task_id)
         elif wait := wait_after_crash(held.crashes):
-            leave(cursor, dialect, [task_id], LastEnding.LOST, wait=wait, now=now)
+            leave(db, [task_id], LastEnding.LOST, wait=wait, now=now)
         else:
             back.append(task_id)
-    leave(cursor, dialect, back, LastEnding.LOST)
+    leave(db, back, LastEnding.LOST)
     lost = [ticket.task_id for ticket in tickets]
     steps = (
         (signals.task_lost, lost),
         (signals.task_cancelled, cancelled),
         (signals.task_failed, failed),
     )
-    announce_ids(cursor, dialect, steps)
+    announce_ids(db, steps)
     return back
 
 

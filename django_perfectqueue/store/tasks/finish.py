@@ -6,13 +6,12 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.models import Outcome
 
 from ..arithmetic.fair_order import is_gated
-from ..database.dialects import Dialect, dialect_of
+from ..database.dialects import dialect_of
 from ..database.dialects.base import Report
+from ..database.session import Session
 from ..database.transaction import reading, repeated, unit
 from ..lanes.accounts import Accounts
 from ..leases.fence import ending_of
@@ -39,10 +38,10 @@ def finish(
     alone = alone and not is_gated(completions[0].lease.lane)
     if alone and finish_one(completions[0], using=using, worker=worker, now=now):
         return []
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         accounts = Accounts(now)
-        refused = close(cursor, dialect, accounts, completions, worker=worker, now=now)
-        accounts.write(cursor, dialect)
+        refused = close(db, accounts, completions, worker=worker, now=now)
+        accounts.write(db)
     return refused
 
 
@@ -52,13 +51,12 @@ def finish_one(done: Completion, *, using: str, worker: str, now: datetime | Non
     accounts.end(done.lease, done.seconds)
     entry = accounts.of(done.lease.lane).entry(done.lease.lane)
     report = Report(worker, time.monotonic(), now)
-    with reading(using) as (cursor, dialect):
-        return dialect.finish_one(cursor, done, entry, report)
+    with reading(using) as db:
+        return db.dialect.finish_one(db.cursor, done, entry, report)
 
 
 def close(
-    cursor: Cursor,
-    dialect: Dialect,
+    db: Session,
     accounts: Accounts,
     completions: Sequence[Completion],
     *,
@@ -69,10 +67,10 @@ def close(
     each: dict[tuple[int, int], Completion] = {}
     for done in completions:
         each.setdefault((done.lease.task_id, done.lease.token), done)
-    closed = dialect.finish(cursor, list(each.values()), report)
+    closed = db.dialect.finish(db.cursor, list(each.values()), report)
     if any(closed.values()):
         followed = {fence[0]: by for fence, by in closed.items() if by}
-        note_ended(cursor, dialect, followed, finished=True)
+        note_ended(db, followed, finished=True)
     accounts.end_all(
         [(done.lease, done.ended - done.started) for fence, done in each.items() if fence in closed]
     )
@@ -82,6 +80,5 @@ def close(
     return [
         done
         for done in missed
-        if done.lease.task_id in just_now
-        or ending_of(cursor, dialect, done.lease, worker) != Outcome.FINISHED
+        if done.lease.task_id in just_now or ending_of(db, done.lease, worker) != Outcome.FINISHED
     ]

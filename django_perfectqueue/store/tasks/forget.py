@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 
 STORY = (
     'DELETE FROM "perfectqueue_attempt" WHERE "task_id" IN ({ids})',
@@ -25,18 +23,18 @@ BY_ID = {
 }
 
 
-def forget_story(cursor: Cursor, dialect: Dialect, ids: Collection[int]) -> None:
+def forget_story(db: Session, ids: Collection[int]) -> None:
     """Delete what is written beside tasks."""
     own = numbers(ids)
     for statement in STORY:
-        dialect.execute(cursor, statement.replace("{ids}", own))
+        db.execute(statement.replace("{ids}", own))
     # Deleted by id: by the task MariaDB would wait for those who write of the next ones.
     for table, statement in BY_ID.items():
-        found = statement.replace("{ids}", own) + dialect.current_clause(cursor)
-        if rows := dialect.execute(cursor, found).fetchall():
-            dialect.delete(cursor, table, [id_ for (id_,) in rows])
+        found = statement.replace("{ids}", own) + db.dialect.current_clause(db.cursor)
+        if rows := db.execute(found).fetchall():
+            db.dialect.delete(db.cursor, table, [id_ for (id_,) in rows])
 
 
-def forget_tasks(cursor: Cursor, dialect: Dialect, ids: Collection[int]) -> None:
+def forget_tasks(db: Session, ids: Collection[int]) -> None:
     """Delete the rows of tasks themselves."""
-    dialect.delete(cursor, "perfectqueue_task", ids)
+    db.dialect.delete(db.cursor, "perfectqueue_task", ids)

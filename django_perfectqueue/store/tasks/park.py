@@ -11,12 +11,10 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.models import PARKED_FROM
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import reading, repeated, unit
 from ..notify.ring import ring
 from ..values import Lease
@@ -78,36 +76,36 @@ def park(released: Sequence[Lease], knows: Knows, *, using: str) -> int:
 @repeated
 def park_released(leases: Sequence[Lease], *, using: str) -> int:
     types = {lease.task_id: lease.type for lease in leases}
-    with unit(using) as (cursor, dialect):
-        statement = RELEASED.replace("{ids}", numbers(sorted(types))) + dialect.skip_clause()
-        found = [row[0] for row in dialect.execute(cursor, statement).fetchall()]
-        write(cursor, dialect, {task_id: types[task_id] for task_id in found})
+    with unit(using) as db:
+        statement = RELEASED.replace("{ids}", numbers(sorted(types))) + db.dialect.skip_clause()
+        found = [row[0] for row in db.execute(statement).fetchall()]
+        write(db, {task_id: types[task_id] for task_id in found})
     return len(found)
 
 
 @repeated
 def park_line(lane: int, knows: Knows, *, using: str) -> int:
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         values = {"lane": lane, "limit": BATCH}
-        rows = dialect.execute(cursor, LINE + dialect.skip_clause(), values).fetchall()
-        types = types_of(cursor, dialect, [row[0] for row in rows])
+        rows = db.execute(LINE + db.dialect.skip_clause(), values).fetchall()
+        types = types_of(db, [row[0] for row in rows])
         unknown = {type_ for type_ in set(types.values()) if not knows(type_)}
         strange = {task_id: type_ for task_id, type_ in types.items() if type_ in unknown}
-        write(cursor, dialect, strange)
+        write(db, strange)
     return len(strange)
 
 
-def types_of(cursor: Cursor, dialect: Dialect, ids: Collection[int]) -> dict[int, str]:
+def types_of(db: Session, ids: Collection[int]) -> dict[int, str]:
     if not ids:
         return {}
-    return dict(dialect.execute(cursor, TYPES.replace("{ids}", numbers(ids))).fetchall())
+    return dict(db.execute(TYPES.replace("{ids}", numbers(ids))).fetchall())
 
 
-def write(cursor: Cursor, dialect: Dialect, types: dict[int, str]) -> None:
+def write(db: Session, types: dict[int, str]) -> None:
     for type_ in sorted(set(types.values())):
         ids = numbers(sorted(task_id for task_id, own in types.items() if own == type_))
-        values = {"until": dialect.parameter(place_of(type_))}
-        dialect.execute(cursor, PARK.replace("{ids}", ids), values)
+        values = {"until": db.dialect.parameter(place_of(type_))}
+        db.execute(PARK.replace("{ids}", ids), values)
 
 
 def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> datetime:
@@ -150,20 +148,20 @@ def unpark_some(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> t
 @repeated
 def next_type(*, using: str, after: datetime) -> tuple[datetime, str] | None:
     """Return the next place behind this one where something is parked, and of which type."""
-    with reading(using) as (cursor, dialect):
-        row = dialect.execute(cursor, NEXT, {"after": dialect.parameter(after)}).fetchone()
+    with reading(using) as db:
+        row = db.execute(NEXT, {"after": db.dialect.parameter(after)}).fetchone()
         if row is None:
             return None
-        types = types_of(cursor, dialect, [row[1]])
-        return dialect.moment(row[0]), types.get(row[1], "")
+        types = types_of(db, [row[1]])
+        return db.dialect.moment(row[0]), types.get(row[1], "")
 
 
 @repeated
 def admit(until: datetime, *, using: str, limit: int = BATCH) -> int:
     """Make a batch of the tickets that are parked at one place due; return how many."""
-    with unit(using) as (cursor, dialect):
-        values = {"until": dialect.parameter(until), "limit": limit}
-        rows = dialect.execute(cursor, PARKED + dialect.skip_clause(), values).fetchall()
+    with unit(using) as db:
+        values = {"until": db.dialect.parameter(until), "limit": limit}
+        rows = db.execute(PARKED + db.dialect.skip_clause(), values).fetchall()
         if rows:
-            dialect.execute(cursor, ADMIT.replace("{ids}", numbers(row[0] for row in rows)))
+            db.execute(ADMIT.replace("{ids}", numbers(row[0] for row in rows)))
     return len(rows)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.exceptions import (
     AlreadyExistsError,
     AlreadyFinishedError,
@@ -14,8 +12,8 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import State
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import REPEATS, Tries, recalled, unit
 from ..records.dependency_events import leave_batches, note_added
 from ..values import Submission
@@ -57,54 +55,54 @@ def replace_now(
     tries: Tries, submission: Submission, *, using: str, now: datetime | None
 ) -> dict[tuple[str, str], int]:
     names = {"queue": submission.queue, "key": submission.key}
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         for _repeat in range(REPEATS):
-            row = dialect.execute(cursor, FIND, names).fetchone()
+            row = db.execute(FIND, names).fetchone()
             if row and row[0] in tries.doubtful:
                 return {(submission.queue, submission.key): row[0]}
-            free = row is None or forget(cursor, dialect, row[0], submission.key)
+            free = row is None or forget(db, row[0], submission.key)
             if free and (fresh := store_free([submission], using=using, now=now)):
                 tries.doubtful += fresh.values()
                 if row:
-                    transfer(cursor, dialect, row[0], *fresh.values())
+                    transfer(db, row[0], *fresh.values())
                 return fresh
         raise AlreadyExistsError(
             f"Queue '{submission.queue}' already has a task with the key '{submission.key}'."
         )
 
 
-def transfer(cursor: Cursor, dialect: Dialect, old: int, new: int) -> None:
+def transfer(db: Session, old: int, new: int) -> None:
     """Have what waits for one task wait for another."""
     values = {"old": old, "new": new}
     # A child is found, too, that was submitted after the caller had begun to read, and one whose
     # submitter has yet to commit is waited for: here, or on PostgreSQL by the parent's row.
-    statement = WAITING.replace("{hint}", dialect.by_index("perfectqueue_dep_parent"))
-    statement += dialect.share_clause()
-    if waiting := dialect.execute(cursor, statement, values).fetchall():
+    statement = WAITING.replace("{hint}", db.dialect.by_index("perfectqueue_dep_parent"))
+    statement += db.dialect.share_clause()
+    if waiting := db.execute(statement, values).fetchall():
         ids = numbers(id_ for id_, _child in waiting)
-        dialect.execute(cursor, TRANSFER.replace("{ids}", ids), values)
-        note_added(cursor, dialect, sorted({child for _id, child in waiting}))
+        db.execute(TRANSFER.replace("{ids}", ids), values)
+        note_added(db, sorted({child for _id, child in waiting}))
 
 
-def forget(cursor: Cursor, dialect: Dialect, task_id: int, key: str) -> bool:
+def forget(db: Session, task_id: int, key: str) -> bool:
     """
     Delete a task, and return whether it is gone; someone may have put it back meanwhile.
 
     Raise NotSupportedError while it is running.
     """
-    leave_batches(cursor, dialect, numbers([task_id]))
+    leave_batches(db, numbers([task_id]))
     forget_task = FORGET.replace("{id}", str(task_id))
     try:
-        if live(cursor, dialect, task_id).state == State.RUNNING:
+        if live(db, task_id).state == State.RUNNING:
             raise NotSupportedError(f"Task '{key}' is running.")
     except NotFoundError:
         return True
     except AlreadyFinishedError:
-        dialect.execute(cursor, forget_task + ENDED)
-        if not cursor.rowcount:
+        db.execute(forget_task + ENDED)
+        if not db.cursor.rowcount:
             return False
     else:
-        dialect.remove(cursor, task_id)
-        dialect.execute(cursor, forget_task)
-    forget_story(cursor, dialect, [task_id])
+        db.dialect.remove(db.cursor, task_id)
+        db.execute(forget_task)
+    forget_story(db, [task_id])
     return True

@@ -28,13 +28,13 @@ def reprioritize(task_id: int, priority: int, *, using: str) -> None:
 
 @recalled
 def reprioritize_now(tries: Tries, task_id: int, priority: int, *, using: str) -> None:
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         try:
-            live(cursor, dialect, task_id)
+            live(db, task_id)
         except AlreadyFinishedError:
-            if tries.doubtful and known(cursor, dialect, task_id).priority == priority:
+            if tries.doubtful and known(db, task_id).priority == priority:
                 return
             raise
-        dialect.execute(cursor, TICKET, {"task_id": task_id, "rank": -priority})
-        dialect.execute(cursor, TASK, {"task_id": task_id, "priority": priority})
+        db.execute(TICKET, {"task_id": task_id, "rank": -priority})
+        db.execute(TASK, {"task_id": task_id, "priority": priority})
         tries.commits(task_id)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import NamedTuple
 
 from django.db import IntegrityError
-from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.exceptions import (
     AlreadyExistsError,
@@ -19,7 +18,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import Change, Outcome, State
 
-from ..database.dialects import Dialect
+from ..database.session import Session
 from ..database.transaction import Tries, recalled, unit
 from ..notify.ring import ring
 from ..records.trail import sign
@@ -92,18 +91,18 @@ def revise_now(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
     to = revision.queue
     try:
         # In a savepoint of the caller's transaction, which a key that is taken must not spoil.
-        with unit(using, apart=True) as (cursor, dialect):
-            row, is_live = locked(cursor, dialect, task_id)
+        with unit(using, apart=True) as db:
+            row, is_live = locked(db, task_id)
             if to == row.queue:
                 if tries.doubtful:
                     return
                 raise NotSupportedError(f"Task '{row.key}' is in queue '{to}' already.")
             names = {"queue": to, "key": row.key}
-            if to and dialect.execute(cursor, FIND, names).fetchone():
+            if to and db.execute(FIND, names).fetchone():
                 raise taken(to, row.key)
-            write(cursor, dialect, task_id, row, revision)
+            write(db, task_id, row, revision)
             if is_live:
-                place(cursor, dialect, task_id, row._replace(queue=to or row.queue), using)
+                place(db, task_id, row._replace(queue=to or row.queue), using)
             record(row, revision, using)
             tries.commits(task_id)
     except IntegrityError as error:
@@ -116,14 +115,14 @@ def taken(queue: str, key: str) -> AlreadyExistsError:
     return AlreadyExistsError(f"Queue '{queue}' already has a task with the key '{key}'.")
 
 
-def locked(cursor: Cursor, dialect: Dialect, task_id: int) -> tuple[Row, bool]:
+def locked(db: Session, task_id: int) -> tuple[Row, bool]:
     """Lock a task, and return its row and whether it has a ticket; raise what revise() does."""
     try:
-        state: int | None = live(cursor, dialect, task_id).state
+        state: int | None = live(db, task_id).state
     except AlreadyFinishedError:
         state = None
-    statement = ROW + dialect.lock_clause()
-    found = dialect.execute(cursor, statement, {"task_id": task_id}).fetchone()
+    statement = ROW + db.dialect.lock_clause()
+    found = db.execute(statement, {"task_id": task_id}).fetchone()
     if found is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
     row = Row(*found)
@@ -133,19 +132,19 @@ def locked(cursor: Cursor, dialect: Dialect, task_id: int) -> tuple[Row, bool]:
     return row, state is not None
 
 
-def write(cursor: Cursor, dialect: Dialect, task_id: int, row: Row, revision: Revision) -> None:
+def write(db: Session, task_id: int, row: Row, revision: Revision) -> None:
     payload = revision.rewrite(row.payload) if revision.rewrite else row.payload
-    if why := dialect.too_long(cursor, payload):
+    if why := db.dialect.too_long(db.cursor, payload):
         raise InvalidTaskError(f"The data of task '{row.key}' can't be stored: {why}.")
     values = {"id": task_id, "queue": revision.queue or row.queue, "data": payload}
-    dialect.execute(cursor, WRITE, values)
+    db.execute(WRITE, values)
 
 
-def place(cursor: Cursor, dialect: Dialect, task_id: int, row: Row, using: str) -> None:
+def place(db: Session, task_id: int, row: Row, using: str) -> None:
     """Put its ticket in the lane of its queue."""
     lane = lane_after(row.queue, row.type, row.user, row.limits, using=using)
     values = {"id": task_id, "lane": lane}
-    dialect.execute(cursor, PLACE, values)
+    db.execute(PLACE, values)
 
 
 def record(row: Row, revision: Revision, using: str) -> None:

@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Concatenate, NamedTuple, ParamSpec
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import Attempt, LastEnding, Outcome
 
-from ..database.dialects import Dialect
+from ..database.session import Session
 from ..database.transaction import Tries, recalled, unit
 from ..lanes.accounts import Accounts
 from ..leases.fence import ending_of, hold, hold_all, outcome_of
@@ -62,28 +60,27 @@ class HeldAttempt:
     ``wait`` is for how many seconds the task has been put off, if it was.
     """
 
-    cursor: Cursor
-    dialect: Dialect
+    db: Session
     held: Held
     cancel_requested: bool
     now: datetime | None
     wait: float | None = None
 
     def record(self, ending: Attempt.Ending, why: Failure) -> None:
-        record(self.cursor, self.dialect, self.held, ending, why, now=self.now)
+        record(self.db, self.held, ending, why, now=self.now)
 
     def close(self, outcome: Outcome, why: Failure) -> str:
         held = self.held
         if outcome == Outcome.FAILED:
             held = replace(held, errors=min(held.errors + 1, MOST_COUNTED))
-        bury(self.cursor, self.dialect, held, outcome, why, now=self.now)
+        bury(self.db, held, outcome, why, now=self.now)
         return outcome.value
 
     def put_off(self, ending: LastEnding, wait: float) -> str:
         """Put the task back in its line, or cancel it where that was requested."""
         if self.cancel_requested:
             return self.close(Outcome.CANCELLED, CANCELLED)
-        leave(self.cursor, self.dialect, [self.held.task_id], ending, wait=wait, now=self.now)
+        leave(self.db, [self.held.task_id], ending, wait=wait, now=self.now)
         self.wait = wait
         return ending.name.lower()
 
@@ -98,14 +95,14 @@ def held_by(
 
     Raise PreemptedError, before anything is written, when the lease has passed on.
     """
-    with unit(using) as (cursor, dialect):
-        cancel = hold(cursor, dialect, lease)
+    with unit(using) as db:
+        cancel = hold(db, lease)
         held = Held.of(lease, worker=worker, seconds=seconds)
-        attempt = HeldAttempt(cursor, dialect, held, cancel, now)
+        attempt = HeldAttempt(db, held, cancel, now)
         yield attempt
         accounts = Accounts(now)
         accounts.end(lease, seconds)
-        accounts.write(cursor, dialect)
+        accounts.write(db)
     if attempt.wait is not None:
         ring(lease.queue, using=using, delay=attempt.wait)
 
@@ -225,23 +222,23 @@ def release(
     """
     is_first = not tries.doubtful
     tries.commits(None)
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         accounts = Accounts(now)
-        found = hold_all(cursor, dialect, leases)
+        found = hold_all(db, leases)
         cancelled = [lease for lease, cancel in found.items() if cancel]
         ids = [lease.task_id for lease, cancel in found.items() if not cancel]
-        leave(cursor, dialect, ids, LastEnding.RELEASED, wait=delay, now=now)
+        leave(db, ids, LastEnding.RELEASED, wait=delay, now=now)
         for lease in cancelled:
             held = Held.of(lease, worker=worker, seconds=seconds)
-            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+            bury(db, held, Outcome.CANCELLED, CANCELLED, now=now)
         for lease in found:
             accounts.end(lease, seconds)
-        accounts.write(cursor, dialect)
+        accounts.write(db)
         refused = []
         for lease in leases:
             # As in settles(): what a try before this one has released is not refused.
             known = is_first or lease in found
-            word = "" if known else ending_of(cursor, dialect, lease, worker)
+            word = "" if known else ending_of(db, lease, worker)
             if word == Outcome.CANCELLED:
                 cancelled.append(lease)
             elif lease not in found and word != "released":

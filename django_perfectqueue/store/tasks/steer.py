@@ -8,16 +8,14 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue import signals
 from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
 from django_perfectqueue.models import Outcome, State
 
 from ..arithmetic.fair_order import lane_of
 from ..arithmetic.limit_keys import may_hold, split
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import Tries, reading, recalled, repeated, unit
 from ..lanes.accounts import REACHED, Accounts
 from ..lanes.wake import wake_sleeping
@@ -127,8 +125,8 @@ def find(queue: str, key: str, *, using: str) -> int:
 
     Raise NotFoundError when the queue has no such key.
     """
-    with reading(using) as (cursor, dialect):
-        row = dialect.execute(cursor, FIND, {"queue": queue, "key": key}).fetchone()
+    with reading(using) as db:
+        row = db.execute(FIND, {"queue": queue, "key": key}).fetchone()
     if row is None:
         raise NotFoundError(f"Queue '{queue}' has no task with the key '{key}'.")
     return int(row[0])
@@ -147,19 +145,19 @@ def force_finish(task_id: int, *, using: str, now: datetime | None = None) -> No
 
 @recalled
 def force_finish_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> None:
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         try:
-            ticket = live(cursor, dialect, task_id)
+            ticket = live(db, task_id)
         except AlreadyFinishedError:
-            if tries.doubtful and known(cursor, dialect, task_id).outcome == Outcome.FINISHED:
+            if tries.doubtful and known(db, task_id).outcome == Outcome.FINISHED:
                 return
             raise
-        if followed := dialect.remove(cursor, task_id):
-            note_ended(cursor, dialect, {task_id: followed}, finished=True)
+        if followed := db.dialect.remove(db.cursor, task_id):
+            note_ended(db, {task_id: followed}, finished=True)
         values = {"task_id": task_id, "attempt": ticket.attempt}
-        dialect.execute(cursor, FORCE, values, now=now)
-        drop(cursor, dialect, ticket)
-        announce_ids(cursor, dialect, [(signals.task_finished, [task_id])])
+        db.execute(FORCE, values, now=now)
+        drop(db, ticket)
+        announce_ids(db, [(signals.task_finished, [task_id])])
         tries.commits(task_id)
     if ticket.state == State.RUNNING:
         # Its lane may have been full.
@@ -181,15 +179,15 @@ def cancel_one(task_id: int, *, using: str, now: datetime | None = None) -> bool
 
 @recalled
 def cancel_one_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> bool:
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         try:
-            ticket = live(cursor, dialect, task_id)
+            ticket = live(db, task_id)
         except AlreadyFinishedError:
-            if tries.doubtful and known(cursor, dialect, task_id).outcome == Outcome.CANCELLED:
+            if tries.doubtful and known(db, task_id).outcome == Outcome.CANCELLED:
                 return True
             raise
         if ticket.state == State.RUNNING:
-            dialect.execute(cursor, FLAG, {"task_id": task_id})
+            db.execute(FLAG, {"task_id": task_id})
             call(ticket.holder or 0, using=using)
             return False
         held = Held(
@@ -198,8 +196,8 @@ def cancel_one_now(tries: Tries, task_id: int, *, using: str, now: datetime | No
             errors=ticket.errors,
             crashes=ticket.crashes,
         )
-        bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
-        announce_ids(cursor, dialect, [(signals.task_cancelled, [task_id])])
+        bury(db, held, Outcome.CANCELLED, CANCELLED, now=now)
+        announce_ids(db, [(signals.task_cancelled, [task_id])])
         tries.commits(task_id)
         return True
 
@@ -229,9 +227,9 @@ def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
 @recalled
 def redrive_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> None:
     try:
-        with unit(using) as (cursor, dialect):
-            put_back(cursor, dialect, task_id, using, now)
-            announce_ids(cursor, dialect, [(signals.task_put_back, [task_id])])
+        with unit(using) as db:
+            put_back(db, task_id, using, now)
+            announce_ids(db, [(signals.task_put_back, [task_id])])
             tries.commits(task_id)
     except (AlreadyFinishedError, NotSupportedError):
         # It had not finished, nor was it in its line, when an earlier try put it there.
@@ -239,19 +237,17 @@ def redrive_now(tries: Tries, task_id: int, *, using: str, now: datetime | None)
             raise
 
 
-def put_back(
-    cursor: Cursor, dialect: Dialect, task_id: int, using: str, now: datetime | None
-) -> None:
-    task = known(cursor, dialect, task_id)
+def put_back(db: Session, task_id: int, using: str, now: datetime | None) -> None:
+    task = known(db, task_id)
     if task.outcome == Outcome.FINISHED:
         refuse_unfit(task.key, task.outcome, None)
     if not task.outcome:
-        hasten(cursor, dialect, task_id, task.key, now)
+        hasten(db, task_id, task.key, now)
         ring(task.queue, using=using)
         return
-    back = put_back_dead(cursor, dialect, [task_id], using, now)
+    back = put_back_dead(db, [task_id], using, now)
     if not back:
-        known(cursor, dialect, task_id)
+        known(db, task_id)
         raise AlreadyFinishedError(f"Task '{task.key}' was put back by someone else.")
 
 
@@ -261,25 +257,25 @@ def redrive_all(ids: Collection[int], *, using: str) -> set[int]:
 
     Some statements for all of them, in the caller's transaction, which is theirs to repeat.
     """
-    with unit(using) as (cursor, dialect):
-        back = put_back_dead(cursor, dialect, ids, using, None)
-        announce_ids(cursor, dialect, [(signals.task_put_back, list(back))])
+    with unit(using) as db:
+        back = put_back_dead(db, ids, using, None)
+        announce_ids(db, [(signals.task_put_back, list(back))])
     return set(back)
 
 
 def put_back_dead(
-    cursor: Cursor, dialect: Dialect, ids: Collection[int], using: str, now: datetime | None
+    db: Session, ids: Collection[int], using: str, now: datetime | None
 ) -> dict[int, str]:
     """Put tasks that ended without finishing back; return those, each with its queue."""
-    wanted = DEAD.replace("{ids}", numbers(ids)) + dialect.lock_clause()
+    wanted = DEAD.replace("{ids}", numbers(ids)) + db.dialect.lock_clause()
     # Read under the lock: someone may have moved or put back one meanwhile.
-    rows = dialect.execute(cursor, wanted).fetchall()
+    rows = db.execute(wanted).fetchall()
     if not rows:
         return {}
     back = {task_id: queue for task_id, queue, *_names in rows}
-    dialect.execute(cursor, REOPEN.replace("{ids}", numbers(back)))
-    dialect.delete(cursor, "perfectqueue_deadletter", back, key="task_id")
-    children, followed = family(cursor, dialect, back)
+    db.execute(REOPEN.replace("{ids}", numbers(back)))
+    db.dialect.delete(db.cursor, "perfectqueue_deadletter", back, key="task_id")
+    children, followed = family(db, back)
     lanes = [(task_id, lane_after(*names, using=using)) for task_id, *names in rows]
     first = {lane: task_id for task_id, lane in lanes if task_id not in children}
     for queue in sorted(set(back.values())):
@@ -287,13 +283,13 @@ def put_back_dead(
         ring(queue, using=using, lanes=own, wake=wake_sleeping)
     statement = REQUEUE.replace("{lanes}", cases(lanes)).replace("{children}", numbers(children))
     statement = statement.replace("{followed}", whens(followed))
-    dialect.execute(cursor, statement.replace("{ids}", numbers(back)), now=now)
-    given_up = dialect.execute(cursor, GIVEN_UP.replace("{ids}", numbers(back))).fetchall()
+    db.execute(statement.replace("{ids}", numbers(back)), now=now)
+    given_up = db.execute(GIVEN_UP.replace("{ids}", numbers(back))).fetchall()
     if given_up:
-        dialect.execute(cursor, AWAIT.replace("{ids}", numbers(id_ for (id_,) in given_up)))
+        db.execute(AWAIT.replace("{ids}", numbers(id_ for (id_,) in given_up)))
     if children:
         # What they wait for may end before this commit: that is looked at after it.
-        note_added(cursor, dialect, children)
+        note_added(db, children)
     return back
 
 
@@ -311,16 +307,14 @@ def whens(followed: Mapping[int, int]) -> str:
     return f'CASE "id" {cases(followed.items())} ELSE NULL END' if followed else "NULL"
 
 
-def family(
-    cursor: Cursor, dialect: Dialect, ids: Collection[int]
-) -> tuple[list[int], dict[int, int]]:
+def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]]:
     """
     Return which dead tasks wait for others, and who follows each that is followed.
 
     Their rows are locked; in their batches they count as dead no longer.
     """
     children, followed, dead = [], {}, Counter[int]()
-    rows = dialect.execute(cursor, FAMILY.replace("{ids}", numbers(ids))).fetchall()
+    rows = db.execute(FAMILY.replace("{ids}", numbers(ids))).fetchall()
     for task_id, is_child, has_children, batch in rows:
         if is_child:
             children.append(task_id)
@@ -329,45 +323,45 @@ def family(
         if batch:
             dead[batch] -= 1
     if dead:
-        note_counts(cursor, dialect, {batch: Counts(dead=count) for batch, count in dead.items()})
+        note_counts(db, {batch: Counts(dead=count) for batch, count in dead.items()})
     return children, followed
 
 
-def hasten(cursor: Cursor, dialect: Dialect, task_id: int, key: str, now: datetime | None) -> None:
-    ticket = live(cursor, dialect, task_id)
+def hasten(db: Session, task_id: int, key: str, now: datetime | None) -> None:
+    ticket = live(db, task_id)
     refuse_unfit(key, "", ticket.state)
-    dialect.execute(cursor, HASTEN, {"task_id": task_id}, now=now)
+    db.execute(HASTEN, {"task_id": task_id}, now=now)
 
 
-def known(cursor: Cursor, dialect: Dialect, task_id: int) -> TaskRow:
+def known(db: Session, task_id: int) -> TaskRow:
     """
     Return a task's row.
 
     Raise NotFoundError when there is none.
     """
-    row = dialect.execute(cursor, TASK, {"task_id": task_id}).fetchone()
+    row = db.execute(TASK, {"task_id": task_id}).fetchone()
     if row is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
     return TaskRow(*row)
 
 
-def live(cursor: Cursor, dialect: Dialect, task_id: int) -> LockedTicket:
+def live(db: Session, task_id: int) -> LockedTicket:
     """
     Lock a task's ticket.
 
     Raise NotFoundError when the task is gone, AlreadyFinishedError when it has ended.
     """
-    statement = TICKET + dialect.lock_clause()
-    row = dialect.execute(cursor, statement, {"task_id": task_id}).fetchone()
+    statement = TICKET + db.dialect.lock_clause()
+    row = db.execute(statement, {"task_id": task_id}).fetchone()
     if row is None:
-        task = known(cursor, dialect, task_id)
+        task = known(db, task_id)
         raise AlreadyFinishedError(f"Task '{task.key}' has ended: it is {task.outcome}.")
     return LockedTicket(*row)
 
 
-def drop(cursor: Cursor, dialect: Dialect, ticket: LockedTicket) -> None:
+def drop(db: Session, ticket: LockedTicket) -> None:
     """Take a running task off its lane's account."""
     if ticket.state == State.RUNNING:
         accounts = Accounts()
         accounts.lose(ticket.lane, reached=ticket.reached)
-        accounts.write(cursor, dialect)
+        accounts.write(db)

@@ -13,10 +13,11 @@ from django.utils import timezone
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.signals import task_submitted
 
-from ..database.dialects import Dialect, dialect_for
+from ..database.dialects import dialect_for
 from ..database.dialects.base import numbers
 from ..database.dialects.one_task import Stored
 from ..database.packet import LONG
+from ..database.session import Session
 from ..database.transaction import PATIENCE, Tries, is_callers, recalled, unit
 from ..lanes.wake import wake_sleeping
 from ..notify.ring import message_of, ring
@@ -135,8 +136,8 @@ def store_free(
     using: str,
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    with unit(using) as (cursor, dialect):
-        return store_some(cursor, dialect.submit, tries, submissions, now)
+    with unit(using) as db:
+        return store_some(db, db.dialect.submit, tries, submissions, now)
 
 
 @recalled
@@ -153,7 +154,8 @@ def store_one(
     dialect = dialect_for(connection)
     token, known = new_token(), list(tries.doubtful)
     with connection.cursor() as cursor:
-        refuse_too_long(cursor, dialect, task)
+        db = Session(cursor, dialect)
+        refuse_too_long(db, task)
         tries.commits(token)
         if is_callers(connection):
             stored = dialect.submit_one(cursor, task, token=token, now=now)
@@ -164,21 +166,15 @@ def store_one(
                 if dialect.one_writer or dialect.lost(error):
                     raise
                 # Maybe only what comes after the commit has failed.
-                stored = Stored(by_token(cursor, dialect, task, [token], now))
+                stored = Stored(by_token(db, task, [token], now))
                 if stored.id is None:
                     raise
         if stored.id is None and known:
-            return Stored(by_token(cursor, dialect, task, known, now))
+            return Stored(by_token(db, task, known, now))
         return stored
 
 
-def by_token(
-    cursor: Cursor,
-    dialect: Dialect,
-    task: Submission,
-    tokens: list[int],
-    now: datetime | None,
-) -> int | None:
+def by_token(db: Session, task: Submission, tokens: list[int], now: datetime | None) -> int | None:
     """
     Return the id of the task of this key if an earlier try has stored it.
 
@@ -194,7 +190,7 @@ def by_token(
         "priority": task.priority,
     }
     since = {"since": -2 * PATIENCE}
-    row = dialect.execute(cursor, statement, same, now=now, after=since).fetchone()
+    row = db.execute(statement, same, now=now, after=since).fetchone()
     return row[0] if row else None
 
 
@@ -208,47 +204,44 @@ def store_all(
 ) -> dict[tuple[str, str], int]:
     if not tries.doubtful:
         # Most often all keys are free, and not to look at each costs less.
-        with suppress(IntegrityError), unit(using, apart=True) as (cursor, dialect):
-            fresh = store_some(cursor, dialect.submit_free, tries, submissions, now)
+        with suppress(IntegrityError), unit(using, apart=True) as db:
+            fresh = store_some(db, db.dialect.submit_free, tries, submissions, now)
             if len(fresh) < len(submissions):
                 transaction.set_rollback(True, using=using)
             return fresh
-    with unit(using, apart=True) as (cursor, dialect):
-        fresh = store_some(cursor, dialect.submit, tries, submissions, now)
+    with unit(using, apart=True) as db:
+        fresh = store_some(db, db.dialect.submit, tries, submissions, now)
         if len(fresh) < len(submissions):
             transaction.set_rollback(True, using=using)
         return fresh
 
 
 def store_some(
-    cursor: Cursor,
+    db: Session,
     insert: Insert,
     tries: Tries,
     submissions: Sequence[Submission],
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    dialect = dialect_for(cursor.db)
     first: dict[tuple[str, str], Submission] = {}
     for task in submissions:
         if len(task.payload) > LONG:
-            refuse_too_long(cursor, dialect, task)
+            refuse_too_long(db, task)
         first.setdefault((task.queue, task.key), task)
-    fresh = insert(cursor, list(first.values()), now) if first else {}
+    fresh = insert(db.cursor, list(first.values()), now) if first else {}
     if tries.doubtful:
-        fresh |= ours(cursor, dialect, tries, first.keys() - fresh.keys())
+        fresh |= ours(db, tries, first.keys() - fresh.keys())
     tries.commits(fresh)
     return fresh
 
 
-def refuse_too_long(cursor: Cursor, dialect: Dialect, task: Submission) -> None:
+def refuse_too_long(db: Session, task: Submission) -> None:
     """Raise InvalidTaskError where the server takes no statement with this payload."""
-    if len(task.payload) > LONG and (why := dialect.too_long(cursor, task.payload)):
+    if len(task.payload) > LONG and (why := db.dialect.too_long(db.cursor, task.payload)):
         raise InvalidTaskError(f"The data of task '{task.key}' can't be stored: {why}.")
 
 
-def ours(
-    cursor: Cursor, dialect: Dialect, tries: Tries, taken: set[tuple[str, str]]
-) -> dict[tuple[str, str], int]:
+def ours(db: Session, tries: Tries, taken: set[tuple[str, str]]) -> dict[tuple[str, str], int]:
     """
     Return which of these keys an earlier try has taken, with the ids of the tasks.
 
@@ -256,7 +249,7 @@ def ours(
     waited for that try if its commit was still under way.
     """
     ids = numbers(sorted({id_ for note in tries.doubtful for id_ in note.values()}))
-    rows = dialect.execute(cursor, OURS.replace("{ids}", ids)).fetchall()
+    rows = db.execute(OURS.replace("{ids}", ids)).fetchall()
     return {(queue, key): id_ for queue, key, id_ in rows if (queue, key) in taken}
 
 

@@ -34,11 +34,11 @@ def update_payload(
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with unit(using) as (cursor, dialect):
-        hold(cursor, dialect, lease)
+    with unit(using) as db:
+        hold(db, lease)
         values = {"task_id": lease.task_id}
-        dialect.execute(cursor, RENEW, values, now=now, after={"until": alive_time})
-        dialect.execute(cursor, UPDATE, values | {"payload": payload})
+        db.execute(RENEW, values, now=now, after={"until": alive_time})
+        db.execute(UPDATE, values | {"payload": payload})
     return lease._replace(payload=payload)
 
 
@@ -51,8 +51,8 @@ def keep_step(
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with unit(using) as (cursor, dialect):
-        hold(cursor, dialect, lease)
+    with unit(using) as db:
+        hold(db, lease)
         values = {"task_id": lease.task_id, "name": name, "result": result}
-        clause = dialect.upsert("perfectqueue_step", STEP, dict.fromkeys(OF_STEP, "{new}"))
-        dialect.execute(cursor, KEEP + clause, values, now=now)
+        clause = db.dialect.upsert("perfectqueue_step", STEP, dict.fromkeys(OF_STEP, "{new}"))
+        db.execute(KEEP + clause, values, now=now)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.models import State
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import repeated, unit
 from ..lanes.accounts import Accounts
 from ..records.dependency_events import CHILDREN_ONLY, leave_batches, note_ended
@@ -40,35 +38,35 @@ def clear(queue: str, *, using: str) -> int:
 
 @repeated
 def clear_batch(queue: str, *, using: str) -> int:
-    with unit(using) as (cursor, dialect):
-        found = dialect.execute(cursor, SOME, {"queue": queue, "limit": BATCH}).fetchall()
+    with unit(using) as db:
+        found = db.execute(SOME, {"queue": queue, "limit": BATCH}).fetchall()
         if found:
             own = [task_id for (task_id,) in found]
             ids = numbers(own)
             accounts = Accounts()
-            forget_tickets(cursor, dialect, accounts, ids)
-            leave_batches(cursor, dialect, ids)
-            forget_tasks(cursor, dialect, own)
-            forget_story(cursor, dialect, own)
+            forget_tickets(db, accounts, ids)
+            leave_batches(db, ids)
+            forget_tasks(db, own)
+            forget_story(db, own)
             # Those of children that were submitted after the caller had begun to read, too.
-            statement = PARENTS.replace("{ids}", ids) + dialect.current_clause(cursor)
-            parents = dialect.execute(cursor, statement).fetchall()
+            statement = PARENTS.replace("{ids}", ids) + db.dialect.current_clause(db.cursor)
+            parents = db.execute(statement).fetchall()
             if parents:
-                note_ended(cursor, dialect, {id_: CHILDREN_ONLY for (id_,) in parents})
+                note_ended(db, {id_: CHILDREN_ONLY for (id_,) in parents})
             # A task that was put back in its line before its row was gone has one again.
-            forget_tickets(cursor, dialect, accounts, ids)
-            accounts.write(cursor, dialect)
+            forget_tickets(db, accounts, ids)
+            accounts.write(db)
         return len(found)
 
 
-def forget_tickets(cursor: Cursor, dialect: Dialect, accounts: Accounts, ids: str) -> None:
+def forget_tickets(db: Session, accounts: Accounts, ids: str) -> None:
     """Delete tickets, and take those that run off their lanes' accounts."""
-    found = TICKETS.replace("{ids}", ids).replace("{hint}", dialect.by_primary_key)
-    statement = found + dialect.lock_clause()
-    tickets = dialect.execute(cursor, statement).fetchall()
+    found = TICKETS.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
+    statement = found + db.dialect.lock_clause()
+    tickets = db.execute(statement).fetchall()
     for _task_id, lane, state in tickets:
         if state == State.RUNNING:
             accounts.lose(lane)
     if tickets:
         locked = [task_id for task_id, _lane, _state in tickets]
-        dialect.delete(cursor, "perfectqueue_ticket", locked, key="task_id")
+        db.dialect.delete(db.cursor, "perfectqueue_ticket", locked, key="task_id")

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue import signals
 from django_perfectqueue.models import LastEnding, Outcome
 
-from ..database.dialects import Dialect
+from ..database.session import Session
 from ..database.transaction import repeated, unit
 from ..lanes.accounts import Accounts, expected_cost
 from ..notify.ring import ring
@@ -42,31 +40,27 @@ def give_back(
     ``keep`` are the fences of the leases that the holder still works under. No lease of the
     holder may be longer than ``alive_time``.
     """
-    with unit(using) as (cursor, dialect):
-        statement = HELD + dialect.lock_clause()
-        found = dialect.execute(
-            cursor, statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1}
+    with unit(using) as db:
+        statement = HELD + db.dialect.lock_clause()
+        found = db.execute(
+            statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1}
         ).fetchall()
         tickets = [HeldTicket(*row) for row in found]
         left = [ticket for ticket in tickets if (ticket.task_id, ticket.token) not in keep]
         accounts = Accounts(now)
         lost = [ticket for ticket in left if ticket.task_id in loss.crashed]
-        back = lose_tickets(cursor, dialect, accounts, lost, loss)
+        back = lose_tickets(db, accounts, lost, loss)
         others = [ticket for ticket in left if ticket.task_id not in loss.crashed]
-        back += let_go(cursor, dialect, accounts, others, loss.seconds)
-        admit(cursor, dialect, sorted(back), accounts)
-        accounts.write(cursor, dialect)
+        back += let_go(db, accounts, others, loss.seconds)
+        admit(db, sorted(back), accounts)
+        accounts.write(db)
     if back:
         ring(using=using)
     return len(left)
 
 
 def let_go(
-    cursor: Cursor,
-    dialect: Dialect,
-    accounts: Accounts,
-    tickets: Sequence[HeldTicket],
-    seconds: Mapping[int, float],
+    db: Session, accounts: Accounts, tickets: Sequence[HeldTicket], seconds: Mapping[int, float]
 ) -> list[int]:
     """Free tasks that have not crashed; return those that are not to be cancelled."""
     back: list[int] = []
@@ -82,10 +76,10 @@ def let_go(
         )
         if ticket.cancel_requested:
             held = Held.of(ticket, worker="", seconds=None)
-            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=accounts.now)
+            bury(db, held, Outcome.CANCELLED, CANCELLED, now=accounts.now)
             cancelled.append(ticket.task_id)
         else:
             back.append(ticket.task_id)
-    announce_ids(cursor, dialect, [(signals.task_cancelled, cancelled)])
-    leave(cursor, dialect, back, LastEnding.GIVEN_BACK)
+    announce_ids(db, [(signals.task_cancelled, cancelled)])
+    leave(db, back, LastEnding.GIVEN_BACK)
     return back

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.models import Policy
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import reading, repeated, unit
 from ..lanes.share_sync import correct_shares
 from ..lanes.wake import LAST, floor
@@ -106,33 +104,29 @@ def forget_lanes(
     moment in which it is deleted may be made anew with the share of someone who has none;
     so those that carry another share than they should are corrected here, too.
     """
-    with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, LANES, {"after": after, "limit": limit}).fetchall()
+    with reading(using) as db:
+        rows = db.execute(LANES, {"after": after, "limit": limit}).fetchall()
         known = [lane for (lane,) in rows]
-        lanes = idle_lanes(cursor, dialect, known, idle, now)
+        lanes = idle_lanes(db, known, idle, now)
     if lanes:
-        with unit(using) as (cursor, dialect):
-            lock = LOCK_LANES.replace("{lanes}", numbers(lanes)) + dialect.skip_clause()
-            locked = [lane for (lane,) in dialect.execute(cursor, lock).fetchall()]
+        with unit(using) as db:
+            lock = LOCK_LANES.replace("{lanes}", numbers(lanes)) + db.dialect.skip_clause()
+            locked = [lane for (lane,) in db.execute(lock).fetchall()]
             # Once more, as they are now that nobody else can change them.
-            if still := idle_lanes(cursor, dialect, locked, idle, now):
-                dialect.execute(cursor, FORGET_LANES.replace("{lanes}", numbers(still)))
+            if still := idle_lanes(db, locked, idle, now):
+                db.execute(FORGET_LANES.replace("{lanes}", numbers(still)))
     correct_shares(known, using=using)
     return rows[-1][0] if len(rows) == limit else None
 
 
-def idle_lanes(
-    cursor: Cursor, dialect: Dialect, lanes: list[int], idle: float, now: datetime | None
-) -> list[int]:
+def idle_lanes(db: Session, lanes: list[int], idle: float, now: datetime | None) -> list[int]:
     """Return those of these lanes that nobody needs."""
     if not lanes:
         return []
-    in_lane = dialect.in_lane.replace("{lane}", '"lane"."id"')
+    in_lane = db.dialect.in_lane.replace("{lane}", '"lane"."id"')
     statement = IDLE_LANES.replace("{in_lane}", in_lane).replace("{lanes}", numbers(lanes))
-    rows = dialect.execute(cursor, statement, now=now, after={"idle_since": -idle}).fetchall()
-    places = {
-        place: place_of(cursor, dialect, *place) for place in {(row[1], row[2]) for row in rows}
-    }
+    rows = db.execute(statement, now=now, after={"idle_since": -idle}).fetchall()
+    places = {place: place_of(db, *place) for place in {(row[1], row[2]) for row in rows}}
     return [
         lane
         for lane, queue, gate, virtual_time, finish_tag, policy in rows
@@ -161,12 +155,12 @@ class Place:
         return virtual_time <= self.virtual_time
 
 
-def place_of(cursor: Cursor, dialect: Dialect, queue: str, gate: int) -> Place:
+def place_of(db: Session, queue: str, gate: int) -> Place:
     terms = {"queue": queue, "gate": gate}
-    if not dialect.execute(cursor, COMPETING, terms).fetchone()[0]:
+    if not db.execute(COMPETING, terms).fetchone()[0]:
         return Place(competing=False)
-    row = dialect.execute(cursor, LAST_TAG, terms).fetchone()
-    time = None if gate else floor(cursor, dialect, queue).virtual_time
+    row = db.execute(LAST_TAG, terms).fetchone()
+    time = None if gate else floor(db, queue).virtual_time
     return Place(True, float(row[0]) if row else 0.0, time)
 
 
@@ -178,12 +172,12 @@ def forget_holds(after: int, *, using: str, limit: int = BATCH) -> int | None:
 
     Who puts a lane under a hold has locked the limit's meter, so that it does not go meanwhile.
     """
-    with unit(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, HOLDS, {"after": after, "limit": limit}).fetchall()
+    with unit(using) as db:
+        rows = db.execute(HOLDS, {"after": after, "limit": limit}).fetchall()
         if rows:
-            locked(cursor, dialect, {key for _id, key in rows}, None)
+            locked(db, {key for _id, key in rows}, None)
             holds = numbers(id_ for id_, _key in rows)
-            dialect.execute(cursor, FORGET_HOLDS.replace("{holds}", holds))
+            db.execute(FORGET_HOLDS.replace("{holds}", holds))
     return rows[-1][0] if len(rows) == limit else None
 
 
@@ -195,15 +189,15 @@ def forget_meters(after: str, *, using: str, limit: int = BATCH) -> str | None:
 
     Who counts a task locks its meters before, and makes those that are missing.
     """
-    with unit(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, METERS, {"after": after, "limit": limit}).fetchall()
+    with unit(using) as db:
+        rows = db.execute(METERS, {"after": after, "limit": limit}).fetchall()
         if rows:
             names = {f"k{number}": key for number, (key,) in enumerate(rows)}
             marks = ", ".join(f"%({name})s" for name in names)
-            lock = LOCK_METERS.replace("{keys}", marks) + dialect.skip_clause()
-            idle = dialect.execute(cursor, lock, names).fetchall()
+            lock = LOCK_METERS.replace("{keys}", marks) + db.dialect.skip_clause()
+            idle = db.execute(lock, names).fetchall()
             if idle:
                 names = {f"k{number}": key for number, (key,) in enumerate(idle)}
                 marks = ", ".join(f"%({name})s" for name in names)
-                dialect.execute(cursor, FORGET_METERS.replace("{keys}", marks), names)
+                db.execute(FORGET_METERS.replace("{keys}", marks), names)
     return rows[-1][0] if len(rows) == limit else None

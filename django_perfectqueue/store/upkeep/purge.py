@@ -10,14 +10,13 @@ from types import MappingProxyType
 from typing import NoReturn
 
 from django.db import connections
-from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Lane, Outcome
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import Row, numbers
+from ..database.session import Session
 from ..database.transaction import is_callers, reading, repeated, unit
 from ..tasks.forget import forget_story, forget_tasks
 from ..tasks.steer import known
@@ -152,8 +151,8 @@ def purgeable(
     of queue, type, user or group that a task must have. ``stopped`` means that a finished
     task was met whose time has yet to come: those behind it are mostly younger.
     """
-    with reading(using) as (cursor, dialect):
-        rows = scan(cursor, dialect, retention, only, after, limit, now)
+    with reading(using) as db:
+        rows = scan(db, retention, only, after, limit, now)
     doomed = {
         id_: outcome
         for id_, outcome, queue, is_past, chosen in rows
@@ -178,8 +177,8 @@ def discard(task_id: int, *, using: str) -> None:
     """
     if forget([task_id], using=using):
         return
-    with reading(using) as (cursor, dialect):
-        task = known(cursor, dialect, task_id)
+    with reading(using) as db:
+        task = known(db, task_id)
         if task.outcome:
             raise NotSupportedError(
                 f"Task '{task.key}' is kept until the tasks that wait for it have finished."
@@ -188,8 +187,7 @@ def discard(task_id: int, *, using: str) -> None:
 
 
 def scan(
-    cursor: Cursor,
-    dialect: Dialect,
+    db: Session,
     retention: Mapping[str, float | None],
     only: Mapping[str, str],
     after: int,
@@ -203,22 +201,22 @@ def scan(
     statement = statement.replace("{chosen}", f"({chosen or 'TRUE'})")
     since = {name: -seconds for name, seconds in terms.items()}
     values = {"after": after, "limit": limit, **only}
-    rows: list[Row] = dialect.execute(cursor, statement, values, now=now, after=since).fetchall()
+    rows: list[Row] = db.execute(statement, values, now=now, after=since).fetchall()
     return rows
 
 
 @repeated
 def counted(before: int, limit: int, *, using: str) -> list[Row]:
-    with reading(using) as (cursor, dialect):
-        return list(dialect.execute(cursor, NEWEST, {"before": before, "limit": limit}).fetchall())
+    with reading(using) as db:
+        return list(db.execute(NEWEST, {"before": before, "limit": limit}).fetchall())
 
 
 @repeated
 def next_over(queue: str, before: int, kept: int, *, using: str) -> int:
     """Return the id of the newest task of a queue that has ended, but for so many."""
     values = {"queue": queue, "before": before, "kept": kept}
-    with reading(using) as (cursor, dialect):
-        row = dialect.execute(cursor, NEXT_OVER, values).fetchone()
+    with reading(using) as db:
+        row = db.execute(NEXT_OVER, values).fetchone()
     return int(row[0]) if row else 0
 
 
@@ -230,8 +228,8 @@ def queues_of(*, using: str) -> set[str]:
 @repeated
 def newest_id(*, using: str) -> int:
     """Return the largest id of a task, or 0."""
-    with reading(using) as (cursor, dialect):
-        return int(dialect.execute(cursor, LAST).fetchone()[0] or 0)
+    with reading(using) as db:
+        return int(db.execute(LAST).fetchone()[0] or 0)
 
 
 def forget(ids: Collection[int], *, using: str) -> list[int]:
@@ -239,20 +237,20 @@ def forget(ids: Collection[int], *, using: str) -> list[int]:
     free = set(ids) - awaited(ids, using=using)
     if not free:
         return []
-    with unit(using) as (cursor, dialect):
-        statement = DOOMED.replace("{ids}", numbers(sorted(free))) + dialect.skip_clause()
-        locked = [task_id for (task_id,) in dialect.execute(cursor, statement).fetchall()]
+    with unit(using) as db:
+        statement = DOOMED.replace("{ids}", numbers(sorted(free))) + db.dialect.skip_clause()
+        locked = [task_id for (task_id,) in db.execute(statement).fetchall()]
         if locked:
-            forget_story(cursor, dialect, locked)
-            forget_tasks(cursor, dialect, locked)
+            forget_story(db, locked)
+            forget_tasks(db, locked)
     return locked
 
 
 def awaited(ids: Collection[int], *, using: str) -> set[int]:
     """Return tasks for which others wait that may have yet to be committed."""
-    with reading(using) as (cursor, dialect):
-        if not dialect.at_read_uncommitted or is_callers(connections[using]):
+    with reading(using) as db:
+        if not db.dialect.at_read_uncommitted or is_callers(connections[using]):
             return set()
-        cursor.execute(dialect.at_read_uncommitted)
-        rows = dialect.execute(cursor, AWAITED.replace("{ids}", numbers(ids))).fetchall()
+        db.cursor.execute(db.dialect.at_read_uncommitted)
+        rows = db.execute(AWAITED.replace("{ids}", numbers(ids))).fetchall()
         return {parent for (parent,) in rows}

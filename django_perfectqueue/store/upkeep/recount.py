@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
-from ..database.dialects import Dialect
 from ..database.dialects.base import Row, numbers
+from ..database.session import Session
 from ..database.transaction import reading, repeated, unit
 from ..lanes.accounts import LOCK
 from ..limits.holds import open_holds
@@ -96,39 +94,37 @@ def recount(after: Position, *, using: str) -> tuple[Position, list[Drift]]:
 @repeated
 def next_lanes(after: int, *, using: str) -> tuple[int, list[int]]:
     """Return the last of the next lanes, and which accounts of them differ."""
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         values = {"after": after, "limit": BATCH}
-        [last] = dialect.execute(cursor, LAST_LANE, values).fetchone()
+        [last] = db.execute(LAST_LANE, values).fetchone()
         if last is None:
             return FIRST, []
         within = '"own"."id" > %(after)s AND "own"."id" <= %(last)s'
-        rows = differing(cursor, dialect, within, {"after": after, "last": last})
+        rows = differing(db, within, {"after": after, "last": last})
         return int(last), [row[0] for row in rows]
 
 
-def differing(
-    cursor: Cursor, dialect: Dialect, which: str, values: Mapping[str, int] | None = None
-) -> list[Row]:
+def differing(db: Session, which: str, values: Mapping[str, int] | None = None) -> list[Row]:
     """Return the id, queue, user, counter and running tasks of accounts whose counter is wrong."""
     # One statement: counter and tickets change in one transaction, so both are of one moment.
-    rows: list[Row] = dialect.execute(cursor, LANES.replace("{which}", which), values).fetchall()
+    rows: list[Row] = db.execute(LANES.replace("{which}", which), values).fetchall()
     return rows
 
 
 @repeated
 def correct_lanes(ids: Collection[int], *, using: str) -> list[Drift]:
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         # Who takes or ends a task now has yet to count it, and waits for this lock.
-        lock = LOCK.replace("{lanes}", numbers(sorted(ids))) + dialect.lock_clause()
-        dialect.execute(cursor, lock)
-        rows = differing(cursor, dialect, f'"own"."id" IN ({numbers(sorted(ids))})')
+        lock = LOCK.replace("{lanes}", numbers(sorted(ids))) + db.dialect.lock_clause()
+        db.execute(lock)
+        rows = differing(db, f'"own"."id" IN ({numbers(sorted(ids))})')
         if not rows:
             return []
         wrong = numbers(sorted(row[0] for row in rows))
         running = " ".join(f"WHEN {row[0]} THEN {row[4]}" for row in rows)
         statement = SET_LANES.replace("{running}", running).replace("{ids}", wrong)
-        dialect.execute(cursor, statement)
-        dialect.copy_accounts(cursor, [row[0] for row in rows])
+        db.execute(statement)
+        db.dialect.copy_accounts(db.cursor, [row[0] for row in rows])
     for queue in {row[1] for row in rows}:
         ring(queue, using=using)
     return [
@@ -140,21 +136,19 @@ def correct_lanes(ids: Collection[int], *, using: str) -> list[Drift]:
 @repeated
 def next_meters(after: str, *, using: str) -> tuple[str, list[str]]:
     """Return the last of the next meters, and which of them differ."""
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         values = {"after": after, "limit": BATCH}
-        [last] = dialect.execute(cursor, LAST_METER, values).fetchone()
+        [last] = db.execute(LAST_METER, values).fetchone()
         if last is None:
             return "", []
         within = '"key" > %(after)s AND "key" <= %(last)s'
-        counts = counts_of(cursor, dialect, within, {"after": after, "last": last})
+        counts = counts_of(db, within, {"after": after, "last": last})
         return str(last), sorted(counts)
 
 
-def counts_of(
-    cursor: Cursor, dialect: Dialect, which: str, values: Mapping[str, str]
-) -> dict[str, tuple[int, int]]:
+def counts_of(db: Session, which: str, values: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     """Return what meters count and what runs, where that differs."""
-    rows = dialect.execute(cursor, METERS.replace("{which}", which), values).fetchall()
+    rows = db.execute(METERS.replace("{which}", which), values).fetchall()
     running: Counter[str] = Counter()
     for key, keys, tasks in rows:
         if key is None:
@@ -165,15 +159,15 @@ def counts_of(
 
 @repeated
 def correct_meters(keys: Collection[str], *, using: str) -> list[Drift]:
-    with unit(using) as (cursor, dialect):
-        locked(cursor, dialect, keys, None)
+    with unit(using) as db:
+        locked(db, keys, None)
         names = {f"k{number}": key for number, key in enumerate(sorted(keys))}
         which = f'"key" IN ({", ".join(f"%({name})s" for name in names)})'
-        counts = counts_of(cursor, dialect, which, names)
+        counts = counts_of(db, which, names)
         for key, (_counted, running) in counts.items():
-            dialect.execute(cursor, SET_METER, {"key": key, "running": running})
+            db.execute(SET_METER, {"key": key, "running": running})
         if counts:
-            open_holds(cursor, dialect, counts, None)
+            open_holds(db, counts, None)
     if counts:
         ring(using=using)
     return [Drift(f"limit={key!r}", *counts[key]) for key in counts]

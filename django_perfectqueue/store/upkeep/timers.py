@@ -6,14 +6,13 @@ import time
 from datetime import datetime
 
 from django.db import connections
-from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.conf import OTHERS, options
 from django_perfectqueue.models import State
 
 from ..arithmetic.policies import rule_of
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import is_callers, reading, repeated, unit
 from ..lanes.accounts import Accounts
 from ..lanes.idle_marks import rounds
@@ -86,27 +85,27 @@ def fire_timers(*, using: str, now: datetime | None) -> int:
 @repeated
 def are_due(*, using: str, now: datetime | None) -> tuple[bool, bool]:
     """Return whether tickets are due, and whether schedules are."""
-    with reading(using) as (cursor, dialect):
-        timers, ticks = dialect.execute(cursor, ANY_DUE, now=now).fetchone()
+    with reading(using) as db:
+        timers, ticks = db.execute(ANY_DUE, now=now).fetchone()
         return timers is not None, ticks is not None
 
 
 @repeated
 def fire_batch(*, using: str, now: datetime | None) -> int:
     lasting = is_callers(connections[using])
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         statement = DUE.replace(
-            "{asynchronous_commit}", "" if lasting else dialect.asynchronous_commit
+            "{asynchronous_commit}", "" if lasting else db.dialect.asynchronous_commit
         )
         # What others hold, they fire.
-        statement += dialect.skip_clause()
-        rows = dialect.execute(cursor, statement, {"limit": BATCH}, now=now).fetchall()
+        statement += db.dialect.skip_clause()
+        rows = db.execute(statement, {"limit": BATCH}, now=now).fetchall()
         accounts = Accounts(now)
         lapsed = [task_id for task_id, state, *_ in rows if state == State.RUNNING]
-        back = lose(cursor, dialect, accounts, lapsed)
+        back = lose(db, accounts, lapsed)
         back += [task_id for task_id, state, *_ in rows if state != State.RUNNING]
-        admit(cursor, dialect, back, accounts)
-        accounts.write(cursor, dialect)
+        admit(db, back, accounts)
+        accounts.write(db)
         return len(rows)
 
 
@@ -125,12 +124,12 @@ def rouse(*, using: str) -> int:
     """
     follow(using=using)
     opened = open_all_shut(using=using)
-    with reading(using) as (cursor, dialect):
-        ids = asleep(cursor, dialect)
+    with reading(using) as db:
+        ids = asleep(db)
     woken = opened
     if ids:
-        with unit(using) as (cursor, dialect):
-            woken += wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
+        with unit(using) as db:
+            woken += wake(db, owners_of(db, ids), None)
     if woken:
         notify(using=using)
     return woken
@@ -160,14 +159,14 @@ def rouse_in_turn(*, using: str) -> int:
     return woken
 
 
-def asleep(cursor: Cursor, dialect: Dialect) -> list[int]:
+def asleep(db: Session) -> list[int]:
     """Return the first waiting ticket of each lane that is to be woken."""
     policy, names = policies()
-    statement = SLEEPING.replace("{waiting_lanes}", dialect.waiting_lanes())
+    statement = SLEEPING.replace("{waiting_lanes}", db.dialect.waiting_lanes())
     statement = statement.replace("{policy}", policy)
-    in_lane = dialect.in_lane.replace("{lane}", '"line"."lane"')
+    in_lane = db.dialect.in_lane.replace("{lane}", '"line"."lane"')
     statement = statement.replace("{in_lane}", in_lane)
-    rows = dialect.execute(cursor, statement, {"limit": BATCH, **names}).fetchall()
+    rows = db.execute(statement, {"limit": BATCH, **names}).fetchall()
     return [task_id for (task_id,) in rows if task_id is not None]
 
 
@@ -181,12 +180,12 @@ def policies() -> tuple[str, dict[str, str]]:
     return f'CASE "lane"."queue" {" ".join(cases)} ELSE {rule_of(OTHERS).code} END', names
 
 
-def admit(cursor: Cursor, dialect: Dialect, ids: list[int], accounts: Accounts) -> None:
+def admit(db: Session, ids: list[int], accounts: Accounts) -> None:
     """Put tickets in their lanes, and wake those; lock first what is to be charged."""
-    owners = owners_of(cursor, dialect, ids) if ids else []
+    owners = owners_of(db, ids) if ids else []
     if owners:
         accounts.gated = any(owner.copied or owner.keys for owner in owners)
-    accounts.lock(cursor, dialect, {owner.account for owner in owners})
+    accounts.lock(db, {owner.account for owner in owners})
     if ids:
-        dialect.execute(cursor, READMIT.replace("{ids}", numbers(sorted(ids))))
-        wake(cursor, dialect, owners, accounts.now)
+        db.execute(READMIT.replace("{ids}", numbers(sorted(ids))))
+        wake(db, owners, accounts.now)

@@ -267,7 +267,7 @@ def put_back_dead(
     db: Session, ids: Collection[int], using: str, now: datetime | None
 ) -> dict[int, str]:
     """Put tasks that ended without finishing back; return those, each with its queue."""
-    wanted = DEAD.replace("{ids}", numbers(ids)) + db.dialect.lock_clause()
+    wanted = DEAD.replace("{ids}", numbers(ids)) + db.dialect.change_clause()
     # Read under the lock: someone may have moved or put back one meanwhile.
     rows = db.execute(wanted).fetchall()
     if not rows:

@@ -372,6 +372,10 @@ class Dialect(ABC):
     def lock_clause(self) -> str:
         return " FOR UPDATE"
 
+    def change_clause(self) -> str:
+        """Return the same for rows of which none is deleted: those that are kept, too."""
+        return self.lock_clause()
+
     def share_clause(self) -> str:
         return " FOR SHARE"
 

@@ -310,6 +310,9 @@ class PostgreSQL(Dialect):
         if levels[wire] != "read committed":
             cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
+    def change_clause(self) -> str:
+        return " FOR NO KEY UPDATE"
+
     def keep_clause(self) -> str:
         return " FOR KEY SHARE"
 

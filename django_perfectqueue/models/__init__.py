@@ -11,8 +11,7 @@ from django_perfectqueue.payload.names import EVERYONE, LAST_CHARACTER, LIMIT_LE
 from .batch import Batch, BatchDelta, BatchMember
 from .dead_letter import GRAVE, DeadLetter
 from .dependency import Dependency, DependencyEvent, IfFailed
-from .fields import without_partial_indexes
-from .kept import UNDELETABLE, Kept, KeptQuerySet, M
+from .fields import UNDELETABLE, Kept, KeptQuerySet, M, without_partial_indexes
 from .lane import Hold, Lane, Policy
 from .rule import (
     CHANGES,

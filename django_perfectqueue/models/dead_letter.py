@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ExactCharField, ReadableDateTimeField
-from .kept import Kept, KeptManager
+from .fields import ExactCharField, Kept, KeptManager, ReadableDateTimeField
 from .status import Outcome
 from .task import Task
 

@@ -1,10 +1,10 @@
-"""Column types and indexes whose meaning is the same on every database."""
+"""Column types and indexes whose meaning is the same on every database, and rows that stay."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from django.core.checks import CheckMessage
 from django.db import models
@@ -160,3 +160,32 @@ class PartialIndex(models.Index):
             return super().create_sql(model, schema_editor, using, **kwargs)
         whole = models.Index(fields=self.whole, name=self.name)
         return whole.create_sql(model, schema_editor, using, **kwargs)
+
+
+UNDELETABLE = (
+    "Tasks, tickets and dead letters can't be deleted so, as it would leave behind what belongs"
+    " to them: use the command pq_purge, Queue.purge() or Queue.clear()."
+)
+
+M = TypeVar("M", bound=models.Model)
+
+
+class KeptQuerySet(models.QuerySet[M]):
+    """Rows of which one task has several, so that only the store may delete them."""
+
+    def delete(self) -> NoReturn:
+        """Refuse: that would leave behind what belongs to them, and their lanes' accounts."""
+        raise TypeError(UNDELETABLE)
+
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+KeptManager = models.Manager.from_queryset(KeptQuerySet)
+
+
+class Kept(models.Model):
+    class Meta:
+        abstract = True
+
+    def delete(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError(UNDELETABLE)

@@ -22,8 +22,14 @@ from django_perfectqueue.payload.names import (
     TAG_LENGTH,
 )
 
-from .fields import ExactCharField, PartialIndex, ReadableDateTimeField, without_partial_indexes
-from .kept import Kept, KeptQuerySet
+from .fields import (
+    ExactCharField,
+    Kept,
+    KeptQuerySet,
+    PartialIndex,
+    ReadableDateTimeField,
+    without_partial_indexes,
+)
 from .status import Outcome, State, Status, condition, live_conditions
 
 if TYPE_CHECKING:

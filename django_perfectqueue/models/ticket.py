@@ -7,8 +7,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from .fields import PartialIndex, ReadableDateTimeField, without_partial_indexes
-from .kept import Kept, KeptManager
+from .fields import Kept, KeptManager, PartialIndex, ReadableDateTimeField, without_partial_indexes
 from .status import PARKED_FROM, LastEnding, State
 from .task import Task
 

@@ -70,8 +70,7 @@ from .tasks.close import Loss
 from .tasks.finish import finish
 from .tasks.park import park, unpark, unpark_some
 from .tasks.replace import replace
-from .tasks.reprioritize import reprioritize
-from .tasks.revise import Revision, revise, revise_now
+from .tasks.revise import Revision, reprioritize, revise, revise_now
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
 from .tasks.steer import (
     cancel_one,

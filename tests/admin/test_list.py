@@ -6,7 +6,7 @@ from django.db import connection, transaction
 from django.test import TransactionTestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_perfectqueue.admin.parts import filters, paginator
+from django_perfectqueue.admin.parts import base, filters
 from django_perfectqueue.models import DeadLetter, Status, Task
 
 from ..factories import acquire, failed, finish, running, submit, submit_many
@@ -167,7 +167,7 @@ class BoundTests(AdminTestCase):
                 if "'paused'" not in statement:  # MariaDB's loose scan of the queues' names
                     self.assertNotIn("DISTINCT", statement)
 
-    @mock.patch.object(paginator, "COUNTED", 3)
+    @mock.patch.object(base, "COUNTED", 3)
     def test_a_long_list_says_that_it_is_not_counted_to_its_end(self):
         submit_many(5)
 
@@ -259,7 +259,7 @@ FULL_SCAN = {
 class CountTests(AdminTestCase):
     def test_a_count_that_goes_no_further_says_so(self):
         submit_many(4)
-        with mock.patch.object(paginator, "COUNTED", 3):
+        with mock.patch.object(base, "COUNTED", 3):
             page = self.client.get(LIST)
         self.assertContains(page, "3+ tasks")
         self.assertNotContains(page, "Show all")

@@ -8,7 +8,7 @@ from django.test import TransactionTestCase
 
 from django_perfectqueue import models
 from django_perfectqueue.admin.pages import lanes
-from django_perfectqueue.admin.parts import filters, paginator, search
+from django_perfectqueue.admin.parts import base, filters, search
 from django_perfectqueue.inspection import why_waiting
 from django_perfectqueue.management.queues import figures
 from django_perfectqueue.store.records import counts
@@ -73,7 +73,7 @@ def short_of_sight():
 BOUNDS = (
     (filters, "REACH", 2000),
     (lanes, "COUNTED", 20),
-    (paginator, "COUNTED", 500),
+    (base, "COUNTED", 500),
     (search, "FOUND", 100),
     (figures, "BOUND", 500),
     (counts, "COUNTED", 500),

@@ -25,10 +25,9 @@ from django_perfectqueue.models import Overview
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import COUNTED, LATEST
 
-from ..parts.base import ReadOnlyAdmin
+from ..parts.base import AtLeast, ReadOnlyAdmin
 from ..parts.cells import NOTHING, duration, short
 from ..parts.chart import chart
-from ..parts.paginator import AtLeast
 from .period import key_of, period_page
 
 GROUPS = 5

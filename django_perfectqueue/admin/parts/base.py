@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
+from django.core import paginator
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
+from django.utils.formats import number_format
 from django.utils.text import capfirst
 
 from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.queue import database
 
-from .paginator import AtLeast, BoundedPaginator
-
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
+    Paginator = paginator.Paginator[object]
 else:
     ModelAdmin = admin.ModelAdmin
+    Paginator = paginator.Paginator
+
+COUNTED = 10_000
+
+
+class AtLeast(int):
+    """A number of which only so much was counted: it is shown with a plus."""
+
+    def __str__(self) -> str:
+        return f"{number_format(int(self), force_grouping=True)}+"
+
+
+class BoundedPaginator(Paginator):
+    """Counts no further than COUNTED; what lies behind that is for the filters to find."""
+
+    @cached_property
+    def count(self) -> int:
+        return int(self.object_list.order_by().values("pk")[:COUNTED].count())  # type: ignore[attr-defined]
+
+    @property
+    def bounded(self) -> bool:
+        return self.count >= COUNTED
 
 
 class QueueAdmin(ModelAdmin):

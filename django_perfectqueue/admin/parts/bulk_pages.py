@@ -28,9 +28,9 @@ from django_perfectqueue.payload.redaction import masked
 from django_perfectqueue.queue import database
 
 from .actions import VERBS, Verb
+from .base import AtLeast
 from .cells import NOTHING, badge
 from .filters import ALL, bounded
-from .paginator import AtLeast
 from .task_story import readable
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from django_perfectqueue.models import DEAD, LIVE, Batch, DeadLetter, Status, Ta
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import groups
 
-from .paginator import COUNTED, AtLeast
+from .base import COUNTED, AtLeast
 from .search import plain, queue_names
 
 REACH = 100_000

@@ -1,4 +1,4 @@
-"""Move a task that nobody holds to another queue, or change its data."""
+"""Give a task another queue, data or priority."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from ..database.transaction import Tries, recalled, unit
 from ..notify.ring import ring
 from ..records.trail import sign
 from .after_commit import once_committed
-from .steer import FIND, lane_after, live
+from .steer import FIND, known, lane_after, live
 
+RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" = %(task_id)s'
+PRIORITY = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" = %(task_id)s'
 ROW = """
 SELECT "queue", "key", "type", "user", "limits", "outcome", "data" FROM "perfectqueue_task"
 WHERE "id" = %(task_id)s
@@ -158,3 +160,29 @@ def record(row: Row, revision: Revision, using: str) -> None:
         sign(names, "moved", by=revision.by, using=using, more={"from": row.queue})
     if revision.rewrite:
         sign(names, "edited", by=revision.by, using=using)
+
+
+def reprioritize(task_id: int, priority: int, *, using: str) -> None:
+    """
+    Give a task that has yet to end another priority, and with it another place in its line.
+
+    One that is running goes on; the priority holds if it is tried again. In a transaction
+    of the caller's it is done after the commit. Raise NotFoundError when it is gone,
+    AlreadyFinishedError when it has ended.
+    """
+    act = partial(reprioritize_now, task_id, priority, using=using)
+    once_committed(act, task_id, using=using)
+
+
+@recalled
+def reprioritize_now(tries: Tries, task_id: int, priority: int, *, using: str) -> None:
+    with unit(using) as db:
+        try:
+            live(db, task_id)
+        except AlreadyFinishedError:
+            if tries.doubtful and known(db, task_id).priority == priority:
+                return
+            raise
+        db.execute(RANK, {"task_id": task_id, "rank": -priority})
+        db.execute(PRIORITY, {"task_id": task_id, "priority": priority})
+        tries.commits(task_id)

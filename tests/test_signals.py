@@ -248,7 +248,8 @@ class CostTests(TransactionTestCase):
         def tell(**kwargs):
             raise AssertionError("told")
 
-        self.steps(0)
+        for number in (4, 0):  # A connection that submits again prepares its statements.
+            self.steps(number)
         alone = self.steps(1)
         for signal in EVERY.values():
             signal.connect(tell, sender=Application)

@@ -167,7 +167,7 @@ def force_finish_now(tries: Tries, task_id: int, *, using: str, now: datetime | 
 
 def cancel_one(task_id: int, *, using: str, now: datetime | None = None) -> bool:
     """
-    Cancel a task that has yet to run, or ask the one who runs it to stop, whoever waits for it.
+    Cancel a task that has yet to run, or ask its holder to stop; tasks that wait for it stay.
 
     Return whether it is cancelled already; in a transaction of the caller's it is not, as
     that is done after the commit. Raise NotFoundError when it is gone, AlreadyFinishedError

@@ -56,8 +56,8 @@ def prepared(statement: str, kinds: tuple[tuple[str, str], ...]) -> tuple[str, s
     """
     Return what prepares a statement, and what executes it.
 
-    ``kinds`` are the types of the parameters that it may name. The name goes by the text, so
-    whoever has prepared it means the same.
+    ``kinds`` are the types of the parameters that it may name. The name is a hash of the text,
+    so equal names are equal statements.
     """
     names = list(dict.fromkeys(NAMED.findall(statement)))
     types: Mapping[str, str] = dict(kinds)

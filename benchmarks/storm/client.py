@@ -451,11 +451,13 @@ class Client:
     def tidy(self) -> None:
         from django_perfectqueue import store
 
-        verb = self.drawn.choice(("purge", "purge", "alarms", "alarms", "rouse", "sum"))
+        verb = self.drawn.choice(
+            ("purge", "purge", "alarms", "alarms", "wake_forgotten_lanes", "sum")
+        )
         acts: dict[str, Callable[[], Any]] = {
             "purge": self.purge,
             "alarms": lambda: store.answer_alarms(using="default"),
-            "rouse": lambda: store.rouse(using="default"),
+            "wake_forgotten_lanes": lambda: store.wake_forgotten_lanes(using="default"),
             "sum": lambda: store.roll_up(using="default", keep=None),
         }
         self.call(verb, lambda: acts[verb]() and None)

@@ -18,7 +18,11 @@ from django_perfectqueue.models import (
     Limit,
     QueueShare,
 )
-from django_perfectqueue.store.database.transaction import patiently, repeated, unit
+from django_perfectqueue.store.database.transaction import (
+    in_transaction,
+    patiently,
+    retry_transaction,
+)
 from django_perfectqueue.store.lanes.shares import places
 
 from .audit import acting
@@ -100,10 +104,10 @@ def change_limit(
     return changing(Limit, {"scope": scope, "name": name}, changed, by=by, using=using)
 
 
-@repeated
+@retry_transaction
 def lift_pause(scope: str, name: str, *, using: str, by: str = "") -> Limit | None:
     """Unpause a limit; remove it, and return None, where it then limits nothing."""
-    with unit(using), acting(by):
+    with in_transaction(using), acting(by):
         row = locked(Limit, {"scope": scope, "name": name}, using=using)
         if row is None:
             return None
@@ -119,12 +123,12 @@ def limits_nothing(row: Limit) -> bool:
     return row.max_running is None and row.rate is None and not row.paused
 
 
-@repeated
+@retry_transaction
 def set_paused(
     kind: type[P], owner: Mapping[str, object], paused: bool, *, using: str, by: str = ""
 ) -> bool:
     """Pause a share or a limit that there is, or let it go on; return whether it was otherwise."""
-    with unit(using), acting(by):
+    with in_transaction(using), acting(by):
         row = locked(kind, owner, using=using)
         if row is None or row.paused is paused:
             return False
@@ -133,17 +137,17 @@ def set_paused(
         return True
 
 
-@repeated
+@retry_transaction
 def remove(kind: type[R], owner: Mapping[str, object], *, using: str, by: str = "") -> bool:
     """Remove a share or a limit; return whether there was one."""
-    with unit(using), acting(by):
+    with in_transaction(using), acting(by):
         row = locked(kind, owner, using=using)
         if row is not None:
             row.delete(using=using)
         return row is not None
 
 
-@repeated
+@retry_transaction
 def changing(
     kind: type[R],
     owner: Mapping[str, object],
@@ -155,7 +159,7 @@ def changing(
     """Save what a row is to be, made from what it is now, which nobody else changes meanwhile."""
     for last_try in (False, True):
         try:
-            with unit(using, apart=True), acting(by):
+            with in_transaction(using, apart=True), acting(by):
                 row = changed(locked(kind, owner, using=using))
                 row.save(using=using)
                 return row

@@ -87,7 +87,7 @@ from .upkeep.give_back import give_back
 from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
 from .upkeep.purge import Surplus, Swept, discard, newest_id, purge, purgeable, surplus
 from .upkeep.recount import Drift, Position, recount
-from .upkeep.timers import answer_alarms, rouse
+from .upkeep.timers import answer_alarms, wake_forgotten_lanes
 from .values import (
     ClaimRequest,
     Completion,

@@ -148,7 +148,7 @@ class BrowserTests(StaticLiveServerTestCase):
             submit(f"measure-upload-{number}", user="aurora-travel", type="reports.summarise")
         failed("k" * 255, user="cobalt-couriers", type="reports.summarise")
         submit("elsewhere", queue="reports", now=None)
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         set_limit("mail", scope="queue", paused=True)
         set_share("aurora-travel", weight=2, paused=True)
         pages = {

@@ -24,7 +24,7 @@ SCRIPT = '<script>alert("x")</script>'
 
 class OverviewTests(AdminTestCase):
     def shown(self):
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         response = self.client.get(OVERVIEW)
         self.assertEqual(response.status_code, 200)
         return response.content.decode()

@@ -150,7 +150,7 @@ class ScopeTests(AdminTestCase):
         )
         fill(OURS)
         fill(THEIRS)
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
 
     def setUp(self):
         self.client = Client(raise_request_exception=True)

@@ -160,7 +160,7 @@ class LaneTests(AdminTestCase):
     def test_nobody_is_served_where_there_is_no_worker(self):
         register("default", now=None)
         submit(queue="reports", user="ann", now=None)
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
 
         response = self.client.get(LANES)
         self.assertContains(response, '<span class="pq-status pq-failed">no worker</span>')
@@ -169,7 +169,7 @@ class LaneTests(AdminTestCase):
     def test_nobody_is_served_who_has_no_task(self):
         register("default", now=None)
         submit(user="ann", now=None)
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         with self.captureOnCommitCallbacks(execute=True):
             set_share("bob", weight=2)
         self.assertFalse(Lane.objects.get(user="bob").awake)
@@ -182,11 +182,11 @@ class LaneTests(AdminTestCase):
     def test_many_lanes_take_no_more_statements(self):
         for number in range(3):
             submit(user=f"user-{number}", now=None)
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         few = len(self.statements(LANES))
         for number in range(20):
             submit(user=f"other-{number}", now=None)
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         self.assertEqual(len(self.statements(LANES)), few)
 
     def test_a_user_is_found(self):

@@ -53,7 +53,7 @@ class SharesReceivedTests(AdminTestCase):
         told = "No worker serves queue 'reports'; its oldest task has been due for"
         add(ann=1.0)
         submit_many(2, queue="reports", user="ann", now=None)
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         self.assertContains(self.client.get(USAGE, {"queue": "reports"}), told)
         self.assertNotContains(self.client.get(USAGE), "No worker serves")
         register("reports", now=None)

@@ -38,7 +38,7 @@ def old(seconds, **options):
     """Have a task that has been due for so long, by the server's clock."""
     now = Worker.objects.get().seen_at - timedelta(seconds=seconds)
     submit(now=now, **options)
-    store.rouse(using="default")
+    store.wake_forgotten_lanes(using="default")
 
 
 class HealthTestCase(TestCase):
@@ -242,7 +242,7 @@ class ViewTests(HealthTestCase):
         names = [f"q{number}" for number in range(20)]
         for queue in names:
             submit(queue=queue, limits=["slow"], now=None)
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         self.ask("queues", 503, queue="default")
         for query in (["default"] * 20, names):
             with CaptureQueriesContext(connection) as queries:

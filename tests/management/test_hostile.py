@@ -96,7 +96,7 @@ class AdminTests(AdminTestCase):
         task, held = running(NASTY, user=NASTY, type=NASTY, now=None)
         fail(held, now=None)
         submit("waiting", user=NASTY, type=NASTY, queue=NASTY, now=None)
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         store.note_waiting(using="default")
         for url in (
             LIST,

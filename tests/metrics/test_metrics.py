@@ -45,7 +45,7 @@ class MetricsTestCase(TestCase):
     def samples(self):
         """Return the value of each series, by its name and its labels in order."""
         text.kept.clear()
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         written, _type = text.of_database("default")
         return {
             (sample.name, *(sample.labels[name] for name in LABELS if name in sample.labels)): (

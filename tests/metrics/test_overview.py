@@ -17,13 +17,13 @@ from ..inspection.test_statistics import ran
 
 
 def queues():
-    store.rouse(using="default")
+    store.wake_forgotten_lanes(using="default")
     return {one.name: one for one in overview(using="default").queues}
 
 
 def take(queue, **options):
     submit(now=None, queue=queue)
-    store.rouse(using="default")
+    store.wake_forgotten_lanes(using="default")
     [lease] = acquire(now=None, queues=(queue,), **options)
     return lease
 

@@ -118,8 +118,8 @@ def put_lanes_to_sleep():
     return ()
 
 
-def rouse():
-    assert store.rouse(**USING) > 0
+def wake_forgotten_lanes():
+    assert store.wake_forgotten_lanes(**USING) > 0
 
 
 def add_usage():
@@ -298,8 +298,8 @@ EDITS = [
     Scenario("edit a share", lambda: store.apply_shares("user3", **USING), 10),
 ]
 ROUSE = [
-    Scenario("rouse", rouse, 400, put_lanes_to_sleep),
-    Scenario("rouse none", lambda: store.rouse(**USING), 400),
+    Scenario("wake_forgotten_lanes", wake_forgotten_lanes, 400, put_lanes_to_sleep),
+    Scenario("no forgotten lane", lambda: store.wake_forgotten_lanes(**USING), 400),
     Scenario("note who waits", note_waiting, 400),
 ]
 COMMANDS = [

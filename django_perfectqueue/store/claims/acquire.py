@@ -15,11 +15,17 @@ from django_perfectqueue.models import State
 
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import REPEATS, Tries, is_callers, recalled, unit
+from ..database.transaction import (
+    REPEATS,
+    Tries,
+    in_transaction,
+    is_callers,
+    retry_remembering_commits,
+)
 from ..lanes.accounts import Accounts
 from ..notify.ring import will_wake
 from ..tasks.finish import close, finish
-from ..upkeep.timers import fire_timers, rouse_all, rouse_in_turn
+from ..upkeep.timers import fire_timers, wake_all_forgotten_lanes, wake_forgotten_lanes_if_due
 from ..values import ClaimRequest, Completion, Lease
 from .lanes import Choice, Lanes
 from .limited import LimitedLanes
@@ -99,7 +105,7 @@ def finish_and_acquire(
         finished = ()
     if will_wake(using=request.using):
         # The commit may never come, as in a TestCase.
-        rouse_all(using=request.using)
+        wake_all_forgotten_lanes(using=request.using)
     using = request.using
     first = partial(claim, request, finished, using=using, worker=worker, after_timers=True)
     result = past_unreadable(first, request)
@@ -119,10 +125,10 @@ def may_find_more(request: ClaimRequest, result: ClaimResult, repeats: int) -> b
         return True
     if result.stopped or (result.contended and repeats < REPEATS):
         return True
-    return rouse_in_turn(using=request.using) > 0
+    return wake_forgotten_lanes_if_due(using=request.using) > 0
 
 
-@recalled
+@retry_remembering_commits
 def claim(
     tries: Tries,
     request: ClaimRequest,
@@ -142,7 +148,7 @@ def claim(
     """
     refused: list[Completion] = []
     durable = bool(finished) or is_callers(connections[using])
-    with unit(using) as db:
+    with in_transaction(using) as db:
         for lost in tries.doubtful:
             if left := still_held(db, lost.leases):
                 return ClaimResult(left, *lost[1:])

@@ -7,7 +7,7 @@ from datetime import datetime
 from django.db import connections
 
 from ..database.dialects import dialect_of
-from ..database.transaction import reading, unit
+from ..database.transaction import in_transaction, reading
 from ..lanes.accounts import Accounts
 from ..leases.leased import Taker, leased
 from ..tasks.close import Loss, expire
@@ -59,7 +59,7 @@ def take_alone(
 
 
 def end_late(late: list[Lease], *, using: str, now: datetime | None) -> None:
-    with unit(using) as db:
+    with in_transaction(using) as db:
         accounts = Accounts(now)
         for lease in late:
             expire(db, accounts, lease, now=now)

@@ -15,7 +15,7 @@ from django_perfectqueue.models import Outcome, State
 
 from ..database.diagnosis import Ailment
 from ..database.dialects import Dialect, dialect_of
-from ..database.transaction import is_callers, reading, repeated, unit
+from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
 from ..leases.leased import TASK
 from ..notify.signals import announce_ids
 from ..tasks.close import Held, bury
@@ -101,7 +101,7 @@ def set_aside(wants: Mapping[int, int], *, using: str, now: datetime | None) -> 
     return count
 
 
-@repeated
+@retry_transaction
 def next_of(wants: Mapping[int, int], *, using: str) -> list[int]:
     found: list[int] = []
     with reading(using) as db:
@@ -113,7 +113,7 @@ def next_of(wants: Mapping[int, int], *, using: str) -> list[int]:
     return found
 
 
-@repeated
+@retry_transaction
 def problem(task_id: int, *, using: str) -> str:
     """Return why a task can't be read, or an empty text."""
     try:
@@ -133,10 +133,10 @@ def problem(task_id: int, *, using: str) -> str:
     return ""
 
 
-@repeated
+@retry_transaction
 def give_up(task_id: int, why: str, *, using: str, now: datetime | None) -> bool:
     """Fail a task that is still in line; return whether it was."""
-    with unit(using) as db:
+    with in_transaction(using) as db:
         statement = TICKET + db.dialect.lock_clause()
         values = {"task_id": task_id, "waiting": State.WAITING.value}
         row = db.execute(statement, values).fetchone()

@@ -34,7 +34,7 @@ LACKING = Ailment.UNMIGRATED
 
 
 @contextmanager
-def unit(using: str, *, apart: bool = False) -> Iterator[Session]:
+def in_transaction(using: str, *, apart: bool = False) -> Iterator[Session]:
     """
     Open one transaction, or join the caller's; yield a session.
 
@@ -61,7 +61,7 @@ def timely(using: str) -> AbstractContextManager[Session]:
     Where the clock is that of the host, it is read before the statement waits for whoever
     else is writing: so the lock has to come first.
     """
-    return unit(using) if dialect_of(using).hosts_clock else reading(using)
+    return in_transaction(using) if dialect_of(using).hosts_clock else reading(using)
 
 
 @contextmanager
@@ -128,7 +128,7 @@ class Sharing:
         shared.reset(self.token)
 
 
-def repeated(verb: Callable[P, R]) -> Callable[P, R]:
+def retry_transaction(verb: Callable[P, R]) -> Callable[P, R]:
     """Repeat what does no harm if it is done twice, as patiently() does."""
 
     @functools.wraps(verb)
@@ -138,7 +138,7 @@ def repeated(verb: Callable[P, R]) -> Callable[P, R]:
     return patient
 
 
-def recalled(verb: Callable[Concatenate[Tries, P], R]) -> Callable[P, R]:
+def retry_remembering_commits(verb: Callable[Concatenate[Tries, P], R]) -> Callable[P, R]:
     """Repeat a verb that must know what its earlier tries may have done."""
 
     @functools.wraps(verb)

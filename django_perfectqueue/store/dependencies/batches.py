@@ -25,7 +25,15 @@ from django_perfectqueue.exceptions import AlreadyExistsError, BatchEndedError, 
 
 from ..database.dialects.base import Row, numbers
 from ..database.session import Session
-from ..database.transaction import Tries, is_callers, reading, recalled, repeated, together, unit
+from ..database.transaction import (
+    Tries,
+    in_transaction,
+    is_callers,
+    reading,
+    retry_remembering_commits,
+    retry_transaction,
+    together,
+)
 from ..records.dependency_events import Counts, count_followers, note_counts
 from ..values import Submission
 from .fold import PAUSES, Edge
@@ -134,7 +142,7 @@ class State(NamedTuple):
         return Counts(dead=1) if self.dead else Counts(finished=1)
 
 
-@repeated
+@retry_transaction
 def create_batch(
     queue: str, name: str, user: str, parent: int | None, *, using: str, now: datetime | None = None
 ) -> int:
@@ -145,7 +153,7 @@ def create_batch(
     that it is to be in has ended.
     """
     values = {"queue": queue, "name": name, "user": user, "parent": parent}
-    with unit(using) as db:
+    with in_transaction(using) as db:
         if parent is not None:
             refuse_ended(db, parent)
         if db.execute(FIND, values).fetchone():
@@ -172,7 +180,7 @@ def refuse_ended(db: Session, batch: int) -> None:
         )
 
 
-@recalled
+@retry_remembering_commits
 def submit_joining(
     tries: Tries,
     submit: Callable[..., dict[tuple[str, str], int]],
@@ -203,14 +211,14 @@ def submit_joining(
     return fresh
 
 
-@repeated
+@retry_transaction
 def is_member(task_id: int, *, using: str) -> bool:
     with reading(using) as db:
         statement = 'SELECT 1 FROM "perfectqueue_batchmember" WHERE "task_id" = %(task_id)s'
         return db.execute(statement, {"task_id": task_id}).fetchone() is not None
 
 
-@repeated
+@retry_transaction
 def batch_state(batch: int, *, using: str) -> State:
     """Return the exact state of a batch; raise NotFoundError where it is gone."""
     with reading(using) as db:
@@ -222,30 +230,30 @@ def batch_state(batch: int, *, using: str) -> State:
         return State(int(total), int(finished), int(dead), moment, bool(stopped))
 
 
-@repeated
+@retry_transaction
 def forget_batches(keep: float, *, using: str, now: datetime | None = None) -> int:
     """
     Delete batches that ended so many seconds ago and of which no task is left;
     return their number.
     """
-    with unit(using) as db:
+    with in_transaction(using) as db:
         rows = db.execute(OVER, now=now, after={"before": -keep}).fetchall()
         if rows:
             db.execute(FORGET.replace("{ids}", numbers(id_ for (id_,) in rows)))
     return len(rows)
 
 
-@repeated
+@retry_transaction
 def stop_batch(batch: int, *, using: str) -> None:
     """Take no more tasks into a batch."""
-    with unit(using) as db:
+    with in_transaction(using) as db:
         db.execute(STOP, {"batch": batch})
 
 
-@repeated
+@retry_transaction
 def look_at_batch(batch: int, *, using: str) -> None:
     """Have the callbacks of a batch looked at, after the caller's commit."""
-    with unit(using) as db:
+    with in_transaction(using) as db:
         note_counts(db, {batch: Counts()})
 
 
@@ -285,7 +293,7 @@ def look_at_batches(batches: Set[int] | None, *, using: str, now: datetime | Non
 count_followers.append(look_at_batches)
 
 
-@repeated
+@retry_transaction
 def worth_it(batches: Collection[int], *, using: str) -> list[tuple[int, bool]]:
     """
     Return which batches to fold, and which have deltas to be merged.
@@ -298,10 +306,10 @@ def worth_it(batches: Collection[int], *, using: str) -> list[tuple[int, bool]]:
     return [(id_, is_over) for id_, is_over, count in found if is_over or count >= MANY]
 
 
-@repeated
+@retry_transaction
 def merge(batch: int, *, using: str) -> None:
     """Put one delta in the place of many; adders may lock the batch's row for long."""
-    with unit(using) as db:
+    with in_transaction(using) as db:
         # Shared with adders and other merges, and not with a fold: that must see all deltas.
         db.execute(THERE + db.dialect.share_clause(), {"batch": batch})
         deltas = take_deltas(db, batch)
@@ -336,14 +344,14 @@ def sweep(*, using: str, now: datetime | None) -> int:
     return total
 
 
-@repeated
+@retry_transaction
 def changed(after: int, *, using: str) -> list[int]:
     with reading(using) as db:
         rows = db.execute(CHANGED, {"after": after}).fetchall()
         return [batch for (batch,) in rows]
 
 
-@repeated
+@retry_transaction
 def fold_some(batch: int, *, using: str, now: datetime | None) -> int | None:
     """
     Add the deltas of a batch to its counts, and release its callbacks where it has ended.
@@ -353,7 +361,7 @@ def fold_some(batch: int, *, using: str, now: datetime | None) -> int | None:
     """
     own = not is_callers(connections[using])
     values: dict[str, Any] = {"batch": batch, "parent": -batch}
-    with unit(using) as db:
+    with in_transaction(using) as db:
         if own:
             db.dialect.see_commits(db.cursor)
         more = db.dialect.asynchronous_commit if own else ""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
 
 from ..database.dialects.base import numbers
-from ..database.transaction import reading, repeated
+from ..database.transaction import reading, retry_transaction
 from ..tasks.steer import cancel_one, known
 from .submit import ROWS, descendants
 
@@ -52,7 +52,7 @@ def cancel_request(
     return cancel_one(task_id, using=using, now=now)
 
 
-@repeated
+@retry_transaction
 def cone(ids: Collection[int], *, using: str, sample: int = 10) -> Cone:
     """Return which tasks would be cancelled together with these."""
     found = descendants(ids, using=using)

@@ -23,7 +23,7 @@ from django_perfectqueue.models import Dependency, DependencyEvent, IfFailed, Ou
 
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import is_callers, repeated, unit
+from ..database.transaction import in_transaction, is_callers, retry_transaction
 from ..lanes.accounts import Accounts
 from ..notify.ring import ring
 from ..notify.signals import announce_ids
@@ -136,10 +136,10 @@ def fold(*, using: str, now: datetime | None = None) -> int:
 event_followers.append(fold)
 
 
-@repeated
+@retry_transaction
 def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
     own = not is_callers(connections[using])
-    with unit(using) as db:
+    with in_transaction(using) as db:
         if own:
             db.dialect.see_commits(db.cursor)
         # What is lost in a crash of the server, the sweep does again.

@@ -12,7 +12,14 @@ from django_perfectqueue.models import Dependency, Outcome, State
 
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import Tries, reading, recalled, repeated, together, unit
+from ..database.transaction import (
+    Tries,
+    in_transaction,
+    reading,
+    retry_remembering_commits,
+    retry_transaction,
+    together,
+)
 from ..notify.completion import find_all
 from ..records.dependency_events import note_added
 from ..records.tags import tag_fresh
@@ -46,7 +53,7 @@ WHERE "parent_id" IN ({ids}) AND "state" < 3
 """
 
 
-@recalled
+@retry_remembering_commits
 def submit_linked(
     tries: Tries,
     submit: Submit,
@@ -105,7 +112,7 @@ def first_there(tried: Iterable[dict[Any, int]], *, using: str) -> dict[tuple[st
     return {}
 
 
-@repeated
+@retry_transaction
 def there(ids: Collection[int], *, using: str) -> set[int]:
     """Return which of these tasks there are."""
     with reading(using) as db:
@@ -173,7 +180,7 @@ def find_by_key(keys: Mapping[str, Sequence[str]], *, using: str) -> dict[tuple[
     return found
 
 
-@repeated
+@retry_transaction
 def keep(ids: Collection[int], *, using: str) -> dict[int, str]:
     """Keep tasks from being deleted until the commit; return their outcomes."""
     rest, found = iter(sorted(ids)), {}
@@ -222,7 +229,7 @@ def link(submissions: Sequence[Submission], fresh: Ids, found: Found, *, using: 
     parents = Found({**found.ids, **fresh}, found.finished)
     children = {fresh[task.queue, task.key]: task for task in linked}
     if children:
-        with unit(using) as db:
+        with in_transaction(using) as db:
             db.execute(BLOCK.replace("{ids}", numbers(children)))
             for_each = (
                 parents.edges(id_, one.after, one.if_failed) for id_, one in children.items()
@@ -240,7 +247,7 @@ def insert(db: Session, edges: Iterable[Edge]) -> None:
         db.execute(LINK.replace("{rows}", rows))
 
 
-@repeated
+@retry_transaction
 def wait_for(task_id: int, parents: Sequence[Parent], if_failed: int, *, using: str) -> None:
     """
     Have a blocked task wait for more tasks.
@@ -248,7 +255,7 @@ def wait_for(task_id: int, parents: Sequence[Parent], if_failed: int, *, using: 
     Raise NotSupportedError where it is not blocked, NotFoundError where there is no such
     parent, InvalidTaskError where one waits for it.
     """
-    with unit(using) as db:
+    with in_transaction(using) as db:
         edges = list(find_parents(parents, using=using).edges(task_id, parents, if_failed))
         refuse_unblocked(db, task_id)
         # Of two programs that close a circle at the same moment neither sees it.
@@ -258,7 +265,7 @@ def wait_for(task_id: int, parents: Sequence[Parent], if_failed: int, *, using: 
         note_added(db, [task_id])
 
 
-@repeated
+@retry_transaction
 def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using: str) -> None:
     """
     Have a blocked task no longer wait for these tasks, or with None for any.
@@ -269,7 +276,7 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
     if parents is not None:
         edges = find_parents(parents, using=using).edges(task_id, parents, 0)
         which = f' AND "parent_id" IN ({numbers(edge[1] for edge in edges)})'
-    with unit(using) as db:
+    with in_transaction(using) as db:
         refuse_unblocked(db, task_id)
         db.execute(UNLINK + which, {"task_id": task_id})
         note_added(db, [task_id])
@@ -284,7 +291,7 @@ def refuse_unblocked(db: Session, task_id: int) -> None:
         )
 
 
-@repeated
+@retry_transaction
 def descendants(ids: Collection[int], *, using: str) -> list[int]:
     """Return the tasks that wait for one of these, and for these again, the last first."""
     with reading(using) as db:

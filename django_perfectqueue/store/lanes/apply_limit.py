@@ -7,7 +7,7 @@ from django_perfectqueue.models import Policy
 from ..arithmetic.policies import rule_of
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id, open_again
 from ..limits.limit_cache import forget_limits
 from ..notify.ring import ring
@@ -48,7 +48,7 @@ def apply_limit(key: str, *, using: str) -> None:
     ring(using=using)
 
 
-@repeated
+@retry_transaction
 def queues_held(key: str, *, using: str) -> list[str]:
     """Return the queues in which a limit holds back lanes, or has done so."""
     with reading(using) as db:
@@ -56,7 +56,7 @@ def queues_held(key: str, *, using: str) -> list[str]:
     return [queue for (queue,) in rows]
 
 
-@repeated
+@retry_transaction
 def lift(queue: str, key: str, *, using: str) -> int:
     """
     Lift some accounts that a limit holds back to those of users whom nothing held back; return
@@ -64,7 +64,7 @@ def lift(queue: str, key: str, *, using: str) -> int:
     """
     if rule_of(queue).code != Policy.FAIR:
         return 0
-    with unit(using) as db:
+    with in_transaction(using) as db:
         first = first_open(db, queue)
         if first is None:
             return 0

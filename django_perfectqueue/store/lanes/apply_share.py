@@ -12,7 +12,7 @@ from ..arithmetic.fair_order import lane_id, unmeasured
 from ..arithmetic.policies import rule_of
 from ..database.dialects.base import Waking
 from ..database.session import Session
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import in_transaction, reading, retry_transaction
 from ..notify.ring import ring
 from .share_sync import correct, outdated, write
 from .shares import Share, shares_of
@@ -49,7 +49,7 @@ def apply_shares(user: str, *, using: str) -> None:
         ring(queue, using=using)
 
 
-@repeated
+@retry_transaction
 def apply_to_accounts(user: str, *, using: str) -> set[str]:
     """
     Write a user's shares to the lanes that hold its accounts; return their queues.
@@ -58,7 +58,7 @@ def apply_to_accounts(user: str, *, using: str) -> set[str]:
     for only by making it, too. A lane that was paused or held back by its cap takes its
     place as one that wakes: it has saved no credit.
     """
-    with unit(using) as db:
+    with in_transaction(using) as db:
         owners = {(queue, user) for queue in queues_of(db, user)}
         lanes = [
             new_lane(db, queue, user, share)
@@ -114,28 +114,28 @@ def apply_default(*, using: str) -> None:
         last = lanes[-1]
 
 
-@repeated
+@retry_transaction
 def lanes_with_work(*, using: str) -> list[int]:
     with reading(using) as db:
         statement = WITH_WORK.replace("{waiting_lanes}", db.dialect.waiting_lanes())
         return [lane for (lane,) in db.execute(statement).fetchall()]
 
 
-@repeated
+@retry_transaction
 def some_lanes(last: int, *, using: str) -> list[int]:
     with reading(using) as db:
         values = {"last": last, "limit": BATCH}
         return [lane for (lane,) in db.execute(LANES, values).fetchall()]
 
 
-@repeated
+@retry_transaction
 def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
     """Write to these lanes the share that holds for them; return the queues of those changed."""
     with reading(using) as db:
         changed = outdated(db, lanes)
     if not changed:
         return set()
-    with unit(using) as db:
+    with in_transaction(using) as db:
         start = partial(floor, db)
         return correct(db, changed, lambda queue: start(queue).virtual_time)
 

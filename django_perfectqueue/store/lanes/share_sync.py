@@ -11,7 +11,7 @@ from django.db.backends.utils import CursorWrapper as Cursor
 
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import in_transaction, reading, retry_transaction
 from .shares import Share, shares_of
 
 LANE = """
@@ -83,10 +83,10 @@ def look_again(cursor: Cursor, lanes: Sequence[int]) -> None:
     transaction.on_commit(partial(correct_shares, lanes, using=using), using=using, robust=True)
 
 
-@repeated
+@retry_transaction
 def correct_shares(lanes: Sequence[int], *, using: str) -> None:
     with reading(using) as db:
         stale = outdated(db, lanes)
     if stale:
-        with unit(using) as db:
+        with in_transaction(using) as db:
             correct(db, stale)

@@ -16,7 +16,7 @@ from ..arithmetic.limit_keys import Keys, split, standing
 from ..arithmetic.policies import rule_of
 from ..database.dialects.base import Waking, numbers
 from ..database.session import Session
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id
 from .share_sync import look_again
 from .shares import Share, shares_of
@@ -102,7 +102,7 @@ class Floor(NamedTuple):
     usual: float
 
 
-@repeated
+@retry_transaction
 def wake_sleeping(lanes: Mapping[int, int], *, using: str) -> None:
     """Wake those of these lanes, each given with a task in it, that sleep though it waits."""
     every = list(lanes.values())
@@ -112,7 +112,9 @@ def wake_sleeping(lanes: Mapping[int, int], *, using: str) -> None:
             owners = owners_of(db, ids, WAITS_ASLEEP)
         if owners:
             # Where there are no limits, one statement writes it, and commits itself.
-            opened = unit if any(owner.gate or owner.copied for owner in owners) else reading
+            opened = (
+                in_transaction if any(owner.gate or owner.copied for owner in owners) else reading
+            )
             with opened(using) as db:
                 wake(db, owners, None)
 

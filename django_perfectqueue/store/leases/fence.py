@@ -11,7 +11,7 @@ from django_perfectqueue.models import LastEnding, Outcome, State
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import in_transaction, reading, retry_transaction
 from ..values import Lease, as_text
 
 STILL_HELD = "running"
@@ -58,7 +58,7 @@ def hold(db: Session, lease: Lease) -> bool:
     return bool(row[0])
 
 
-@repeated
+@retry_transaction
 def refusal(lease: Lease, *, using: str) -> PreemptedError:
     """Return the error for a lease that does not hold; it says in which state the task is."""
     with reading(using) as db:
@@ -102,7 +102,7 @@ def hold_all(db: Session, leases: Sequence[Lease]) -> dict[Lease, bool]:
     return {lease: found[lease.fence] for lease in leases if lease.fence in found}
 
 
-@repeated
+@retry_transaction
 def outcome_of(lease: Lease, *, using: str, worker: str) -> str:
     """
     Return how its holder, this ``worker``, has ended an attempt: as a word such as "retried".
@@ -111,7 +111,7 @@ def outcome_of(lease: Lease, *, using: str, worker: str) -> str:
     another attempt has gone on since. For one whose commit may have come through without an
     answer: such a commit has the lock of the ticket, and is waited for.
     """
-    with unit(using) as db:
+    with in_transaction(using) as db:
         return ending_of(db, lease, worker)
 
 

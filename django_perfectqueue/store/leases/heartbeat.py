@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from ..database.dialects.base import numbers
-from ..database.transaction import reading, repeated, timely
+from ..database.transaction import reading, retry_transaction, timely
 from ..values import Lease, Pulse
 
 RENEW = """
@@ -20,7 +20,7 @@ WHERE "task_id" IN ({ids}) AND "state" = 2
 """
 
 
-@repeated
+@retry_transaction
 def heartbeat(
     leases: Sequence[Lease],
     *,

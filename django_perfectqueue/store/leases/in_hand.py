@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..arithmetic.fair_order import Pick
 from ..database.dialects.base import numbers
-from ..database.transaction import reading, repeated, timely
+from ..database.transaction import reading, retry_transaction, timely
 from ..lanes.accounts import expected_cost
 from ..values import Lease
 from .leased import TASK, TICKET, leased, named
@@ -42,7 +42,7 @@ class InHand(NamedTuple):
     cancel_requested: bool
 
 
-@repeated
+@retry_transaction
 def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]:
     """
     Return which of these tasks a holder has.
@@ -63,7 +63,7 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]
     return found
 
 
-@repeated
+@retry_transaction
 def renew(holder: int, *, using: str, alive_time: float, now: datetime | None = None) -> int:
     """
     Renew all that a holder has, for so many seconds from now, in its stead; return how many.
@@ -76,7 +76,7 @@ def renew(holder: int, *, using: str, alive_time: float, now: datetime | None = 
         return int(db.execute(RENEW, {"holder": holder}, now=now, after=after).rowcount)
 
 
-@repeated
+@retry_transaction
 def wanted(holder: int, task_ids: Iterable[int], *, using: str) -> set[int]:
     """Return which of these tasks a holder still has, and is to go on with."""
     statement = WANTED.replace("{ids}", numbers(task_ids))

@@ -19,7 +19,7 @@ from ..arithmetic.fair_order import LANES_PROBED, hashed
 from ..arithmetic.rate_limit import Allowance
 from ..database.dialects.base import Row, numbers
 from ..database.session import Session
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import in_transaction, reading, retry_transaction
 from .meters import Meters, allowances, lock_known
 
 RECHECK = 1.0
@@ -239,7 +239,7 @@ def open_all_shut(*, using: str, now: datetime | None = None) -> int:
         after = last
 
 
-@repeated
+@retry_transaction
 def open_shut(after: int, *, using: str, now: datetime | None) -> tuple[int | None, int]:
     """Do it for the next BATCH holds; return where to go on, or None, and how many that is."""
     with reading(using) as db:
@@ -251,10 +251,10 @@ def open_shut(after: int, *, using: str, now: datetime | None) -> tuple[int | No
     return last, open_again(keys, using=using, now=now) if keys else 0
 
 
-@repeated
+@retry_transaction
 def open_again(keys: Collection[str], *, using: str, now: datetime | None = None) -> int:
     """Mark what these limits hold back for the next acquire to look at; return how many holds."""
-    with unit(using) as db:
+    with in_transaction(using) as db:
         lock_known(db, keys)
         return open_holds(db, keys, now)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ..arithmetic.limit_keys import key_of, may_hold
-from ..database.transaction import reading, repeated
+from ..database.transaction import reading, retry_transaction
 from .meters import limits
 
 FRESH = 1.0
@@ -63,7 +63,7 @@ def known_limits(keys: Collection[str], *, using: str) -> set[str]:
     return {key for key in keys if known.asked.get(key)}
 
 
-@repeated
+@retry_transaction
 def first_limits(*, using: str) -> Heard:
     with reading(using) as db:
         rows = db.execute(FIRST, {"limit": MOST + 1}).fetchall()
@@ -71,7 +71,7 @@ def first_limits(*, using: str) -> Heard:
     return Heard(time.monotonic(), keys, all=len(rows) <= MOST)
 
 
-@repeated
+@retry_transaction
 def existing(keys: Collection[str], *, using: str) -> set[str]:
     with reading(using) as db:
         return set(limits(db, keys))

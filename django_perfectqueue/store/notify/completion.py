@@ -12,7 +12,7 @@ from django_perfectqueue.conf import options
 
 from ..database.dialects import dialect_of
 from ..database.dialects.base import numbers
-from ..database.transaction import is_callers, reading, repeated
+from ..database.transaction import is_callers, reading, retry_transaction
 from .postgres import EndNotices
 
 KEYS = 100
@@ -47,7 +47,7 @@ class Ended(NamedTuple):
     message: str | None
 
 
-@repeated
+@retry_transaction
 def find_all(queue: str, keys: Iterable[str], *, using: str) -> dict[str, int]:
     """
     Return the ids of those tasks of a queue that there are, by key.
@@ -64,13 +64,13 @@ def find_all(queue: str, keys: Iterable[str], *, using: str) -> dict[str, int]:
     return found
 
 
-@repeated
+@retry_transaction
 def live(ids: Sequence[int], *, using: str) -> Mapping[int, bool]:
     """Return which tasks have yet to end, each with whether its end will be notified."""
     return {task_id: bool(watched) for task_id, watched in rows(LIVE, ids, using=using)}
 
 
-@repeated
+@retry_transaction
 def ends(ids: Sequence[int], *, using: str) -> dict[int, Ended]:
     """Return how tasks have ended; those that are no longer there are left out."""
     return {task_id: Ended(*row) for task_id, *row in rows(ENDS, ids, using=using)}
@@ -84,7 +84,7 @@ def rows(statement: str, ids: Sequence[int], *, using: str) -> Iterator[tuple[An
             yield from db.execute(some).fetchall()
 
 
-@repeated
+@retry_transaction
 def watch(ids: Sequence[int], *, using: str) -> None:
     """
     Ask for a notification when these tasks end.

@@ -13,7 +13,7 @@ from django.db import connections
 from django_perfectqueue.models import DependencyEvent, Outcome
 
 from ..database.session import Session
-from ..database.transaction import calls_of_others, reading, repeated
+from ..database.transaction import calls_of_others, reading, retry_transaction
 
 NOTE = 'INSERT INTO "perfectqueue_dependencyevent" ("task_id", "kind") VALUES {rows}'
 DELTA = """
@@ -139,7 +139,7 @@ def follow(*, using: str, now: datetime | None = None) -> int:
         return act_on_events(using=using, now=now) + counts
 
 
-@repeated
+@retry_transaction
 def are_some(*, using: str) -> bool:
     with reading(using) as db:
         return any(db.execute(ANY).fetchone())

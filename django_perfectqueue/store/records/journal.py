@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db import connections
 
 from ..database.session import Session
-from ..database.transaction import is_callers, reading, repeated
+from ..database.transaction import is_callers, reading, retry_transaction
 from ..values import Note, as_text
 
 ROWS, CHARACTERS = 100, 500_000
@@ -32,7 +32,7 @@ WHERE EXISTS (
 FORGET = 'DELETE FROM "perfectqueue_journal" WHERE {over}'
 
 
-@repeated
+@retry_transaction
 def write_journal(notes: Sequence[Note], *, using: str, now: datetime | None = None) -> None:
     """
     Write what attempts have reported, in place of their earlier reports.

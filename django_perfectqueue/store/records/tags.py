@@ -9,7 +9,7 @@ from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError
 from django_perfectqueue.payload.inputs import MOST_TAGS
 
 from ..database.session import Session
-from ..database.transaction import repeated, unit
+from ..database.transaction import in_transaction, retry_transaction
 from ..values import Submission
 
 ROWS = 300
@@ -30,18 +30,18 @@ def tag_fresh(
         for tag in task.tags
     ]
     if pairs:
-        with unit(using) as db:
+        with in_transaction(using) as db:
             insert(db, pairs)
 
 
-@repeated
+@retry_transaction
 def tag_task(task_id: int, tags: Collection[str], *, using: str) -> None:
     """
     Give a task more tags; those that it has stay as they are.
 
     Raise NotFoundError where it is gone, InvalidTaskError where it would have too many.
     """
-    with unit(using) as db:
+    with in_transaction(using) as db:
         known = locked(db, task_id)
         new = [tag for tag in tags if tag not in known]
         if len(known) + len(new) > MOST_TAGS:
@@ -49,10 +49,10 @@ def tag_task(task_id: int, tags: Collection[str], *, using: str) -> None:
         insert(db, [(task_id, tag) for tag in new])
 
 
-@repeated
+@retry_transaction
 def untag_task(task_id: int, tags: Collection[str], *, using: str) -> None:
     """Take tags off a task; raise NotFoundError where it is gone."""
-    with unit(using) as db:
+    with in_transaction(using) as db:
         known = locked(db, task_id)
         db.dialect.delete(
             db.cursor, "perfectqueue_tag", [known[tag] for tag in tags if tag in known]

@@ -16,7 +16,7 @@ from django_perfectqueue.models import ALL_TYPES, WAIT_BUCKETS, Bucket
 
 from ..arithmetic.entitlement import bucket_of
 from ..database.session import Session
-from ..database.transaction import is_callers, reading, repeated, unit
+from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
 
 MOST_ROWS = 1_000
 MOST_TYPES = 200
@@ -195,7 +195,7 @@ def folded(tallies: Tallies, most: int) -> dict[UsageKey, Tally]:
     return kept | {usage_key: tallies[usage_key] for usage_key in (*types, *everything)}
 
 
-@repeated
+@retry_transaction
 def add_usage(tallies: Tallies, *, using: str, at: datetime) -> None:
     """
     Add to what is known of the slice in which ``at`` is, by the server's clock.
@@ -210,7 +210,7 @@ def add_usage(tallies: Tallies, *, using: str, at: datetime) -> None:
 
 def write_slice(tallies: Tallies, *, using: str, at: datetime) -> None:
     lasting = is_callers(connections[using])
-    with unit(using) as db:
+    with in_transaction(using) as db:
         if db.dialect.asynchronous_commit and not lasting:
             db.execute("SELECT 1" + db.dialect.asynchronous_commit)
         write(db, Bucket.SLICE, start_of(Bucket.SLICE, at), tallies, SUM)
@@ -218,7 +218,7 @@ def write_slice(tallies: Tallies, *, using: str, at: datetime) -> None:
         write(db, Bucket.TOTAL, EPOCH, types, SUM)
 
 
-@repeated
+@retry_transaction
 def note_waiting(*, using: str, now: datetime | None = None, limit: int = MOST_ROWS) -> int:
     """
     Note in the present slice who has tasks waiting, and what for; return how many lanes that is.

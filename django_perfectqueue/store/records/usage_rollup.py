@@ -8,7 +8,7 @@ from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Bucket, Usage
 
 from ..database.dialects.base import numbers
-from ..database.transaction import repeated, unit
+from ..database.transaction import in_transaction, retry_transaction
 from .usage import (
     EPOCH,
     LATEST,
@@ -74,10 +74,10 @@ def sum_up(queue: str, span: Bucket, part: Bucket, *, using: str, now: datetime)
     return not all(sum_up_next(queue, span, part, using=using, now=now) for _turn in turns)
 
 
-@repeated
+@retry_transaction
 def sum_up_next(queue: str, span: Bucket, part: Bucket, *, using: str, now: datetime) -> bool:
     """Sum up the oldest span that has not been; return whether there was one that is over."""
-    with unit(using) as db:
+    with in_transaction(using) as db:
         since = summed_until(db, queue, span) or now - LONG_AGO
         first = first_since(db, queue, part, since)
         if first is None:
@@ -109,10 +109,10 @@ def delete_surplus(queue: str, *, using: str) -> None:
     delete_batch(SURPLUS, queue, Bucket.TOTAL, EPOCH, using=using)
 
 
-@repeated
+@retry_transaction
 def delete_batch(old: str, queue: str, span: Bucket, before: datetime, *, using: str) -> int:
     """Delete a bounded number of rows; return how many. Those that someone holds are left."""
-    with unit(using) as db:
+    with in_transaction(using) as db:
         values = {"queue": queue, "span": int(span), "limit": BATCH, "most": MOST_TYPES}
         values["before"] = db.dialect.parameter(before)
         statement = old + db.dialect.skip_clause()

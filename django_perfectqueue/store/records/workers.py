@@ -10,7 +10,7 @@ from django_perfectqueue.models import UNSEEN
 
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import reading, repeated, timely
+from ..database.transaction import reading, retry_transaction, timely
 from ..values import new_holder
 
 KEPT = 3600.0
@@ -62,7 +62,7 @@ class Registration:
     born: float = field(default_factory=time.monotonic)
 
 
-@repeated
+@retry_transaction
 def register(
     worker: Registration,
     *,
@@ -94,7 +94,7 @@ def register(
         forget(db, now)
 
 
-@repeated
+@retry_transaction
 def sign_off(worker: Registration, *, using: str) -> None:
     """Delete a worker's entry."""
     with reading(using) as db:

@@ -25,7 +25,7 @@ from django_perfectqueue.payload.inputs import encoded
 from ..arithmetic.fair_order import lane_of
 from ..arithmetic.ticks import SECOND
 from ..database.dialects import dialect_of
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import in_transaction, reading, retry_transaction
 from ..limits.limit_cache import limits_of
 from ..notify.ring import notify
 from ..tasks.steer import cancel_one
@@ -89,10 +89,10 @@ def fire_schedules(*, using: str, now: datetime | None = None) -> bool:
     return True
 
 
-@repeated
+@retry_transaction
 def fire_some(*, using: str, now: datetime | None) -> bool:
     """Fire one batch; return whether more is due."""
-    with unit(using):
+    with in_transaction(using):
         # What others hold, they fire.
         found = Schedule.objects.using(using).select_for_update(skip_locked=can_skip(using))
         found = found.filter(due_at__lte=now or ServerNow()).order_by("due_at")

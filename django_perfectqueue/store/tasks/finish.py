@@ -12,14 +12,14 @@ from ..arithmetic.fair_order import is_gated
 from ..database.dialects import dialect_of
 from ..database.dialects.base import Report
 from ..database.session import Session
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import in_transaction, reading, retry_transaction
 from ..lanes.accounts import Accounts
 from ..leases.fence import ending_of
 from ..records.dependency_events import note_ended
 from ..values import Completion
 
 
-@repeated
+@retry_transaction
 def finish(
     completions: Sequence[Completion],
     *,
@@ -38,7 +38,7 @@ def finish(
     alone = alone and not is_gated(completions[0].lease.lane)
     if alone and finish_one(completions[0], using=using, worker=worker, now=now):
         return []
-    with unit(using) as db:
+    with in_transaction(using) as db:
         accounts = Accounts(now)
         refused = close(db, accounts, completions, worker=worker, now=now)
         accounts.write(db)

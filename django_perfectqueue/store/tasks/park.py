@@ -15,7 +15,7 @@ from django_perfectqueue.models import PARKED_FROM
 
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import in_transaction, reading, retry_transaction
 from ..notify.ring import ring
 from ..values import Lease
 
@@ -73,19 +73,19 @@ def park(released: Sequence[Lease], knows: Knows, *, using: str) -> int:
     return count
 
 
-@repeated
+@retry_transaction
 def park_released(leases: Sequence[Lease], *, using: str) -> int:
     types = {lease.task_id: lease.type for lease in leases}
-    with unit(using) as db:
+    with in_transaction(using) as db:
         statement = RELEASED.replace("{ids}", numbers(sorted(types))) + db.dialect.skip_clause()
         found = [row[0] for row in db.execute(statement).fetchall()]
         write(db, {task_id: types[task_id] for task_id in found})
     return len(found)
 
 
-@repeated
+@retry_transaction
 def park_line(lane: int, knows: Knows, *, using: str) -> int:
-    with unit(using) as db:
+    with in_transaction(using) as db:
         values = {"lane": lane, "limit": BATCH}
         rows = db.execute(LINE + db.dialect.skip_clause(), values).fetchall()
         types = types_of(db, [row[0] for row in rows])
@@ -145,7 +145,7 @@ def unpark_some(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> t
     return after, count
 
 
-@repeated
+@retry_transaction
 def next_type(*, using: str, after: datetime) -> tuple[datetime, str] | None:
     """Return the next place behind this one where something is parked, and of which type."""
     with reading(using) as db:
@@ -156,10 +156,10 @@ def next_type(*, using: str, after: datetime) -> tuple[datetime, str] | None:
         return db.dialect.moment(row[0]), types.get(row[1], "")
 
 
-@repeated
+@retry_transaction
 def admit(until: datetime, *, using: str, limit: int = BATCH) -> int:
     """Make a batch of the tickets that are parked at one place due; return how many."""
-    with unit(using) as db:
+    with in_transaction(using) as db:
         values = {"until": db.dialect.parameter(until), "limit": limit}
         rows = db.execute(PARKED + db.dialect.skip_clause(), values).fetchall()
         if rows:

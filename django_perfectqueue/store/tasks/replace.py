@@ -14,7 +14,7 @@ from django_perfectqueue.models import State
 
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import REPEATS, Tries, recalled, unit
+from ..database.transaction import REPEATS, Tries, in_transaction, retry_remembering_commits
 from ..records.dependency_events import leave_batches, note_added
 from ..values import Submission
 from .forget import forget_story
@@ -50,12 +50,12 @@ def replace(
     return fresh
 
 
-@recalled
+@retry_remembering_commits
 def replace_now(
     tries: Tries, submission: Submission, *, using: str, now: datetime | None
 ) -> dict[tuple[str, str], int]:
     names = {"queue": submission.queue, "key": submission.key}
-    with unit(using) as db:
+    with in_transaction(using) as db:
         for _repeat in range(REPEATS):
             row = db.execute(FIND, names).fetchone()
             if row and row[0] in tries.doubtful:

@@ -19,7 +19,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.models import Change, Outcome, State
 
 from ..database.session import Session
-from ..database.transaction import Tries, recalled, unit
+from ..database.transaction import Tries, in_transaction, retry_remembering_commits
 from ..notify.ring import ring
 from ..records.trail import sign
 from .after_commit import once_committed
@@ -88,12 +88,12 @@ def refuse_unrevisable(key: str, outcome: str, state: int | None) -> None:
         raise NotSupportedError(f"Task '{key}' is running: only its handler may change it.")
 
 
-@recalled
+@retry_remembering_commits
 def revise_now(tries: Tries, task_id: int, revision: Revision, *, using: str) -> None:
     to = revision.queue
     try:
         # In a savepoint of the caller's transaction, which a key that is taken must not spoil.
-        with unit(using, apart=True) as db:
+        with in_transaction(using, apart=True) as db:
             row, is_live = locked(db, task_id)
             if to == row.queue:
                 if tries.doubtful:
@@ -174,9 +174,9 @@ def reprioritize(task_id: int, priority: int, *, using: str) -> None:
     once_committed(act, task_id, using=using)
 
 
-@recalled
+@retry_remembering_commits
 def reprioritize_now(tries: Tries, task_id: int, priority: int, *, using: str) -> None:
-    with unit(using) as db:
+    with in_transaction(using) as db:
         try:
             live(db, task_id)
         except AlreadyFinishedError:

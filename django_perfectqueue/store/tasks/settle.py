@@ -13,7 +13,7 @@ from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import Attempt, LastEnding, Outcome
 
 from ..database.session import Session
-from ..database.transaction import Tries, recalled, unit
+from ..database.transaction import Tries, in_transaction, retry_remembering_commits
 from ..lanes.accounts import Accounts
 from ..leases.fence import ending_of, hold, hold_all, outcome_of
 from ..notify.ring import ring
@@ -34,7 +34,7 @@ def settles(*words: str) -> Callable[[Settles[P]], Settles[P]]:
     """
 
     def decorate(verb: Settles[P]) -> Settles[P]:
-        @recalled
+        @retry_remembering_commits
         @functools.wraps(verb)
         def settle(tries: Tries, lease: Lease, /, *args: P.args, **kwargs: P.kwargs) -> str:
             is_first = not tries.doubtful
@@ -95,7 +95,7 @@ def held_by(
 
     Raise PreemptedError, before anything is written, when the lease has passed on.
     """
-    with unit(using) as db:
+    with in_transaction(using) as db:
         cancel = hold(db, lease)
         held = Held.of(lease, worker=worker, seconds=seconds)
         attempt = HeldAttempt(db, held, cancel, now)
@@ -202,7 +202,7 @@ class Released(NamedTuple):
     cancelled: list[Lease]
 
 
-@recalled
+@retry_remembering_commits
 def release(
     tries: Tries,
     leases: Sequence[Lease],
@@ -222,7 +222,7 @@ def release(
     """
     is_first = not tries.doubtful
     tries.commits(None)
-    with unit(using) as db:
+    with in_transaction(using) as db:
         accounts = Accounts(now)
         found = hold_all(db, leases)
         cancelled = [lease for lease, cancel in found.items() if cancel]

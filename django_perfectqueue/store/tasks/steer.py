@@ -16,7 +16,13 @@ from ..arithmetic.fair_order import lane_of
 from ..arithmetic.limit_keys import may_hold, split
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import Tries, reading, recalled, repeated, unit
+from ..database.transaction import (
+    Tries,
+    in_transaction,
+    reading,
+    retry_remembering_commits,
+    retry_transaction,
+)
 from ..lanes.accounts import REACHED, Accounts
 from ..lanes.wake import wake_sleeping
 from ..limits.limit_cache import known_limits
@@ -118,7 +124,7 @@ class LockedTicket(NamedTuple):
     reached: float | None
 
 
-@repeated
+@retry_transaction
 def find(queue: str, key: str, *, using: str) -> int:
     """
     Return a task's id.
@@ -143,9 +149,9 @@ def force_finish(task_id: int, *, using: str, now: datetime | None = None) -> No
     once_committed(act, task_id, using=using)
 
 
-@recalled
+@retry_remembering_commits
 def force_finish_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> None:
-    with unit(using) as db:
+    with in_transaction(using) as db:
         try:
             ticket = live(db, task_id)
         except AlreadyFinishedError:
@@ -177,9 +183,9 @@ def cancel_one(task_id: int, *, using: str, now: datetime | None = None) -> bool
     return bool(once_committed(act, task_id, using=using))
 
 
-@recalled
+@retry_remembering_commits
 def cancel_one_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> bool:
-    with unit(using) as db:
+    with in_transaction(using) as db:
         try:
             ticket = live(db, task_id)
         except AlreadyFinishedError:
@@ -224,10 +230,10 @@ def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
         raise NotSupportedError(f"Task '{key}' is {words.get(state, 'in no known state')} already.")
 
 
-@recalled
+@retry_remembering_commits
 def redrive_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> None:
     try:
-        with unit(using) as db:
+        with in_transaction(using) as db:
             put_back(db, task_id, using, now)
             announce_ids(db, [(signals.task_put_back, [task_id])])
             tries.commits(task_id)
@@ -257,7 +263,7 @@ def redrive_all(ids: Collection[int], *, using: str) -> set[int]:
 
     Some statements for all of them, in the caller's transaction, which is theirs to repeat.
     """
-    with unit(using) as db:
+    with in_transaction(using) as db:
         back = put_back_dead(db, ids, using, None)
         announce_ids(db, [(signals.task_put_back, list(back))])
     return set(back)

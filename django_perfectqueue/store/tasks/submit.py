@@ -18,7 +18,13 @@ from ..database.dialects.base import numbers
 from ..database.dialects.one_task import Stored
 from ..database.packet import LONG
 from ..database.session import Session
-from ..database.transaction import PATIENCE, Tries, is_callers, recalled, unit
+from ..database.transaction import (
+    PATIENCE,
+    Tries,
+    in_transaction,
+    is_callers,
+    retry_remembering_commits,
+)
 from ..lanes.wake import wake_sleeping
 from ..notify.ring import message_of, ring
 from ..notify.signals import announce
@@ -128,7 +134,7 @@ def until(starts: Moment, now: datetime | None) -> float:
     return max(0.0, wait.total_seconds())
 
 
-@recalled
+@retry_remembering_commits
 def store_free(
     tries: Tries,
     submissions: Sequence[Submission],
@@ -136,11 +142,11 @@ def store_free(
     using: str,
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    with unit(using) as db:
+    with in_transaction(using) as db:
         return store_some(db, db.dialect.submit, tries, submissions, now)
 
 
-@recalled
+@retry_remembering_commits
 def store_one(
     tries: Tries, task: Submission, message: str, *, using: str, now: datetime | None
 ) -> Stored:
@@ -194,7 +200,7 @@ def by_token(db: Session, task: Submission, tokens: list[int], now: datetime | N
     return row[0] if row else None
 
 
-@recalled
+@retry_remembering_commits
 def store_all(
     tries: Tries,
     submissions: Sequence[Submission],
@@ -204,12 +210,12 @@ def store_all(
 ) -> dict[tuple[str, str], int]:
     if not tries.doubtful:
         # Most often all keys are free, and not to look at each costs less.
-        with suppress(IntegrityError), unit(using, apart=True) as db:
+        with suppress(IntegrityError), in_transaction(using, apart=True) as db:
             fresh = store_some(db, db.dialect.submit_free, tries, submissions, now)
             if len(fresh) < len(submissions):
                 transaction.set_rollback(True, using=using)
             return fresh
-    with unit(using, apart=True) as db:
+    with in_transaction(using, apart=True) as db:
         fresh = store_some(db, db.dialect.submit, tries, submissions, now)
         if len(fresh) < len(submissions):
             transaction.set_rollback(True, using=using)

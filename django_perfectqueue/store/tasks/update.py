@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from ..database.transaction import repeated, unit
+from ..database.transaction import in_transaction, retry_transaction
 from ..leases.fence import hold
 from ..values import Lease
 
@@ -20,7 +20,7 @@ STEP = ("task_id", "name")
 OF_STEP = ("result", "kept_at")
 
 
-@repeated
+@retry_transaction
 def update_payload(
     lease: Lease,
     payload: str,
@@ -34,7 +34,7 @@ def update_payload(
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with unit(using) as db:
+    with in_transaction(using) as db:
         hold(db, lease)
         values = {"task_id": lease.task_id}
         db.execute(RENEW, values, now=now, after={"until": alive_time})
@@ -42,7 +42,7 @@ def update_payload(
     return lease._replace(payload=payload)
 
 
-@repeated
+@retry_transaction
 def keep_step(
     lease: Lease, name: str, result: str, *, using: str, now: datetime | None = None
 ) -> None:
@@ -51,7 +51,7 @@ def keep_step(
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with unit(using) as db:
+    with in_transaction(using) as db:
         hold(db, lease)
         values = {"task_id": lease.task_id, "name": name, "result": result}
         clause = db.dialect.upsert("perfectqueue_step", STEP, dict.fromkeys(OF_STEP, "{new}"))

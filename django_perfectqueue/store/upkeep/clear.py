@@ -6,7 +6,7 @@ from django_perfectqueue.models import State
 
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import repeated, unit
+from ..database.transaction import in_transaction, retry_transaction
 from ..lanes.accounts import Accounts
 from ..records.dependency_events import CHILDREN_ONLY, leave_batches, note_ended
 from ..tasks.forget import forget_story, forget_tasks
@@ -36,9 +36,9 @@ def clear(queue: str, *, using: str) -> int:
     return total
 
 
-@repeated
+@retry_transaction
 def clear_batch(queue: str, *, using: str) -> int:
-    with unit(using) as db:
+    with in_transaction(using) as db:
         found = db.execute(SOME, {"queue": queue, "limit": BATCH}).fetchall()
         if found:
             own = [task_id for (task_id,) in found]

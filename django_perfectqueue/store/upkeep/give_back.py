@@ -9,7 +9,7 @@ from django_perfectqueue import signals
 from django_perfectqueue.models import LastEnding, Outcome
 
 from ..database.session import Session
-from ..database.transaction import repeated, unit
+from ..database.transaction import in_transaction, retry_transaction
 from ..lanes.accounts import Accounts, expected_cost
 from ..notify.ring import ring
 from ..notify.signals import announce_ids
@@ -23,7 +23,7 @@ ORDER BY "task_id" + 0
 """
 
 
-@repeated
+@retry_transaction
 def give_back(
     holder: int,
     *,
@@ -40,7 +40,7 @@ def give_back(
     ``keep`` are the fences of the leases that the holder still works under. No lease of the
     holder may be longer than ``alive_time``.
     """
-    with unit(using) as db:
+    with in_transaction(using) as db:
         statement = HELD + db.dialect.lock_clause()
         found = db.execute(
             statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1}

@@ -9,7 +9,7 @@ from django_perfectqueue.models import Policy
 
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import in_transaction, reading, retry_transaction
 from ..lanes.share_sync import correct_shares
 from ..lanes.wake import LAST, floor
 from ..limits.meters import locked
@@ -82,7 +82,7 @@ ORDER BY "key"
 FORGET_METERS = 'DELETE FROM "perfectqueue_meter" WHERE "key" IN ({keys})'
 
 
-@repeated
+@retry_transaction
 def forget_lanes(
     after: int,
     *,
@@ -100,16 +100,16 @@ def forget_lanes(
     time.
 
     Who submits tasks looks after the commit whether their lane is awake, and wakes it, which
-    makes the row; what is missed so is found by rouse(). One that is woken in the very
-    moment in which it is deleted may be made anew with the share of someone who has none;
-    so those that carry another share than they should are corrected here, too.
+    makes the row; what is missed so is found by wake_forgotten_lanes(). One that is woken in
+    the very moment in which it is deleted may be made anew with the share of someone who has
+    none; so those that carry another share than they should are corrected here, too.
     """
     with reading(using) as db:
         rows = db.execute(LANES, {"after": after, "limit": limit}).fetchall()
         known = [lane for (lane,) in rows]
         lanes = idle_lanes(db, known, idle, now)
     if lanes:
-        with unit(using) as db:
+        with in_transaction(using) as db:
             lock = LOCK_LANES.replace("{lanes}", numbers(lanes)) + db.dialect.skip_clause()
             locked = [lane for (lane,) in db.execute(lock).fetchall()]
             # Once more, as they are now that nobody else can change them.
@@ -164,7 +164,7 @@ def place_of(db: Session, queue: str, gate: int) -> Place:
     return Place(True, float(row[0]) if row else 0.0, time)
 
 
-@repeated
+@retry_transaction
 def forget_holds(after: int, *, using: str, limit: int = BATCH) -> int | None:
     """
     Look at so many holds behind an id, and delete those under which no lane is; return where
@@ -172,7 +172,7 @@ def forget_holds(after: int, *, using: str, limit: int = BATCH) -> int | None:
 
     Who puts a lane under a hold has locked the limit's meter, so that it does not go meanwhile.
     """
-    with unit(using) as db:
+    with in_transaction(using) as db:
         rows = db.execute(HOLDS, {"after": after, "limit": limit}).fetchall()
         if rows:
             locked(db, {key for _id, key in rows}, None)
@@ -181,7 +181,7 @@ def forget_holds(after: int, *, using: str, limit: int = BATCH) -> int | None:
     return rows[-1][0] if len(rows) == limit else None
 
 
-@repeated
+@retry_transaction
 def forget_meters(after: str, *, using: str, limit: int = BATCH) -> str | None:
     """
     Look at so many meters behind a key, and delete those that count nothing; return where the
@@ -189,7 +189,7 @@ def forget_meters(after: str, *, using: str, limit: int = BATCH) -> str | None:
 
     Who counts a task locks its meters before, and makes those that are missing.
     """
-    with unit(using) as db:
+    with in_transaction(using) as db:
         rows = db.execute(METERS, {"after": after, "limit": limit}).fetchall()
         if rows:
             names = {f"k{number}": key for number, (key,) in enumerate(rows)}

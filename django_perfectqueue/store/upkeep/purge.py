@@ -17,7 +17,7 @@ from django_perfectqueue.models import Lane, Outcome
 
 from ..database.dialects.base import Row, numbers
 from ..database.session import Session
-from ..database.transaction import is_callers, reading, repeated, unit
+from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
 from ..tasks.forget import forget_story, forget_tasks
 from ..tasks.steer import known
 
@@ -119,7 +119,7 @@ def surplus(keep: int, *, using: str) -> Surplus:
     return Surplus(last, newest, read)
 
 
-@repeated
+@retry_transaction
 def purge(found: Swept, *, using: str) -> Swept:
     """
     Delete what purgeable() has found; return which.
@@ -132,7 +132,7 @@ def purge(found: Swept, *, using: str) -> Swept:
     return replace(found, doomed={id_: found.doomed[id_] for id_ in gone})
 
 
-@repeated
+@retry_transaction
 def purgeable(
     retention: Mapping[str, float | None],
     *,
@@ -167,7 +167,7 @@ def purgeable(
     )
 
 
-@repeated
+@retry_transaction
 def discard(task_id: int, *, using: str) -> None:
     """
     Delete a task that has ended.
@@ -205,13 +205,13 @@ def scan(
     return rows
 
 
-@repeated
+@retry_transaction
 def counted(before: int, limit: int, *, using: str) -> list[Row]:
     with reading(using) as db:
         return list(db.execute(NEWEST, {"before": before, "limit": limit}).fetchall())
 
 
-@repeated
+@retry_transaction
 def next_over(queue: str, before: int, kept: int, *, using: str) -> int:
     """Return the id of the newest task of a queue that has ended, but for so many."""
     values = {"queue": queue, "before": before, "kept": kept}
@@ -220,12 +220,12 @@ def next_over(queue: str, before: int, kept: int, *, using: str) -> int:
     return int(row[0]) if row else 0
 
 
-@repeated
+@retry_transaction
 def queues_of(*, using: str) -> set[str]:
     return set(distinct(Lane.objects.using(using), "queue", limit=None))
 
 
-@repeated
+@retry_transaction
 def newest_id(*, using: str) -> int:
     """Return the largest id of a task, or 0."""
     with reading(using) as db:
@@ -237,7 +237,7 @@ def forget(ids: Collection[int], *, using: str) -> list[int]:
     free = set(ids) - awaited(ids, using=using)
     if not free:
         return []
-    with unit(using) as db:
+    with in_transaction(using) as db:
         statement = DOOMED.replace("{ids}", numbers(sorted(free))) + db.dialect.skip_clause()
         locked = [task_id for (task_id,) in db.execute(statement).fetchall()]
         if locked:

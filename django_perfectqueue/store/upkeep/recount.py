@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..database.dialects.base import Row, numbers
 from ..database.session import Session
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import in_transaction, reading, retry_transaction
 from ..lanes.accounts import LOCK
 from ..limits.holds import open_holds
 from ..limits.meters import locked
@@ -91,7 +91,7 @@ def recount(after: Position, *, using: str) -> tuple[Position, list[Drift]]:
     return Position(lane, meter), corrected
 
 
-@repeated
+@retry_transaction
 def next_lanes(after: int, *, using: str) -> tuple[int, list[int]]:
     """Return the last of the next lanes, and which accounts of them differ."""
     with reading(using) as db:
@@ -111,9 +111,9 @@ def differing(db: Session, which: str, values: Mapping[str, int] | None = None) 
     return rows
 
 
-@repeated
+@retry_transaction
 def correct_lanes(ids: Collection[int], *, using: str) -> list[Drift]:
-    with unit(using) as db:
+    with in_transaction(using) as db:
         # Who takes or ends a task now has yet to count it, and waits for this lock.
         lock = LOCK.replace("{lanes}", numbers(sorted(ids))) + db.dialect.lock_clause()
         db.execute(lock)
@@ -133,7 +133,7 @@ def correct_lanes(ids: Collection[int], *, using: str) -> list[Drift]:
     ]
 
 
-@repeated
+@retry_transaction
 def next_meters(after: str, *, using: str) -> tuple[str, list[str]]:
     """Return the last of the next meters, and which of them differ."""
     with reading(using) as db:
@@ -157,9 +157,9 @@ def counts_of(db: Session, which: str, values: Mapping[str, str]) -> dict[str, t
     return {key: (count, running[key]) for key, count in counted.items() if count != running[key]}
 
 
-@repeated
+@retry_transaction
 def correct_meters(keys: Collection[str], *, using: str) -> list[Drift]:
-    with unit(using) as db:
+    with in_transaction(using) as db:
         locked(db, keys, None)
         names = {f"k{number}": key for number, key in enumerate(sorted(keys))}
         which = f'"key" IN ({", ".join(f"%({name})s" for name in names)})'

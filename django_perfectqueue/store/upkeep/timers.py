@@ -13,7 +13,7 @@ from django_perfectqueue.models import State
 from ..arithmetic.policies import rule_of
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import is_callers, reading, repeated, unit
+from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
 from ..lanes.accounts import Accounts
 from ..lanes.idle_marks import rounds
 from ..lanes.wake import owners_of, wake
@@ -82,7 +82,7 @@ def fire_timers(*, using: str, now: datetime | None) -> int:
     return fired
 
 
-@repeated
+@retry_transaction
 def are_due(*, using: str, now: datetime | None) -> tuple[bool, bool]:
     """Return whether tickets are due, and whether schedules are."""
     with reading(using) as db:
@@ -90,10 +90,10 @@ def are_due(*, using: str, now: datetime | None) -> tuple[bool, bool]:
         return timers is not None, ticks is not None
 
 
-@repeated
+@retry_transaction
 def fire_batch(*, using: str, now: datetime | None) -> int:
     lasting = is_callers(connections[using])
-    with unit(using) as db:
+    with in_transaction(using) as db:
         statement = DUE.replace(
             "{asynchronous_commit}", "" if lasting else db.dialect.asynchronous_commit
         )
@@ -109,8 +109,8 @@ def fire_batch(*, using: str, now: datetime | None) -> int:
         return len(rows)
 
 
-@repeated
-def rouse(*, using: str) -> int:
+@retry_transaction
+def wake_forgotten_lanes(*, using: str) -> int:
     """
     Wake the lanes that sleep although they have waiting tickets, those that have another
     policy than the settings say, and those behind a gate whose copy of their account is
@@ -128,32 +128,32 @@ def rouse(*, using: str) -> int:
         ids = asleep(db)
     woken = opened
     if ids:
-        with unit(using) as db:
+        with in_transaction(using) as db:
             woken += wake(db, owners_of(db, ids), None)
     if woken:
         notify(using=using)
     return woken
 
 
-def rouse_all(*, using: str) -> None:
+def wake_all_forgotten_lanes(*, using: str) -> None:
     """Do so until no lane is left that sleeps with work in it."""
-    while rouse(using=using) >= BATCH:
+    while wake_forgotten_lanes(using=using) >= BATCH:
         pass
 
 
-def rouse_in_turn(*, using: str) -> int:
+def wake_forgotten_lanes_if_due(*, using: str) -> int:
     """
     Do so if this process has not looked for some seconds.
 
-    rouse() goes through all lanes that have waiting tickets, also those of users who are
-    paused; so an acquire that finds nothing does not do it every time.
+    wake_forgotten_lanes() goes through all lanes that have waiting tickets, also those of
+    users who are paused; so an acquire that finds nothing does not do it every time.
     """
     if moved := follow_uncommitted(using=using):
         return moved
     if not rounds[using].are_due():
         return 0
     began = time.monotonic()
-    woken = rouse(using=using)
+    woken = wake_forgotten_lanes(using=using)
     if woken < BATCH:
         rounds[using].began(began)
     return woken

@@ -114,17 +114,17 @@ class Janitor(HelperProcess):
             self.keep_leases()
         if self.rounds.are_due():
             began = time.monotonic()
-            self.rouse()
+            self.wake_forgotten_lanes()
             self.rounds.began(began)
 
-    def rouse(self) -> None:
+    def wake_forgotten_lanes(self) -> None:
         """Wake idle lanes that have tasks."""
         for _batch in range(MOST_ROUSED):
-            if self.stopping or self.link.insist(self.rouse_some) < LANES:
+            if self.stopping or self.link.insist(self.wake_some_lanes) < LANES:
                 return
 
-    def rouse_some(self) -> int:
-        return store.rouse(using=self.plan.using)
+    def wake_some_lanes(self) -> int:
+        return store.wake_forgotten_lanes(using=self.plan.using)
 
     def purge_some(self) -> None:
         """Delete batches for at most half of PURGE_INTERVAL."""

@@ -296,7 +296,9 @@ class Processor:
             self.looks = 0
             return False
         self.looks += 1
-        if self.looks == 1 and self.link.insist(lambda: store.rouse(using=self.plan.using)):
+        if self.looks == 1 and self.link.insist(
+            lambda: store.wake_forgotten_lanes(using=self.plan.using)
+        ):
             return False
         if self.looks > LAST_LOOKS or not self.link.insist(self.look).due:
             return True

@@ -257,8 +257,8 @@ class ChangeTests(TestCase):
         acquire(2)
 
         with by("slots"):
-            self.assertEqual(store.rouse(using="default"), 2)
-            self.assertEqual(store.rouse(using="default"), 0)
+            self.assertEqual(store.wake_forgotten_lanes(using="default"), 2)
+            self.assertEqual(store.wake_forgotten_lanes(using="default"), 0)
 
         self.assertEqual(policies(), {"ann": Policy.SLOTS, "bob": Policy.SLOTS})
 
@@ -268,8 +268,8 @@ class ChangeTests(TestCase):
             acquire(queues=[queue])
 
         with by({"reports": "slots"}):
-            self.assertEqual(store.rouse(using="default"), 1)
-            self.assertEqual(store.rouse(using="default"), 0)
+            self.assertEqual(store.wake_forgotten_lanes(using="default"), 1)
+            self.assertEqual(store.wake_forgotten_lanes(using="default"), 0)
 
         self.assertEqual(Lane.objects.get(policy=Policy.SLOTS).queue, "reports")
 
@@ -292,7 +292,7 @@ class ChangeTests(TestCase):
             for lease in acquire(4):
                 finish(lease, seconds=1000.0 if lease.user == "ann" else 1.0)
 
-        self.assertEqual(store.rouse(using="default"), 2)
+        self.assertEqual(store.wake_forgotten_lanes(using="default"), 2)
 
         [level] = set(Lane.objects.values_list("virtual_time", flat=True))
         self.assertEqual(len(acquire(1)), 1)

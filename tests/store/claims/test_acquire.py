@@ -357,7 +357,7 @@ class LaneTests(TestCase):
     def test_a_batch_is_full_however_few_short_tasks_each_user_has(self):
         for number in range(100):
             submit(user=f"u{number}")
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         Lane.objects.update(cost=0.0001)
 
         self.assertEqual(len(acquire(90)), 90)

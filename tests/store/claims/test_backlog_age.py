@@ -16,7 +16,7 @@ from ...factories import NOON, acquire, after, running, submit, submit_many
 def oldest_due(queue="default", at=60):
     """Ask once the lanes are awake, as a janitor sees to it."""
     store.answer_alarms(using="default", now=after(at))
-    store.rouse(using="default")
+    store.wake_forgotten_lanes(using="default")
     return store.oldest_due([queue], using="default", now=after(at))[queue]
 
 
@@ -44,7 +44,7 @@ class OldestTests(TestCase):
         set_limit("slow", max_running=5)
         for number, queue in enumerate(names):
             submit(queue=queue, now=after(number), limits=["slow"] if number % 2 else [])
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         with CaptureQueriesContext(connection) as queries:
             found = store.oldest_due(names, using="default", now=after(60))
 

@@ -74,7 +74,7 @@ class AloneTests(TransactionTestCase):
     def test_nothing_is_taken_while_two_lanes_compete(self):
         submit(user="ann")
         submit(user="bob")
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
 
         self.assertEqual(take(9), [])
 

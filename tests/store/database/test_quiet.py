@@ -39,9 +39,9 @@ class OthersTests(TransactionTestCase):
         with mock.patch.object(ring.Ringing, "__call__"):
             submit("k0", now=None)
         with mock.patch.object(ring.Ringing, "send") as sent:
-            self.assertEqual(store.rouse(using="default"), 1)
+            self.assertEqual(store.wake_forgotten_lanes(using="default"), 1)
             self.assertEqual(sent.call_count, 1)
-            self.assertEqual(store.rouse(using="default"), 0)
+            self.assertEqual(store.wake_forgotten_lanes(using="default"), 0)
             self.assertEqual(sent.call_count, 1)
 
     def test_one_processor_waits_for_nobody(self):

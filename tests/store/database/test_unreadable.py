@@ -105,7 +105,7 @@ class UnreadableTests(TransactionTestCase):
         poison("bad", ticket__run_at=POISON[0])
         Queue()["good"].metadata()
         terms = {"limit": 10, "alive_time": 60, "holder": 5, "using": "default"}
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
 
         self.assertEqual(store.take_alone("default", **terms), [])
         held = store.acquire(["default"], **terms)

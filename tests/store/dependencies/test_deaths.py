@@ -83,7 +83,7 @@ class DeathTests(TransactionTestCase):
 
     def is_swept(self):
         """A server may take a moment to see that a client is gone, and what it held is free."""
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         return not (DependencyEvent.objects.exists() or BatchDelta.objects.exists())
 
     def test_who_submits_a_child(self):

@@ -101,7 +101,7 @@ class IdleTests(TestCase):
             submit(user=user)
         run_all()
         submit("waits", user="other")
-        store.rouse(**USING)
+        store.wake_forgotten_lanes(**USING)
         Lane.objects.filter(user=users[0]).update(virtual_time=1000.0, finish_tag=0.0)
         Lane.objects.filter(user=users[1]).update(virtual_time=0.0, finish_tag=0.0)
         clock = Lane.objects.latest("finish_tag")
@@ -175,7 +175,9 @@ class AtOnceTests(TransactionTestCase):
             results = [pool.submit(self.alone, act, seed) for seed, act in enumerate(acts)]
             counts = [result.result() for result in results]
         stored, done = sum(counts[:2]), sum(counts[2:4])
-        while leases := acquire(50, now=None) or (store.rouse(**USING) and acquire(50, now=None)):
+        while leases := acquire(50, now=None) or (
+            store.wake_forgotten_lanes(**USING) and acquire(50, now=None)
+        ):
             finish(*leases, now=None)
             done += len(leases)
         self.assertEqual(done, stored)

@@ -178,7 +178,7 @@ class MissedTests(TransactionTestCase):
     def test_the_janitor_finds_it(self):
         self.submit_and_die()
 
-        self.assertEqual(store.rouse(using="default"), 1)
+        self.assertEqual(store.wake_forgotten_lanes(using="default"), 1)
         self.assertEqual(keys(acquire(now=None)), ["late"])
 
     def test_a_task_that_is_deleted_before_its_lane_is_woken_wakes_none(self):
@@ -187,7 +187,10 @@ class MissedTests(TransactionTestCase):
             Queue().clear()
             return waking.owners_of(*given)
 
-        for wake in (lambda: store.rouse(using="default"), lambda: len(acquire(now=None))):
+        for wake in (
+            lambda: store.wake_forgotten_lanes(using="default"),
+            lambda: len(acquire(now=None)),
+        ):
             self.submit_and_die()
             with (
                 later(idle_marks.INTERVAL),

@@ -116,7 +116,7 @@ class ShareTests(TransactionTestCase):
 
         with ThreadPoolExecutor(1) as pool:
             with transaction.atomic():
-                store.rouse(using="default")
+                store.wake_forgotten_lanes(using="default")
                 setting = pool.submit(set_cap)
                 time.sleep(0.5)
             setting.result(timeout=10)

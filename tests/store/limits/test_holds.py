@@ -233,17 +233,17 @@ class CrashTests(TransactionTestCase):
         Limit.objects.update(max_running=2)
         with without_sweep():
             self.assertEqual(acquire(10, now=None), [])
-        self.assertEqual(store.rouse(using="default"), 1)
+        self.assertEqual(store.wake_forgotten_lanes(using="default"), 1)
         self.assertEqual(keys(acquire(10, now=None)), ["mail-1"])
         Limit.objects.all()._raw_delete("default")
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         self.assertEqual(keys(acquire(10, now=None)), ["mail-2"])
 
     def test_the_sweep_opens_no_limit_that_holds_nothing_back(self):
         while leases := acquire(10, now=None):
             finish(*leases, now=None)
         self.assertTrue(Hold.objects.filter(opens_at=None).exists())
-        self.assertEqual(store.rouse(using="default"), 0)
+        self.assertEqual(store.wake_forgotten_lanes(using="default"), 0)
         self.assertFalse(Hold.objects.exclude(opens_at=None).exists())
 
     def test_a_counter_that_is_corrected_lets_the_next_one_start(self):

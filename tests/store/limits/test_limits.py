@@ -455,7 +455,7 @@ class FairnessTests(TestCase):
         for _ in range(2):
             finish(*acquire(), seconds=1000.0)
         submit("new", user="new")
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         new, served = (Lane.objects.get(user=user, gate=0) for user in ("new", "served"))
         self.assertGreater(new.virtual_time, 900)
         self.assertLessEqual(new.virtual_time, served.virtual_time + 1)
@@ -469,7 +469,7 @@ class FairnessTests(TestCase):
         acquire()
         finish(lease)
         Lane.objects.exclude(gate=0).update(running=1)
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         self.assertEqual(keys(acquire()), ["another"])
 
     def test_a_change_lifts_nothing_where_time_has_no_say(self):
@@ -649,6 +649,6 @@ class CostTests(TransactionTestCase):
             submit(f"task-{number}", user=f"user-{number}", limits=[f"name-{number}"])
         finish(*acquire(100))
         submit("last", user="zoe", limits=["name-0", "name-1"])
-        store.rouse(using="default")
+        store.wake_forgotten_lanes(using="default")
         Lane.objects.exclude(user="zoe").update(awake=True, virtual_time=0.0)
         self.assertEqual(keys(acquire(1)), ["last"])

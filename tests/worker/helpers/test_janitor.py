@@ -84,11 +84,13 @@ class SweepTests(SimpleTestCase):
             rounds=Rounds(0.0),
         )
         janitor.link.insist = lambda verb: verb()
-        janitor.rouse = lambda: Janitor.rouse(janitor)
-        janitor.rouse_some = lambda: Janitor.rouse_some(janitor)
-        with mock.patch.object(store, "rouse", side_effect=found) as rouse:
+        janitor.wake_forgotten_lanes = lambda: Janitor.wake_forgotten_lanes(janitor)
+        janitor.wake_some_lanes = lambda: Janitor.wake_some_lanes(janitor)
+        with mock.patch.object(
+            store, "wake_forgotten_lanes", side_effect=found
+        ) as wake_forgotten_lanes:
             Janitor.sweep(janitor)
-        return rouse.call_count
+        return wake_forgotten_lanes.call_count
 
     def test_it_goes_on_while_there_are_more(self):
         self.assertEqual(self.sweep(0), 1)

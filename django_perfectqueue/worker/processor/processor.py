@@ -290,7 +290,8 @@ class Processor:
         Return whether a burst is over: nothing was taken, and no idle lane has tasks.
 
         It wakes such lanes once, since another worker may have marked them by other settings.
-        It polls a few times for tasks that others were about to make due.
+        It acquires again at once what its own completions have made due, and polls a few
+        times for tasks that others were about to make due.
         """
         if taken:
             self.looks = 0
@@ -302,7 +303,8 @@ class Processor:
             return False
         if self.looks > LAST_LOOKS or not self.link.insist(self.look).due:
             return True
-        self.resources.wakeup.wait(STAND_BACK)
+        if self.looks > 1:
+            self.resources.wakeup.wait(STAND_BACK)
         return False
 
     def pass_on(self, taken: Sequence[store.Lease]) -> None:

@@ -1,12 +1,17 @@
 import os
+import re
 import signal
 from unittest import mock
 
 from django_perfectqueue.models import DependencyEvent
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.records import dependency_events
+from django_perfectqueue.worker.processor.processor import STAND_BACK
 
 from ..workers import WorkerTestCase
+
+
+LINKS = 100
 
 
 class DependencyTests(WorkerTestCase):
@@ -21,6 +26,13 @@ class DependencyTests(WorkerTestCase):
 
                 ran = [key for key, _pid in self.notes("ran") if key.startswith(kind)]
                 self.assertEqual(ran, [*keys, f"{kind}-last"])
+
+    def test_a_burst_does_not_wait_between_the_links_of_a_chain(self):
+        data = {"diary": str(self.diary)}
+        Queue().chain({"key": f"k{n}", "type": "note", "data": data} for n in range(LINKS))
+        worker = self.burst()
+        summary = re.search(rf"{LINKS} finished, .* in ([\d.]+) s", worker.output)
+        self.assertLess(float(summary[1]), LINKS * STAND_BACK / 2)
 
     def test_a_worker_outlives_its_processor_between_a_task_and_the_next(self):
         self.submit("a")

@@ -10,7 +10,6 @@ from django_perfectqueue.worker.processor.processor import STAND_BACK
 
 from ..workers import WorkerTestCase
 
-
 LINKS = 100
 
 

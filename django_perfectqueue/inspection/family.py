@@ -197,12 +197,12 @@ def relatives(ids: Iterable[int], *, using: str, known: Known | None = None) -> 
     tasks = known.tasks.filter(pk__in=[id_ for id_ in ids if id_ > 0])
     batches = known.batches.filter(pk__in=[-id_ for id_ in ids if id_ < 0])
     looks = [rows.order_by().select_related(None) for rows in (tasks, batches)]
-    tasks, batches = read_together(looks, using=using)
+    found_tasks, found_batches = read_together(looks, using=using)
     found = {
         task.pk: Relative(task.pk, task.queue, task.key, task.user, task.status, task.type)
-        for task in tasks
+        for task in found_tasks
     }
-    for batch in exact(batches, using=using):
+    for batch in exact(found_batches, using=using):
         found[-batch.pk] = Relative(-batch.pk, batch.queue, batch.name, batch.user, state_of(batch))
     return found
 

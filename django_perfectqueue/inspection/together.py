@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 Rows = models.QuerySet[Any, Any]
 
@@ -28,15 +29,14 @@ def read_together(querysets: Sequence[Rows], *, using: str) -> list[list[Any]]:
     MariaDB ignores the order of a part without one.
     """
     connection = connections[using]
-    parts, parameters, compilers = [], list[object](), dict[int, Any]()
+    parts, parameters, compilers = list[str](), list[Any](), dict[int, Any]()
     for number, rows in enumerate(querysets):
         compiler = rows.query.get_compiler(using)
         try:
             sql, values = compiler.as_sql(with_col_aliases=True)
         except EmptyResultSet:
             continue
-        names = [connection.ops.quote_name(alias) for _column, _sql, alias in compiler.select]
-        array = ARRAYS[connection.vendor].format(", ".join(names))
+        array = ARRAYS[connection.vendor].format(", ".join(cells(connection, compiler)))
         parts.append(f"SELECT {number}, {array} FROM ({sql}) AS part_{number}")  # noqa: S608
         parameters += values
         compilers[number] = compiler
@@ -48,6 +48,16 @@ def read_together(querysets: Sequence[Rows], *, using: str) -> list[list[Any]]:
                 values = json.loads(row)
                 found[number].append(made(querysets[number], compilers[number], values, using))
     return found
+
+
+def cells(connection: BaseDatabaseWrapper, compiler: Any) -> Iterator[str]:
+    """Yield the SQL of each column; MariaDB wants all texts of an array in one collation."""
+    for column, _sql, alias in compiler.select:
+        name = connection.ops.quote_name(alias)
+        is_text = isinstance(column.output_field, models.CharField | models.TextField)
+        if is_text and connection.vendor == "mysql":
+            name = f"CONVERT({name} USING utf8mb4) COLLATE utf8mb4_bin"
+        yield name
 
 
 def made(rows: Rows, compiler: Any, values: list[Any], using: str) -> models.Model:

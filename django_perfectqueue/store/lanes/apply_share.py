@@ -91,7 +91,7 @@ def new_lane(db: Session, queue: str, user: str, share: Share) -> Waking:
         weight=share.weight,
         max_running=share.max_running,
         paused=share.paused,
-        awake=False,
+        has_waiting=False,
         policy=rule_of(queue).code,
     )
 

@@ -37,25 +37,25 @@ JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
 WHERE "ticket"."task_id" IN ({ids})
 """
-WAITS_ASLEEP = ' AND "ticket"."state" = 0 AND COALESCE("lane"."awake", FALSE) = FALSE'
+WAITS_ASLEEP = ' AND "ticket"."state" = 0 AND COALESCE("lane"."has_waiting", FALSE) = FALSE'
 FIRST_OPEN = """
 SELECT "virtual_time" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "held" = {hold} AND "open" = TRUE{alike}
+WHERE "queue" = %(queue)s AND "held_by" = {hold} AND "ready" = TRUE{alike}
 ORDER BY "turn" LIMIT 1
 """
 SERVED_LAST = f"""
-SELECT "virtual_time", "open" FROM "perfectqueue_lane"
+SELECT "virtual_time", "ready" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0{{alike}}
 ORDER BY "finish_tag" DESC LIMIT {LAST}
 """
 BEHIND = f"""
 SELECT MIN("virtual_time") FROM (
-    SELECT "virtual_time" FROM ({SERVED_LAST}) AS "served" WHERE "open" = TRUE{{held}}
+    SELECT "virtual_time" FROM ({SERVED_LAST}) AS "served" WHERE "ready" = TRUE{{held_by}}
 ) AS "behind"
 """
 LAST_SHUT = """
 SELECT "virtual_time" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = FALSE ORDER BY "turn" DESC LIMIT 1
+WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = FALSE ORDER BY "turn" DESC LIMIT 1
 """
 CLOCK = """
 SELECT MAX("finish_tag") FROM "perfectqueue_lane"
@@ -157,7 +157,7 @@ def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
     known: dict[str, Floor] = {}
     floors = {place: floor(db, *place, known) for place in places}
 
-    def waking(owner: Owner, lane: int, gate: int, *, awake: bool = True) -> Waking:
+    def waking(owner: Owner, lane: int, gate: int, *, has_waiting: bool = True) -> Waking:
         share = shares[owner.queue, owner.user]
         return Waking(
             lane=lane,
@@ -173,11 +173,11 @@ def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
             paused=share.paused,
             policy=rule_of(owner.queue).code,
             since=owner.since,
-            awake=awake,
+            has_waiting=has_waiting,
         )
 
     behind = sorted((owner for owner in owners if owner.gate), key=lambda owner: owner.lane)
-    own = {owner.account: waking(owner, owner.account, 0, awake=False) for owner in behind}
+    own = {owner.account: waking(owner, owner.account, 0, has_waiting=False) for owner in behind}
     own |= {owner.lane: waking(owner, owner.lane, 0) for owner in owners if not owner.gate}
     db.dialect.wake(db.cursor, [own[lane] for lane in sorted(own)], now)
     if behind:
@@ -239,7 +239,7 @@ def behind(queue: str, keys: Keys) -> str:
         )
         for number, key in enumerate(keys)
     )
-    first = BEHIND.replace("{held}", held).replace("{alike}", alike(queue))
+    first = BEHIND.replace("{held_by}", held).replace("{alike}", alike(queue))
     return f"SELECT ({CLOCK}), ({first}), ({USUAL})"
 
 

@@ -94,7 +94,7 @@ class Waking(NamedTuple):
     max_running: int | None
     paused: bool
     policy: int
-    awake: bool = True
+    has_waiting: bool = True
     since: datetime | None = None
 
 

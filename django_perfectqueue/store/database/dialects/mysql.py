@@ -114,7 +114,7 @@ INSERT INTO "perfectqueue_ticket" (
 
 BEGIN = ("START TRANSACTION",)
 END = ("COMMIT",)
-END_AND_LOOK = (*END, "SELECT 1 FROM `perfectqueue_lane` WHERE `id` = %(lane)s AND `awake`")
+END_AND_LOOK = (*END, "SELECT 1 FROM `perfectqueue_lane` WHERE `id` = %(lane)s AND `has_waiting`")
 FROM_STORED = 'FROM "perfectqueue_task" WHERE "id" = LAST_INSERT_ID()'
 MICROSECONDS = "TIMESTAMPADD(MICROSECOND, ROUND(%({name})s * 1000000), {now})"
 
@@ -174,16 +174,16 @@ SET {columns}
 WAKE = """
 INSERT INTO "perfectqueue_lane" (
     "id", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
-    "max_running", "paused", "policy", "running", "awake", "since"
+    "max_running", "paused", "policy", "running", "has_waiting", "since"
 ) VALUES {rows}
 ON DUPLICATE KEY UPDATE
-    "since" = CASE WHEN "awake" THEN "since" ELSE VALUES("since") END,
+    "since" = CASE WHEN "has_waiting" THEN "since" ELSE VALUES("since") END,
     "virtual_time" = CASE
         WHEN "policy" <> VALUES("policy") THEN VALUES("virtual_time")
-        WHEN "awake" THEN "virtual_time"
+        WHEN "has_waiting" THEN "virtual_time"
         ELSE GREATEST("virtual_time", VALUES("virtual_time"))
     END,
-    "awake" = "awake" OR VALUES("awake"), "policy" = VALUES("policy")
+    "has_waiting" = "has_waiting" OR VALUES("has_waiting"), "policy" = VALUES("policy")
 """
 
 
@@ -577,7 +577,7 @@ class MySQL(Dialect):
             values.append(
                 f"({lane.lane}, {lane.account}, {lane.gate}, %(k{number})s, %(q{number})s,"
                 f" %(u{number})s, {lane.virtual_time!r}, {lane.cost!r}, {lane.weight!r}, {cap},"
-                f" {int(lane.paused)}, {int(lane.policy)}, 0, {int(lane.awake)}, {since})"
+                f" {int(lane.paused)}, {int(lane.policy)}, 0, {int(lane.has_waiting)}, {since})"
             )
         self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters, now=now)
 

@@ -155,7 +155,7 @@ SELECT {KEPT.format(part=2)}::bigint, ({{seen}}) IS NOT NULL
 WHERE {KEPT.format(part=1)} = %(token)s::text
 """
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(message)s)::text"
-IF_AWAKE = 'FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "awake"'
+IF_AWAKE = 'FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "has_waiting"'
 
 TELL = f"pg_notify('{ENDED}' || \"task_id\", '')"
 
@@ -252,28 +252,28 @@ RETURNING "lane"."id", {HAS_COPIES.replace("{lane}", '"lane"."id"')}
 WAKE = """
 INSERT INTO "perfectqueue_lane" AS "lane" (
     "id", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
-    "max_running", "paused", "policy", "running", "awake", "since"
+    "max_running", "paused", "policy", "running", "has_waiting", "since"
 )
 SELECT "given"."lane", "given"."account", "given"."gate", "given"."keys", "given"."queue",
     "given"."user", "given"."virtual_time", "given"."cost", "given"."weight", "given"."max_running",
-    "given"."paused", "given"."policy", 0, "given"."awake", COALESCE("given"."since", {now})
+    "given"."paused", "given"."policy", 0, "given"."has_waiting", COALESCE("given"."since", {now})
 FROM unnest(
     %(lane)s::bigint[], %(account)s::bigint[], %(gate)s::bigint[], %(keys)s::text[],
     %(queue)s::text[], %(user)s::text[], %(virtual_time)s::float8[], %(cost)s::float8[],
     %(weight)s::float8[], %(max_running)s::int[], %(paused)s::boolean[], %(policy)s::smallint[],
-    %(awake)s::boolean[], %(since)s::timestamptz[]
+    %(has_waiting)s::boolean[], %(since)s::timestamptz[]
 ) AS "given" (
     "lane", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
-    "max_running", "paused", "policy", "awake", "since"
+    "max_running", "paused", "policy", "has_waiting", "since"
 ){once}
 ON CONFLICT ("id") DO UPDATE
-SET "awake" = "lane"."awake" OR excluded."awake", "policy" = excluded."policy",
-    "since" = CASE WHEN "lane"."awake" THEN "lane"."since" ELSE excluded."since" END,
+SET "has_waiting" = "lane"."has_waiting" OR excluded."has_waiting", "policy" = excluded."policy",
+    "since" = CASE WHEN "lane"."has_waiting" THEN "lane"."since" ELSE excluded."since" END,
     "virtual_time" = CASE
         WHEN "lane"."policy" <> excluded."policy" THEN excluded."virtual_time"
         ELSE GREATEST("lane"."virtual_time", excluded."virtual_time")
     END
-WHERE NOT "lane"."awake" OR "lane"."policy" <> excluded."policy"
+WHERE NOT "lane"."has_waiting" OR "lane"."policy" <> excluded."policy"
 """
 
 

@@ -83,7 +83,7 @@ FROM json_each(%(rows)s)
 )
 
 UNLESS_TAKEN = ' ON CONFLICT ("queue", "key") DO NOTHING'
-IS_AWAKE = 'COALESCE((SELECT "awake" FROM "perfectqueue_lane" WHERE "id" = %(lane)s), 0)'
+IS_AWAKE = 'COALESCE((SELECT "has_waiting" FROM "perfectqueue_lane" WHERE "id" = %(lane)s), 0)'
 
 CLOSE = portable(
     """
@@ -124,20 +124,20 @@ WAKE = portable(
     """
 INSERT INTO "perfectqueue_lane" (
     "id", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
-    "max_running", "paused", "policy", "running", "awake", "since"
+    "max_running", "paused", "policy", "running", "has_waiting", "since"
 )
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4,
     "value" ->> 5, "value" ->> 6, "value" ->> 7, "value" ->> 8, "value" ->> 9,
     "value" ->> 10, "value" ->> 11, 0, "value" ->> 12, COALESCE("value" ->> 13, {now})
 FROM json_each(%(rows)s) WHERE true
 ON CONFLICT ("id") DO UPDATE
-SET "since" = CASE WHEN "awake" THEN "since" ELSE excluded."since" END,
-    "awake" = "awake" OR excluded."awake", "policy" = excluded."policy",
+SET "since" = CASE WHEN "has_waiting" THEN "since" ELSE excluded."since" END,
+    "has_waiting" = "has_waiting" OR excluded."has_waiting", "policy" = excluded."policy",
     "virtual_time" = CASE
         WHEN "policy" <> excluded."policy" THEN excluded."virtual_time"
         ELSE MAX("virtual_time", excluded."virtual_time")
     END
-WHERE NOT "awake" OR "policy" <> excluded."policy"
+WHERE NOT "has_waiting" OR "policy" <> excluded."policy"
 """
 )
 

@@ -14,7 +14,7 @@ from django_perfectqueue.models import Policy
 from ..arithmetic.fair_order import gate_id, is_gated, lane_id, unmeasured
 from ..arithmetic.limit_keys import Keys, split, standing
 from ..arithmetic.policies import rule_of
-from ..database.dialects.base import Waking, numbers
+from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id
@@ -68,6 +68,10 @@ SELECT AVG("cost") FROM (
     ORDER BY "finish_tag" DESC LIMIT {LAST}
 ) AS "last" WHERE "cost" > 0
 """
+LANE = '"perfectqueue_lane"'
+INSERT = """
+INSERT INTO "perfectqueue_lane" ("running", {columns}) VALUES {rows}
+"""
 FLOOR = f"SELECT ({CLOCK}), ({FIRST_OPEN}), ({LAST_SHUT}), ({USUAL})".replace("{hold}", "0")
 
 
@@ -93,6 +97,30 @@ class Owner:
     @property
     def gate(self) -> int:
         return gate_id(self.queue, self.keys)
+
+
+class Waking(NamedTuple):
+    """
+    A lane that has waiting tickets, as it is to be if it has no row yet or sleeps.
+
+    ``keys`` are those of its limits as JSON, None without any. ``since`` is when the first of
+    its tickets was due; None is now.
+    """
+
+    id: int
+    account: int
+    gate: int
+    keys: str | None
+    queue: str
+    user: str
+    virtual_time: float
+    cost: float
+    weight: float
+    max_running: int | None
+    paused: bool
+    policy: int
+    has_waiting: bool = True
+    since: datetime | None = None
 
 
 class Floor(NamedTuple):
@@ -160,7 +188,7 @@ def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
     def waking(owner: Owner, lane: int, gate: int, *, has_waiting: bool = True) -> Waking:
         share = shares[owner.queue, owner.user]
         return Waking(
-            lane=lane,
+            id=lane,
             account=owner.account,
             gate=gate,
             queue=owner.queue,
@@ -179,14 +207,62 @@ def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
     behind = sorted((owner for owner in owners if owner.gate), key=lambda owner: owner.lane)
     own = {owner.account: waking(owner, owner.account, 0, has_waiting=False) for owner in behind}
     own |= {owner.lane: waking(owner, owner.lane, 0) for owner in owners if not owner.gate}
-    db.dialect.wake(db.cursor, [own[lane] for lane in sorted(own)], now)
+    write_lanes(db, [own[lane] for lane in sorted(own)], now)
     if behind:
-        db.dialect.wake(db.cursor, [waking(owner, owner.lane, owner.gate) for owner in behind], now)
+        write_lanes(db, [waking(owner, owner.lane, owner.gate) for owner in behind], now)
     if behind or any(owner.copied for owner in owners):
         db.dialect.copy_accounts(db.cursor, own)
     if fresh:
         look_again(db.cursor, sorted({owner.account for owner in owners if owner.is_new}))
     return len(owners)
+
+
+def write_lanes(db: Session, lanes: Sequence[Waking], now: datetime | None) -> None:
+    """
+    Make or wake lanes, in the order of their ids; lock them even where nothing changes.
+
+    A lane that comes from another policy takes its place by this one, whether or not it has
+    waiting tickets.
+    """
+    new = db.dialect.inserted
+    moved = f'{LANE}."policy" <> {new("policy")}'
+    waits = f'{LANE}."has_waiting"'
+    furthest = "CASE WHEN {old} > {new} THEN {old} ELSE {new} END"
+    changes = {
+        "since": f"CASE WHEN {waits} THEN {{old}} ELSE {{new}} END",
+        "virtual_time": f"CASE WHEN {moved} THEN {{new}} WHEN {waits} THEN {{old}}"
+        f" ELSE {furthest} END",
+        "has_waiting": "{old} OR {new}",
+        "policy": "{new}",
+    }
+    values: dict[str, object] = {}
+    rows = []
+    for number, lane in enumerate(lanes):
+        items = [
+            sql_of(db, f"{name}{number}", getattr(lane, name), values) for name in Waking._fields
+        ]
+        rows.append(f"(0, {', '.join(items)})")
+    statement = INSERT.replace("{columns}", ", ".join(f'"{name}"' for name in Waking._fields))
+    statement = statement.replace("{rows}", ", ".join(rows))
+    statement += db.dialect.upsert(
+        "perfectqueue_lane", ["id"], changes, where=f"NOT {waits} OR {moved}"
+    )
+    if db.dialect.asynchronous_commit and db.cursor.db.autocommit:
+        # A crash may forget it where it is a transaction by itself: the sweep wakes them then.
+        statement += ' RETURNING "id"' + db.dialect.asynchronous_commit
+    db.execute(statement, values, now=now)
+
+
+def sql_of(db: Session, name: str, value: object, values: dict[str, object]) -> str:
+    """Return a column's value as SQL, or as a parameter that is added to ``values``."""
+    if value is None:
+        return "{now}" if name.startswith("since") else "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, int | float):
+        return repr(value + 0)  # The number, where it is one of an enumeration.
+    values[name] = db.dialect.parameter(value) if isinstance(value, datetime) else value
+    return f"%({name})s"
 
 
 def floor(db: Session, queue: str, keys: Keys = (), known: dict[str, Floor] | None = None) -> Floor:

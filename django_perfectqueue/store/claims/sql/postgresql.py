@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ...arithmetic.fair_order import LEAST_COST, OpenLane
 from ...database.dialects.base import Row
-from ...database.dialects.postgresql import array
+from ...database.dialects.postgresql_arrays import array
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
 

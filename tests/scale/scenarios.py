@@ -290,7 +290,7 @@ STORE = [
     Scenario("cancel a waiting task", steered(store.cancel_request), 1, waiting),
     Scenario("cancel a running task", steered(store.cancel_request), 1, running),
     Scenario("force finish", steered(store.force_finish), 1, running),
-    Scenario("redrive a failed task", steered(store.redrive), 1, failed),
+    Scenario("retry a failed task", steered(store.retry_ended), 1, failed),
     Scenario("why a task waits", why, 1, asked(waiting)),
     Scenario("look for ends", look_for_ends, BATCH, some_that_ended),
 ]

@@ -187,12 +187,17 @@ def grouped(number: int) -> str:
 
 
 def why_waiting(
-    task: Task, *, using: str, now: datetime | None = None, ticket: Ticket | None = None
+    task: Task,
+    *,
+    using: str,
+    now: datetime | None = None,
+    ticket: Ticket | None = None,
+    lane: Lane | None = None,
 ) -> Reason:
     """
     Return what holds a task back, or that it is running or has ended.
 
-    With ``now``, a ``ticket`` that was read just then is not read again.
+    With ``now``, a ``ticket`` and its ``lane`` that were read just then are not read again.
     """
     if now is None or ticket is None:
         rows = Ticket.objects.using(using).annotate(clock=ServerNow())
@@ -200,7 +205,10 @@ def why_waiting(
         if found is None:
             return Reason(code=Code.ENDED, name=task.outcome)
         ticket, now = found, now or found.clock
-    return next(Case(task, ticket, using, now).reasons())
+    case = Case(task, ticket, using, now)
+    if lane is not None:
+        case.lane = lane
+    return next(case.reasons())
 
 
 def workers_serving(*, using: str, now: datetime | None = None) -> Sequence[Worker]:

@@ -257,7 +257,7 @@ class Case:
 
     def by_its_lane(self) -> Iterator[Reason]:
         """Check whether the lane is to be woken; one that has yet to be made has no turn."""
-        if self.lane.id == self.ticket.lane and not self.lane.awake:
+        if self.lane.id == self.ticket.lane and not self.lane.has_waiting:
             yield Reason(code=Code.LANE_ASLEEP, name=self.task.user)
 
     def check_position(self) -> Reason:
@@ -275,15 +275,15 @@ class Case:
         return line.order_by("rank", "run_at", "task_id").only("rank", "run_at")[:COUNTED]
 
     def earlier_lanes(self) -> list[QuerySet[Lane]]:
-        """Return the open lanes with an earlier turn; none where its own has no turn yet."""
+        """Return the ready lanes with an earlier turn; none where its own has no turn yet."""
         if self.lane.id != self.ticket.lane:
             return []
         lanes = Lane.objects.using(self.using).filter(queue=self.task.queue)
         # Compared like this, it is found by the index on every database.
-        open_ = lanes.filter(open__in=[True], turn__lt=self.lane.turn)
+        ready = lanes.filter(ready__in=[True], turn__lt=self.lane.turn)
         # A turn loses its last digits on the way: the own lane is never before itself.
-        others = open_.exclude(pk=self.lane.id).only("pk")
-        return [others.filter(held=hold)[: COUNTED + 1] for hold in {0, self.lane.held}]
+        others = ready.exclude(pk=self.lane.id).only("pk")
+        return [others.filter(held_by=hold)[: COUNTED + 1] for hold in {0, self.lane.held_by}]
 
     @cached_property
     def lane(self) -> Lane:

@@ -50,7 +50,7 @@ FROM "line" LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lan
 LEFT JOIN "perfectqueue_lane" AS "own" ON "own"."id" = "lane"."account"
 WHERE "line"."lane" IS NOT NULL AND (
     "lane"."running" <> "own"."running" OR
-    "lane"."awake" IS NULL OR "lane"."awake" = FALSE OR "lane"."policy" <> {policy}
+    "lane"."has_waiting" IS NULL OR "lane"."has_waiting" = FALSE OR "lane"."policy" <> {policy}
 )
 LIMIT %(limit)s
 """

@@ -67,9 +67,12 @@ class BulkHandler(Application):
         """Return the next tasks that match, in the order of their ids."""
         using, page_by = self.task.lease.using, operation.selection.page_by(operation.verb)
         rows = operation.selection.tasks(operation.verb, using=using)
-        beyond = {f"{page_by}__gt": self.task.data["cursor"], f"{page_by}__lte": operation.until}
+        # PostgreSQL would read all tasks from the first on, were the bounds not theirs, too.
+        for column in {page_by, "id"}:
+            bounds = {f"{column}__gt": self.task.data["cursor"], f"{column}__lte": operation.until}
+            rows = rows.filter(**bounds)
         size = max(1, min(CHUNK, int(operation.rate)))
-        found = rows.filter(**beyond).values_list("id", "queue", "key")[:size]
+        found = rows.values_list("id", "queue", "key")[:size]
         return store.patiently(lambda: list(found), using=using)
 
     def do_chunk(self, operation: Operation, chunk: list[Found]) -> None:

@@ -125,6 +125,14 @@ class Selection:
             rows = rows.key_begins(self.key)
         return rows.order_by(self.page_by(verb))
 
+    def chunk(self, verb: str, ids: range, size: int, *, using: str) -> TaskQuerySet:
+        """Return the first tasks that match and have one of these ids."""
+        rows = self.tasks(verb, using=using)
+        # PostgreSQL would read all tasks from the first on, were the bounds not theirs, too.
+        for column in {self.page_by(verb), "id"}:
+            rows = rows.filter(**{f"{column}__gte": ids.start, f"{column}__lt": ids.stop})
+        return rows[:size]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:

@@ -201,7 +201,7 @@ class Options:
     RETENTION_TIMES: Mapping[str, float | None] = _setting({"failed": None}, _retention_times)
     RETENTION_COUNT: int | None = _setting(None, _or_none(_count))
     ATTEMPTS_KEPT: int = _setting(100, _two_or_more)
-    PURGE_INTERVAL: float = _setting(10.0, _positive_seconds)
+    PURGE_INTERVAL: float = _setting(30.0, _positive_seconds)
     IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _or_none(_positive_seconds))
     USAGE_TIME: float | None = _setting(30 * DAY, _or_none(_seconds))
 

@@ -184,8 +184,8 @@ def assert_books_balance(case):
         running = tickets.filter(state=State.RUNNING).count()
         for key in json.loads(lane.keys) if lane.keys else ():
             behind[key] += running
-        if lane.held:
-            case.assertTrue(Hold.objects.filter(pk=lane.held, queue=lane.queue).exists(), lane)
+        if lane.held_by:
+            case.assertTrue(Hold.objects.filter(pk=lane.held_by, queue=lane.queue).exists(), lane)
         lanes = Lane.objects.filter(account=lane.account).values("pk")
         everywhere = Ticket.objects.filter(lane__in=lanes, state=State.RUNNING)
         case.assertEqual(lane.running, everywhere.count(), lane)
@@ -193,7 +193,7 @@ def assert_books_balance(case):
         case.assertEqual((lane.virtual_time, lane.cost), (own.virtual_time, own.cost), lane)
         # In a TestCase nothing is committed, and only an acquire wakes lanes.
         if not connection.in_atomic_block and tickets.filter(state=State.WAITING).exists():
-            case.assertTrue(lane.awake, lane)
+            case.assertTrue(lane.has_waiting, lane)
     counted = Meter.objects.exclude(running=0).values_list("key", "running")
     case.assertEqual(dict(counted), dict(+behind))
 

@@ -341,7 +341,7 @@ def read_drift() -> list[str]:
     if not held:
         found += [f"limit {meter} counts {meter.running} that run" for meter in counted(Meter)]
     waiting = set(Ticket.objects.filter(state=State.WAITING, alarm_at=None).values_list("lane"))
-    asleep = set(Lane.objects.filter(awake=False).values_list("pk"))
+    asleep = set(Lane.objects.filter(has_waiting=False).values_list("pk"))
     found += [f"lane {lane} sleeps with work in it" for (lane,) in waiting & asleep]
     own = Q(pk=F("account")) | Q(gate=0)
     copies = {lane.pk: lane for lane in Lane.objects.filter(own)}

@@ -433,14 +433,14 @@ class Client:
             return
         queue, key = self.drawn.choice(self.keys)
         task = self.queues[queue][key]
-        verb = self.drawn.choice(("cancel_request", "force_finish", "redrive", "set_priority"))
+        verb = self.drawn.choice(("cancel_request", "force_finish", "retry_ended", "set_priority"))
 
         def act() -> dict[str, Any]:
             if verb == "cancel_request":
                 return {"cancelled": task.cancel_request()}
             if verb == "force_finish":
                 task.force_finish()
-            elif verb == "redrive":
+            elif verb == "retry_ended":
                 task.retry()
             else:
                 task.set_priority(self.drawn.randint(-5, 5))

@@ -26,7 +26,7 @@ FORGETFUL = 5.0
 """Seconds before a crash in which PostgreSQL may not yet have kept an acquire."""
 SETTLES = ("finish", "acquire", "retry", "release", "fail", "cancel", "snooze")
 MAY_END = {"finish": "finished", "acquire": "finished", "fail": "failed", "cancel": "cancelled"}
-STEERS = ("force_finish", "cancel_request", "redrive")
+STEERS = ("force_finish", "cancel_request", "retry_ended")
 
 
 @dataclass
@@ -246,7 +246,7 @@ class Record:
 
     def may_have_been_put_back(self, life: Life, after: float, before: float) -> bool:
         return any(
-            call.verb == "redrive"
+            call.verb == "retry_ended"
             and call.may_hold
             and call.answered >= after
             and call.asked <= before

@@ -107,7 +107,7 @@ def act_on(
     words = {found: act(operation, found, using=using) for found in chunk}
     left = [found[0] for found, word in words.items() if word == NEXT]
     if operation.verb == "retry":
-        achieved = store.redrive_all(left, using=using) if left else set()
+        achieved = store.retry_all_ended(left, using=using) if left else set()
     else:
         swept = store.Swept(doomed=dict.fromkeys(left, ""), reached=None, stopped=False)
         achieved = set(store.purge(swept, using=using).doomed)

@@ -187,12 +187,17 @@ def grouped(number: int) -> str:
 
 
 def why_waiting(
-    task: Task, *, using: str, now: datetime | None = None, ticket: Ticket | None = None
+    task: Task,
+    *,
+    using: str,
+    now: datetime | None = None,
+    ticket: Ticket | None = None,
+    lane: Lane | None = None,
 ) -> Reason:
     """
     Return what holds a task back, or that it is running or has ended.
 
-    With ``now``, a ``ticket`` that was read just then is not read again.
+    With ``now``, a ``ticket`` and its ``lane`` that were read just then are not read again.
     """
     if now is None or ticket is None:
         rows = Ticket.objects.using(using).annotate(clock=ServerNow())
@@ -200,7 +205,10 @@ def why_waiting(
         if found is None:
             return Reason(code=Code.ENDED, name=task.outcome)
         ticket, now = found, now or found.clock
-    return next(Case(task, ticket, using, now).reasons())
+    case = Case(task, ticket, using, now)
+    if lane is not None:
+        case.lane = lane
+    return next(case.reasons())
 
 
 def workers_serving(*, using: str, now: datetime | None = None) -> Sequence[Worker]:
@@ -369,7 +377,7 @@ class Case:
 
     def by_its_lane(self) -> Iterator[Reason]:
         """Check whether the lane is to be woken; one that has yet to be made has no turn."""
-        if self.lane.id == self.ticket.lane and not self.lane.awake:
+        if self.lane.id == self.ticket.lane and not self.lane.has_waiting:
             yield Reason(code=Code.LANE_ASLEEP, name=self.task.user)
 
     def check_position(self) -> Reason:
@@ -389,15 +397,15 @@ class Case:
         return sum(other < own for other in places)
 
     def lanes_before(self) -> int | None:
-        """Return how many open lanes have an earlier turn, or None where it has no turn yet."""
+        """Return how many ready lanes have an earlier turn, or None where it has no turn yet."""
         if self.lane.id != self.ticket.lane:
             return None
         lanes = Lane.objects.using(self.using).filter(queue=self.task.queue)
         # Compared like this, it is found by the index on every database.
-        open_ = lanes.filter(open__in=[True], turn__lt=self.lane.turn)
+        ready = lanes.filter(ready__in=[True], turn__lt=self.lane.turn)
         found = sum(
-            len(open_.filter(held=hold).values_list("pk", flat=True)[: COUNTED + 1])
-            for hold in {0, self.lane.held}
+            len(ready.filter(held_by=hold).values_list("pk", flat=True)[: COUNTED + 1])
+            for hold in {0, self.lane.held_by}
         )
         return min(found, COUNTED + 1)
 

@@ -305,7 +305,7 @@ class Migration(migrations.Migration):
                 ("id", models.BigIntegerField(primary_key=True, serialize=False)),
                 ("account", models.BigIntegerField(verbose_name="account")),
                 ("gate", models.BigIntegerField(default=0, verbose_name="gate")),
-                ("held", models.BigIntegerField(db_default=0, verbose_name="held back by")),
+                ("held_by", models.BigIntegerField(db_default=0, verbose_name="held back by")),
                 ("keys", models.TextField(blank=True, null=True, verbose_name="limits")),
                 (
                     "queue",
@@ -328,7 +328,10 @@ class Migration(migrations.Migration):
                 ),
                 ("paused", models.BooleanField(default=False, verbose_name="paused")),
                 ("running", models.IntegerField(default=0, verbose_name="running")),
-                ("awake", models.BooleanField(default=True, verbose_name="awake")),
+                (
+                    "has_waiting",
+                    models.BooleanField(default=True, verbose_name="has waiting tasks"),
+                ),
                 (
                     "since",
                     models.DateTimeField(default=django.utils.timezone.now, verbose_name="since"),
@@ -369,11 +372,11 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "open",
+                    "ready",
                     models.GeneratedField(
                         db_persist=True,
                         expression=models.Q(
-                            ("awake", True),
+                            ("has_waiting", True),
                             ("paused", False),
                             models.Q(
                                 ("max_running__isnull", True),
@@ -1302,7 +1305,8 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="lane",
             index=models.Index(
-                fields=["queue", "held", "-open", "turn", "since"], name="perfectqueue_lane_turn"
+                fields=["queue", "held_by", "-ready", "turn", "since"],
+                name="perfectqueue_lane_turn",
             ),
         ),
         migrations.AddIndex(

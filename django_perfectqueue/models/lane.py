@@ -32,13 +32,14 @@ class Lane(models.Model):
     that waits the longest, ``since`` its first task was due or it was last served, or where
     it sleeps since it was found empty.
     ``finish_tag`` is the virtual time to which the task that ended last has brought it, by
-    what was expected: the largest is the clock of the queue. ``awake`` says that it has
-    waiting tickets, and ``open`` that one of them may be taken now.
+    what was expected: the largest is the clock of the queue. ``has_waiting`` says that it
+    may have waiting tickets, and ``ready`` that one of them may be taken now, unless a limit
+    holds the lane back.
 
     Tasks that keep to limits stand in a lane of their own for each set of limits: ``keys``
     are these limits' keys in order, as JSON, and ``gate`` is the hash of queue and keys, 0
     for none. Such a lane has the account of its user's lane without limits, whose id is
-    ``account``, and carries a copy of it. ``held`` is the id of the Hold of the limit that
+    ``account``, and carries a copy of it. ``held_by`` is the id of the Hold of the limit that
     lets none of its tasks start now, 0 for none: held lanes are not read by who looks for
     tasks, until the limit opens.
     """
@@ -49,7 +50,7 @@ class Lane(models.Model):
     id = models.BigIntegerField(primary_key=True)
     account = models.BigIntegerField(_("account"))
     gate = models.BigIntegerField(_("gate"), default=0)
-    held = models.BigIntegerField(_("held back by"), db_default=0)
+    held_by = models.BigIntegerField(_("held back by"), db_default=0)
     keys = models.TextField(_("limits"), null=True, blank=True)  # noqa: DJ001
     queue = ExactCharField(_("queue"), max_length=100)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
@@ -59,7 +60,7 @@ class Lane(models.Model):
     max_running = models.IntegerField(_("max running"), null=True, blank=True)
     paused = models.BooleanField(_("paused"), default=False)
     running = models.IntegerField(_("running"), default=0)
-    awake = models.BooleanField(_("awake"), default=True)
+    has_waiting = models.BooleanField(_("has waiting tasks"), default=True)
     since = ReadableDateTimeField(_("since"), default=clock.now)
     finish_tag = models.FloatField(_("finish tag"), db_default=0.0)
     policy = models.SmallIntegerField(_("policy"), choices=Policy.choices, default=Policy.FAIR)
@@ -71,8 +72,8 @@ class Lane(models.Model):
         output_field=models.FloatField(),
         db_persist=True,
     )
-    open = models.GeneratedField(
-        expression=Q(awake=True, paused=False)  # type: ignore[arg-type]
+    ready = models.GeneratedField(
+        expression=Q(has_waiting=True, paused=False)  # type: ignore[arg-type]
         & (Q(max_running__isnull=True) | Q(running__lt=F("max_running"))),
         output_field=models.BooleanField(),
         db_persist=True,
@@ -84,7 +85,8 @@ class Lane(models.Model):
         default_permissions = ("view",)
         indexes = [
             models.Index(
-                fields=["queue", "held", "-open", "turn", "since"], name="perfectqueue_lane_turn"
+                fields=["queue", "held_by", "-ready", "turn", "since"],
+                name="perfectqueue_lane_turn",
             ),
             PartialIndex(
                 fields=["queue", "gate", "finish_tag"],

@@ -209,7 +209,7 @@ class Batch:
         count = sum(inner.retry() for inner in self.inner())
         for task_id in self.tasks().filter(dead_letter__isnull=False).values_list("pk", flat=True):
             with suppress(AlreadyFinishedError, NotFoundError, NotSupportedError):
-                store.redrive(task_id, using=self.using)
+                store.retry_ended(task_id, using=self.using)
                 count += 1
         return count
 

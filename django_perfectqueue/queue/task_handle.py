@@ -203,7 +203,7 @@ class TaskHandle:
         In an open transaction this is done after the commit. Raise NotFoundError,
         AlreadyFinishedError or NotSupportedError.
         """
-        store.redrive(self.id, using=self.using, now=now)
+        store.retry_ended(self.id, using=self.using, now=now)
 
     def set_priority(self, priority: int) -> None:
         """
@@ -213,7 +213,7 @@ class TaskHandle:
         transaction this is done after the commit. Raise NotFoundError, AlreadyFinishedError
         or InvalidTaskError.
         """
-        store.reprioritize(self.id, checked_priority(priority), using=self.using)
+        store.set_priority(self.id, checked_priority(priority), using=self.using)
 
     def move(self, queue: str, *, by: str = "") -> TaskHandle:
         """

@@ -18,8 +18,8 @@ from .database.diagnosis import Ailment
 from .database.idle_transactions import end_idle_transactions
 from .database.packet import too_long
 from .database.transaction import ailment, calls_of_others, one_call, patiently, together
+from .dependencies.batch_fold import When
 from .dependencies.batches import (
-    When,
     batch_state,
     create_batch,
     forget_batches,
@@ -70,22 +70,22 @@ from .tasks.close import Loss
 from .tasks.finish import finish
 from .tasks.park import park, unpark, unpark_some
 from .tasks.replace import replace
-from .tasks.revise import Revision, reprioritize, revise, revise_now
+from .tasks.revise import Revision, revise, revise_now, set_priority
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
 from .tasks.steer import (
     cancel_one,
     cancel_one_now,
     find,
     force_finish,
-    redrive,
-    redrive_all,
+    retry_all_ended,
+    retry_ended,
 )
 from .tasks.submit import in_chunks, submit, submit_all
 from .tasks.update import keep_step, update_payload
 from .upkeep.clear import clear
 from .upkeep.give_back import give_back
 from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
-from .upkeep.purge import Surplus, Swept, discard, newest_id, purge, purgeable, surplus
+from .upkeep.purge import Surplus, Swept, delete_ended, newest_id, purge, purgeable, surplus
 from .upkeep.recount import Drift, Position, recount
 from .upkeep.timers import answer_alarms, wake_forgotten_lanes
 from .values import (

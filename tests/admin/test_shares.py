@@ -172,8 +172,8 @@ class LaneTests(AdminTestCase):
         store.wake_forgotten_lanes(using="default")
         with self.captureOnCommitCallbacks(execute=True):
             set_share("bob", weight=2)
-        self.assertFalse(Lane.objects.get(user="bob").awake)
-        Lane.objects.filter(user="bob").update(awake=True)
+        self.assertFalse(Lane.objects.get(user="bob").has_waiting)
+        Lane.objects.filter(user="bob").update(has_waiting=True)
 
         response = self.client.get(LANES, {"q": "bob"})
         self.assertContains(response, "nothing waits")

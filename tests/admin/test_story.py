@@ -8,7 +8,7 @@ from django_perfectqueue import store
 from django_perfectqueue.admin.parts import task_story
 from django_perfectqueue.admin.parts.cells import duration
 from django_perfectqueue.lib import durations
-from django_perfectqueue.models import FairShare, Lane, Task
+from django_perfectqueue.models import FairShare, Lane, Limit, Task
 from django_perfectqueue.queue import Queue
 
 from ..factories import NOON, acquire, after, failed, finish, register, retry, running, seat, submit
@@ -42,6 +42,17 @@ class StoryTests(AdminTestCase):
         self.assertLess(told["waited"], 60)
         shown = dict(self.story(task).context["times"])["waited"]
         self.assertEqual(shown, durations.long_duration(told["waited"]))
+
+    def test_it_takes_at_most_twelve_statements(self):
+        register(now=None)
+        Limit.objects.create(name="mail", max_running=5)
+        _task, _held = running("k0", now=None, user="ann", limits=["mail"])
+        task = submit("k1", now=None, user="ann", limits=["mail"], tags=["a"])
+        store.wake_forgotten_lanes(using="default")
+        response = self.story(task)
+        self.assertContains(response, "It is number 1 in its user")
+        statements = self.statements(response.request["PATH_INFO"])
+        self.assertLessEqual(len(statements), 12, statements)
 
     def test_one_that_has_expired_says_so(self):
         task = submit("k1", now=None)

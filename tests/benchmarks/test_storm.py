@@ -215,7 +215,7 @@ class AuditorTests(SimpleTestCase):
         book = Book().submit(10.0, "a").take(11.0).settle(12.0, "fail")
         book.take(20.0, attempt=2).row(outcome="failed", result=None)
         self.assert_found("ran after its end", book)
-        self.assert_good(book.steer(13.0, "redrive"))
+        self.assert_good(book.steer(13.0, "retry_ended"))
 
     def test_two_ends_are_found(self):
         book = good().row(attempt=2).settle(14.05, "finish", attempt=3)
@@ -246,7 +246,7 @@ class AuditorTests(SimpleTestCase):
         self.assert_found("fence passed", book.settle(12.0, "heartbeat").row(result=None))
 
     def test_a_write_after_it_was_put_back_is_none(self):
-        book = Book().submit(10.0, "a").take(11.0).settle(11.5, "fail").steer(12.0, "redrive")
+        book = Book().submit(10.0, "a").take(11.0).settle(11.5, "fail").steer(12.0, "retry_ended")
         self.assert_good(book.take(13.0, attempt=2).settle(14.0, attempt=2))
 
     def test_two_leases_that_one_call_finishes_are_found(self):
@@ -345,7 +345,7 @@ class AuditorTests(SimpleTestCase):
 
     def test_an_error_that_no_verb_may_raise_is_found(self):
         error = {"error": "IntegrityError"}
-        book = good().steer(20.0, "redrive", error="")
+        book = good().steer(20.0, "retry_ended", error="")
         book.calls[-1] = replace(book.calls[-1], answer="stumbled", told=error)
         self.assert_found("stumbled", book)
 

@@ -349,7 +349,7 @@ class PlaceTests(WaitingTestCase):
         first = submit("k1", user="ann")
         [held] = acquire()
         finish(held)
-        Lane.objects.update(awake=False)
+        Lane.objects.update(has_waiting=False)
         # Woken after the commit, which does not come here; as where the program dies then.
         task = submit("k2", user="ann")
         sentence = (

@@ -19,7 +19,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import Batch, BatchDelta, BatchMember, Task, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.dependencies import batches
+from django_perfectqueue.store.dependencies import batch_fold
 
 from ..factories import completion, elsewhere
 
@@ -250,18 +250,18 @@ class BatchTests(TransactionTestCase):
         with Queue().batch("nightly") as batch:
             batch.submit_many(members(*"abcde"))
             batch.then("mail", "report")
-        with mock.patch.object(batches, "MANY", 2):
+        with mock.patch.object(batch_fold, "MANY", 2):
             for number in range(4):
                 self.assertEqual(state(batch), (5, number, 0, False))
                 Queue().poll().finish()
                 self.assertEqual(BatchDelta.objects.count(), 1)
-                batches.merge(batch.id, using="default")
+                batch_fold.merge(batch.id, using="default")
         Queue().poll().finish()
         self.assertEqual(state(batch), (5, 5, 0, True))
         take("mail")
 
 
-@mock.patch.object(batches, "MANY", 2)
+@mock.patch.object(batch_fold, "MANY", 2)
 class ConcurrentTests(TransactionTestCase):
     """Merges, folds and looks of several at once."""
 

@@ -359,7 +359,7 @@ class EndTests(Cases):
         submit("b", "a")
         self.assertEqual(Queue().purge(older_than=0), 0)
         with self.assertRaisesMessage(NotSupportedError, "kept until the tasks that wait for it"):
-            store.discard(Queue()["a"].id, using="default")
+            store.delete_ended(Queue()["a"].id, using="default")
         finish("b")
         self.assertEqual(Queue().purge(older_than=0), 2)
         self.assertEqual(Dependency.objects.count(), 0)
@@ -567,7 +567,7 @@ class ConcurrentTests(TransactionTestCase):
             elsewhere(lambda: task.finish({"rows": 3}))
             self.assertEqual(elsewhere(lambda: Queue().purge(older_than=0)), 0)
             with self.assertRaises(NotSupportedError):
-                elsewhere(lambda: store.discard(parent, using="default"))
+                elsewhere(lambda: store.delete_ended(parent, using="default"))
 
         self.assertEqual(take("b").parents["a"].result(), {"rows": 3})
 

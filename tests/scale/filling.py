@@ -181,7 +181,7 @@ FILL_OWNERS = (
     """
 INSERT INTO "perfectqueue_lane" (
     "id", "account", "gate", "policy", "queue", "user", "virtual_time", "cost", "weight", "paused",
-    "running", "awake", "since"
+    "running", "has_waiting", "since"
 )
 SELECT lane, lane, 0, 0, queue, username, 1000 + number %% 97, 1, 1, 0 = 1, 0, number < %(busy)s,
     CURRENT_TIMESTAMP

@@ -107,14 +107,14 @@ def answer():
 
 def leave_lanes_dry():
     """Have lanes at the head that are awake and empty, as after many short bursts."""
-    dry = Lane.objects.filter(queue="default", awake=False).values_list("pk", flat=True)
-    Lane.objects.filter(pk__in=list(dry[:DRY])).update(awake=True, virtual_time=0.0)
+    dry = Lane.objects.filter(queue="default", has_waiting=False).values_list("pk", flat=True)
+    Lane.objects.filter(pk__in=list(dry[:DRY])).update(has_waiting=True, virtual_time=0.0)
     return ()
 
 
 def put_lanes_to_sleep():
     ids = [lane_id("default", f"user{number}") for number in range(BATCH)]
-    Lane.objects.filter(pk__in=ids).update(awake=False)
+    Lane.objects.filter(pk__in=ids).update(has_waiting=False)
     return ()
 
 
@@ -290,7 +290,7 @@ STORE = [
     Scenario("cancel a waiting task", steered(store.cancel_request), 1, waiting),
     Scenario("cancel a running task", steered(store.cancel_request), 1, running),
     Scenario("force finish", steered(store.force_finish), 1, running),
-    Scenario("redrive a failed task", steered(store.redrive), 1, failed),
+    Scenario("retry a failed task", steered(store.retry_ended), 1, failed),
     Scenario("why a task waits", why, 1, asked(waiting)),
     Scenario("look for ends", look_for_ends, BATCH, some_that_ended),
 ]

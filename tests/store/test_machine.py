@@ -263,7 +263,7 @@ class Store(RuleBasedStateMachine):
             assert self.queue[key].metadata().ticket.rank == -priority
 
     @rule(key=KEYS)
-    def redrive(self, key):
+    def retry_ended(self, key):
         status = self.expected.get(key)
         try:
             if status:

@@ -59,7 +59,7 @@ class LaneAdmin(ReadOnlyAdmin):
     list_display_links = None
     list_filter = [QueueFilter]
     list_per_page = 50
-    ordering = ["queue", "held", "-open", "turn"]
+    ordering = ["queue", "held_by", "-ready", "turn"]
     search_fields = ["user"]
     search_help_text = _("A user, exactly.")
 

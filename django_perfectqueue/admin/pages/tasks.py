@@ -53,7 +53,7 @@ from ..parts.filters import (
     watched_by,
 )
 from ..parts.search import ids_by_key, one_queue, plain
-from ..parts.task_story import task_story
+from ..parts.task_story import besides, task_story
 
 
 @admin.register(Task)
@@ -93,7 +93,8 @@ class TaskAdmin(SteeringAdmin):
         ids = numbers([object_id])
         rows = self.get_queryset(request).defer(None).filter(pk__in=ids)
         watched = watched_by(request).filter(task_id=OuterRef("pk"))
-        return rows.annotate(clock=ServerNow(), is_watched=Exists(watched)).first()
+        rows = rows.annotate(clock=ServerNow(), is_watched=Exists(watched))
+        return rows.annotate(**besides(database())).first()
 
     def get_ordering(self, request: HttpRequest | None) -> list[Any]:
         status = request.GET.get("status") if request else None

@@ -121,12 +121,12 @@ def cancel_one(task_id: int, using: str) -> str:
 
 
 def retry(task_id: int, using: str) -> str:
-    store.redrive(task_id, using=using)
+    store.retry_ended(task_id, using=using)
     return "retried"
 
 
 def purge(task_id: int, using: str) -> str:
-    store.discard(task_id, using=using)
+    store.delete_ended(task_id, using=using)
     return "deleted"
 
 

@@ -36,13 +36,14 @@ WORDS = {
 }
 
 
-def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, Any]:
+def family_page(task: Any, request: HttpRequest, site: AdminSite) -> dict[str, Any]:
     """Return what the template shows; a graph where there are at most MOST tasks."""
-    found = family(task.pk, using=database())
+    has_relatives = task.has_parents or task.has_children
+    found = family(task.pk, using=database()) if has_relatives else Family(task.pk)
     found.keep(seen(found.relatives, request, site))
     urls = {id_: url_of(one, request) for id_, one in found.relatives.items()}
     is_small = bool(found.links) and not found.more and len(found.relatives) <= MOST
-    batch = batch_of_task(task, request, site)
+    batch = batch_of_task(task, request, site) if task.in_batch else ""
     return {
         "graph": graph(found, urls) if is_small else None,
         "parents": [row(one, link, urls) for one, link in found.parents],

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import Count, Exists, Model, OuterRef, QuerySet, Sum
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
@@ -37,11 +37,15 @@ from django_perfectqueue.inspection.workers import location_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     Attempt,
+    BatchMember,
     DeadLetter,
+    Dependency,
     Journal,
     Lane,
     State,
     Status,
+    Step,
+    Tag,
     Task,
     Ticket,
 )
@@ -98,19 +102,42 @@ class HowFar:
     at: str
 
 
+def besides(using: str) -> dict[str, Exists]:
+    """Return annotations of a task: whether there is more to be read about it."""
+    own = OuterRef("pk")
+    related: dict[str, tuple[type[Model], dict[str, object]]] = {
+        "has_journals": (Journal, {"task_id": own}),
+        "has_attempts": (Attempt, {"task_id": own}),
+        "has_steps": (Step, {"task_id": own}),
+        "has_tags": (Tag, {"task_id": own}),
+        "has_parents": (Dependency, {"child_id": own}),
+        "has_children": (Dependency, {"parent_id": own}),
+        "in_batch": (BatchMember, {"task_id": own}),
+    }
+    return {
+        name: Exists(model._default_manager.using(using).filter(**of_task))
+        for name, (model, of_task) in related.items()
+    }
+
+
 def task_story(
-    task: Task, *, using: str, sees_all: bool = True, now: datetime | None = None
+    task: Any, *, using: str, sees_all: bool = True, now: datetime | None = None
 ) -> dict[str, Any]:
-    """Return the context of a task's page: names of other users' tasks only for ``sees_all``."""
+    """
+    Return the context of a task's page: names of other users' tasks only for ``sees_all``.
+
+    The task was read with besides().
+    """
     now = now or timezone.now()
     ticket: Ticket | None = getattr(task, "ticket", None)
     letter: DeadLetter | None = getattr(task, "dead_letter", None)
     lane = Lane.objects.using(using).filter(pk=ticket.lane).first() if ticket else None
-    journals = journals_of(task, using=using)
-    newest = attempts(task, using)
+    journals = journals_of(task, using=using) if task.has_journals else []
+    newest = attempts(task, using) if task.has_attempts else tries(task, ())
+    steps = steps_of(task, using=using)[: STEPS + 1] if task.has_steps else ()
     return {
         "badge": badge(task.status),
-        "sentences": [explain(task), *reasons(task, ticket, using, sees_all)],
+        "sentences": [explain(task), *reasons(task, lane, using, sees_all)],
         "about": [*about(task), *location_facts(task, using)],
         "times": times(task, ticket, newest, now),
         "line": position_facts(task, ticket, lane),
@@ -119,8 +146,7 @@ def task_story(
         "result": None if task.result_text is None else shown(task.result_text),
         "context": None if task.context is None else shown(task.context),
         "steps": [
-            (printable(step.name), moment(step.kept_at), shown(step.result_text))
-            for step in steps_of(task, using=using)[: STEPS + 1]
+            (printable(step.name), moment(step.kept_at), shown(step.result_text)) for step in steps
         ],
         "steps_shown": STEPS,
         "actions": [
@@ -154,28 +180,29 @@ def explain(task: Task) -> str:
     return sentences[Status(task.status)]
 
 
-def reasons(task: Task, ticket: Ticket | None, using: str, sees_all: bool) -> list[str]:
+def reasons(task: Any, lane: Lane | None, using: str, sees_all: bool) -> list[str]:
     """Return what else keeps a task where it is."""
     found = []
+    ticket: Ticket | None = getattr(task, "ticket", None)
     if ticket and ticket.cancel_requested:
         found.append(_("It has been asked to stop."))
     if ticket and (remarked := remark(task)):
         found.append(remarked)
     if ticket:
-        reason = why_waiting(task, using=using, now=getattr(task, "clock", None), ticket=ticket)
+        reason = why_waiting(task, using=using, now=task.clock, ticket=ticket, lane=lane)
         hidden = EXPLAINED if sees_all else (*EXPLAINED, Code.BLOCKED, Code.PARENT_FAILED)
         found += [] if reason.code in hidden else [reason.sentence]
     return found
 
 
-def about(task: Task) -> list[tuple[str, str]]:
+def about(task: Any) -> list[tuple[str, str]]:
     return [
         (_("queue"), tasks_link(printable(task.queue), queue=task.queue)),
         (_("type"), tasks_link(printable(task.type), queue=task.queue, type=task.type)),
         (_("priority"), str(task.priority)),
         *([(_("limits"), limit_links(task))] if task.limits else []),
         *([(_("time limit"), duration(task.time_limit))] if task.time_limit else []),
-        *tag_facts(task),
+        *(tag_facts(task) if task.has_tags else []),
         *schedule_facts(task),
         (_("id"), str(task.pk)),
         *([(_("worker"), task.worker)] if task.worker else []),
@@ -185,8 +212,7 @@ def about(task: Task) -> list[tuple[str, str]]:
 def tag_facts(task: Task) -> list[tuple[str, str]]:
     """Return its tags, each with a link to all tasks that have it."""
     links = [(tasks_link(printable(tag.tag), tag=tag.tag),) for tag in task.tags.order_by("pk")]
-    chip = '<span class="pq-tag">{}</span>'
-    return [(_("tags"), format_html_join(" ", chip, links))] if links else []
+    return [(_("tags"), format_html_join(" ", '<span class="pq-tag">{}</span>', links))]
 
 
 def limit_links(task: Task) -> SafeString:
@@ -302,16 +328,14 @@ def attempt_row(task: Any, episode: Episode) -> Shown:
         ran=duration(seconds(attempt.started_at, attempt.ended_at))
         if attempt and attempt.started_at
         else NOTHING,
-        log=[said(position_facts) for position_facts in journal.log] if journal else [],
+        log=[said(line) for line in journal.log] if journal else [],
         is_open=episode.is_running,
     )
 
 
-def said(position_facts: Line) -> Said:
-    at = template_localtime(position_facts.at).strftime("%H:%M:%S") if position_facts.at else ""
-    return Said(
-        at=at, level=position_facts.level, source=position_facts.source, text=position_facts.text
-    )
+def said(line: Line) -> Said:
+    at = template_localtime(line.at).strftime("%H:%M:%S") if line.at else ""
+    return Said(at=at, level=line.level, source=line.source, text=line.text)
 
 
 def how_far(journal: Journal | None) -> HowFar | None:

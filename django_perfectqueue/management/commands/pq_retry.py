@@ -78,7 +78,7 @@ class Command(TogetherCommand):
         steering.sign(names, word, by=person(), using=self.queue.using)
 
     def steer_id(self, task_id: int) -> str:
-        store.redrive(task_id, using=self.queue.using)
+        store.retry_ended(task_id, using=self.queue.using)
         return "retried"
 
     def tasks(self, options: CommandOptions) -> TaskQuerySet:

@@ -25,17 +25,17 @@ SELECT %(queue_{n})s, {now}, (SELECT {run_at} FROM (SELECT MIN((
     ORDER BY "ticket"."run_at" LIMIT 1
 )) AS "run_at"
 FROM (
-    SELECT "open"."id" AS "lane", (
+    SELECT "ready"."id" AS "lane", (
         SELECT "ticket"."rank" FROM "perfectqueue_ticket" AS "ticket"
         WHERE "ticket"."state" = 0 AND {in_open} ORDER BY "ticket"."rank" {end} LIMIT 1
     ) AS "rank"
-    FROM ({lanes} ORDER BY "turn" {order} LIMIT %(lanes)s) AS "open"
+    FROM ({lanes} ORDER BY "turn" {order} LIMIT %(lanes)s) AS "ready"
 ) AS "line"
 WHERE "line"."rank" IS NOT NULL) AS "first")
 """
 OPEN_LANES = """
 SELECT "id" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue_{n})s AND "held" = 0 AND "open" = TRUE AND "gate" NOT IN ({shut})
+WHERE "queue" = %(queue_{n})s AND "held_by" = 0 AND "ready" = TRUE AND "gate" NOT IN ({shut})
 """
 OVERDUE = """
 SELECT {now}, {alarm_at} FROM "perfectqueue_ticket"
@@ -90,7 +90,7 @@ def oldest_statement(dialect: Dialect, order: str, end: str) -> str:
     statement = OLDEST.replace("{lanes}", OPEN_LANES, 1).replace("{order}", order)
     statement = statement.replace("{end}", end)
     statement = statement.replace("{run_at}", dialect.readable('"run_at"'))
-    for name, column in (("{in_open}", '"open"."id"'), ("{in_line}", '"line"."lane"')):
+    for name, column in (("{in_open}", '"ready"."id"'), ("{in_line}", '"line"."lane"')):
         statement = statement.replace(name, dialect.in_lane.replace("{lane}", column))
     return statement
 

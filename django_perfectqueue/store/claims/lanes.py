@@ -37,7 +37,7 @@ HAS_TASK = """(
 ) IS NOT NULL"""
 NEXT = f"""
 SELECT {COLUMNS}{{more}} FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = TRUE AND "id" NOT IN ({{passed}})
+WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = TRUE AND "id" NOT IN ({{passed}})
 ORDER BY "turn", "since" LIMIT %(limit)s
 """
 LOCKED = f"""

@@ -22,13 +22,13 @@ from ..values import ClaimRequest, Lease
 from .lanes import LANES_READ_AT_LEAST, Choice, LaneRow, Lanes
 
 COLUMNS = """
-    "id", "account", "held", "turn", "since", "keys", "queue", "open", "virtual_time", "cost",
+    "id", "account", "held_by", "turn", "since", "keys", "queue", "ready", "virtual_time", "cost",
     "weight", "max_running", "running", "policy"
 """
 FREE = f"""
 SELECT * FROM (
     SELECT {COLUMNS} FROM "perfectqueue_lane"
-    WHERE "queue" = %({{queue}})s AND "held" = 0 AND "open" = TRUE AND "id" NOT IN ({{passed}})
+    WHERE "queue" = %({{queue}})s AND "held_by" = 0 AND "ready" = TRUE AND "id" NOT IN ({{passed}})
     ORDER BY "turn", "since" LIMIT {{count}}
 ) AS "free"
 """
@@ -36,8 +36,8 @@ SELECT * FROM (
 UNDER = f"""
 SELECT * FROM (
     SELECT {COLUMNS} FROM "perfectqueue_lane"
-    WHERE "queue" = %({{queue}})s AND "held" = {{held}}
-    ORDER BY "open" DESC, "turn", "since" LIMIT {{count}}
+    WHERE "queue" = %({{queue}})s AND "held_by" = {{held_by}}
+    ORDER BY "ready" DESC, "turn", "since" LIMIT {{count}}
 ) AS "held"
 """
 HEADS = """
@@ -59,12 +59,12 @@ class Row(NamedTuple):
 
     id: int
     account: int
-    held: int
+    held_by: int
     turn: float
     since: datetime
     keys: str | None
     queue: str
-    open: bool
+    ready: bool
     virtual_time: float
     cost: float
     weight: float
@@ -146,12 +146,12 @@ class LimitedLanes:
         current = self.plain.current(known)
         ids = {row.id for row in current}
         self.look_at([row for row in rows if row.account in ids])
-        open_ = {row.account for row in rows if row.open}
+        open_ = {row.account for row in rows if row.ready}
         served = self.plain.with_room([row for row in current if row.id in open_])
         accounts = {account.id: account for account in served}
         self.plain.passed |= {row.id for row in rows if row.account not in accounts}
         return {
-            row.id: accounts[row.account] for row in rows if row.open and row.account in accounts
+            row.id: accounts[row.account] for row in rows if row.ready and row.account in accounts
         }
 
     def free(self, queue: str, passed: Collection[int] = ()) -> str:
@@ -163,7 +163,7 @@ class LimitedLanes:
     def under(self, hold: Due, count: int) -> str:
         """Return the query of the first lanes under a hold."""
         statement = UNDER.replace("{queue}", f"q{list(self.rows).index(hold.queue)}")
-        return statement.replace("{held}", str(hold.id)).replace("{count}", str(count))
+        return statement.replace("{held_by}", str(hold.id)).replace("{count}", str(count))
 
     def read(self, statements: Sequence[str]) -> list[Row]:
         """Read lanes by their queues, and keep to which limits each of them keeps."""
@@ -180,7 +180,7 @@ class LimitedLanes:
         open_ = [hold for hold in self.due if rooms[hold.id]]
         rows = self.read([self.under(hold, rooms[hold.id] + 1) for hold in open_])
         for hold in open_:
-            own = [row for row in rows if row.held == hold.id]
+            own = [row for row in rows if row.held_by == hold.id]
             hold.lanes = [row.id for row in own[: rooms[hold.id]]]
             hold.more = len(own) > len(hold.lanes)
         left = {row.id for row in rows}.difference(*(hold.lanes for hold in open_))
@@ -205,7 +205,7 @@ class LimitedLanes:
     def look_at(self, rows: Sequence[Row]) -> None:
         """Set the holds of these lanes to what their limits let start in the end."""
         seen = [
-            (row.id, row.account, Seen(row.queue, self.keys[row.id], row.held, bool(row.open)))
+            (row.id, row.account, Seen(row.queue, self.keys[row.id], row.held_by, bool(row.ready)))
             for row in rows
             if row.keys
         ]

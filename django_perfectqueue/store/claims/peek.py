@@ -20,7 +20,7 @@ SELECT {now}, (
 ), EXISTS (
     SELECT 1 FROM (
         SELECT "id" FROM "perfectqueue_lane"
-        WHERE "queue" IN ({queues}) AND "held" = 0 AND "open" = TRUE LIMIT %(most)s
+        WHERE "queue" IN ({queues}) AND "held_by" = 0 AND "ready" = TRUE LIMIT %(most)s
     ) AS "lane"
     WHERE EXISTS (
         SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
@@ -28,7 +28,7 @@ SELECT {now}, (
     )
 ), EXISTS (
     SELECT 1 FROM "perfectqueue_lane"
-    WHERE "queue" IN ({queues}) AND "held" = 0 AND "open" = TRUE LIMIT 1 OFFSET %(most)s
+    WHERE "queue" IN ({queues}) AND "held_by" = 0 AND "ready" = TRUE LIMIT 1 OFFSET %(most)s
 ){opens_at}
 """
 

@@ -18,7 +18,7 @@ from ..database.dialects import Dialect, dialect_of
 from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
 from ..leases.leased import TASK
 from ..notify.signals import announce_ids
-from ..tasks.close import Held, bury
+from ..tasks.close import EndedAttempt, bury
 from ..values import ClaimRequest, Failure, as_text
 
 R = TypeVar("R")
@@ -143,7 +143,7 @@ def give_up(task_id: int, why: str, *, using: str, now: datetime | None) -> bool
         if row is None:
             return False
         attempt, errors, crashes = row
-        held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
+        held = EndedAttempt(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
         message = f"The task's row can't be read: {why}"
         reason = Failure(error=UNREADABLE, message=message)
         bury(db, held, Outcome.FAILED, reason, now=now)

@@ -28,7 +28,7 @@ from ..lanes.accounts import Accounts
 from ..notify.ring import ring
 from ..notify.signals import announce_ids
 from ..records.dependency_events import event_followers
-from ..tasks.close import Held, bury
+from ..tasks.close import EndedAttempt, bury
 from ..upkeep.timers import admit
 from ..values import Failure
 from .parents import Parents, Standing
@@ -152,7 +152,7 @@ def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
         kinds = DependencyEvent.Kind
         ended = sorted({task_id for _id, task_id, kind in events if kind == kinds.ENDED})
         added = sorted({task_id for _id, task_id, kind in events if kind == kinds.ADDED})
-        batch = Batch(db, now)
+        batch = Fold(db, now)
         unfinished = batch.look(ended, added)
         batch.write()
         done = [id_ for id_, task_id, kind in events if (kind, task_id) not in unfinished]
@@ -165,12 +165,12 @@ def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
 
 
 @dataclass
-class Batch:
+class Fold:
     """What becomes of the dependencies of some events: their ids, by their new state."""
 
     db: Session
     now: datetime | None
-    blocked: dict[int, Held] = field(default_factory=dict)
+    blocked: dict[int, EndedAttempt] = field(default_factory=dict)
     awaited: list[int] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     met: list[int] = field(default_factory=list)
@@ -220,7 +220,7 @@ class Batch:
         ids = numbers(sorted(children))
         statement = CHILDREN.replace("{ids}", ids) + self.db.dialect.skip_clause()
         for task_id, attempt, errors, crashes in self.execute(statement).fetchall():
-            self.blocked[task_id] = Held(
+            self.blocked[task_id] = EndedAttempt(
                 task_id=task_id, attempt=attempt, errors=errors, crashes=crashes
             )
         if not (left := children - self.blocked.keys()):

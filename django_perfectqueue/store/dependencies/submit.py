@@ -259,7 +259,8 @@ def wait_for(task_id: int, parents: Sequence[Parent], if_failed: int, *, using: 
         edges = list(find_parents(parents, using=using).edges(task_id, parents, if_failed))
         refuse_unblocked(db, task_id)
         # Of two programs that close a circle at the same moment neither sees it.
-        if task_id in reached(db, PARENTS, {edge[1] for edge in edges}):
+        unmet = {parent for _child, parent, _mode, state in edges if state != Dependency.State.MET}
+        if task_id in reached(db, PARENTS, unmet):
             raise InvalidTaskError("These tasks would wait for one another.")
         insert(db, edges)
         note_added(db, [task_id])

@@ -20,7 +20,7 @@ from ..values import Lease
 
 LOCK = 'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"'
 DOZE = """
-UPDATE "perfectqueue_lane" SET "awake" = FALSE, "held" = 0, "since" = {now}
+UPDATE "perfectqueue_lane" SET "has_waiting" = FALSE, "held_by" = 0, "since" = {now}
 WHERE "id" IN ({lanes}) AND NOT EXISTS (
     SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
     WHERE "ticket"."state" = 0 AND "ticket"."lane" = "perfectqueue_lane"."id"

@@ -19,7 +19,7 @@ BATCHES = 200
 QUEUES = 'SELECT "queue" FROM "perfectqueue_hold" WHERE "key" = %(key)s'
 HELD = """
 SELECT "account" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "held" = %(hold)s AND "open" = TRUE AND "turn" < %(floor)s
+WHERE "queue" = %(queue)s AND "held_by" = %(hold)s AND "ready" = TRUE AND "turn" < %(floor)s
     AND "policy" = 0
 ORDER BY "turn" LIMIT %(limit)s
 """

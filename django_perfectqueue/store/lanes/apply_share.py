@@ -10,13 +10,12 @@ from django_perfectqueue.models import EVERYONE, Lane
 
 from ..arithmetic.fair_order import lane_id, unmeasured
 from ..arithmetic.policies import rule_of
-from ..database.dialects.base import Waking
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..notify.ring import ring
 from .share_sync import correct, outdated, write
 from .shares import Share, shares_of
-from .wake import floor
+from .wake import Waking, floor, write_lanes
 
 BATCH = 1000
 FIRST_LANE = -(2**63)
@@ -64,15 +63,15 @@ def apply_to_accounts(user: str, *, using: str) -> set[str]:
             new_lane(db, queue, user, share)
             for (queue, _user), share in shares_of(db, owners).items()
         ]
-        lanes.sort(key=lambda lane: lane.lane)
+        lanes.sort(key=lambda lane: lane.id)
         if lanes:
-            db.dialect.wake(db.cursor, lanes, None)
+            write_lanes(db, lanes, None)
             # Now that the lanes are locked, so that of two edits the later one stays.
             shares = shares_of(db, owners)
         for lane in lanes:
-            write(db, [lane.lane], shares[lane.queue, user], lane.virtual_time)
+            write(db, [lane.id], shares[lane.queue, user], lane.virtual_time)
         if lanes:
-            db.dialect.copy_accounts(db.cursor, [lane.lane for lane in lanes])
+            db.dialect.copy_accounts(db.cursor, [lane.id for lane in lanes])
     return {lane.queue for lane in lanes}
 
 
@@ -80,7 +79,7 @@ def new_lane(db: Session, queue: str, user: str, share: Share) -> Waking:
     lane = lane_id(queue, user)
     start = floor(db, queue)
     return Waking(
-        lane=lane,
+        id=lane,
         account=lane,
         gate=0,
         queue=queue,
@@ -91,7 +90,7 @@ def new_lane(db: Session, queue: str, user: str, share: Share) -> Waking:
         weight=share.weight,
         max_running=share.max_running,
         paused=share.paused,
-        awake=False,
+        has_waiting=False,
         policy=rule_of(queue).code,
     )
 

@@ -21,7 +21,7 @@ WHERE "id" IN ({lanes}) ORDER BY "id"
 APPLY = """
 UPDATE "perfectqueue_lane"
 SET "virtual_time" = CASE
-        WHEN "virtual_time" < %(floor)s AND ("open" = FALSE OR "max_running" IS NOT NULL)
+        WHEN "virtual_time" < %(floor)s AND ("ready" = FALSE OR "max_running" IS NOT NULL)
         THEN %(floor)s ELSE "virtual_time"
     END,
     "weight" = %(weight)s, "max_running" = %(max_running)s, "paused" = %(paused)s

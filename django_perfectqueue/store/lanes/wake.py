@@ -14,7 +14,7 @@ from django_perfectqueue.models import Policy
 from ..arithmetic.fair_order import gate_id, is_gated, lane_id, unmeasured
 from ..arithmetic.limit_keys import Keys, split, standing
 from ..arithmetic.policies import rule_of
-from ..database.dialects.base import Waking, numbers
+from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id
@@ -37,25 +37,25 @@ JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
 WHERE "ticket"."task_id" IN ({ids})
 """
-WAITS_ASLEEP = ' AND "ticket"."state" = 0 AND COALESCE("lane"."awake", FALSE) = FALSE'
+WAITS_ASLEEP = ' AND "ticket"."state" = 0 AND COALESCE("lane"."has_waiting", FALSE) = FALSE'
 FIRST_OPEN = """
 SELECT "virtual_time" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "held" = {hold} AND "open" = TRUE{alike}
+WHERE "queue" = %(queue)s AND "held_by" = {hold} AND "ready" = TRUE{alike}
 ORDER BY "turn" LIMIT 1
 """
 SERVED_LAST = f"""
-SELECT "virtual_time", "open" FROM "perfectqueue_lane"
+SELECT "virtual_time", "ready" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0{{alike}}
 ORDER BY "finish_tag" DESC LIMIT {LAST}
 """
 BEHIND = f"""
 SELECT MIN("virtual_time") FROM (
-    SELECT "virtual_time" FROM ({SERVED_LAST}) AS "served" WHERE "open" = TRUE{{held}}
+    SELECT "virtual_time" FROM ({SERVED_LAST}) AS "served" WHERE "ready" = TRUE{{held_by}}
 ) AS "behind"
 """
 LAST_SHUT = """
 SELECT "virtual_time" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = FALSE ORDER BY "turn" DESC LIMIT 1
+WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = FALSE ORDER BY "turn" DESC LIMIT 1
 """
 CLOCK = """
 SELECT MAX("finish_tag") FROM "perfectqueue_lane"
@@ -67,6 +67,10 @@ SELECT AVG("cost") FROM (
     WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0
     ORDER BY "finish_tag" DESC LIMIT {LAST}
 ) AS "last" WHERE "cost" > 0
+"""
+LANE = '"perfectqueue_lane"'
+INSERT = """
+INSERT INTO "perfectqueue_lane" ("running", {columns}) VALUES {rows}
 """
 FLOOR = f"SELECT ({CLOCK}), ({FIRST_OPEN}), ({LAST_SHUT}), ({USUAL})".replace("{hold}", "0")
 
@@ -93,6 +97,30 @@ class Owner:
     @property
     def gate(self) -> int:
         return gate_id(self.queue, self.keys)
+
+
+class Waking(NamedTuple):
+    """
+    A lane that has waiting tickets, as it is to be if it has no row yet or sleeps.
+
+    ``keys`` are those of its limits as JSON, None without any. ``since`` is when the first of
+    its tickets was due; None is now.
+    """
+
+    id: int
+    account: int
+    gate: int
+    keys: str | None
+    queue: str
+    user: str
+    virtual_time: float
+    cost: float
+    weight: float
+    max_running: int | None
+    paused: bool
+    policy: int
+    has_waiting: bool = True
+    since: datetime | None = None
 
 
 class Floor(NamedTuple):
@@ -157,10 +185,10 @@ def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
     known: dict[str, Floor] = {}
     floors = {place: floor(db, *place, known) for place in places}
 
-    def waking(owner: Owner, lane: int, gate: int, *, awake: bool = True) -> Waking:
+    def waking(owner: Owner, lane: int, gate: int, *, has_waiting: bool = True) -> Waking:
         share = shares[owner.queue, owner.user]
         return Waking(
-            lane=lane,
+            id=lane,
             account=owner.account,
             gate=gate,
             queue=owner.queue,
@@ -173,20 +201,68 @@ def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
             paused=share.paused,
             policy=rule_of(owner.queue).code,
             since=owner.since,
-            awake=awake,
+            has_waiting=has_waiting,
         )
 
     behind = sorted((owner for owner in owners if owner.gate), key=lambda owner: owner.lane)
-    own = {owner.account: waking(owner, owner.account, 0, awake=False) for owner in behind}
+    own = {owner.account: waking(owner, owner.account, 0, has_waiting=False) for owner in behind}
     own |= {owner.lane: waking(owner, owner.lane, 0) for owner in owners if not owner.gate}
-    db.dialect.wake(db.cursor, [own[lane] for lane in sorted(own)], now)
+    write_lanes(db, [own[lane] for lane in sorted(own)], now)
     if behind:
-        db.dialect.wake(db.cursor, [waking(owner, owner.lane, owner.gate) for owner in behind], now)
+        write_lanes(db, [waking(owner, owner.lane, owner.gate) for owner in behind], now)
     if behind or any(owner.copied for owner in owners):
         db.dialect.copy_accounts(db.cursor, own)
     if fresh:
         look_again(db.cursor, sorted({owner.account for owner in owners if owner.is_new}))
     return len(owners)
+
+
+def write_lanes(db: Session, lanes: Sequence[Waking], now: datetime | None) -> None:
+    """
+    Make or wake lanes, in the order of their ids; lock them even where nothing changes.
+
+    A lane that comes from another policy takes its place by this one, whether or not it has
+    waiting tickets.
+    """
+    new = db.dialect.inserted
+    moved = f'{LANE}."policy" <> {new("policy")}'
+    waits = f'{LANE}."has_waiting"'
+    furthest = "CASE WHEN {old} > {new} THEN {old} ELSE {new} END"
+    changes = {
+        "since": f"CASE WHEN {waits} THEN {{old}} ELSE {{new}} END",
+        "virtual_time": f"CASE WHEN {moved} THEN {{new}} WHEN {waits} THEN {{old}}"
+        f" ELSE {furthest} END",
+        "has_waiting": "{old} OR {new}",
+        "policy": "{new}",
+    }
+    values: dict[str, object] = {}
+    rows = []
+    for number, lane in enumerate(lanes):
+        items = [
+            sql_of(db, f"{name}{number}", getattr(lane, name), values) for name in Waking._fields
+        ]
+        rows.append(f"(0, {', '.join(items)})")
+    statement = INSERT.replace("{columns}", ", ".join(f'"{name}"' for name in Waking._fields))
+    statement = statement.replace("{rows}", ", ".join(rows))
+    statement += db.dialect.upsert(
+        "perfectqueue_lane", ["id"], changes, where=f"NOT {waits} OR {moved}"
+    )
+    if db.dialect.asynchronous_commit and db.cursor.db.autocommit:
+        # A crash may forget it where it is a transaction by itself: the sweep wakes them then.
+        statement += ' RETURNING "id"' + db.dialect.asynchronous_commit
+    db.execute(statement, values, now=now)
+
+
+def sql_of(db: Session, name: str, value: object, values: dict[str, object]) -> str:
+    """Return a column's value as SQL, or as a parameter that is added to ``values``."""
+    if value is None:
+        return "{now}" if name.startswith("since") else "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, int | float):
+        return repr(value + 0)  # The number, where it is one of an enumeration.
+    values[name] = db.dialect.parameter(value) if isinstance(value, datetime) else value
+    return f"%({name})s"
 
 
 def floor(db: Session, queue: str, keys: Keys = (), known: dict[str, Floor] | None = None) -> Floor:
@@ -239,7 +315,7 @@ def behind(queue: str, keys: Keys) -> str:
         )
         for number, key in enumerate(keys)
     )
-    first = BEHIND.replace("{held}", held).replace("{alike}", alike(queue))
+    first = BEHIND.replace("{held_by}", held).replace("{alike}", alike(queue))
     return f"SELECT ({CLOCK}), ({first}), ({USUAL})"
 
 

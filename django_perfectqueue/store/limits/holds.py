@@ -42,20 +42,20 @@ OPEN = """
 UPDATE "perfectqueue_hold" SET "opens_at" = {now}
 WHERE "key" IN ({keys}) AND ("opens_at" IS NULL OR "opens_at" > {now})
 """
-MOVE = 'UPDATE "perfectqueue_lane" SET "held" = CASE "id" {held} END WHERE "id" IN ({lanes})'
+MOVE = 'UPDATE "perfectqueue_lane" SET "held_by" = CASE "id" {holds} END WHERE "id" IN ({lanes})'
 SHUT = """
 SELECT "hold"."id", "hold"."key" FROM "perfectqueue_hold" AS "hold"
 WHERE "hold"."id" > %(after)s AND ("hold"."opens_at" IS NULL OR "hold"."opens_at" > {now})
     AND EXISTS (
         SELECT 1 FROM "perfectqueue_lane" AS "lane"
-        WHERE "lane"."queue" = "hold"."queue" AND "lane"."held" = "hold"."id"
+        WHERE "lane"."queue" = "hold"."queue" AND "lane"."held_by" = "hold"."id"
     )
 ORDER BY "hold"."id" LIMIT %(limit)s
 """
 FREE_LIMITED = """
 SELECT DISTINCT "gate", "keys" FROM (
     SELECT "gate", "keys" FROM "perfectqueue_lane"
-    WHERE "queue" IN ({queues}) AND "held" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT {count}
+    WHERE "queue" IN ({queues}) AND "held_by" = 0 AND "ready" = TRUE ORDER BY "turn" LIMIT {count}
 ) AS "first" WHERE NOT ("gate" = 0)
 """
 NEXT = """(
@@ -104,8 +104,8 @@ class Seen:
 
     queue: str
     keys: Sequence[str]
-    held: int
-    is_open: bool
+    held_by: int
+    ready: bool
 
 
 def due_holds(db: Session, queues: Sequence[str], count: int, now: datetime | None) -> list[Due]:
@@ -133,7 +133,7 @@ class Holds:
         for lane, seen in self.seen.items():
             key = None if lane in short else holding(seen.keys, meters.known)
             held = hold_id(seen.queue, key) if key else 0
-            if held != seen.held:
+            if held != seen.held_by:
                 changed[lane] = held
         return changed
 
@@ -162,7 +162,7 @@ class Holds:
             free = [
                 lane
                 for lane in due.lanes
-                if changed.get(lane) == 0 and lane not in short and self.seen[lane].is_open
+                if changed.get(lane) == 0 and lane not in short and self.seen[lane].ready
             ]
             if limit and not limit.room:
                 rows[due.id] = due.queue, due.key, opens_at(limit)
@@ -207,8 +207,8 @@ def store(db: Session, holds: Mapping[int, tuple[str, str, datetime | None]]) ->
 
 def move(db: Session, changed: Mapping[int, int]) -> None:
     """Move lanes between holds and the fair order; who calls has locked their accounts."""
-    held = " ".join(f"WHEN {lane} THEN {hold}" for lane, hold in sorted(changed.items()))
-    statement = MOVE.replace("{held}", held).replace("{lanes}", numbers(sorted(changed)))
+    holds = " ".join(f"WHEN {lane} THEN {hold}" for lane, hold in sorted(changed.items()))
+    statement = MOVE.replace("{holds}", holds).replace("{lanes}", numbers(sorted(changed)))
     db.execute(statement)
 
 

@@ -99,12 +99,12 @@ def lock_known(db: Session, keys: Collection[str]) -> None:
 
 def locked(db: Session, keys: Collection[str], now: datetime | None) -> dict[str, Count]:
     """Return the same of meters that no one else can change; make those that are missing."""
-    found = read(db, keys, now, db.dialect.lock_clause())
-    if missing := sorted(set(keys) - found.keys()):
+    clause = db.dialect.lock_clause()
+    # One that another has made in the meantime may have been swept again.
+    while missing := sorted(set(keys) - (found := read(db, keys, now, clause)).keys()):
         names = {f"k{number}": key for number, key in enumerate(missing)}
         rows = ", ".join(f"(%({name})s, 0)" for name in names)
         db.dialect.insert_missing(db.cursor, MAKE.replace("{rows}", rows), names, key="key")
-        found = read(db, keys, now, db.dialect.lock_clause())
     return found
 
 

@@ -25,7 +25,7 @@ Wire: TypeAlias = Any
 
 NOTIFY = "SELECT pg_notify(%s, %s)"
 ALL_AWAKE = """
-WHERE (SELECT COUNT(*) FROM "perfectqueue_lane" WHERE "id" = ANY(%s) AND "awake") = %s
+WHERE (SELECT COUNT(*) FROM "perfectqueue_lane" WHERE "id" = ANY(%s) AND "has_waiting") = %s
 """
 PROOF = "proof"
 AFTER_TROUBLE = 0.1

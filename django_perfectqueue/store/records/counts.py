@@ -56,12 +56,12 @@ WAITING = """
 SELECT %({queue})s, 'waiting', COUNT(*) FROM (
     SELECT 1 AS "one" FROM (
         SELECT "id" FROM (
-            SELECT "id" FROM "perfectqueue_lane" WHERE "queue" = %({queue})s AND "held" = 0
-            ORDER BY "open" DESC, "turn" LIMIT %(lanes)s
+            SELECT "id" FROM "perfectqueue_lane" WHERE "queue" = %({queue})s AND "held_by" = 0
+            ORDER BY "ready" DESC, "turn" LIMIT %(lanes)s
         ) AS "free"
         UNION ALL
         SELECT "id" FROM (
-            SELECT "id" FROM "perfectqueue_lane" WHERE "queue" = %({queue})s AND "held" <> 0
+            SELECT "id" FROM "perfectqueue_lane" WHERE "queue" = %({queue})s AND "held_by" <> 0
             LIMIT %(lanes)s
         ) AS "behind"
     ) AS "line"

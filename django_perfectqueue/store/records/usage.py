@@ -47,7 +47,7 @@ LATEST = "{new}"
 CLOCK = "SELECT {now}"
 WAITING = """
 WITH RECURSIVE "line" AS ({waiting_lanes})
-SELECT "lane"."queue", "lane"."user", "lane"."held", "lane"."paused", "lane"."max_running",
+SELECT "lane"."queue", "lane"."user", "lane"."held_by", "lane"."paused", "lane"."max_running",
     "lane"."running"
 FROM "line" JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
 LIMIT %(limit)s

@@ -102,8 +102,8 @@ class HeldTicket(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """One attempt as its end is written: whose it is and how it went."""
+class EndedAttempt:
+    """An attempt as its end is written: which one, by whom, and for how many seconds it ran."""
 
     task_id: int
     attempt: int
@@ -113,7 +113,9 @@ class Held:
     seconds: float | None = None
 
     @classmethod
-    def of(cls, lease: Lease | HeldTicket, *, worker: str, seconds: float | None) -> Held:
+    def of(
+        cls, lease: Lease | HeldTicket, *, worker: str = "", seconds: float | None = None
+    ) -> EndedAttempt:
         return cls(
             task_id=lease.task_id,
             attempt=lease.attempt,
@@ -128,40 +130,42 @@ class Held:
         return {"started_at": None if self.seconds is None else -self.seconds}
 
 
-def bury(db: Session, held: Held, status: Outcome, why: Failure, *, now: datetime | None) -> None:
+def bury(
+    db: Session, ended: EndedAttempt, status: Outcome, why: Failure, *, now: datetime | None
+) -> None:
     """End a task that has not finished: delete its ticket, and write a dead letter."""
-    if followed := db.dialect.remove(db.cursor, held.task_id):
-        note_ended(db, {held.task_id: followed})
+    if followed := db.dialect.remove(db.cursor, ended.task_id):
+        note_ended(db, {ended.task_id: followed})
     values = {
-        "task_id": held.task_id,
+        "task_id": ended.task_id,
         "status": status.value,
-        "attempt": held.attempt,
-        "worker": as_text(held.worker, 255),
+        "attempt": ended.attempt,
+        "worker": as_text(ended.worker, 255),
         "group": as_text(why.error, 255),
         "message": as_text(why.message, 10_000),
-        "errors": held.errors,
-        "crashes": held.crashes,
+        "errors": ended.errors,
+        "crashes": ended.crashes,
     }
-    db.execute(CLOSE, values, now=now, after=held.after)
+    db.execute(CLOSE, values, now=now, after=ended.after)
     db.execute(BURY, values, now=now)
 
 
 def record(
-    db: Session, held: Held, ending: Attempt.Ending, why: Failure, *, now: datetime | None
+    db: Session, ended: EndedAttempt, ending: Attempt.Ending, why: Failure, *, now: datetime | None
 ) -> None:
     """Write how an attempt ended that did not finish its task."""
     values = {
-        "task_id": held.task_id,
-        "number": held.attempt,
+        "task_id": ended.task_id,
+        "number": ended.attempt,
         "ending": ending.value,
-        "worker": as_text(held.worker, 255),
+        "worker": as_text(ended.worker, 255),
         "error": as_text(why.error, 255),
         "message": as_text(why.message, 10_000),
         "traceback": as_text(why.traceback, 100_000),
     }
-    db.execute(RECORD, values, now=now, after=held.after)
-    if held.attempt > options().ATTEMPTS_KEPT:
-        omit(db, held.task_id, options().ATTEMPTS_KEPT)
+    db.execute(RECORD, values, now=now, after=ended.after)
+    if ended.attempt > options().ATTEMPTS_KEPT:
+        omit(db, ended.task_id, options().ATTEMPTS_KEPT)
 
 
 def omit(db: Session, task_id: int, keep: int) -> None:
@@ -179,8 +183,7 @@ def omit(db: Session, task_id: int, keep: int) -> None:
 
 def expire(db: Session, accounts: Accounts, lease: Lease, *, now: datetime | None) -> None:
     """End a task that was taken too late to be run."""
-    held = Held.of(lease, worker="", seconds=None)
-    bury(db, held, Outcome.EXPIRED, EXPIRED, now=now)
+    bury(db, EndedAttempt.of(lease), Outcome.EXPIRED, EXPIRED, now=now)
     accounts.end(lease, None)
     announce(signals.task_expired, [lease], using=lease.using)
 
@@ -238,7 +241,7 @@ def lose_tickets(
     cancelled, failed = [], []
     for ticket in tickets:
         task_id = ticket.task_id
-        held = Held(
+        held = EndedAttempt(
             task_id=task_id,
             attempt=ticket.attempt,
             errors=ticket.errors,

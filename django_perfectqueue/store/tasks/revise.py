@@ -162,7 +162,7 @@ def record(row: Row, revision: Revision, using: str) -> None:
         sign(names, "edited", by=revision.by, using=using)
 
 
-def reprioritize(task_id: int, priority: int, *, using: str) -> None:
+def set_priority(task_id: int, priority: int, *, using: str) -> None:
     """
     Give a task that has yet to end another priority, and with it another place in its line.
 
@@ -170,12 +170,12 @@ def reprioritize(task_id: int, priority: int, *, using: str) -> None:
     of the caller's it is done after the commit. Raise NotFoundError when it is gone,
     AlreadyFinishedError when it has ended.
     """
-    act = partial(reprioritize_now, task_id, priority, using=using)
+    act = partial(set_priority_now, task_id, priority, using=using)
     once_committed(act, task_id, using=using)
 
 
 @retry_remembering_commits
-def reprioritize_now(tries: Tries, task_id: int, priority: int, *, using: str) -> None:
+def set_priority_now(tries: Tries, task_id: int, priority: int, *, using: str) -> None:
     with in_transaction(using) as db:
         try:
             live(db, task_id)

@@ -18,7 +18,7 @@ from ..lanes.accounts import Accounts
 from ..leases.fence import ending_of, hold, hold_all, outcome_of
 from ..notify.ring import ring
 from ..values import Failure, Lease
-from .close import CANCELLED, MOST_COUNTED, Held, bury, leave, record
+from .close import CANCELLED, MOST_COUNTED, EndedAttempt, bury, leave, record
 
 P = ParamSpec("P")
 Settles = Callable[Concatenate[Lease, P], str]
@@ -61,7 +61,7 @@ class HeldAttempt:
     """
 
     db: Session
-    held: Held
+    held: EndedAttempt
     cancel_requested: bool
     now: datetime | None
     wait: float | None = None
@@ -97,7 +97,7 @@ def held_by(
     """
     with in_transaction(using) as db:
         cancel = hold(db, lease)
-        held = Held.of(lease, worker=worker, seconds=seconds)
+        held = EndedAttempt.of(lease, worker=worker, seconds=seconds)
         attempt = HeldAttempt(db, held, cancel, now)
         yield attempt
         accounts = Accounts(now)
@@ -229,7 +229,7 @@ def release(
         ids = [lease.task_id for lease, cancel in found.items() if not cancel]
         leave(db, ids, LastEnding.RELEASED, wait=delay, now=now)
         for lease in cancelled:
-            held = Held.of(lease, worker=worker, seconds=seconds)
+            held = EndedAttempt.of(lease, worker=worker, seconds=seconds)
             bury(db, held, Outcome.CANCELLED, CANCELLED, now=now)
         for lease in found:
             accounts.end(lease, seconds)

@@ -30,7 +30,7 @@ from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
 from ..records.dependency_events import Counts, note_added, note_counts, note_ended
 from .after_commit import once_committed
-from .close import CANCELLED, Held, bury
+from .close import CANCELLED, EndedAttempt, bury
 
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
 TASK = """
@@ -196,7 +196,7 @@ def cancel_one_now(tries: Tries, task_id: int, *, using: str, now: datetime | No
             db.execute(FLAG, {"task_id": task_id})
             call(ticket.holder or 0, using=using)
             return False
-        held = Held(
+        held = EndedAttempt(
             task_id=task_id,
             attempt=ticket.attempt,
             errors=ticket.errors,
@@ -208,7 +208,7 @@ def cancel_one_now(tries: Tries, task_id: int, *, using: str, now: datetime | No
         return True
 
 
-def redrive(task_id: int, *, using: str, now: datetime | None = None) -> None:
+def retry_ended(task_id: int, *, using: str, now: datetime | None = None) -> None:
     """
     Put a failed, cancelled or expired task back in its line, or hasten one that waits.
 
@@ -217,7 +217,7 @@ def redrive(task_id: int, *, using: str, now: datetime | None = None) -> None:
     AlreadyFinishedError when it has finished, NotSupportedError while it is waiting or
     running.
     """
-    act = partial(redrive_now, task_id, using=using, now=now)
+    act = partial(retry_ended_now, task_id, using=using, now=now)
     once_committed(act, task_id, using=using, check=refuse_unfit)
 
 
@@ -231,10 +231,10 @@ def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
 
 
 @retry_remembering_commits
-def redrive_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> None:
+def retry_ended_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> None:
     try:
         with in_transaction(using) as db:
-            put_back(db, task_id, using, now)
+            retry_or_hasten(db, task_id, using, now)
             announce_ids(db, [(signals.task_put_back, [task_id])])
             tries.commits(task_id)
     except (AlreadyFinishedError, NotSupportedError):
@@ -243,7 +243,7 @@ def redrive_now(tries: Tries, task_id: int, *, using: str, now: datetime | None)
             raise
 
 
-def put_back(db: Session, task_id: int, using: str, now: datetime | None) -> None:
+def retry_or_hasten(db: Session, task_id: int, using: str, now: datetime | None) -> None:
     task = known(db, task_id)
     if task.outcome == Outcome.FINISHED:
         refuse_unfit(task.key, task.outcome, None)
@@ -251,25 +251,25 @@ def put_back(db: Session, task_id: int, using: str, now: datetime | None) -> Non
         hasten(db, task_id, task.key, now)
         ring(task.queue, using=using)
         return
-    back = put_back_dead(db, [task_id], using, now)
+    back = retry_dead(db, [task_id], using, now)
     if not back:
         known(db, task_id)
         raise AlreadyFinishedError(f"Task '{task.key}' was put back by someone else.")
 
 
-def redrive_all(ids: Collection[int], *, using: str) -> set[int]:
+def retry_all_ended(ids: Collection[int], *, using: str) -> set[int]:
     """
     Put tasks that ended without finishing back in their lines; return which.
 
     Some statements for all of them, in the caller's transaction, which is theirs to repeat.
     """
     with in_transaction(using) as db:
-        back = put_back_dead(db, ids, using, None)
+        back = retry_dead(db, ids, using, None)
         announce_ids(db, [(signals.task_put_back, list(back))])
     return set(back)
 
 
-def put_back_dead(
+def retry_dead(
     db: Session, ids: Collection[int], using: str, now: datetime | None
 ) -> dict[int, str]:
     """Put tasks that ended without finishing back; return those, each with its queue."""

@@ -13,7 +13,7 @@ from ..database.transaction import in_transaction, retry_transaction
 from ..lanes.accounts import Accounts, expected_cost
 from ..notify.ring import ring
 from ..notify.signals import announce_ids
-from ..tasks.close import CANCELLED, RUN, Held, HeldTicket, Loss, bury, leave, lose_tickets
+from ..tasks.close import CANCELLED, RUN, EndedAttempt, HeldTicket, Loss, bury, leave, lose_tickets
 from .timers import admit
 
 HELD = f"""
@@ -75,8 +75,7 @@ def let_go(
             reached=ticket.reached,
         )
         if ticket.cancel_requested:
-            held = Held.of(ticket, worker="", seconds=None)
-            bury(db, held, Outcome.CANCELLED, CANCELLED, now=accounts.now)
+            bury(db, EndedAttempt.of(ticket), Outcome.CANCELLED, CANCELLED, now=accounts.now)
             cancelled.append(ticket.task_id)
         else:
             back.append(ticket.task_id)

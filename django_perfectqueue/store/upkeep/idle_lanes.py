@@ -27,7 +27,7 @@ IDLE_LANES = """
 SELECT "lane"."id", "lane"."queue", "lane"."gate", "lane"."virtual_time", "lane"."finish_tag",
     "lane"."policy"
 FROM "perfectqueue_lane" AS "lane"
-WHERE "lane"."id" IN ({lanes}) AND "lane"."awake" = FALSE AND "lane"."running" = 0
+WHERE "lane"."id" IN ({lanes}) AND "lane"."has_waiting" = FALSE AND "lane"."running" = 0
     AND "lane"."since" <= {idle_since}
     AND NOT EXISTS (
         SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
@@ -45,7 +45,7 @@ ORDER BY "lane"."id"
 """
 LOCK_LANES = """
 SELECT "id" FROM "perfectqueue_lane"
-WHERE "id" IN ({lanes}) AND "awake" = FALSE AND "running" = 0 ORDER BY "id"
+WHERE "id" IN ({lanes}) AND "has_waiting" = FALSE AND "running" = 0 ORDER BY "id"
 """
 LAST_TAG = f"""
 SELECT "finish_tag" FROM "perfectqueue_lane"
@@ -55,7 +55,7 @@ ORDER BY "finish_tag" DESC LIMIT 1 OFFSET {LAST - 1}
 COMPETING = """
 SELECT EXISTS (
     SELECT 1 FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = TRUE
+    WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = TRUE
 ) OR EXISTS (SELECT 1 FROM "perfectqueue_hold" WHERE "queue" = %(queue)s)
 """
 FORGET_LANES = 'DELETE FROM "perfectqueue_lane" WHERE "id" IN ({lanes})'
@@ -67,7 +67,7 @@ FORGET_HOLDS = """
 DELETE FROM "perfectqueue_hold" WHERE "id" IN ({holds}) AND NOT EXISTS (
     SELECT 1 FROM "perfectqueue_lane" AS "lane"
     WHERE "lane"."queue" = "perfectqueue_hold"."queue"
-        AND "lane"."held" = "perfectqueue_hold"."id"
+        AND "lane"."held_by" = "perfectqueue_hold"."id"
 )
 """
 

@@ -168,7 +168,7 @@ def purgeable(
 
 
 @retry_transaction
-def discard(task_id: int, *, using: str) -> None:
+def delete_ended(task_id: int, *, using: str) -> None:
     """
     Delete a task that has ended.
 

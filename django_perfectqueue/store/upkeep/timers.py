@@ -11,13 +11,13 @@ from django_perfectqueue.conf import OTHERS, options
 from django_perfectqueue.models import State
 
 from ..arithmetic.policies import rule_of
-from ..database.dialects.base import numbers
+from ..database.dialects.base import Row, numbers
 from ..database.session import Session
 from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
 from ..lanes.accounts import Accounts
 from ..lanes.idle_marks import rounds
 from ..lanes.wake import owners_of, wake
-from ..limits.holds import open_all_shut
+from ..limits.holds import FIRST_ID, SHUT, open_all_shut
 from ..notify.ring import notify
 from ..records.dependency_events import follow, follow_uncommitted
 from ..schedules.fire import fire_schedules
@@ -50,9 +50,13 @@ FROM "line" LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lan
 LEFT JOIN "perfectqueue_lane" AS "own" ON "own"."id" = "lane"."account"
 WHERE "line"."lane" IS NOT NULL AND (
     "lane"."running" <> "own"."running" OR
-    "lane"."awake" IS NULL OR "lane"."awake" = FALSE OR "lane"."policy" <> {policy}
+    "lane"."has_waiting" IS NULL OR "lane"."has_waiting" = FALSE OR "lane"."policy" <> {policy}
 )
 LIMIT %(limit)s
+"""
+FORGOTTEN = f"""
+SELECT EXISTS (SELECT 1 FROM "perfectqueue_dependencyevent"),
+    EXISTS (SELECT 1 FROM "perfectqueue_batchdelta"), EXISTS ({SHUT}), EXISTS ({SLEEPING})
 """
 
 
@@ -120,13 +124,19 @@ def wake_forgotten_lanes(*, using: str) -> int:
 
     Who submits a task wakes its lane after the commit. What is missed then, because its
     program died or the lane fell asleep in that moment, is found here. So is the end of a
-    task on which nobody has acted for those that wait for it.
+    task on which nobody has acted for those that wait for it. Costs one statement when
+    nothing is forgotten.
     """
-    follow(using=using)
-    opened = open_all_shut(using=using)
     with reading(using) as db:
-        ids = asleep(db)
-    woken = opened
+        events, counts, holds, _lanes = found = sleeping(db, FORGOTTEN)[0]
+    if not any(found):
+        return 0
+    if events or counts:
+        follow(using=using)
+    woken = open_all_shut(using=using) if holds else 0
+    # What was followed may have filled other lanes.
+    with reading(using) as db:
+        ids = [task_id for (task_id,) in sleeping(db, SLEEPING) if task_id is not None]
     if ids:
         with in_transaction(using) as db:
             woken += wake(db, owners_of(db, ids), None)
@@ -159,15 +169,16 @@ def wake_forgotten_lanes_if_due(*, using: str) -> int:
     return woken
 
 
-def asleep(db: Session) -> list[int]:
-    """Return the first waiting ticket of each lane that is to be woken."""
+def sleeping(db: Session, statement: str) -> list[Row]:
+    """Return what a statement says of the lanes that are to be woken."""
     policy, names = policies()
-    statement = SLEEPING.replace("{waiting_lanes}", db.dialect.waiting_lanes())
+    statement = statement.replace("{waiting_lanes}", db.dialect.waiting_lanes())
     statement = statement.replace("{policy}", policy)
     in_lane = db.dialect.in_lane.replace("{lane}", '"line"."lane"')
     statement = statement.replace("{in_lane}", in_lane)
-    rows = db.execute(statement, {"limit": BATCH, **names}).fetchall()
-    return [task_id for (task_id,) in rows if task_id is not None]
+    values = {"limit": BATCH, "after": FIRST_ID, **names}
+    rows: list[Row] = db.execute(statement, values).fetchall()
+    return rows
 
 
 def policies() -> tuple[str, dict[str, str]]:

@@ -29,7 +29,7 @@ from .usage_rollup import UsageRollup
 logger = logging.getLogger("django_perfectqueue.database")
 
 SWEEP_INTERVAL = 5.0
-MOST_BATCHES = 200
+MOST_BATCHES = 600
 MOST_ROUSED = 20
 ROUND = 3_600.0
 MOSTLY_OVER = BATCH // 2

@@ -23,6 +23,8 @@ GRACE = 0.05
 WHILE_BUSY = 0.1
 BUSY_INTERVAL = 2.0
 MARGIN = 0.002
+AT_REST = 5
+"""How many times less often it polls at rest, where the database sends each notification."""
 
 
 class Listener(HelperProcess):
@@ -30,7 +32,8 @@ class Listener(HelperProcess):
     Receives the database's notifications, waits for the next due time, and polls.
 
     It polls in one statement: soon after a poll has found a task without a notification, and
-    else less and less often, down to POLL_INTERVAL. While all processors are busy it polls for
+    else less and less often, down to POLL_INTERVAL, or AT_REST times as long where the
+    database sends notifications and no task runs. While all processors are busy it polls for
     schedules only, when the next is due and at least each BUSY_INTERVAL.
     """
 
@@ -121,7 +124,8 @@ class Listener(HelperProcess):
             else:
                 self.wakeups.wake_one()
                 # A poll now would find the same task, and wake another processor for it.
-                self.look_at = max(self.look_at, now + GRACE)
+                self.look_at = min(max(self.look_at, now + GRACE), now + self.longest)
+                self.pause = min(self.pause, self.longest)
 
     def look(self) -> None:
         """Poll for due tasks, and wake a processor for them; fire due schedules."""
@@ -143,8 +147,11 @@ class Listener(HelperProcess):
         if outlook.due:
             self.wakeups.wake_one()
             self.pause = self.shortest
-        wait = self.pause * random.uniform(0.9, 1.0)  # noqa: S311
-        self.pause = min(self.longest, self.pause * 2)
+        # What runs may put tasks off, of which no notification comes.
+        at_rest = isinstance(self.notifications, store.Notices) and not self.wakeups.is_at_work()
+        longest = self.longest * AT_REST if at_rest else self.longest
+        wait = min(self.pause, longest) * random.uniform(0.9, 1.0)  # noqa: S311
+        self.pause = min(longest, self.pause * 2)
         return wait if outlook.wait is None else min(wait, outlook.wait + MARGIN)
 
     def close(self) -> None:

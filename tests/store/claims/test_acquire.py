@@ -325,7 +325,7 @@ class LaneTests(TestCase):
         submit("first", user="ann")
         submit_many(9, user="bob")
         acquire(6)
-        self.assertEqual([lane.user for lane in Lane.objects.filter(awake=True)], ["bob"])
+        self.assertEqual([lane.user for lane in Lane.objects.filter(has_waiting=True)], ["bob"])
 
         submit("next", user="ann")
         self.assertIn("next", keys(acquire(9)))
@@ -334,7 +334,7 @@ class LaneTests(TestCase):
         """It competes with no one, and its next task need not wake it."""
         running(user="ann")
         self.assertEqual(acquire(), [])
-        self.assertTrue(Lane.objects.get().awake)
+        self.assertTrue(Lane.objects.get().has_waiting)
 
         submit("next", user="ann")
         self.assertIsNone(Ticket.objects.get(task__key="next").alarm_at)
@@ -442,12 +442,12 @@ class StatementTests(TransactionTestCase):
             done += len(held)
             returned = [completion(lease, seconds=0.5) for lease in held]
         store.finish(returned, using="default")
-        self.assertGreater(Lane.objects.filter(awake=True).count(), count // 2)
+        self.assertGreater(Lane.objects.filter(has_waiting=True).count(), count // 2)
 
         with CaptureQueriesContext(connection) as queries:
             self.assertEqual(acquire(1), [])
         self.assertLessEqual(len(queries), 25)
-        self.assertFalse(Lane.objects.filter(awake=True).exists())
+        self.assertFalse(Lane.objects.filter(has_waiting=True).exists())
         assert_books_balance(self)
 
 

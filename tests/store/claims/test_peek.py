@@ -38,9 +38,9 @@ class LookTests(TransactionTestCase):
         self.assertFalse(outlook.due)
         self.assertAlmostEqual(outlook.wait, 60.0, delta=10.0)
 
-    def test_an_open_lane_without_tasks_is_not_due(self):
+    def test_a_ready_lane_without_tasks_is_not_due(self):
         _task, lease = running()
-        self.assertTrue(Lane.objects.get().open)
+        self.assertTrue(Lane.objects.get().ready)
         self.assertFalse(look().due)
         finish(lease)
         self.assertFalse(look().due)

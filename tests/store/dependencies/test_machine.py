@@ -55,6 +55,11 @@ class Graph(RuleBasedStateMachine):
             left += some
         return found
 
+    def closes_a_circle(self, key, parents):
+        """One that has finished stays so: who waits for it does not wait."""
+        unfinished = {p for p in parents if p == key or self.status[p] != "finished"}
+        return bool(unfinished & (self.descendants(key) | {key}))
+
     def mark(self, edge, state):
         self.edges[edge] = (self.edges[edge][0], state)
 
@@ -97,7 +102,7 @@ class Graph(RuleBasedStateMachine):
             error = AlreadyExistsError
         elif there == "running":
             error = NotSupportedError
-        elif there and parents & (self.descendants(key) | {key}):
+        elif there and self.closes_a_circle(key, parents):
             error = (InvalidTaskError, NotFoundError)
         if key in parents and not there:
             error = (InvalidTaskError, NotFoundError)
@@ -164,7 +169,7 @@ class Graph(RuleBasedStateMachine):
         if self.status.get(key) != "blocked" or parents - self.status.keys():
             return
         parents = {parent for parent in parents if (key, parent) not in self.edges}
-        if parents & (self.descendants(key) | {key}):
+        if self.closes_a_circle(key, parents):
             with self.case.assertRaises(InvalidTaskError):
                 self.queue[key].wait_for(parents, if_failed=mode)
             return

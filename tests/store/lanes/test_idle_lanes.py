@@ -37,7 +37,7 @@ def run_all(**terms):
     """Take and finish all there is, until all lanes sleep."""
     while leases := acquire(10, **terms):
         finish(*leases)
-    Lane.objects.filter(running=0).update(awake=False)
+    Lane.objects.filter(running=0).update(has_waiting=False)
 
 
 class IdleTests(TestCase):
@@ -53,9 +53,9 @@ class IdleTests(TestCase):
         for user in ("ann", "bob"):
             submit(user=user, now=after(0))
         finish(*acquire(2, now=after(0)))
-        self.assertEqual(Lane.objects.filter(awake=True).count(), 2)
+        self.assertEqual(Lane.objects.filter(has_waiting=True).count(), 2)
         acquire(now=after(7_200))
-        self.assertFalse(Lane.objects.filter(awake=True).exists())
+        self.assertFalse(Lane.objects.filter(has_waiting=True).exists())
         sweep(now=after(7_260))
         self.assertEqual(Lane.objects.count(), 2)
 
@@ -148,7 +148,9 @@ class AnyTimeTests(TransactionTestCase):
                 finish(held.pop(), now=None)
                 done += 1
             else:
-                Lane.objects.filter(running=0).exclude(pk__in=waiting_lanes()).update(awake=False)
+                Lane.objects.filter(running=0).exclude(pk__in=waiting_lanes()).update(
+                    has_waiting=False
+                )
                 sweep()
         for _round in range(50):
             held += acquire(10, now=None)

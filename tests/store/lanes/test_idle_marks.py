@@ -36,7 +36,7 @@ def later(seconds):
 
 
 def awake():
-    return sorted(Lane.objects.filter(awake=True).values_list("user", flat=True))
+    return sorted(Lane.objects.filter(has_waiting=True).values_list("user", flat=True))
 
 
 def statements(queries):
@@ -96,7 +96,7 @@ class WakeTests(TransactionTestCase):
     def test_a_lane_behind_a_limit_is_woken_too(self):
         set_limit("api", max_running=1)
         submit(user="ann", limits=["api"])
-        self.assertTrue(Lane.objects.exclude(gate=0).get().awake)
+        self.assertTrue(Lane.objects.exclude(gate=0).get().has_waiting)
         self.assertEqual(len(acquire(now=None)), 1)
 
     @skipIf(connection.vendor == "sqlite", "Nobody else writes while a transaction is open.")
@@ -166,7 +166,7 @@ class MissedTests(TransactionTestCase):
     def submit_and_die(self):
         with mock.patch.object(ring.Ringing, "__call__"):
             submit("late", user="ann", now=None)
-        self.assertFalse(Lane.objects.filter(awake=True).exists())
+        self.assertFalse(Lane.objects.filter(has_waiting=True).exists())
 
     def test_an_acquire_finds_it_within_seconds(self):
         self.submit_and_die()
@@ -256,7 +256,7 @@ class HeldBackTests(TransactionTestCase):
 
         few, many = self.beside(self.submit)
 
-        self.assertEqual(Lane.objects.filter(paused=True, awake=True).count(), MANY)
+        self.assertEqual(Lane.objects.filter(paused=True, has_waiting=True).count(), MANY)
         self.assertLessEqual(many, few + FEW * UNIT[connection.vendor], self.worst)
 
     def test_nor_with_many_users_at_their_cap(self):
@@ -269,5 +269,5 @@ class HeldBackTests(TransactionTestCase):
 
         few, many = self.beside(add)
 
-        self.assertEqual(Lane.objects.filter(running=1, awake=True).count(), MANY)
+        self.assertEqual(Lane.objects.filter(running=1, has_waiting=True).count(), MANY)
         self.assertLessEqual(many, few + FEW * UNIT[connection.vendor], self.worst)

@@ -47,7 +47,7 @@ class HoldTests(TestCase):
         self.enterContext(without_sweep())
 
     def held(self):
-        return sorted(Lane.objects.exclude(held=0).values_list("user", flat=True))
+        return sorted(Lane.objects.exclude(held_by=0).values_list("user", flat=True))
 
     def test_a_lane_behind_a_full_limit_is_held_back_at_once(self):
         set_limit("smtp", max_running=1)
@@ -135,9 +135,9 @@ class HoldTests(TestCase):
         # Others are before them in the fair order.
         submit("before", user="dan")
         Lane.objects.exclude(user="dan").update(virtual_time=1000.0)
-        Lane.objects.filter(user="zoe").update(awake=False, held=0)
+        Lane.objects.filter(user="zoe").update(has_waiting=False, held_by=0)
         self.assertEqual(keys(acquire(1, now=after(5))), ["before"])
-        back = Lane.objects.filter(held=0).exclude(gate=0).exclude(user="zoe").get()
+        back = Lane.objects.filter(held_by=0).exclude(gate=0).exclude(user="zoe").get()
         Lane.objects.filter(user=back.user).update(paused=True)
         self.assertEqual(acquire(1, now=after(5)), [])
         [lease] = acquire(1, now=after(5 + RECHECK))
@@ -225,7 +225,7 @@ class CrashTests(TransactionTestCase):
         with transaction.atomic():
             self.assertEqual(len(acquire(10, now=None)), 1)
             transaction.set_rollback(True)
-        self.assertFalse(Lane.objects.exclude(held=0).exists())
+        self.assertFalse(Lane.objects.exclude(held_by=0).exists())
         self.assertEqual(keys(acquire(10, now=None)), ["mail-0"])
 
     def test_an_edit_of_which_nobody_was_told_is_found_by_the_sweep(self):
@@ -305,7 +305,7 @@ class RandomTests(TransactionTestCase):
             for name in limits.split(",") if limits else ():
                 running[name] += 1
         most = dict(Limit.objects.values_list("name", "max_running"))
-        for hold in Hold.objects.filter(pk__in=Lane.objects.values("held")):
+        for hold in Hold.objects.filter(pk__in=Lane.objects.values("held_by")):
             name = hold.key.partition(":")[2]
             if running[name] < most[name]:
                 self.assertIsNotNone(hold.opens_at, (hold.key, running))
@@ -403,7 +403,7 @@ class CostTests(TransactionTestCase):
         with CaptureQueriesContext(connection) as queries:
             self.assertEqual(keys(acquire(1, now=None)), ["free"])
         self.assertLess(len(queries), 80)
-        self.assertEqual(Lane.objects.exclude(held=0).count(), users)
+        self.assertEqual(Lane.objects.exclude(held_by=0).count(), users)
         with CaptureQueriesContext(connection) as queries:
             self.assertEqual(acquire(1, now=None), [])
         self.assertLess(len(queries), 40)

@@ -650,5 +650,5 @@ class CostTests(TransactionTestCase):
         finish(*acquire(100))
         submit("last", user="zoe", limits=["name-0", "name-1"])
         store.wake_forgotten_lanes(using="default")
-        Lane.objects.exclude(user="zoe").update(awake=True, virtual_time=0.0)
+        Lane.objects.exclude(user="zoe").update(has_waiting=True, virtual_time=0.0)
         self.assertEqual(keys(acquire(1)), ["last"])

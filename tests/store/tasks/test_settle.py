@@ -334,7 +334,7 @@ class RedriveTests(TestCase):
     def test_the_attempt_before_it_failed_stays_fenced(self):
         _task, old = running("k1")
         fail(old)
-        store.redrive(old.task_id, using="default", now=after(1))
+        store.retry_ended(old.task_id, using="default", now=after(1))
         [new] = acquire(now=after(1))
 
         self.assertEqual(len(finish(old)), 1)

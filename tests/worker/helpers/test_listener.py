@@ -86,6 +86,17 @@ class LookTests(ListenerCase):
             self.assertLessEqual(wait, longest)
             self.assertGreater(wait, longest * 0.7)
 
+    def test_it_looks_less_often_at_rest_where_the_database_notifies(self):
+        self.listener.notifications = mock.create_autospec(store.Notices, instance=True)
+        self.looks(*[IDLE] * 9)
+        [wait] = self.looks(IDLE)
+        self.assertGreater(wait, 60.0)
+        self.listener.take([Ring("mail")])
+        self.assertLessEqual(self.listener.look_at - time.monotonic(), 16.0)
+        with mock.patch.object(Wakeups, "is_at_work", return_value=True):
+            waits = self.looks(*[IDLE] * 3)
+        self.assertLessEqual(max(waits), 16.0)
+
     def test_it_looks_again_soon_where_it_found_something(self):
         self.looks(*[IDLE] * 5)
         [wait] = self.looks(store.Outlook(due=True, wait=None))

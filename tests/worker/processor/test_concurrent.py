@@ -210,7 +210,7 @@ class AtOnceTests(ConcurrentTestCase):
                         wait_until(lambda: begun)
                         rows = Ticket.objects.filter(token=begun[0])
                         rows.update(state=0, attempt=0, holder=None, token=None, alarm_at=None)
-                        Lane.objects.update(running=0, awake=True)
+                        Lane.objects.update(running=0, has_waiting=True)
                         wait_until(lambda: processor.batch and processor.running[0].reasons_sent)
                         self.assertEqual(len(begun), 1)
                         gate.set()

@@ -181,16 +181,18 @@ class RestartTests(ServerCase):
 
 @tag("thorough")
 class IdleTests(ServerCase):
-    def test_a_worker_with_eight_processors_costs_under_three_statements_a_second(self):
+    def test_a_worker_with_eight_processors_costs_under_two_statements_a_second(self):
         self.idle_worker("--processors", "8", POLL_INTERVAL=1.0)
-        time.sleep(3.0)
+        time.sleep(12.0)
         with contextlib.closing(self.server.connect(DATABASE)) as link:
             seconds = 24.0
             before = self.statements(link)
             time.sleep(seconds)
             counted = self.statements(link) - before
         self.assertGreater(counted, 0)
-        self.assertLess(counted / seconds, 3.0)
+        # MariaDB tells nobody on other hosts, so there the listener polls each second.
+        most = 1.0 if connection.vendor == "postgresql" else 2.0
+        self.assertLess(counted / seconds, most)
 
     def statements(self, link):
         cursor = link.cursor()

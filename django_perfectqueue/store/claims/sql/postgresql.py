@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ...arithmetic.fair_order import LEAST_COST, OpenLane
 from ...database.dialects.base import Row
-from ...database.dialects.postgresql import array
+from ...database.dialects.postgresql_arrays import array
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
 
@@ -33,14 +33,14 @@ RETURNING {TICKET}, "ticket"."run_at",
 """
 
 CLAIM_ALONE = f"""
-WITH "open" AS (
+WITH "ready" AS (
     SELECT "id", "gate", "cost", "virtual_time", "weight", "policy", "max_running"
     FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 2
+    WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = TRUE ORDER BY "turn" LIMIT 2
 ),
 "only" AS (
-    SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "open"
-    WHERE "max_running" IS NULL AND "gate" = 0 AND (SELECT count(*) FROM "open") = 1
+    SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "ready"
+    WHERE "max_running" IS NULL AND "gate" = 0 AND (SELECT count(*) FROM "ready") = 1
         AND (
             SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
             ORDER BY "alarm_at" LIMIT 1

@@ -74,30 +74,6 @@ class Entry(NamedTuple):
     finish_tag: float
 
 
-class Waking(NamedTuple):
-    """
-    A lane that has waiting tickets, as it is to be if it has no row yet or sleeps.
-
-    ``keys`` are those of its limits as JSON, None without any. ``since`` is when the first of
-    its tickets was due; None is now.
-    """
-
-    lane: int
-    account: int
-    gate: int
-    keys: str | None
-    queue: str
-    user: str
-    virtual_time: float
-    cost: float
-    weight: float
-    max_running: int | None
-    paused: bool
-    policy: int
-    awake: bool = True
-    since: datetime | None = None
-
-
 class Report(NamedTuple):
     """Who writes completions, and when: by the host's monotonic clock, and by the given time."""
 
@@ -264,14 +240,6 @@ class Dialect(ABC):
         statement = COPY.replace("{columns}", columns)
         self.execute(cursor, statement.replace("{accounts}", numbers(sorted(accounts))))
 
-    @abstractmethod
-    def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
-        """
-        Make or wake lanes, in the order of their ids; lock them even where awake.
-
-        A lane that comes from another policy takes its place by this one, asleep or awake.
-        """
-
     def insert_missing(
         self, cursor: Cursor, into: str, parameters: Mapping[str, object], *, key: str
     ) -> None:
@@ -354,20 +322,28 @@ class Dialect(ABC):
         """Return a query of the first ``most`` queues that have tasks; it jumps over the rows."""
         return USED_QUEUES
 
-    def upsert(self, table: str, key: Sequence[str], changes: Mapping[str, str]) -> str:
+    def upsert(
+        self, table: str, key: Sequence[str], changes: Mapping[str, str], *, where: str = ""
+    ) -> str:
         """
         Return what makes an INSERT change the row that has its unique key already.
 
         ``changes`` are the columns' new values in SQL, where ``{old}`` and ``{new}`` stand
-        for the column as it is and as it was to be inserted.
+        for the column as it is and as it was to be inserted. They come one after the other
+        on MySQL, where a later one sees what the earlier ones have written. ``where`` spares
+        a write where the changes leave the row as it is.
         """
         names = ", ".join(f'"{column}"' for column in key)
         values = ", ".join(
             f'"{column}" = '
-            + sql.replace("{old}", f'"{table}"."{column}"').replace("{new}", f'excluded."{column}"')
+            + sql.replace("{old}", f'"{table}"."{column}"').replace("{new}", self.inserted(column))
             for column, sql in changes.items()
         )
-        return f"ON CONFLICT ({names}) DO UPDATE SET {values}"
+        return f"ON CONFLICT ({names}) DO UPDATE SET {values}" + (where and f" WHERE {where}")
+
+    def inserted(self, column: str) -> str:
+        """Return the SQL of a column as it was to be inserted, for upsert()."""
+        return f'excluded."{column}"'
 
     def lock_clause(self) -> str:
         return " FOR UPDATE"

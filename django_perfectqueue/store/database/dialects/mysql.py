@@ -2,121 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime, timedelta, timezone
+from contextlib import AbstractContextManager
+from datetime import datetime, timezone
 from itertools import islice
 from operator import attrgetter
-from weakref import WeakSet
 
-from django.db import Error, IntegrityError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import Completion, Moment, Submission
-from ..diagnosis import Ailment
+from ...values import Completion
 from .base import (
     ACCOUNT,
     UNPREPARED,
-    Dialect,
     Entry,
     Report,
-    Row,
-    Waking,
     average,
     naive,
     numbers,
 )
-from .one_task import (
-    SPAN,
-    TICKET,
-    Form,
-    Stored,
-    Value,
-    form_of,
-    statements_of,
-    values_of,
-)
+from .mysql_errors import MySQLErrors
+from .mysql_isolation import at_read_committed, committed, reads_committed
+from .mysql_submit import MICROSECONDS, MySQLSubmit
 
 PACKET = 4 * 1024 * 1024
 AROUND = 64 * 1024
 """In bytes: what a statement holds beside a long text."""
 ESCAPED = (b"\x00", b"\n", b"\r", b"\x1a", b'"', b"'", b"\\")
-DUPLICATE_ENTRY = 1062
-RECORD_CHANGED = 1020
-LOCK_WAIT_TIMEOUT = 1205
-DEADLOCK = 1213
-ROLLED_BACK_AT_COMMIT = 3101
-
-LOST = {
-    0,  # the driver's own, for a connection that it has closed
-    1040,  # too many connections
-    1047,  # Galera: the node is not ready
-    1053,  # the server shuts down
-    1077,
-    1079,
-    1080,
-    1152,  # aborted
-    1158,  # network errors, as the server sees them
-    1159,
-    1160,
-    1161,
-    1180,  # error during COMMIT: Galera has lost the node
-    1184,
-    1290,  # read-only: the server has become a replica
-    1792,
-    1836,
-    1927,  # MariaDB: killed
-    2002,  # can't connect
-    2003,
-    2005,
-    2006,  # gone away
-    2012,
-    2013,  # lost
-    2055,
-    3169,  # MySQL: killed
-    4031,  # idle for too long
-}
-
-AILMENTS = {
-    **dict.fromkeys((1040, 1203, 1226), Ailment.CROWDED),
-    **dict.fromkeys((1053, 1077, 1079, 1080, 1927), Ailment.STOPPED),
-    **dict.fromkeys((1290, 1792, 1836), Ailment.READ_ONLY),
-    **dict.fromkeys((3, 1021, 1114), Ailment.FULL),
-    **dict.fromkeys((1044, 1045, 1049, 1698, 3118, 4151), Ailment.SHUT_OUT),
-    **dict.fromkeys((1054, 1146), Ailment.UNMIGRATED),
-    **dict.fromkeys((1142, 1143, 1227, 1370), Ailment.FORBIDDEN),
-    **dict.fromkeys((1020, 1205, 1213, 3101), Ailment.LOCKED),
-    **dict.fromkeys((1317, 1969, 3024), Ailment.CUT_SHORT),
-}
-
-INSERT_TASK = """
-INSERT INTO "perfectqueue_task" (
-    "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
-    "expires_at", "limits", "time_limit", "context", "outcome", "attempt", "worker"
-) VALUES
-"""
-
-FIND_TASKS = """
-SELECT "key", "id", "run_at", "expected_at" FROM "perfectqueue_task"
-WHERE "queue" = %(queue)s AND "key" IN %(keys)s
-"""
-
-INSERT_TICKET = """
-INSERT INTO "perfectqueue_ticket" (
-    "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
-    "cancel_requested"
-) VALUES
-"""
-
-BEGIN = ("START TRANSACTION",)
-END = ("COMMIT",)
-END_AND_LOOK = (*END, "SELECT 1 FROM `perfectqueue_lane` WHERE `id` = %(lane)s AND `awake`")
-FROM_STORED = 'FROM "perfectqueue_task" WHERE "id" = LAST_INSERT_ID()'
-MICROSECONDS = "TIMESTAMPADD(MICROSECOND, ROUND(%({name})s * 1000000), {now})"
 
 HELD = """
 SELECT "task_id", "token", "followed" FROM "perfectqueue_ticket" FORCE INDEX (PRIMARY)
@@ -171,22 +84,6 @@ STRAIGHT_JOIN "perfectqueue_lane" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id"
 SET {columns}
 """
 
-WAKE = """
-INSERT INTO "perfectqueue_lane" (
-    "id", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
-    "max_running", "paused", "policy", "running", "awake", "since"
-) VALUES {rows}
-ON DUPLICATE KEY UPDATE
-    "since" = CASE WHEN "awake" THEN "since" ELSE VALUES("since") END,
-    "virtual_time" = CASE
-        WHEN "policy" <> VALUES("policy") THEN VALUES("virtual_time")
-        WHEN "awake" THEN "virtual_time"
-        ELSE GREATEST("virtual_time", VALUES("virtual_time"))
-    END,
-    "awake" = "awake" OR VALUES("awake"), "policy" = VALUES("policy")
-"""
-
-
 END_IDLE_TRANSACTIONS = """
 SET SESSION idle_transaction_timeout = IF(
     @@SESSION.idle_transaction_timeout = 0, %s, @@SESSION.idle_transaction_timeout
@@ -199,27 +96,7 @@ SET @perfectqueue_idle = @@SESSION.idle_transaction_timeout,
 LET_STAND_AS_BEFORE = "SET SESSION idle_transaction_timeout = @perfectqueue_idle"
 
 
-READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
-LEVEL = """
-SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')
-"""
-
-committed: WeakSet[BaseDatabaseWrapper] = WeakSet()
-"""The connections on which a transaction of the store's own is at READ COMMITTED."""
-
-
-@contextmanager
-def at_read_committed(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    with connection.cursor() as cursor:
-        cursor.execute(READ_COMMITTED)
-    committed.add(connection)
-    try:
-        yield
-    finally:
-        committed.discard(connection)
-
-
-class MySQL(Dialect):
+class MySQL(MySQLErrors, MySQLSubmit):
     bounds_statements = True
     by_primary_key = " FORCE INDEX (PRIMARY)"
     at_read_uncommitted = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
@@ -282,13 +159,18 @@ class MySQL(Dialect):
             ) AS "known"
         """
 
-    def upsert(self, table: str, key: Sequence[str], changes: Mapping[str, str]) -> str:
+    def upsert(
+        self, table: str, key: Sequence[str], changes: Mapping[str, str], *, where: str = ""
+    ) -> str:
         values = ", ".join(
             f'"{column}" = '
-            + sql.replace("{old}", f'"{column}"').replace("{new}", f'VALUES("{column}")')
+            + sql.replace("{old}", f'"{table}"."{column}"').replace("{new}", self.inserted(column))
             for column, sql in changes.items()
         )
         return f"ON DUPLICATE KEY UPDATE {values}"
+
+    def inserted(self, column: str) -> str:
+        return f'VALUES("{column}")'
 
     def by_index(self, name: str) -> str:
         return f" FORCE INDEX ({name})"
@@ -302,21 +184,6 @@ class MySQL(Dialect):
     def moment(self, value: datetime) -> datetime:
         return value.replace(tzinfo=timezone.utc)
 
-    def passes(self, error: Exception) -> bool:
-        return number_of(error) in {
-            RECORD_CHANGED,
-            LOCK_WAIT_TIMEOUT,
-            DEADLOCK,
-            ROLLED_BACK_AT_COMMIT,
-        }
-
-    def lost(self, error: Exception) -> bool:
-        return number_of(error) in LOST
-
-    def ailment(self, error: Exception) -> Ailment:
-        otherwise = Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
-        return AILMENTS.get(number_of(error) or 0, otherwise)
-
     def too_long(self, cursor: Cursor, text: str) -> str:
         most, length = packet_of(cursor), escaped_length(text)
         if length + AROUND <= most:
@@ -325,153 +192,6 @@ class MySQL(Dialect):
             f"it takes {length:,} bytes in a statement, and the server's max_allowed_packet is"
             f" {most:,}"
         )
-
-    def submit(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
-    ) -> dict[tuple[str, str], int]:
-        fresh = self.insert_tasks(cursor, tasks, now)
-        tickets = [
-            (fresh[task.queue, task.key], task) for task in tasks if (task.queue, task.key) in fresh
-        ]
-        if tickets:
-            self.insert_tickets(cursor, tickets)
-        return {key: row[0] for key, row in fresh.items()}
-
-    def submit_one(
-        self, cursor: Cursor, task: Submission, *, token: int, now: datetime | None
-    ) -> Stored:
-        try:
-            return self.insert_one(cursor, task, token, now)
-        except IntegrityError as error:
-            if is_taken(error):
-                return Stored(None)
-            raise
-
-    def submit_alone(
-        self, cursor: Cursor, task: Submission, *, token: int, message: str, now: datetime | None
-    ) -> Stored:
-        begin = BEGIN if reads_committed(cursor.db) else (READ_COMMITTED, *BEGIN)
-        end = END_AND_LOOK if task.run_at is None else END
-        try:
-            return self.insert_one(cursor, task, token, now, begin=begin, end=end)
-        except Error as error:
-            with contextlib.suppress(Error):
-                cursor.execute("ROLLBACK")
-            if is_taken(error):
-                return Stored(None)
-            raise
-        except BaseException:
-            # Results may be left, which nobody reads.
-            cursor.db.close()
-            raise
-
-    def insert_one(
-        self,
-        cursor: Cursor,
-        task: Submission,
-        token: int,
-        now: datetime | None,
-        *,
-        begin: tuple[str, ...] = (),
-        end: tuple[str, ...] = (),
-    ) -> Stored:
-        """Store a task, between statements that begin and end a transaction."""
-        form = form_of(task)
-        clock = self.clock if now is None else self.given_clock
-        inserts = one_task(form, clock)
-        values = values_of(task, form, token, now, given)
-        statements = [*begin, *inserts, *end]
-        # Each error becomes one of Django's, but not each result is looked at by it.
-        with cursor.db.wrap_database_errors:
-            results = in_one_packet(cursor, statements, values)
-            for _ in range(len(begin) + 1):
-                next(results)
-            task_id = int(cursor.cursor.lastrowid)
-            for _ in results:
-                pass
-            return Stored(task_id, bool(end is END_AND_LOOK and cursor.cursor.fetchone()))
-
-    def insert_tasks(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
-    ) -> dict[tuple[str, str], Row]:
-        """Store the tasks whose key is free; return each one's id and times."""
-        if len(tasks) > 1:
-            taken = self.find_tasks(cursor, tasks)
-            tasks = [task for task in tasks if (task.queue, task.key) not in taken]
-        if not tasks:
-            return {}
-        try:
-            self.insert_all(cursor, tasks, now)
-        except IntegrityError as error:
-            if not is_taken(error):
-                raise
-            if len(tasks) == 1:
-                return {}
-            each = [self.insert_tasks(cursor, [task], now) for task in tasks]
-            return {key: row for rows in each for key, row in rows.items()}
-        return self.find_tasks(cursor, tasks)
-
-    def insert_all(self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None) -> None:
-        values: list[str] = []
-        parameters: dict[str, object] = {}
-        for number, task in enumerate(tasks):
-            columns: dict[str, Moment | str | float | None] = {
-                "q": task.queue,
-                "k": task.key,
-                "t": task.type,
-                "u": task.user,
-                "d": task.payload,
-                "p": task.priority,
-                "r": task.run_at,
-                "e": task.expected_at,
-                "x": task.expires_at,
-                "l": ",".join(task.limits),
-                "s": task.time_limit,
-                "c": task.context,
-            }
-            marks = []
-            for letter, value in columns.items():
-                name = f"{letter}{number}"
-                mark = "NULL" if value is None else f"%({name})s"
-                if isinstance(value, timedelta):
-                    mark, parameters[name] = self.later(mark), value.total_seconds()
-                elif value is not None:
-                    parameters[name] = (
-                        self.parameter(value) if isinstance(value, datetime) else value
-                    )
-                marks.append(mark)
-            q, k, t, u, d, p, r, *others = marks
-            run_at = "{now}" if task.run_at is None else r
-            values.append(
-                f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {', '.join(others)}, '', 0, '')"
-            )
-        self.execute(cursor, INSERT_TASK + ", ".join(values), parameters, now=now)
-
-    def find_tasks(self, cursor: Cursor, tasks: Sequence[Submission]) -> dict[tuple[str, str], Row]:
-        keys: dict[str, list[str]] = {}
-        for task in tasks:
-            keys.setdefault(task.queue, []).append(task.key)
-        return {
-            (queue, key): tuple(row)
-            for queue, names in keys.items()
-            for key, *row in self.execute(
-                cursor, FIND_TASKS, {"queue": queue, "keys": tuple(names)}
-            ).fetchall()
-        }
-
-    def insert_tickets(self, cursor: Cursor, tickets: Sequence[tuple[Row, Submission]]) -> None:
-        values: list[str] = []
-        parameters: dict[str, object] = {}
-        for number, (row, task) in enumerate(tickets):
-            task_id, run_at, expected_at = row
-            scheduled = task.run_at is not None
-            parameters[f"r{number}"] = str(expected_at or run_at)
-            parameters[f"a{number}"] = str(run_at) if scheduled else None
-            values.append(
-                f"({task_id}, {task.lane}, {int(scheduled)}, {-task.priority}, %(r{number})s,"
-                f" %(a{number})s, 0, 0, 0, 0)"
-            )
-        self.execute(cursor, INSERT_TICKET + ", ".join(values), parameters)
 
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: Report
@@ -564,100 +284,12 @@ class MySQL(Dialect):
         copy = COPY.replace("{given}", given).replace("{columns}", columns)
         self.execute(cursor, copy)
 
-    def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
-        values: list[str] = []
-        parameters: dict[str, object] = {}
-        for number, lane in enumerate(lanes):
-            parameters[f"q{number}"] = lane.queue
-            parameters[f"u{number}"] = lane.user
-            parameters[f"k{number}"] = lane.keys
-            parameters[f"s{number}"] = self.parameter(lane.since)
-            since = "{now}" if lane.since is None else f"%(s{number})s"
-            cap = "NULL" if lane.max_running is None else str(int(lane.max_running))
-            values.append(
-                f"({lane.lane}, {lane.account}, {lane.gate}, %(k{number})s, %(q{number})s,"
-                f" %(u{number})s, {lane.virtual_time!r}, {lane.cost!r}, {lane.weight!r}, {cap},"
-                f" {int(lane.paused)}, {int(lane.policy)}, 0, {int(lane.awake)}, {since})"
-            )
-        self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters, now=now)
-
-
-@functools.cache
-def one_task(form: Form, clock: str) -> tuple[str, ...]:
-    """Return the statements that store a task of this form, and its ticket."""
-    task, columns, values = statements_of(form, column_sql)
-    if "run_at" in columns or "expected_at" in columns:
-        expected = '"expected_at"' if "expected_at" in columns else '"run_at"'
-        alarm = '"run_at"' if "run_at" in columns else "NULL"
-        ticket = f'{TICKET} SELECT "id", {values}, {expected}, {alarm} {FROM_STORED}'
-    else:
-        ticket = f"{TICKET} VALUES (LAST_INSERT_ID(), {values}, {{now}}, NULL)"
-    return tuple(sql.replace("{now}", clock).replace('"', "`") for sql in (task, ticket))
-
-
-def column_sql(name: str) -> str:
-    """Return the SQL of an optional column of a task, by its name in the form."""
-    if name.startswith(SPAN):
-        return MICROSECONDS.replace("{name}", name.removeprefix(SPAN))
-    return f"%({name})s"
-
-
-def given(value: Moment) -> str | float:
-    """Return a time, or the seconds of a span, as the driver takes it."""
-    return value.total_seconds() if isinstance(value, timedelta) else str(naive(value))
-
-
-def in_one_packet(
-    cursor: Cursor, statements: Sequence[str], values: Mapping[str, Value]
-) -> Iterator[None]:
-    """Send statements, together where the driver can; yield once the result of each is there."""
-    if takes_several_statements(cursor.db):
-        cursor.execute("; ".join(statements), values)
-        yield
-        for _ in statements[1:]:
-            cursor.cursor.nextset()
-            yield
-        return
-    for statement in statements:
-        cursor.execute(statement, values)
-        yield
-
-
-def takes_several_statements(connection: BaseDatabaseWrapper) -> bool:
-    multiple = connection.settings_dict["OPTIONS"].get("multi_statements", True)
-    return bool(multiple) and type(connection.connection).__module__.startswith("MySQLdb")
-
 
 def literal(value: float | datetime | None) -> str:
     """Return a value that the server gave as SQL."""
     if value is None:
         return "NULL"
     return f"'{value}'" if isinstance(value, datetime) else repr(value)
-
-
-def reads_committed(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether a connection is at READ COMMITTED; ask the server once, where Django can't."""
-    if connection.connection is None:
-        connection.ensure_connection()
-    level = getattr(connection, "isolation_level", None)
-    if level is None:
-        wire = connection.connection
-        level = getattr(wire, "perfectqueue_level", None)
-        if level is None:
-            with connection.cursor() as cursor:
-                cursor.execute(LEVEL)
-                level = wire.perfectqueue_level = cursor.fetchone()[1]
-    return level.lower().replace("-", " ") in ("read committed", "read uncommitted")
-
-
-def is_taken(error: BaseException) -> bool:
-    """Return whether an error says that a key is taken."""
-    return isinstance(error, IntegrityError) and number_of(error) == DUPLICATE_ENTRY
-
-
-def number_of(error: Exception) -> int | None:
-    number = error.args[0] if error.args else None
-    return number if isinstance(number, int) else None
 
 
 def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Completion]]:

@@ -7,155 +7,21 @@ short, and goes by the primary key however small or large the table.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from django.db import DatabaseError, InterfaceError, OperationalError
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models.fields import READABLE
 
-from ...values import CHANNEL, ENDED, Completion, Moment, Submission
-from ..diagnosis import Ailment
-from .base import HAS_COPIES, Dialect, Entry, Report, Waking, average
-from .one_task import SPAN, TICKET, Form, Stored, form_of, statements_of, values_of
-from .prepared import Packet, prepare_no_more, prepared, text_of
-
-SERIALIZATION_FAILURE = "40001"
-DEADLOCK_DETECTED = "40P01"
-LOCK_NOT_AVAILABLE = "55P03"
-ACTIVE, IN_TRANSACTION = 1, (2, 3)
-"""What libpq says of a connection; 3 is a transaction that has failed."""
-
-UNPREPARED = {
-    "26000",  # invalid_sql_statement_name: a pooler has changed the server's connection
-    "42P05",  # duplicate_prepared_statement: another client has prepared it there
-}
-PASSES = {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, *UNPREPARED}
-
-# The whole class 08 is lost, too.
-LOST = {
-    "25006",  # read_only_sql_transaction: the server has become a standby
-    "25P03",  # idle_in_transaction_session_timeout
-    "40003",  # statement_completion_unknown
-    "53300",  # too_many_connections
-    "57P01",  # admin_shutdown, and pg_terminate_backend()
-    "57P02",  # crash_shutdown
-    "57P03",  # cannot_connect_now: it starts, stops or recovers
-    "57P05",  # idle_session_timeout
-}
-# A driver that can't connect gives no code.
-REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
-
-AILMENTS = {
-    "25006": Ailment.READ_ONLY,
-    "28000": Ailment.SHUT_OUT,
-    "28P01": Ailment.SHUT_OUT,
-    "3D000": Ailment.SHUT_OUT,
-    "3F000": Ailment.UNMIGRATED,
-    "40001": Ailment.LOCKED,
-    "40P01": Ailment.LOCKED,
-    "42501": Ailment.FORBIDDEN,
-    "42703": Ailment.UNMIGRATED,
-    "42P01": Ailment.UNMIGRATED,
-    "53100": Ailment.FULL,
-    "53300": Ailment.CROWDED,
-    "55P03": Ailment.LOCKED,
-    "57014": Ailment.CUT_SHORT,
-    "57P01": Ailment.STOPPED,
-    "57P02": Ailment.STOPPED,
-    "57P03": Ailment.STOPPED,
-}
-# Where another language is set, these are not found, and the error itself decides.
-SAID = {
-    "starting up": Ailment.STOPPED,
-    "shutting down": Ailment.STOPPED,
-    "recovery": Ailment.STOPPED,
-    "too many": Ailment.CROWDED,
-    "connection slots": Ailment.CROWDED,
-    **dict.fromkeys((*REFUSED, "not permitted"), Ailment.SHUT_OUT),
-}
-
-SUBMIT = """
-WITH "clock" AS (
-    SELECT {now} AS "now",
-        pg_get_serial_sequence('"perfectqueue_task"', 'id')::regclass AS "ids"
-),
-"given" AS MATERIALIZED (
-    SELECT nextval("clock"."ids") AS "id", "now", "place", {columns}
-    FROM "clock", unnest({arrays}) WITH ORDINALITY AS "array" ({names}, "place")
-),
-"stored" AS (
-    INSERT INTO "perfectqueue_task" (
-        "id", "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
-        "expected_at", "expires_at", "limits", "time_limit", "context", "outcome",
-        "attempt", "worker"
-    )
-    SELECT "id", "queue", "key", "type", "user", "data", "priority", "now",
-        COALESCE("run_at", "now"), "expected_at", "expires_at", "limits", "time_limit",
-        "context", '', 0, ''
-    FROM "given" {returned}
-),
-"ticket" AS (
-    INSERT INTO "perfectqueue_ticket" (
-        "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors",
-        "crashes", "cancel_requested"
-    )
-    SELECT "id", "lane", CASE WHEN "run_at" IS NULL THEN 0 ELSE 1 END, -"priority",
-        COALESCE("expected_at", "run_at", "now"), "run_at", 0, 0, 0, false
-    FROM "given" {kept}
-)
-SELECT "id", "place" FROM "given" {kept}
-"""
-IF_FREE = 'ON CONFLICT ("queue", "key") DO NOTHING RETURNING "id"'
-BUT_TAKEN = 'JOIN "stored" USING ("id")'
-COLUMNS = {
-    "queue": "text",
-    "key": "text",
-    "type": "text",
-    "user": "text",
-    "data": "text",
-    "priority": "int",
-    "run_at": "timestamptz",
-    "expected_at": "timestamptz",
-    "expires_at": "timestamptz",
-    "limits": "text",
-    "time_limit": "float8",
-    "context": "text",
-    "lane": "bigint",
-}
-KINDS = COLUMNS | {"rank": "int", "token": "bigint", "message": "text", "now": "timestamptz"}
-
-SUBMIT_IF_FREE = SUBMIT.replace("{returned}", IF_FREE).replace("{kept}", BUT_TAKEN)
-SUBMIT_ALL = SUBMIT.replace("{returned}", "").replace("{kept}", "")
-
-TIMES_AND_SPANS = """ARRAY(
-    SELECT CASE
-        WHEN left("at", 1) = '+' THEN {now} + substr("at", 2)::float8 * interval '1 second'
-        ELSE "at"::timestamptz
-    END
-    FROM unnest(%({name})s::text[]) WITH ORDINALITY AS "time" ("at", "place") ORDER BY "place"
-)"""
-
-ONE_TASK = """
-WITH "stored" AS ({task} ON CONFLICT ("queue", "key") DO NOTHING RETURNING "id", "run_at")
-{ticket} SELECT "id", {values}, {expected_at}, {alarm_at} FROM "stored" RETURNING {returned}
-"""
-ID = '"task_id"'
-# psycopg2 returns only what the last statement does, so the id goes there by a setting.
-KEEP_ID = "set_config('perfectqueue.stored', %(token)s || ':' || \"task_id\", false)"
-KEPT = "split_part(current_setting('perfectqueue.stored', true), ':', {part})"
-AND_LOOK = f"""
-SELECT {KEPT.format(part=2)}::bigint, ({{seen}}) IS NOT NULL
-WHERE {KEPT.format(part=1)} = %(token)s::text
-"""
-NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(message)s)::text"
-IF_AWAKE = 'FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "awake"'
+from ...values import ENDED, Completion
+from .base import HAS_COPIES, Entry, Report, average
+from .postgresql_arrays import array, texts
+from .postgresql_errors import PostgreSQLErrors
+from .postgresql_submit import PostgreSQLSubmit
 
 TELL = f"pg_notify('{ENDED}' || \"task_id\", '')"
 
@@ -249,37 +115,6 @@ WHERE "lane"."id" = ANY(ARRAY(SELECT "id" FROM "locked")) AND "lane"."id" = "ent
 RETURNING "lane"."id", {HAS_COPIES.replace("{lane}", '"lane"."id"')}
 """
 
-WAKE = """
-INSERT INTO "perfectqueue_lane" AS "lane" (
-    "id", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
-    "max_running", "paused", "policy", "running", "awake", "since"
-)
-SELECT "given"."lane", "given"."account", "given"."gate", "given"."keys", "given"."queue",
-    "given"."user", "given"."virtual_time", "given"."cost", "given"."weight", "given"."max_running",
-    "given"."paused", "given"."policy", 0, "given"."awake", COALESCE("given"."since", {now})
-FROM unnest(
-    %(lane)s::bigint[], %(account)s::bigint[], %(gate)s::bigint[], %(keys)s::text[],
-    %(queue)s::text[], %(user)s::text[], %(virtual_time)s::float8[], %(cost)s::float8[],
-    %(weight)s::float8[], %(max_running)s::int[], %(paused)s::boolean[], %(policy)s::smallint[],
-    %(awake)s::boolean[], %(since)s::timestamptz[]
-) AS "given" (
-    "lane", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
-    "max_running", "paused", "policy", "awake", "since"
-){once}
-ON CONFLICT ("id") DO UPDATE
-SET "awake" = "lane"."awake" OR excluded."awake", "policy" = excluded."policy",
-    "since" = CASE WHEN "lane"."awake" THEN "lane"."since" ELSE excluded."since" END,
-    "virtual_time" = CASE
-        WHEN "lane"."policy" <> excluded."policy" THEN excluded."virtual_time"
-        ELSE GREATEST("lane"."virtual_time", excluded."virtual_time")
-    END
-WHERE NOT "lane"."awake" OR "lane"."policy" <> excluded."policy"
-"""
-
-
-TEXTS = ("keys", "queue", "user")
-ASYNCHRONOUS = "\nWHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off'"
-
 END_IDLE_TRANSACTIONS = """
 SELECT set_config('idle_in_transaction_session_timeout', %s, false)
 WHERE current_setting('idle_in_transaction_session_timeout') = '0'
@@ -295,7 +130,7 @@ levels: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 """By connection its level of isolation, as the server has said."""
 
 
-class PostgreSQL(Dialect):
+class PostgreSQL(PostgreSQLErrors, PostgreSQLSubmit):
     notifies = True
     single_statement = True
     clock = "statement_timestamp()"
@@ -338,98 +173,6 @@ class PostgreSQL(Dialect):
 
     def readable(self, time: str) -> str:
         return READABLE["postgresql"].replace("{time}", time)
-
-    def passes(self, error: Exception) -> bool:
-        return state_of(error) in PASSES
-
-    def lost(self, error: Exception) -> bool:
-        state = state_of(error)
-        if state is not None:
-            return state in LOST or state.startswith("08")
-        if type(error) not in (DatabaseError, InterfaceError, OperationalError):
-            return False
-        return not any(words in str(error) for words in REFUSED)
-
-    def ailment(self, error: Exception) -> Ailment:
-        if (state := state_of(error)) is not None:
-            otherwise = Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
-            return AILMENTS.get(state, otherwise)
-        if said := [ailment for words, ailment in SAID.items() if words in str(error)]:
-            return said[0]
-        return Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
-
-    def submit(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
-    ) -> dict[tuple[str, str], int]:
-        return self.insert(cursor, SUBMIT_IF_FREE, tasks, now)
-
-    def submit_free(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
-    ) -> dict[tuple[str, str], int]:
-        return self.insert(cursor, SUBMIT_ALL, tasks, now)
-
-    def insert(
-        self, cursor: Cursor, statement: str, tasks: Sequence[Submission], now: datetime | None
-    ) -> dict[tuple[str, str], int]:
-        """Store tasks; a column that is the same in all is sent once."""
-        fields = dict(zip(Submission._fields, zip(*tasks, strict=True), strict=True))
-        fields["data"] = fields["payload"]
-        parameters: dict[str, object] = {}
-        columns, arrays = [], []
-        for name, kind in COLUMNS.items():
-            values = fields[name]
-            if name != "key" and values.count(values[0]) == len(values):
-                sql, parameters[name] = same(name, kind, values[0])
-                columns.append(f'{sql} AS "{name}"')
-            else:
-                sql, parameters[name] = listed(name, kind, values)
-                columns.append(f'"{name}"')
-                arrays.append((name, sql))
-        parts = {
-            "{columns}": ", ".join(columns),
-            "{arrays}": ", ".join(sql for _name, sql in arrays),
-            "{names}": ", ".join(f'"{name}"' for name, _sql in arrays),
-        }
-        for mark, sql in parts.items():
-            statement = statement.replace(mark, sql)
-        rows = self.execute(cursor, statement, parameters, now=now).fetchall()
-        names = list(zip(fields["queue"], fields["key"], strict=True))
-        return {names[place - 1]: task_id for task_id, place in rows}
-
-    def submit_one(
-        self, cursor: Cursor, task: Submission, *, token: int, now: datetime | None
-    ) -> Stored:
-        form = form_of(task)
-        statement = one_task(form, self.clock if now is None else self.given_clock, ID)
-        cursor.execute(statement, values_of(task, form, token, now, given))
-        row = cursor.fetchone()
-        return Stored(row and row[0])
-
-    def submit_alone(
-        self, cursor: Cursor, task: Submission, *, token: int, message: str, now: datetime | None
-    ) -> Stored:
-        is_due = task.run_at is None
-        if not (is_due or message) or binds_on_server(cursor.db):
-            return self.submit_one(cursor, task, token=token, now=now)
-        form = form_of(task)
-        packet = packet_of(
-            form, self.clock if now is None else self.given_clock, bool(message), is_due
-        )
-        values = values_of(task, form, token, now, given) | {"message": message}
-        wire = cursor.db.connection
-        try:
-            cursor.execute(text_of(packet, wire), values)
-        except BaseException as error:
-            if state_of(error) in UNPREPARED:
-                prepare_no_more(wire)
-            roll_back(cursor)
-            raise
-        # What is read is here, so Django need not watch over each call.
-        results = cursor.cursor
-        while is_psycopg3() and results.nextset():
-            pass
-        task_id, is_seen = results.fetchone() or (None, False)
-        return Stored(task_id, is_seen and is_due, is_seen and bool(message))
 
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: Report
@@ -482,130 +225,3 @@ class PostgreSQL(Dialect):
         values = {column: array(given) for column, given in columns}
         rows = self.execute(cursor, CHARGE, values, now=now).fetchall()
         return [lane for lane, copied in rows if copied]
-
-    def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
-        columns = zip(Waking._fields, zip(*lanes, strict=True), strict=True)
-        values = {column: (texts if column in TEXTS else array)(given) for column, given in columns}
-        values["since"] = array([time_of(lane.since) for lane in lanes])
-        # A crash may forget it where it is a transaction by itself: the sweep wakes them then.
-        statement = WAKE.replace("{once}", ASYNCHRONOUS if cursor.db.autocommit else "")
-        self.execute(cursor, statement, values, now=now)
-
-
-@functools.cache
-def one_task(form: Form, clock: str, returned: str) -> str:
-    """Return the statement that stores a task of this form, and its ticket."""
-    task, columns, values = statements_of(form, time_sql)
-    parts = {
-        "{task}": task,
-        "{ticket}": TICKET,
-        "{values}": values,
-        "{returned}": returned,
-        "{expected_at}": columns.get("expected_at", '"run_at"'),
-        "{alarm_at}": '"run_at"' if "run_at" in columns else "NULL",
-    }
-    statement = ONE_TASK
-    for mark, sql in parts.items():
-        statement = statement.replace(mark, sql)
-    return statement.replace("{now}", clock)
-
-
-@functools.cache
-def packet_of(form: Form, clock: str, message: bool, is_due: bool) -> Packet:
-    """Return what stores a task in a transaction, and then looks and notifies."""
-    store = one_task(form, clock, KEEP_ID)
-    seen = f"{NOTIFY if message else 'SELECT 1'} {IF_AWAKE if is_due else ''}"
-    look = AND_LOOK.replace("{seen}", seen)
-    spans = {name.removeprefix(SPAN): "interval" for name in form if name.startswith(SPAN)}
-    kinds = tuple((KINDS | spans).items())
-    (prepare, execute), (prepare_look, execute_look) = prepared(store, kinds), prepared(look, kinds)
-    # NOTIFY within the first transaction would let commits go only one by one.
-    return Packet(
-        f"BEGIN; {store}; COMMIT; {look}",
-        f"BEGIN; {prepare}; {execute}; COMMIT; {prepare_look}; {execute_look}",
-        f"BEGIN; {execute}; COMMIT; {execute_look}",
-    )
-
-
-def given(value: Moment) -> datetime | str:
-    """Return a time as the driver takes it, and a span as a text."""
-    return f"{value.total_seconds()} seconds" if isinstance(value, timedelta) else value
-
-
-@functools.cache
-def is_psycopg3() -> bool:
-    # Imported on use: a project on another database may have no driver for this one.
-    from django.db.backends.postgresql import psycopg_any
-
-    return bool(psycopg_any.is_psycopg3)
-
-
-def binds_on_server(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether a connection takes only one statement at once."""
-    return is_psycopg3() and connection.settings_dict["OPTIONS"].get("server_side_binding", False)
-
-
-def roll_back(cursor: Cursor) -> None:
-    """End what a packet has begun; close the connection where it still goes on."""
-    status = cursor.connection.info.transaction_status
-    if status in IN_TRANSACTION:
-        cursor.execute("ROLLBACK")
-    elif status == ACTIVE:
-        cursor.db.close()
-
-
-def array(values: Iterable[object]) -> str:
-    """
-    Return values that need no quotes as PostgreSQL's text of an array.
-
-    One text costs the driver and the server a tenth of a list of parameters.
-    """
-    return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
-
-
-def texts(values: Iterable[str | None]) -> str:
-    """Return texts as PostgreSQL's text of an array, each in quotes."""
-    items = [
-        "NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        for text in values
-    ]
-    return f"{{{','.join(items)}}}"
-
-
-def same(name: str, kind: str, value: Any) -> tuple[str, object]:
-    """Return the SQL and the parameter of a column that has one value in all tasks."""
-    if isinstance(value, timedelta):
-        return f'"now" + %({name})s::interval', given(value)
-    return f"%({name})s::{kind}", ",".join(value) if name == "limits" else value
-
-
-def listed(name: str, kind: str, values: Sequence[Any]) -> tuple[str, str]:
-    """Return the SQL and the parameter of a column as an array."""
-    if kind == "timestamptz":
-        spans = any(isinstance(at, timedelta) for at in values)
-        sql = TIMES_AND_SPANS.replace("{name}", name) if spans else f"%({name})s::timestamptz[]"
-        return sql, array(map(time_of, values))
-    items = map(",".join, values) if name == "limits" else values
-    return f"%({name})s::{kind}[]", (texts if kind == "text" else array)(items)
-
-
-def time_of(moment: Moment | None) -> str | None:
-    """Return a time as an item of an array; a span as its seconds behind a plus."""
-    if isinstance(moment, timedelta):
-        return f'"+{moment.total_seconds()}"'
-    return None if moment is None else f'"{moment.isoformat()}"'
-
-
-def time_sql(name: str) -> str:
-    """Return the SQL of an optional column of a task, by its name in the form."""
-    if name in ("time_limit", "context"):
-        return f"%({name})s"
-    if name.startswith(SPAN):
-        return f"{{now}} + %({name.removeprefix(SPAN)})s::interval"
-    return f"%({name})s::timestamptz"
-
-
-def state_of(error: BaseException) -> str | None:
-    """Return the code of an error, as both drivers keep it, if the server sent one."""
-    cause = error.__cause__
-    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)

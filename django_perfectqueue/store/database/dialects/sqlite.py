@@ -25,7 +25,6 @@ from .base import (
     Dialect,
     Entry,
     Report,
-    Waking,
     average,
     naive,
 )
@@ -83,7 +82,7 @@ FROM json_each(%(rows)s)
 )
 
 UNLESS_TAKEN = ' ON CONFLICT ("queue", "key") DO NOTHING'
-IS_AWAKE = 'COALESCE((SELECT "awake" FROM "perfectqueue_lane" WHERE "id" = %(lane)s), 0)'
+IS_AWAKE = 'COALESCE((SELECT "has_waiting" FROM "perfectqueue_lane" WHERE "id" = %(lane)s), 0)'
 
 CLOSE = portable(
     """
@@ -117,27 +116,6 @@ SET "running" = "running" + ("given"."value" ->> 1),
 FROM json_each(%(rows)s) AS "given"
 WHERE "perfectqueue_lane"."id" = "given"."value" ->> 0
 RETURNING "id", {HAS_COPIES.replace("{lane}", '"perfectqueue_lane"."id"')}
-"""
-)
-
-WAKE = portable(
-    """
-INSERT INTO "perfectqueue_lane" (
-    "id", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
-    "max_running", "paused", "policy", "running", "awake", "since"
-)
-SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4,
-    "value" ->> 5, "value" ->> 6, "value" ->> 7, "value" ->> 8, "value" ->> 9,
-    "value" ->> 10, "value" ->> 11, 0, "value" ->> 12, COALESCE("value" ->> 13, {now})
-FROM json_each(%(rows)s) WHERE true
-ON CONFLICT ("id") DO UPDATE
-SET "since" = CASE WHEN "awake" THEN "since" ELSE excluded."since" END,
-    "awake" = "awake" OR excluded."awake", "policy" = excluded."policy",
-    "virtual_time" = CASE
-        WHEN "policy" <> excluded."policy" THEN excluded."virtual_time"
-        ELSE MAX("virtual_time", excluded."virtual_time")
-    END
-WHERE NOT "awake" OR "policy" <> excluded."policy"
 """
 )
 
@@ -292,10 +270,6 @@ class SQLite(Dialect):
     ) -> Sequence[int] | None:
         found = self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now).fetchall()
         return [lane for lane, copied in found if copied]
-
-    def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
-        rows = [(*lane[:-1], lane.since and stamp(lane.since)) for lane in lanes]
-        self.execute(cursor, WAKE, {"rows": to_json(rows)}, now=now)
 
 
 @functools.cache

@@ -1,4 +1,8 @@
-"""The files of contrib: systemd accepts the units, and pq_worker accepts every command."""
+"""
+The recipes for running it hold: the files of contrib, and the databases in the documentation.
+
+systemd accepts the units, pq_worker every command, and the system checks every database.
+"""
 
 import json
 import os
@@ -12,12 +16,15 @@ from pathlib import Path
 from unittest import skipUnless
 
 from django.core.management import load_command_class
+from django.db import connection
 from django.test import SimpleTestCase
 
+from ..checks.test_checks import database_errors
 from ..databases import die_with_parent
 from ..waiting import LONG, wait_until
 
-CONTRIB = Path(__file__).resolve().parents[2] / "contrib"
+ROOT = Path(__file__).resolve().parents[2]
+CONTRIB = ROOT / "contrib"
 SETTINGS = """
 DATABASES = {
     name: {
@@ -41,6 +48,7 @@ def nap(task):
     time.sleep(60 if task.key == "long" else 0)
 """
 INSTALLED = "/srv/mysite/.venv/bin/python"
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 IN_A_SHELL = re.compile(r"^ExecStart=.* pq_worker (.+)$", re.MULTILINE)
 IN_A_LIST = re.compile(r"^\s*(?:CMD |args: |command: )\[(--.+|\"--.+)\]$", re.MULTILINE)
 
@@ -88,6 +96,29 @@ class UnitTests(SimpleTestCase):
                 said = [line for line in verified.stdout.splitlines() if folder in line]
                 with self.subTest(file.name):
                     self.assertEqual((verified.returncode, said), (0, []))
+
+
+class DatabaseTests(SimpleTestCase):
+    def test_the_system_checks_accept_each(self):
+        entries = [
+            entry
+            for page in sorted((ROOT / "docs").rglob("*.md"))
+            for entry in databases_of(page.read_text())
+        ]
+        self.assertGreater(len(entries), 5)
+        for entry in entries:
+            if connection.vendor in entry["ENGINE"]:
+                with self.subTest(entry):
+                    self.assertEqual(database_errors(**entry), [])
+
+
+def databases_of(text):
+    """Return the databases that the Python blocks of a page set up."""
+    for block in PYTHON.findall(text):
+        if block.startswith("DATABASES = {"):
+            names = {"BASE_DIR": Path("/srv")}
+            exec(block, names)
+            yield names["DATABASES"]["default"]
 
 
 class SeveralDatabasesTests(SimpleTestCase):
@@ -148,5 +179,5 @@ class SeveralDatabasesTests(SimpleTestCase):
         return [sys.executable, "-m", "django", *arguments]
 
     def environment(self):
-        path = os.pathsep.join([str(CONTRIB.parent), str(self.folder)])
+        path = os.pathsep.join([str(ROOT), str(self.folder)])
         return {**os.environ, "DJANGO_SETTINGS_MODULE": "several", "PYTHONPATH": path}

@@ -293,7 +293,7 @@ class Dialect(ABC):
         *,
         now: datetime | None = None,
         after: Mapping[str, float | None] | None = None,
-    ) -> Any:
+    ) -> Cursor:
         """
         Run one statement; return the cursor.
 

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from enum import IntEnum
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import connections
 from django.utils import timezone
@@ -199,7 +199,7 @@ def fold_some(batch: int, *, using: str, now: datetime | None) -> int | None:
     looks after its own commit. What is lost in a crash of the server, the sweep does again.
     """
     own = not is_callers(connections[using])
-    values: dict[str, Any] = {"batch": batch, "parent": -batch}
+    values = {"batch": batch, "parent": -batch}
     with in_transaction(using) as db:
         if own:
             db.dialect.see_commits(db.cursor)

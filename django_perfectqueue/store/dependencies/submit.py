@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, NotSupportedError
 from django_perfectqueue.models import Dependency, Outcome, State
@@ -90,8 +90,10 @@ def replace_linked(
     Raise InvalidTaskError where one of these waits for the task that it replaces.
     """
 
-    def replace_one(tasks: Sequence[Submission], **terms: Any) -> dict[tuple[str, str], int]:
-        return replace(tasks[0], **terms)
+    def replace_one(
+        tasks: Sequence[Submission], *, using: str, now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        return replace(tasks[0], using=using, now=now)
 
     with together(using=using):
         fresh = submit_linked(replace_one, [submission], using=using, now=now)
@@ -103,7 +105,9 @@ def replace_linked(
     return fresh
 
 
-def first_there(tried: Iterable[dict[Any, int]], *, using: str) -> dict[tuple[str, str], int]:
+def first_there(
+    tried: Iterable[dict[tuple[str, str], int]], *, using: str
+) -> dict[tuple[str, str], int]:
     """Return what the earlier try has stored whose commit came through, or nothing."""
     for fresh in tried:
         if fresh and there(list(fresh.values())[:1], using=using):

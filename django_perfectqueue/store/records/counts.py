@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 
 from django_perfectqueue.models import PARKED_FROM, UNFINISHED
 
-from ..database.dialects.base import numbers
 from ..database.transaction import reading
 
 QUEUES = 50
@@ -64,7 +63,7 @@ SELECT %({queue})s, 'waiting', COUNT(*) FROM (
             LIMIT %(lanes)s
         ) AS "behind"
     ) AS "line"
-    JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."state" = 0 AND {in_lane}
+    JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."state" = 0 AND "ticket"."lane" = "line"."id"
     LIMIT %(most)s
 ) AS "counted"
 """
@@ -165,21 +164,17 @@ def counts(
     parameters = {f"q{number}": queue for number, queue in enumerate(queues)}
     ids = sorted(busy)
     with reading(using) as db:
-        in_lane = db.dialect.in_lane.replace("{lane}", '"line"."id"')
         parts = [f"SELECT * FROM ({LATER}) AS later"]
-        parts += [RUNNING.replace("{ids}", numbers(ids))] if ids else []
-        parts += [
-            WAITING.replace("{queue}", name).replace("{in_lane}", in_lane) for name in parameters
-        ]
+        parts += [RUNNING] if ids else []
+        parts += [WAITING.replace("{queue}", name) for name in parameters]
         statement = " UNION ALL ".join(parts)
-        unfinished = ", ".join(str(int(ending)) for ending in UNFINISHED)
         values = {
             **parameters,
             "parked": db.dialect.parameter(PARKED_FROM),
             "lanes": LANES,
             "most": COUNTED + 1,
         }
-        rows = db.rows(statement.replace("{unfinished}", unfinished), values, now=now)
+        rows = db.rows(statement, values, now=now, unfinished=UNFINISHED, ids=ids)
     found = Counts()
     for queue, kind, count in rows:
         found.by_queue.setdefault(queue, Counter())[kind] += int(count)

@@ -7,7 +7,6 @@ from datetime import datetime
 
 from django_perfectqueue.models import Policy
 
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..lanes.share_sync import correct_shares
@@ -31,7 +30,7 @@ WHERE "lane"."id" IN ({lanes}) AND "lane"."has_waiting" = FALSE AND "lane"."runn
     AND "lane"."since" <= {idle_since}
     AND NOT EXISTS (
         SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "ticket"."state" = 0 AND {in_lane}
+        WHERE "ticket"."state" = 0 AND "ticket"."lane" = "lane"."id"
     )
     AND NOT EXISTS (
         SELECT 1 FROM "perfectqueue_lane" AS "other"
@@ -123,9 +122,7 @@ def idle_lanes(db: Session, lanes: list[int], idle: float, now: datetime | None)
     """Return those of these lanes that nobody needs."""
     if not lanes:
         return []
-    in_lane = db.dialect.in_lane.replace("{lane}", '"lane"."id"')
-    statement = IDLE_LANES.replace("{in_lane}", in_lane).replace("{lanes}", numbers(lanes))
-    rows = db.rows(statement, now=now, after={"idle_since": -idle})
+    rows = db.rows(IDLE_LANES, now=now, after={"idle_since": -idle}, lanes=lanes)
     places = {place: place_of(db, *place) for place in {(row[1], row[2]) for row in rows}}
     return [
         lane

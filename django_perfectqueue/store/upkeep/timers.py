@@ -44,7 +44,8 @@ SLEEPING = """
 WITH RECURSIVE "line" AS ({waiting_lanes})
 SELECT (
     SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
+    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "line"."lane"
+    ORDER BY "ticket"."rank" LIMIT 1
 )
 FROM "line" LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
 LEFT JOIN "perfectqueue_lane" AS "own" ON "own"."id" = "lane"."account"
@@ -174,11 +175,8 @@ def sleeping(db: Session, statement: str) -> list[Row]:
     policy, names = policies()
     statement = statement.replace("{waiting_lanes}", db.dialect.waiting_lanes())
     statement = statement.replace("{policy}", policy)
-    in_lane = db.dialect.in_lane.replace("{lane}", '"line"."lane"')
-    statement = statement.replace("{in_lane}", in_lane)
     values = {"limit": BATCH, "after": FIRST_ID, **names}
-    rows: list[Row] = db.rows(statement, values)
-    return rows
+    return db.rows(statement, values)
 
 
 def policies() -> tuple[str, dict[str, str]]:

@@ -18,10 +18,11 @@ from django_perfectqueue.payload.inputs import (
 )
 from django_perfectqueue.store.database.alias import database
 
-from .acquired import AcquiredTask, add_line, note_of
+from .acquired import AcquiredTask
 from .batch import Batch, batch_of
 from .deferred import Deferred
 from .queue import Queue, Window
+from .task_facts import add_line, note_of
 from .task_handle import TaskHandle
 
 __all__ = [

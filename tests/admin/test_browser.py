@@ -219,6 +219,7 @@ class BrowserTests(StaticLiveServerTestCase):
                     width = self.page.evaluate("document.documentElement.scrollWidth")
                     self.assertLessEqual(width, viewport["width"])
             self.page.click("text=Request cancel, with all that wait for it")
+            self.page.wait_for_selector("input[name=confirmed]", state="attached")
             self.picture("confirm")
             self.page.go_back()
             # The graph is a list of links for the keyboard, too.

@@ -98,7 +98,7 @@ class IsolationTests(TransactionTestCase):
 
     def fold_at_once(self):
         """Read two events, the second before the first is committed and after it has begun."""
-        first_has_locked, second_has_begun, locks = Event(), Event(), fold.Batch.lock
+        first_has_locked, second_has_begun, locks = Event(), Event(), fold.Fold.lock
 
         def lock(batch, children):
             if first_has_locked.is_set():
@@ -114,7 +114,7 @@ class IsolationTests(TransactionTestCase):
             connection.close()
 
         with (
-            mock.patch.object(fold.Batch, "lock", lock),
+            mock.patch.object(fold.Fold, "lock", lock),
             mock.patch.object(fold, "EVENTS", 1),
             ThreadPoolExecutor() as pool,
         ):

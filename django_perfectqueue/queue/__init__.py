@@ -18,10 +18,12 @@ from django_perfectqueue.payload.inputs import (
 )
 from django_perfectqueue.store.database.alias import database
 
-from .acquired import AcquiredTask, add_line, note_of
+from .acquired import AcquiredTask
 from .batch import Batch, batch_of
 from .deferred import Deferred
 from .queue import Queue, Window
+from .reporting import add_line, note_of
+from .submission import submission_of
 from .task_handle import TaskHandle
 
 __all__ = [
@@ -45,4 +47,5 @@ __all__ = [
     "encoded",
     "note_of",
     "parse_duration",
+    "submission_of",
 ]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from asgiref.sync import sync_to_async
-from django.db import Error, connections, transaction
+from django.db import connections
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
@@ -20,23 +19,18 @@ from django_perfectqueue.exceptions import (
     AlreadyFinishedError,
     CancelRequestedError,
     InvalidTaskError,
-    PayloadError,
-    PerfectQueueError,
     PreemptedError,
 )
+from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.imports import path_of
-from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.payload import codecs
 from django_perfectqueue.payload.inputs import Duration, encoded
-from django_perfectqueue.payload.journal import Notes, entry, part_of
 from django_perfectqueue.payload.names import JSON
-from django_perfectqueue.payload.redaction import secrets_of, without
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
-from .async_twins import in_event_loop, twin
 from .batch import Batch, batch_closed_by, batch_of
 from .deferred import Deferred, Doubt, or_deferred
 from .parents import Parents
+from .reporting import ReportingTask
 from .steps import Steps, encoded_result
 
 if TYPE_CHECKING:
@@ -47,15 +41,13 @@ from django_perfectqueue.models.dead_letter import GRAVE
 
 P = ParamSpec("P")
 
-logger = logging.getLogger("django_perfectqueue.queue")
-
 ENDED = ("finished", "failed", "cancelled", "discarded")
 
 DISCARDED = path_of(Discard)
 
 
 @dataclass(slots=True)
-class AcquiredTask:
+class AcquiredTask(ReportingTask):
     """
     A task in this program's hands, good until its lease runs out.
 
@@ -64,22 +56,13 @@ class AcquiredTask:
     has passed to another, and AlreadyFinishedError when this object has ended the task. In
     a transaction of the caller's it is settled with that; in an atomic handler they are
     ``deferred``, and written when it has returned. ``django_result`` is what Django's
-    signals are sent for one of its tasks. ``notes`` are what it has reported by progress() and
-    log(), which is written by the worker that runs it, or where there is none by the task
-    itself.
+    signals are sent for one of its tasks.
     """
 
-    lease: store.Lease
-    alive_time: float = 300.0
-    worker: str = ""
     started: float = field(default_factory=time.monotonic)
     is_settling: bool = field(default=False, repr=False)
     django_result: Any = field(default=None, repr=False, compare=False)
     deferred: Deferred | None = field(default=None, repr=False, compare=False)
-    notes: Notes | None = field(default=None, repr=False, compare=False)
-    _writes: bool = field(default=False, repr=False, compare=False)
-    _data: object = field(default=None, repr=False)
-    _secrets: tuple[object, tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
     _settled: str = field(default="", repr=False)
     _lost: bool = field(default=False, repr=False)
     _doubt: Doubt | None = field(default=None, repr=False, compare=False)
@@ -109,58 +92,6 @@ class AcquiredTask:
     def closes(self) -> Batch | None:
         """The batch of which it is a callback, or None."""
         return batch_closed_by(self.queue, self.lease.task_id)
-
-    @property
-    def key(self) -> str:
-        return self.lease.key
-
-    @property
-    def type(self) -> str:
-        return self.lease.type
-
-    @property
-    def user(self) -> str:
-        return self.lease.user
-
-    @property
-    def attempt(self) -> int:
-        """How many attempts have counted, this one among them; a release counts none."""
-        return self.lease.tries
-
-    @property
-    def created_at(self) -> datetime:
-        return self.lease.created_at
-
-    @property
-    def data(self) -> Any:
-        """
-        What was submitted.
-
-        Raise PayloadError when the stored text can't be read.
-        """
-        if self._data is None:
-            self._data = codecs.decode(self.lease.payload)
-        return self._data
-
-    @property
-    def context(self) -> dict[str, Any]:
-        """
-        What it has taken along of its submitter's surroundings; see CONTEXT.
-
-        Raise PayloadError when the stored text can't be read.
-        """
-        if self.lease.context is None:
-            return {}
-        values = codecs.decode(self.lease.context)
-        if not isinstance(values, dict):
-            raise PayloadError(f"The context of the task is no JSON object, but {values!r}.")
-        return values
-
-    @property
-    def scheduled_for(self) -> datetime | None:
-        """The tick that a schedule has submitted it for; None where none has."""
-        tick = self.context.get(store.SCHEDULED_FOR)
-        return None if tick is None else datetime.fromisoformat(tick)
 
     @property
     def seconds(self) -> float:
@@ -269,86 +200,6 @@ class AcquiredTask:
         if self._steps is None:
             self._steps = Steps(self)
         return self._steps
-
-    def progress(
-        self, part: float | None = None, stage: str | None = None, *, of: float | None = None
-    ) -> None:
-        """
-        Report the progress: a part of 1, or a count ``of`` a total, and the current stage.
-
-        None leaves a value unchanged. It may be called as often as you like: it
-        is noted in memory, and written at most every JOURNAL_INTERVAL, apart from whatever
-        transaction is open here. Raise ValueError when it is no such part.
-        """
-        done = part_of(part, of)
-        self._noted().set_progress(done, stage if stage is None else self.redacted(str(stage)))
-        if self._writes:
-            self._write_in_time()
-
-    def log(self, text: object, *, level: str = "INFO") -> None:
-        """Add to the log that is kept of this attempt, without what is sensitive."""
-        add_line(self, time.time(), level, "task", str(text))
-        if self._writes:
-            self._write_in_time()
-
-    def write_notes(self) -> None:
-        """
-        Write the progress and the log at once; for programs that run it without a worker.
-
-        In a transaction that is open here it has a savepoint of its own. That it can't be
-        written is logged, and no more.
-        """
-        if (note := note_of(self)) is None:
-            return
-        using = self.lease.using
-        apart = connections[using].in_atomic_block
-        try:
-            with transaction.atomic(using=using) if apart else nullcontext(), store.one_call():
-                store.write_journal([note], using=using)
-        except Error as error:
-            logger.warning(
-                "What a task tells can't be written. key=%s error=%s", printable(self.key), error
-            )
-
-    def redacted(self, text: str) -> str:
-        """Return a text with stars for what is sensitive in the task's data."""
-        return without(text, self._secrets_in_data())
-
-    @property
-    def has_secrets(self) -> bool:
-        """Whether anything in its data is sensitive."""
-        return bool(self._secrets_in_data())
-
-    def _secrets_in_data(self) -> tuple[str, ...]:
-        known = self._secrets
-        if known is None or known[0] is not self._data:
-            secrets = {*secrets_of(self._readable_data()), *(known[1] if known else ())}
-            known = self._secrets = (self._data, tuple(sorted(secrets, key=len, reverse=True)))
-        return known[1]
-
-    def _readable_data(self) -> object:
-        """Return the data, or None where its codec can't read it, whatever that raises."""
-        try:
-            return self.data
-        except PayloadError:
-            return None
-        except PerfectQueueError:
-            raise  # The attempt is broken off, in this very moment.
-        except Exception:
-            return None
-
-    def _noted(self) -> Notes:
-        if self.notes is None:
-            self.notes = Notes(options().LOG_LINES_SIZE)
-        return self.notes
-
-    def _write_in_time(self) -> None:
-        """Write the journal unless that was done just now, or an event loop runs here."""
-        notes = self._noted()
-        now = time.monotonic()
-        if now >= notes.next_write and not in_event_loop():
-            notes.next_write = now + options().JOURNAL_INTERVAL
-            self.write_notes()
 
     def completion(self, result: object = None) -> store.Completion:
         """
@@ -515,9 +366,6 @@ class AcquiredTask:
 
     aheartbeat = twin(heartbeat)
     aupdate_data = twin(update_data)
-    aprogress = twin(progress)
-    alog = twin(log)
-    awrite_notes = twin(write_notes)
     afinish = twin(finish)
     aretry = twin(retry)
     arelease = twin(release)
@@ -525,28 +373,3 @@ class AcquiredTask:
     acancel = twin(cancel)
     asnooze = twin(snooze)
     adiscard = twin(discard)
-
-
-def add_line(task: AcquiredTask, at: float, level: str, source: str, text: str) -> None:
-    """Add to a task's log what was logged at a time, in seconds since 1970, by some logger."""
-    task._noted().add(entry(at, level, source, task.redacted(text)))
-
-
-def note_of(task: AcquiredTask) -> store.Note | None:
-    """Return a task's journal, if it has changed since the last call."""
-    notes = task.notes
-    if notes is None or not notes.changed:
-        return None
-    # In this order: a change from here on is written the next time.
-    notes.changed = False
-    is_first, notes.written = not notes.written, True
-    part, stage = notes.progress
-    return store.Note(
-        task_id=task.lease.task_id,
-        key=task.key,
-        attempt=task.lease.attempt,
-        progress=part,
-        stage=stage,
-        lines=notes.text(),
-        is_first=is_first,
-    )

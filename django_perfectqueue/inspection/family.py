@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import F, QuerySet, Sum
+from django.db.models import F, Q, QuerySet, Sum
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     Batch,
     BatchDelta,
+    BatchMember,
     DeadLetter,
     Dependency,
     IfFailed,
@@ -231,18 +232,40 @@ def state_of(batch: Batch) -> str:
 
 def held_up(*, using: str) -> tuple[int, str, str]:
     """
-    Return how many tasks wait for one of the LETTERS newest that failed, at most COUNTED,
-    and the keys of such a pair: the one that failed, and the one that waits.
+    Return how many tasks wait for one of the LETTERS newest that failed, or for a batch that
+    ended with one of them, at most COUNTED; and the keys of such a pair: the one that failed
+    or the name of the batch, and the one that waits.
     """
     letters = DeadLetter.objects.using(using).order_by("-ended_at")
     dead = list(letters.values_list("task_id", flat=True)[:LETTERS])
-    state = Dependency.State.FAILED
-    rows = Dependency.objects.using(using).filter(parent_id__in=dead, state=state).order_by()
-    blocked = rows.filter(child__ticket__state=State.BLOCKED)
-    if not (pair := blocked.values_list("parent__key", "child__key").first() if dead else None):
+    if not dead:
+        return 0, "", ""
+    batches = ended_with(dead, using=using)
+    links = Dependency.objects.using(using).order_by()
+    blocked = links.filter(child__ticket__state=State.BLOCKED).filter(
+        Q(parent_id__in=dead, state=Dependency.State.FAILED)
+        | Q(parent_id__in=[-id_ for id_ in batches], state__lt=Dependency.State.MET)
+    )
+    if (first := blocked.values_list("parent_id", "child__key").first()) is None:
         return 0, "", ""
     count = len(blocked.values_list("child_id", flat=True).distinct()[:COUNTED])
-    return count, printable(pair[0]), printable(pair[1])
+    parent_id, child = first
+    tasks = Task.objects.using(using).filter(pk=parent_id).values_list("key", flat=True)
+    name = batches[-parent_id] if parent_id < 0 else tasks.get()
+    return count, printable(name), printable(child)
+
+
+def ended_with(dead: Collection[int], *, using: str) -> dict[int, str]:
+    """Return the names of the batches, by id, that ended with one of these tasks in them."""
+    members = BatchMember.objects.using(using).filter(pk__in=dead)
+    left = set(members.values_list("batch_id", flat=True))
+    found: dict[int, str] = {}
+    while left:
+        rows = Batch.objects.using(using).filter(pk__in=left, ended_at__isnull=False, dead__gt=0)
+        ended = list(rows.values_list("pk", "name", "parent_id"))
+        found |= {pk: name for pk, name, _outer in ended}
+        left = {outer for _pk, _name, outer in ended if outer} - found.keys()
+    return found
 
 
 def callbacks(batch: int, *, using: str, known: Known | None = None) -> list[tuple[Relative, Link]]:

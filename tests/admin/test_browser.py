@@ -27,10 +27,8 @@ DESK = {"width": 1280, "height": 800}
 
 
 @unittest.skipUnless(CHROMIUM and PLAYWRIGHT, "needs chromium and the playwright package")
-class BrowserTests(StaticLiveServerTestCase):
-    """
-    What a person sees: pictures go to the folder that PERFECTQUEUE_TEST_SCREENSHOTS names.
-    """
+class BrowserCase(StaticLiveServerTestCase):
+    """Pictures go to the folder that PERFECTQUEUE_TEST_SCREENSHOTS names."""
 
     @classmethod
     def setUpClass(cls):
@@ -62,6 +60,10 @@ class BrowserTests(StaticLiveServerTestCase):
         if SCREENSHOTS:
             path = Path(SCREENSHOTS) / f"{self.name}-{what}.png"
             self.page.screenshot(path=path, full_page=True)
+
+
+class BrowserTests(BrowserCase):
+    """What a person sees."""
 
     def test_a_person_force_finishes_a_task(self):
         submit("k1", user="ann", data={"file": "orders.csv"})

@@ -138,3 +138,19 @@ class FamilyTests(TestCase):
         self.assertIn("for 'a'. Retry these", finding.sentence)
         Queue()["a"].retry()
         self.assertEqual(check_blocked("default").known["count"], 0)
+
+    def test_health_counts_the_callbacks_that_failed_batches_hold_up(self):
+        with Queue().batch("outer") as outer:
+            outer.then("outer-mail", "report", when="finished")
+            with outer.batch("inner") as inner:
+                inner.submit("a", "report")
+                inner.then("mail", "report", when="finished")
+        end("a", "fail")
+        store.follow(using="default")
+        finding = check_blocked("default")
+        self.assertEqual((finding.ok, finding.known["count"]), (True, 2))
+        self.assertIn("mail' for '", finding.sentence)
+        Queue()["a"].retry()
+        end("a", "finish")
+        store.follow(using="default")
+        self.assertEqual(check_blocked("default").known["count"], 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -57,6 +57,7 @@ class QueueCommand(SummedUpCommand):
     requires_system_checks = ["perfectqueue"]
     queue_help: str | Promise = gettext_lazy("Name of the queue (default: DEFAULT_QUEUE).")
     queue: Queue
+    options: CommandOptions
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
@@ -79,6 +80,7 @@ class QueueCommand(SummedUpCommand):
     def handle(self, *args: object, **options: Any) -> None:
         self.verbosity = options["verbosity"]
         self.as_json = options["json"]
+        self.options = options
         with speaking():
             using = known_alias(options["database"] or database())
             self.queue = Queue(options.get("queue"), using=using)
@@ -97,6 +99,13 @@ class QueueCommand(SummedUpCommand):
 
     def print_json(self, value: object) -> None:
         self.stdout.write(json.dumps(value))
+
+    def answer(self, facts: Mapping[str, object], sentence: str) -> None:
+        """Say what was done: the facts for programs, or the sentence for people."""
+        if self.as_json:
+            self.print_json(facts)
+        else:
+            self.say(sentence)
 
     def table(
         self, columns: Sequence[Column[R]], rows: Iterable[R], indent: str = ""

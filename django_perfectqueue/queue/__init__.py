@@ -22,7 +22,8 @@ from .acquired import AcquiredTask
 from .batch import Batch, batch_of
 from .deferred import Deferred
 from .queue import Queue, Window
-from .task_facts import add_line, note_of
+from .reporting import add_line, note_of
+from .submission import submission_of
 from .task_handle import TaskHandle
 
 __all__ = [
@@ -46,4 +47,5 @@ __all__ = [
     "encoded",
     "note_of",
     "parse_duration",
+    "submission_of",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,23 +21,25 @@ from django_perfectqueue.exceptions import (
     InvalidTaskError,
     PreemptedError,
 )
+from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.imports import path_of
-from django_perfectqueue.models.dead_letter import GRAVE
 from django_perfectqueue.payload.inputs import Duration, encoded
 from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
-from .async_twins import twin
+from .batch import Batch, batch_closed_by, batch_of
 from .deferred import Deferred, Doubt, or_deferred
+from .parents import Parents
+from .reporting import ReportingTask
 from .steps import Steps, encoded_result
-from .task_facts import TaskFacts
 
 if TYPE_CHECKING:
-    pass
+    from .queue import Queue
+
+
+from django_perfectqueue.models.dead_letter import GRAVE
 
 P = ParamSpec("P")
-
-logger = logging.getLogger("django_perfectqueue.queue")
 
 ENDED = ("finished", "failed", "cancelled", "discarded")
 
@@ -46,7 +47,7 @@ DISCARDED = path_of(Discard)
 
 
 @dataclass(slots=True)
-class AcquiredTask(TaskFacts):
+class AcquiredTask(ReportingTask):
     """
     A task in this program's hands, good until its lease runs out.
 
@@ -58,6 +59,7 @@ class AcquiredTask(TaskFacts):
     signals are sent for one of its tasks.
     """
 
+    started: float = field(default_factory=time.monotonic)
     is_settling: bool = field(default=False, repr=False)
     django_result: Any = field(default=None, repr=False, compare=False)
     deferred: Deferred | None = field(default=None, repr=False, compare=False)
@@ -65,6 +67,36 @@ class AcquiredTask(TaskFacts):
     _lost: bool = field(default=False, repr=False)
     _doubt: Doubt | None = field(default=None, repr=False, compare=False)
     _steps: Steps | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """Name it without its data, which must not get into logs and reports of errors."""
+        return f"<{type(self).__name__} {self.key!r} queue={self.lease.queue!r} {self.type!r}>"
+
+    @property
+    def queue(self) -> Queue:
+        from .queue import Queue
+
+        return Queue(self.lease.queue, using=self.lease.using)
+
+    @property
+    def parents(self) -> Parents:
+        """How the tasks have ended for which it has waited, by key."""
+        return Parents(self.lease.task_id, using=self.lease.using)
+
+    @property
+    def batch(self) -> Batch | None:
+        """The batch that it is in, to which it may add tasks while it runs; or None."""
+        return batch_of(self.queue, self.lease.task_id)
+
+    @property
+    def closes(self) -> Batch | None:
+        """The batch of which it is a callback, or None."""
+        return batch_closed_by(self.queue, self.lease.task_id)
+
+    @property
+    def seconds(self) -> float:
+        """How long this program has had it, in seconds."""
+        return time.monotonic() - self.started
 
     @property
     def settled(self) -> str:

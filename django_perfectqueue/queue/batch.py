@@ -29,6 +29,7 @@ from django_perfectqueue.payload.inputs import (
     checked_user,
 )
 
+from .submission import submission_of
 from .task_handle import already
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Batch:
         """
         count = 0
         terms: dict[str, Any] = {"using": self.using, "surroundings": captured()}
-        each = (self.queue._submission(**{**terms, "user": self.user, **task}) for task in tasks)
+        each = (submission_of(self.queue, **{**terms, "user": self.user, **task}) for task in tasks)
         for given in store.in_chunks(each):
             linked = partial(store.submit_linked, store.submit_all)
             submit = linked if any(task.after or task.tags for task in given) else store.submit_all
@@ -130,7 +131,7 @@ class Batch:
         if when not in WHENS:
             raise InvalidTaskError(f"when is 'done', 'finished' or 'failed', not {when!r}.")
         terms: dict[str, Any] = {"using": self.using, "surroundings": captured()}
-        task = self.queue._submission(key, type, data, **{**terms, "user": self.user, **options})
+        task = submission_of(self.queue, key, type, data, **{**terms, "user": self.user, **options})
         if task.after:
             raise InvalidTaskError("after is not for a callback: it waits for its batch.")
         mode = WHENS[when].value

@@ -18,34 +18,27 @@ from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.report import UserShare, balance
 from django_perfectqueue.inspection.results import End, results_of, results_of_async
 from django_perfectqueue.inspection.statistics import Statistics, lifetime, statistics
+from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload.inputs import (
-    KEY_LENGTH,
     QUEUE_LENGTH,
     Duration,
     OnConflict,
     When,
     captured,
     checked,
-    checked_duration,
     checked_key,
     checked_keys,
-    checked_limits,
-    checked_priority,
-    checked_tags,
     checked_timeout,
-    checked_user,
-    encoded,
-    moment,
 )
 from django_perfectqueue.store.database.alias import database
 from django_perfectqueue.tracing import otel
 
 from . import retention
-from .async_twins import twin
 from .batch import Batch, batch_named, begin
-from .parents import IfFailed, checked_after, checked_if_failed
+from .parents import IfFailed
+from .submission import submission_of
 from .taking import Taking
-from .task_handle import TaskHandle, already, expires_first
+from .task_handle import TaskHandle, already
 
 if TYPE_CHECKING:
     from .parents import Waited
@@ -125,7 +118,8 @@ class Queue(Taking):
         no such task to wait for.
         """
         using = self.using
-        submission = self._submission(
+        submission = submission_of(
+            self,
             key,
             type,
             data,
@@ -180,7 +174,7 @@ class Queue(Taking):
         stored = read = 0
         using = self.using
         terms: dict[str, Any] = {"using": using, "surroundings": captured(), "now": now}
-        submissions = (self._submission(**terms, **task) for task in tasks)
+        submissions = (submission_of(self, **terms, **task) for task in tasks)
         for given in store.in_chunks(submissions):
             submit: Any = store.submit_all if on_conflict == "raise" else store.submit
             if any(map(AFTER, given)) or any(map(TAGS, given)):
@@ -223,57 +217,6 @@ class Queue(Taking):
     def batch_named(self, name: str) -> Batch:
         """Return a batch; raise NotFoundError where there is none of this name."""
         return batch_named(self, name)
-
-    def _submission(
-        self,
-        key: str | None = None,
-        type: str | None = None,  # noqa: A002
-        data: object = None,
-        *,
-        using: str | None = None,
-        user: object = None,
-        run_at: When | None = None,
-        priority: int = 0,
-        expected_at: When | None = None,
-        expires_at: When | None = None,
-        limits: Iterable[str] = (),
-        time_limit: Duration | None = None,
-        after: Iterable[Waited] = (),
-        if_failed: IfFailed = "wait",
-        tags: Iterable[str] = (),
-        surroundings: str | None = None,
-        now: datetime | None = None,
-    ) -> store.Submission:
-        starts = run_at if run_at is None else moment("run_at", run_at, now)
-        ends = expires_at if expires_at is None else moment("expires_at", expires_at, now)
-        due = expected_at if expected_at is None else moment("expected_at", expected_at, now)
-        names = checked_limits(limits) if limits else ()
-        type_ = checked("type", type, KEY_LENGTH)
-        owner = "" if user is None else checked_user(user)
-        parents = checked_after(after, self.name, using or self.using) if after else ()
-        keys = store.limits_of(self.name, type_, owner, names, using=using or self.using)
-        if starts is not None and ends is not None and expires_first(starts, ends):
-            raise InvalidTaskError(
-                f"The task could never run: it expires at {ends}, before run_at."
-            )
-        return store.Submission(
-            queue=self.name,
-            key=checked_key(key),
-            type=type_,
-            user=owner,
-            payload=encoded(data),
-            priority=checked_priority(priority),
-            run_at=starts,
-            expected_at=due,
-            expires_at=ends,
-            limits=names,
-            lane=store.lane_of(self.name, owner, keys),
-            time_limit=None if time_limit is None else checked_duration("time_limit", time_limit),
-            context=surroundings,
-            after=parents,
-            if_failed=0 if if_failed == "wait" else checked_if_failed(if_failed),
-            tags=checked_tags(tags) if tags else (),
-        )
 
     def __getitem__(self, key: str) -> TaskHandle:
         return TaskHandle(self, key)

@@ -11,10 +11,10 @@ from asgiref.sync import sync_to_async
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
+from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload.inputs import Duration, checked_duration, checked_timeout
 
 from .acquired import AcquiredTask
-from .async_twins import twin
 from .notify_due import DueWait
 
 

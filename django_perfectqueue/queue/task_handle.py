@@ -15,6 +15,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.inspection.changes import Snapshot, changes_of, changes_of_async
 from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
+from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload.inputs import (
     QUEUE_LENGTH,
     Duration,
@@ -27,7 +28,6 @@ from django_perfectqueue.payload.inputs import (
 from django_perfectqueue.payload.merge import rewriter
 from django_perfectqueue.payload.names import JSON
 
-from .async_twins import twin
 from .parents import IfFailed, Parents, checked_after, checked_if_failed
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from django_perfectqueue.exceptions import (
     PerfectQueueError,
 )
 from django_perfectqueue.fairness import audit
+from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.models import Change, IfFailed, Schedule, Task
 from django_perfectqueue.payload.inputs import When
 from django_perfectqueue.queue import Queue, TaskHandle
-from django_perfectqueue.queue.async_twins import twin
 from django_perfectqueue.store.database.alias import database
 from django_perfectqueue.store.records.trail import DID
 from django_perfectqueue.store.schedules import fire

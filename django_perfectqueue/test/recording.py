@@ -11,7 +11,7 @@ from unittest import mock
 from django_perfectqueue import compat, store
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.payload.names import JSON
-from django_perfectqueue.queue import Queue, TaskHandle
+from django_perfectqueue.queue import Queue, TaskHandle, submission_of
 
 from .submitted import SubmittedTask, sources
 
@@ -72,7 +72,7 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[object, str, object]]:
         on_conflict: str = "raise",
         **options: JSON,
     ) -> TaskHandle:
-        submission = self._submission(key, type, data, **options)
+        submission = submission_of(self, key, type, data, **options)
         recorded.add(self, on_conflict, submission)
         return self[submission.key]
 
@@ -86,7 +86,7 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[object, str, object]]:
     ) -> int:
         stored = 0
         for read, task in enumerate(tasks, start=1):
-            stored += recorded.add(self, on_conflict, self._submission(now=now, **task))
+            stored += recorded.add(self, on_conflict, submission_of(self, now=now, **task))
             if progress:
                 progress(read)
         return stored

@@ -224,9 +224,28 @@ class RetryTests(TestCase):
             (["a", "--dry-run"], "--dry-run is for --group, --all, --type, --user or --tag."),
             (["--status", "failed"], "--status is for --group, --all, --type, --user or --tag."),
             (["--all", "--limit", "0"], "at least 1"),
+            (["--type", ""], "--type is empty"),
+            (["--group", "", "--rate", "1/s"], "--group is empty"),
         ):
             with self.subTest(options):
                 self.assertIn(says, refused(self, "pq_retry", *options))
+
+    def test_a_type_may_end_with_a_star(self):
+        for type_ in ("mail.send", "mail.sort", "other"):
+            submit(type_, type=type_, now=None)
+
+        cancelled = run_json("pq_cancel_request", "--type", "mail.*")
+
+        self.assertEqual(cancelled, [{"cancelled": 2, "requested": 0}])
+        self.assertEqual(Queue()["other"].metadata().status, "waiting")
+
+    def test_tasks_without_a_user_may_be_chosen(self):
+        submit("a", now=None)
+        submit("b", now=None, user="ann")
+
+        cancelled = run_json("pq_cancel_request", "--user", "")
+
+        self.assertEqual(cancelled, [{"cancelled": 1, "requested": 0}])
 
 
 class WhoTests(TestCase):

@@ -27,7 +27,7 @@ from django_perfectqueue.queue import Batch
 
 from ..base import CommandOptions, nearest
 from ..queues.rule_command import VerbCommand, first_rows, person
-from ..tasks.facts import picked
+from ..tasks.facts import Facts, picked
 from ..tasks.family import batch_facts, counted, link_facts, listed
 from ..terminal.progress import bar
 from ..terminal.table import Column
@@ -36,8 +36,6 @@ from ..terminal.text import local, padded
 SAMPLE = 20
 SIGNED = 500
 LABEL = 12
-
-SIGNED = 500
 
 
 class Command(VerbCommand):
@@ -82,18 +80,8 @@ class Command(VerbCommand):
             rows = rows.filter(queue=self.queue.name)
         found, more = first_rows(rows, options["limit"])
         found = exact(found, using=self.queue.using)
-        if self.as_json:
-            for row in found:
-                facts = picked(row, "name", "id", "queue", "user", "total", "finished", "dead")
-                times = picked(row, "created_at", "ended_at", "stopped")
-                self.print_json({**facts, "status": state_of(row), **times})
-            return
-        if not found:
-            self.say(_("There are no batches."))
-            return
-        self.print_table(columns(), found)
-        if more:
-            self.say(_("There are more: --limit 0 lists all."))
+        none = _("There are no batches.")
+        self.print_listing(found, for_programs, columns(), more=more, none=none)
 
     def do_show(self, batch: Batch, options: CommandOptions) -> None:
         rows = models.Batch.objects.using(batch.using).filter(pk=batch.id)
@@ -140,7 +128,7 @@ class Command(VerbCommand):
         text = ngettext("%s task is cancelled.", "%s tasks are cancelled.", count) % count
         if asked:
             text += " " + _("Tasks that are asked to stop: %s.") % asked
-        self.report(batch, "cancelled", count, text)
+        self.answer({"name": batch.name, "done": "cancelled", "tasks": count}, text)
 
     def do_retry(self, batch: Batch, options: CommandOptions) -> None:
         ids = within(batch.id, using=batch.using)
@@ -152,13 +140,7 @@ class Command(VerbCommand):
         count = batch.retry()
         steering.sign(names, "retried", by=person(), using=batch.using)
         text = ngettext("%s task will be tried again.", "%s tasks will be tried again.", count)
-        self.report(batch, "retried", count, text % count)
-
-    def report(self, batch: Batch, word: str, count: int, text: str) -> None:
-        if self.as_json:
-            self.print_json({"name": batch.name, "done": word, "tasks": count})
-        else:
-            self.say(text)
+        self.answer({"name": batch.name, "done": "retried", "tasks": count}, text % count)
 
     def print_dry_run(self, batch: Batch, tasks: TaskQuerySet, text: str) -> None:
         statuses = counts(tasks)
@@ -185,6 +167,12 @@ class Command(VerbCommand):
     def print_line(self, name: str, value: str) -> None:
         if value:
             self.stdout.write(f"  {padded(name, LABEL - 1)} {on_one_line(value)}")
+
+
+def for_programs(row: models.Batch) -> Facts:
+    facts = picked(row, "name", "id", "queue", "user", "total", "finished", "dead")
+    times = picked(row, "created_at", "ended_at", "stopped")
+    return {**facts, "status": state_of(row), **times}
 
 
 def columns() -> list[Column[models.Batch]]:

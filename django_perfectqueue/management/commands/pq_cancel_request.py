@@ -1,32 +1,22 @@
 from __future__ import annotations
 
-from typing import ClassVar
-
 from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue import store
-from django_perfectqueue.models import LIVE, TaskQuerySet
 from django_perfectqueue.queue import TaskHandle
 
-from ..base import CommandOptions
 from ..tasks.together import TogetherCommand
 
 
 class Command(TogetherCommand):
     fitting = Q(ticket__isnull=False)
     summary = gettext_lazy("Cancels tasks that have yet to run, and asks running ones to stop.")
-    statuses: ClassVar[list[str]] = [status.value for status in LIVE]
     outcomes = ("cancelled", "requested")
     verb = "cancel"
-    page_by = "ticket__task_id"
-
-    def all_help(self) -> str:
-        return _("Every task that has not ended, or only those with --status.")
-
-    def status_help(self) -> str:
-        return _("%s (any of these).") % ", ".join(self.statuses)
+    choices = ("all", "type", "user", "tag")
+    all_help = gettext_lazy("Every task that has not ended, or only those with --status.")
 
     def steer(self, task: TaskHandle) -> tuple[str, str]:
         if task.cancel_request():
@@ -36,10 +26,6 @@ class Command(TogetherCommand):
     def steer_id(self, task_id: int) -> str:
         cancelled = store.cancel_one(task_id, using=self.queue.using)
         return "cancelled" if cancelled else "requested"
-
-    def tasks(self, options: CommandOptions) -> TaskQuerySet:
-        tasks = self.queue.list().live()
-        return tasks.in_status(options["status"]) if options["status"] else tasks
 
     def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
         count = sum(done.values())

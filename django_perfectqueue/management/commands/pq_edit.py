@@ -4,10 +4,8 @@ from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import TaskHandle
 
-from ..base import CommandOptions
 from ..queues.rule_command import person
 from ..tasks.bulk_preview import json_text
 from ..tasks.revising import RevisingCommand
@@ -17,19 +15,13 @@ class Command(RevisingCommand):
     summary = gettext_lazy("Changes the data of tasks that wait or have failed.")
     verb = "edit"
     terms = ("patch",)
-    patch: JSON
 
     def add_options(self, parser: CommandParser) -> None:
         super().add_options(parser)
         add = parser.add_argument
-        add("--group", metavar="ERROR", help=_("Every task that ended for this reason."))
         help_text = _("A JSON merge patch (RFC 7386): null takes a member away.")
         add("--patch", type=json_text, metavar="JSON", required=True, help=help_text)
 
-    def act(self, options: CommandOptions) -> None:
-        self.patch = options["patch"]
-        super().act(options)
-
     def steer(self, task: TaskHandle) -> tuple[str, str]:
-        task.edit_data(self.patch, by=person())
+        task.edit_data(self.options["patch"], by=person())
         return _("The data of task '%s' are changed.") % task.key, "edited"

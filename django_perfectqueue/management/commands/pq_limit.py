@@ -113,11 +113,8 @@ class Command(RuleCommand):
             self.print_removed(key, _("Limit '%s' is removed: it was only a pause."))
 
     def print_limit(self, limit: Limit) -> None:
-        if self.as_json:
-            self.print_json(for_programs(limit))
-        else:
-            terms = {"key": limit.key, "terms": limit_terms(limit)}
-            self.say(_("Limit '%(key)s': %(terms)s.") % terms)
+        terms = {"key": limit.key, "terms": limit_terms(limit)}
+        self.answer(for_programs(limit), _("Limit '%(key)s': %(terms)s.") % terms)
 
     def remove(self, target: LimitName, key: str) -> None:
         if not remove_limit(**target, using=self.queue.using, by=person()):
@@ -125,10 +122,7 @@ class Command(RuleCommand):
         self.print_removed(key, _("Limit '%s' is removed."))
 
     def print_removed(self, key: str, sentence: str) -> None:
-        if self.as_json:
-            self.print_json({"limit": key, "removed": True})
-        else:
-            self.say(sentence % key)
+        self.answer({"limit": key, "removed": True}, sentence % key)
 
     def show(self, target: LimitName, key: str) -> None:
         row = self.limits().filter(**target).first()
@@ -140,34 +134,18 @@ class Command(RuleCommand):
             found = for_programs(row, meters.get(row.key))
             self.print_json({**found, "changes": list(changes_for_programs(changes))})
             return
-        self.print_limits([row], meters)
+        self.print_table(columns(meters), [row])
         self.print_changes(changes)
 
     def list_limits(self, limit: int) -> None:
         rows, more = first_rows(self.limits().order_by("scope", "name"), limit)
         meters = self.meters(rows)
-        if self.as_json:
-            for row in rows:
-                self.print_json(for_programs(row, meters.get(row.key)))
-            return
-        if not rows:
-            self.say(_("There are no limits."))
-            return
-        self.print_limits(rows, meters)
-        if more:
-            self.say(_("There are more: --limit 0 lists all."))
 
-    def print_limits(self, rows: list[ListedLimit], meters: dict[str, Meter]) -> None:
-        columns = [
-            Column[ListedLimit](_("limit"), lambda row: row.key, elastic=True),
-            Column(_("running"), lambda row: str(running(meters.get(row.key))), right=True),
-            Column(_("at most"), lambda row: or_dash(row.max_running), right=True),
-            Column(_("rate"), lambda row: rate_of(row) or "-"),
-            Column(_("burst"), lambda row: or_dash(row.burst), right=True),
-            Column(_("next"), lambda row: next_start(row, meters.get(row.key))),
-            Column("", lambda row: _("paused") if row.paused else ""),
-        ]
-        self.print_table(columns, rows)
+        def facts(row: ListedLimit) -> Facts:
+            return for_programs(row, meters.get(row.key))
+
+        none = _("There are no limits.")
+        self.print_listing(rows, facts, columns(meters), more=more, none=none)
 
     def limits(self) -> QuerySet[ListedLimit]:
         return Limit.objects.using(self.queue.using).annotate(clock=ServerNow())
@@ -186,6 +164,18 @@ def check_choice(options: CommandOptions, changes: CommandOptions) -> None:
         raise CommandError(_("Say which limit: its name, or a scope and a name."))
     if changes and options["remove"]:
         raise CommandError(_("--remove takes the limit away: it can't be changed as well."))
+
+
+def columns(meters: dict[str, Meter]) -> list[Column[ListedLimit]]:
+    return [
+        Column[ListedLimit](_("limit"), lambda row: row.key, elastic=True),
+        Column(_("running"), lambda row: str(running(meters.get(row.key))), right=True),
+        Column(_("at most"), lambda row: or_dash(row.max_running), right=True),
+        Column(_("rate"), lambda row: rate_of(row) or "-"),
+        Column(_("burst"), lambda row: or_dash(row.burst), right=True),
+        Column(_("next"), lambda row: next_start(row, meters.get(row.key))),
+        Column("", lambda row: _("paused") if row.paused else ""),
+    ]
 
 
 def parse_name(text: str) -> LimitName:

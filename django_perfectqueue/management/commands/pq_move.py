@@ -6,7 +6,6 @@ from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.queue import TaskHandle
 
-from ..base import CommandOptions
 from ..queues.rule_command import person
 from ..tasks.revising import RevisingCommand
 
@@ -17,19 +16,13 @@ class Command(RevisingCommand):
     )
     verb = "move"
     terms = ("to",)
-    to: str
 
     def add_options(self, parser: CommandParser) -> None:
         super().add_options(parser)
         add = parser.add_argument
-        add("--group", metavar="ERROR", help=_("Every task that ended for this reason."))
         add("--to", metavar="QUEUE", required=True, help=_("The other queue."))
 
-    def act(self, options: CommandOptions) -> None:
-        self.to = options["to"]
-        super().act(options)
-
     def steer(self, task: TaskHandle) -> tuple[str, str]:
-        task.move(self.to, by=person())
+        task.move(self.options["to"], by=person())
         sentence = _("Task '%(key)s' is in queue '%(queue)s'.")
-        return sentence % {"key": task.key, "queue": self.to}, "moved"
+        return sentence % {"key": task.key, "queue": self.options["to"]}, "moved"

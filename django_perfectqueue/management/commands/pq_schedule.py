@@ -69,13 +69,10 @@ class Command(VerbCommand):
     def do_list(self, options: CommandOptions) -> None:
         rows, more = first_rows(self.schedules.list(), options["limit"])
         statuses = statuses_of(rows, using=self.queue.using)
-        if self.as_json:
-            for row in rows:
-                self.print_json(for_programs(row, statuses.get(row.last_task_id or 0, "")))
-            return
-        if not rows:
-            self.say(_("There are no schedules."))
-            return
+
+        def facts(row: Schedule) -> dict[str, object]:
+            return for_programs(row, statuses.get(row.last_task_id or 0, ""))
+
         columns = [
             Column[Schedule](_("schedule"), lambda row: row.name, elastic=True),
             Column(_("type"), lambda row: row.type, elastic=True, spare=True),
@@ -85,9 +82,7 @@ class Command(VerbCommand):
             Column(_("status"), lambda row: statuses.get(row.last_task_id or 0, "-")),
             Column("", remark, elastic=True),
         ]
-        self.print_table(columns, rows)
-        if more:
-            self.say(_("There are more: --limit 0 lists all."))
+        self.print_listing(rows, facts, columns, more=more, none=_("There are no schedules."))
 
     def do_show(self, options: CommandOptions) -> None:
         schedule = self.schedules[options["name"]]
@@ -137,11 +132,8 @@ class Command(VerbCommand):
 
     def do_run(self, options: CommandOptions) -> None:
         task = self.schedules[options["name"]].trigger(by=person())
-        if self.as_json:
-            done = {"name": options["name"], "done": "run"}
-            self.print_json({**done, "queue": task.queue.name, "key": task.key})
-        else:
-            self.say(_("Task '%s' is submitted.") % task.key)
+        facts = {"name": options["name"], "done": "run", "queue": task.queue.name}
+        self.answer({**facts, "key": task.key}, _("Task '%s' is submitted.") % task.key)
 
     def do_backfill(self, options: CommandOptions) -> None:
         since, until = past("since", options["since"]), past("until", options["until"])
@@ -164,10 +156,8 @@ class Command(VerbCommand):
 
     def do_delete(self, options: CommandOptions) -> None:
         self.schedules[options["name"]].delete(by=person())
-        if self.as_json:
-            self.print_json({"name": options["name"], "done": "deleted"})
-        else:
-            self.say(_("Schedule '%s' is deleted.") % options["name"])
+        facts = {"name": options["name"], "done": "deleted"}
+        self.answer(facts, _("Schedule '%s' is deleted.") % options["name"])
 
     def do_check(self, options: CommandOptions) -> None:
         found = list(ailments(using=self.queue.using))

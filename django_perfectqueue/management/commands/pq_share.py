@@ -94,10 +94,8 @@ class Command(RuleCommand):
     def print_share(self, user: str, scope: Scope) -> None:
         """Say what holds now."""
         held = share(user, **scope)
-        if self.as_json:
-            self.print_json(for_programs(held, user, scope["queue"]))
-        else:
-            self.say(describe_share(held, user, scope["queue"]))
+        queue = scope["queue"]
+        self.answer(for_programs(held, user, queue), describe_share(held, user, queue))
 
     def show(self, user: str, scope: Scope) -> None:
         held = share(user, **scope)
@@ -142,13 +140,10 @@ class Command(RuleCommand):
         queues = QueueShare.objects.using(self.queue.using).order_by("queue")
         for one in queues if queue is None else queues.filter(queue=queue):
             self.print_queue(one)
-        if self.as_json:
-            for each in shares:
-                self.print_json(for_programs(each, each.user, each.queue))
-            return
-        if not shares:
-            self.say(_("There are no shares: all users are equals, with weight 1."))
-            return
+
+        def facts(row: FairShare) -> Facts:
+            return for_programs(row, row.user, row.queue)
+
         columns = [
             Column[FairShare](_("user"), lambda row: row.user or "-", elastic=True),
             Column(_("queue"), lambda row: row.queue or _("(every)"), elastic=True),
@@ -156,9 +151,8 @@ class Command(RuleCommand):
             Column(_("at most"), lambda row: or_dash(row.max_running), right=True),
             Column("", lambda row: _("paused") if row.paused else ""),
         ]
-        self.print_table(columns, shares)
-        if more:
-            self.say(_("There are more: --limit 0 lists all."))
+        none = _("There are no shares: all users are equals, with weight 1.")
+        self.print_listing(shares, facts, columns, more=more, none=none)
 
 
 def check_choice(options: CommandOptions, changes: CommandOptions, user: str | None) -> None:

@@ -176,11 +176,9 @@ class Command(QueueCommand):
         outcome = {"key": key, "status": task.status}
         if task.status != "finished":
             raise CommandError(_("Task '%(key)s' is %(status)s.") % outcome)
-        if self.as_json:
-            self.print_json({"queue": queue.name, "key": key, "result": task.result})
-        else:
-            outcome["result"] = json.dumps(task.result, ensure_ascii=False)
-            self.say(on_one_line(_("Task '%(key)s' returned %(result)s.") % outcome))
+        outcome["result"] = json.dumps(task.result, ensure_ascii=False)
+        facts = {"queue": queue.name, "key": key, "result": task.result}
+        self.answer(facts, on_one_line(_("Task '%(key)s' returned %(result)s.") % outcome))
 
     def submit_file(self, options: CommandOptions) -> None:
         with opened(options["file"]) as source:
@@ -189,12 +187,8 @@ class Command(QueueCommand):
             on_conflict, atomic = options["on_conflict"], options["atomic"]
             bulk = Bulk(self.queue, tasks, on_conflict, atomic, progress)
             bulk.submit()
-        if self.as_json:
-            self.print_json(
-                {"queue": self.queue.name, "submitted": bulk.stored, "ignored": bulk.ignored}
-            )
-        else:
-            self.say(describe_counts(bulk.stored, bulk.ignored))
+        facts = {"queue": self.queue.name, "submitted": bulk.stored, "ignored": bulk.ignored}
+        self.answer(facts, describe_counts(bulk.stored, bulk.ignored))
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import ClassVar
 
 from django.db import models
 from django.utils.translation import gettext as _
@@ -33,6 +34,29 @@ FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 class PeriodicTasks(Table):
     name = "django_celery_beat_periodictask"
+    columns: ClassVar[Columns] = {
+        "id": models.IntegerField(primary_key=True),
+        "name": models.CharField(max_length=200),
+        "task": models.CharField(max_length=200),
+        "args": models.TextField(),
+        "kwargs": models.TextField(),
+        "queue": models.CharField(max_length=200, null=True),
+        "priority": models.IntegerField(null=True),
+        "expires": models.DateTimeField(null=True),
+        "start_time": models.DateTimeField(null=True),
+        "enabled": models.BooleanField(),
+        "total_run_count": models.IntegerField(),
+        "clocked_id": models.IntegerField(null=True),
+        "crontab_id": models.IntegerField(null=True),
+        "interval_id": models.IntegerField(null=True),
+        "solar_id": models.IntegerField(null=True),
+    }
+    more_columns: ClassVar[Columns] = {
+        "expire_seconds": models.IntegerField(null=True),
+        "headers": models.TextField(null=True),
+        "one_off": models.BooleanField(),
+        "last_run_at": models.DateTimeField(null=True),
+    }
 
     def others(self, table: str, columns: Columns) -> Row:
         """Return the rows of a table that this one refers to."""
@@ -40,7 +64,8 @@ class PeriodicTasks(Table):
         model = model_of(table, {"id": models.IntegerField(primary_key=True), **columns})
         return model._default_manager.using(self.terms.using)
 
-    def columns(self) -> Columns:
+    def open(self) -> None:
+        super().open()
         self.clocked = self.others(CLOCKED, {"clocked_time": models.DateTimeField()})
         texts: Columns = {name: models.CharField(max_length=240) for name in (*FIELDS, "timezone")}
         self.crontabs = self.others(CRONTABS, texts)
@@ -49,31 +74,6 @@ class PeriodicTasks(Table):
             "period": models.CharField(max_length=24),
         }
         self.intervals = self.others(INTERVALS, interval)
-        return {
-            "id": models.IntegerField(primary_key=True),
-            "name": models.CharField(max_length=200),
-            "task": models.CharField(max_length=200),
-            "args": models.TextField(),
-            "kwargs": models.TextField(),
-            "queue": models.CharField(max_length=200, null=True),
-            "priority": models.IntegerField(null=True),
-            "expires": models.DateTimeField(null=True),
-            "start_time": models.DateTimeField(null=True),
-            "enabled": models.BooleanField(),
-            "total_run_count": models.IntegerField(),
-            "clocked_id": models.IntegerField(null=True),
-            "crontab_id": models.IntegerField(null=True),
-            "interval_id": models.IntegerField(null=True),
-            "solar_id": models.IntegerField(null=True),
-        }
-
-    def more_columns(self) -> Columns:
-        return {
-            "expire_seconds": models.IntegerField(null=True),
-            "headers": models.TextField(null=True),
-            "one_off": models.BooleanField(),
-            "last_run_at": models.DateTimeField(null=True),
-        }
 
     def wanted(self, rows: Row) -> Row:
         rows = rows.filter(queue=self.terms.queue) if self.terms.queue else rows

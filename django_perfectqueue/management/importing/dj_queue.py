@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from django.db import models
 from django.utils.translation import gettext as _
 
@@ -12,16 +14,15 @@ from .source import Columns, FoundSchedule, Left, Row, Source, Table, call
 class RecurringTasks(Table):
     name = "dj_queue_recurring_tasks"
 
-    def columns(self) -> Columns:
-        return {
-            "id": models.BigIntegerField(primary_key=True),
-            "key": models.CharField(max_length=255),
-            "task_path": models.CharField(max_length=255),
-            "payload": models.JSONField(null=True),
-            "schedule": models.CharField(max_length=255),
-            "queue_name": models.CharField(max_length=64),
-            "priority": models.SmallIntegerField(),
-        }
+    columns: ClassVar[Columns] = {
+        "id": models.BigIntegerField(primary_key=True),
+        "key": models.CharField(max_length=255),
+        "task_path": models.CharField(max_length=255),
+        "payload": models.JSONField(null=True),
+        "schedule": models.CharField(max_length=255),
+        "queue_name": models.CharField(max_length=64),
+        "priority": models.SmallIntegerField(),
+    }
 
     def wanted(self, rows: Row) -> Row:
         return rows.filter(queue_name=self.terms.queue) if self.terms.queue else rows

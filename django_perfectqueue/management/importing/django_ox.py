@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 from django.db import models
 from django.utils.translation import gettext as _
@@ -17,20 +18,19 @@ from .source import Columns, FoundSchedule, Left, Row, Source, Table, call
 class OxSchedules(Table):
     name = "django_ox_oxschedule"
 
-    def columns(self) -> Columns:
-        return {
-            "id": models.BigIntegerField(primary_key=True),
-            "name": models.CharField(max_length=128),
-            "task_key": models.CharField(max_length=128),
-            "cron": models.CharField(max_length=128),
-            "every_seconds": models.PositiveIntegerField(null=True),
-            "phase_seconds": models.PositiveIntegerField(),
-            "arguments": models.JSONField(),
-            "enabled": models.BooleanField(),
-            "start_time": models.DateTimeField(),
-            "end_time": models.DateTimeField(null=True),
-            "starting_deadline_seconds": models.PositiveIntegerField(null=True),
-        }
+    columns: ClassVar[Columns] = {
+        "id": models.BigIntegerField(primary_key=True),
+        "name": models.CharField(max_length=128),
+        "task_key": models.CharField(max_length=128),
+        "cron": models.CharField(max_length=128),
+        "every_seconds": models.PositiveIntegerField(null=True),
+        "phase_seconds": models.PositiveIntegerField(),
+        "arguments": models.JSONField(),
+        "enabled": models.BooleanField(),
+        "start_time": models.DateTimeField(),
+        "end_time": models.DateTimeField(null=True),
+        "starting_deadline_seconds": models.PositiveIntegerField(null=True),
+    }
 
     def wanted(self, rows: Row) -> Row:
         return rows.filter(enabled=True)

@@ -65,13 +65,12 @@ class Packages(Table):
 
     name = "django_q_ormq"
 
-    def columns(self) -> Columns:
-        return {
-            "id": models.IntegerField(primary_key=True),
-            "key": models.CharField(max_length=100),
-            "payload": models.TextField(),
-            "lock": models.DateTimeField(null=True),
-        }
+    columns: ClassVar[Columns] = {
+        "id": models.IntegerField(primary_key=True),
+        "key": models.CharField(max_length=100),
+        "payload": models.TextField(),
+        "lock": models.DateTimeField(null=True),
+    }
 
     def wanted(self, rows: Row) -> Row:
         return rows.filter(key=self.terms.queue) if self.terms.queue else rows
@@ -95,26 +94,24 @@ class Packages(Table):
 class Schedules(Table):
     name = "django_q_schedule"
 
-    def columns(self) -> Columns:
-        return {
-            "id": models.IntegerField(primary_key=True),
-            "name": models.CharField(max_length=100, null=True),
-            "func": models.CharField(max_length=256),
-            "hook": models.CharField(max_length=256, null=True),
-            "args": models.TextField(null=True),
-            "kwargs": models.TextField(null=True),
-            "schedule_type": models.CharField(max_length=2),
-            "repeats": models.IntegerField(),
-            "next_run": models.DateTimeField(null=True),
-        }
+    columns: ClassVar[Columns] = {
+        "id": models.IntegerField(primary_key=True),
+        "name": models.CharField(max_length=100, null=True),
+        "func": models.CharField(max_length=256),
+        "hook": models.CharField(max_length=256, null=True),
+        "args": models.TextField(null=True),
+        "kwargs": models.TextField(null=True),
+        "schedule_type": models.CharField(max_length=2),
+        "repeats": models.IntegerField(),
+        "next_run": models.DateTimeField(null=True),
+    }
 
-    def more_columns(self) -> Columns:
-        return {
-            "cluster": models.CharField(max_length=100, null=True),
-            "intended_date_kwarg": models.CharField(max_length=100, null=True),
-            "minutes": models.PositiveSmallIntegerField(null=True),
-            "cron": models.CharField(max_length=100, null=True),
-        }
+    more_columns: ClassVar[Columns] = {
+        "cluster": models.CharField(max_length=100, null=True),
+        "intended_date_kwarg": models.CharField(max_length=100, null=True),
+        "minutes": models.PositiveSmallIntegerField(null=True),
+        "cron": models.CharField(max_length=100, null=True),
+    }
 
     def wanted(self, rows: Row) -> Row:
         queue = self.terms.queue

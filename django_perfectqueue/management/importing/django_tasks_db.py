@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from typing import ClassVar
 
 from django.db import models
 from django.utils.translation import gettext as _
@@ -20,19 +21,18 @@ ANY_TIME = datetime(9998, 1, 1, tzinfo=timezone.utc)
 class Results(Table):
     name = "django_tasks_database_dbtaskresult"
 
-    def columns(self) -> Columns:
-        # Where databases know no UUID its form differs; as text each is compared with its like.
-        return {
-            "id": models.CharField(max_length=36, primary_key=True),
-            "status": models.CharField(max_length=10),
-            "enqueued_at": models.DateTimeField(),
-            # As text, so that one that is no JSON spoils no more than its row.
-            "args_kwargs": models.TextField(),
-            "priority": models.IntegerField(),
-            "task_path": models.TextField(),
-            "queue_name": models.TextField(),
-            "run_after": models.DateTimeField(null=True),
-        }
+    # Where databases know no UUID its form differs; as text each is compared with its like.
+    columns: ClassVar[Columns] = {
+        "id": models.CharField(max_length=36, primary_key=True),
+        "status": models.CharField(max_length=10),
+        "enqueued_at": models.DateTimeField(),
+        # As text, so that one that is no JSON spoils no more than its row.
+        "args_kwargs": models.TextField(),
+        "priority": models.IntegerField(),
+        "task_path": models.TextField(),
+        "queue_name": models.TextField(),
+        "run_after": models.DateTimeField(null=True),
+    }
 
     def of_queue(self) -> Row:
         queue = self.terms.queue

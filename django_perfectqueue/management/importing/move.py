@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import InvalidTaskError, PerfectQueueError
-from django_perfectqueue.queue import Queue
+from django_perfectqueue.queue import Queue, submission_of
 from django_perfectqueue.schedules import Schedules
 
 from .source import Found, FoundSchedule, Left, Read, Row, Source, Table, reading
@@ -189,7 +189,7 @@ class Move:
         else:
             row.task["type"] = type_
             try:
-                self.queue_of(row)._submission(**row.task)
+                submission_of(self.queue_of(row), **row.task)
             except InvalidTaskError as error:
                 return Left(row.name, _("not possible here"), str(error))
         if not self.knows(type_):

@@ -8,6 +8,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from typing import ClassVar
 
 from django.db import models
 from django.utils.translation import gettext as _
@@ -39,19 +40,17 @@ class Tasks(Table):
         self.name = terms.table or "perfectqueue"
         self.caps: dict[str, int] = {}
 
-    def columns(self) -> Columns:
-        return {
-            "id": models.CharField(max_length=256, primary_key=True),
-            "timeout": models.IntegerField(),
-            "data": models.BinaryField(null=True),
-            "created_at": models.IntegerField(null=True),
-        }
+    columns: ClassVar[Columns] = {
+        "id": models.CharField(max_length=256, primary_key=True),
+        "timeout": models.IntegerField(),
+        "data": models.BinaryField(null=True),
+        "created_at": models.IntegerField(null=True),
+    }
 
-    def more_columns(self) -> Columns:
-        return {
-            "resource": models.CharField(max_length=256, null=True),
-            "max_running": models.IntegerField(null=True),
-        }
+    more_columns: ClassVar[Columns] = {
+        "resource": models.CharField(max_length=256, null=True),
+        "max_running": models.IntegerField(null=True),
+    }
 
     def wanted(self, rows: Row) -> Row:
         return rows.filter(created_at__isnull=False)

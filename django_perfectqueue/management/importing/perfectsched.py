@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from django.db import models
 from django.utils.translation import gettext as _
 
@@ -17,14 +19,13 @@ class Schedules(Table):
         super().__init__(terms)
         self.name = terms.table or "perfectsched"
 
-    def columns(self) -> Columns:
-        return {
-            "id": models.CharField(max_length=256, primary_key=True),
-            "cron": models.CharField(max_length=128),
-            "delay": models.IntegerField(),
-            "data": models.BinaryField(),
-            "timezone": models.CharField(max_length=256, null=True),
-        }
+    columns: ClassVar[Columns] = {
+        "id": models.CharField(max_length=256, primary_key=True),
+        "cron": models.CharField(max_length=128),
+        "delay": models.IntegerField(),
+        "data": models.BinaryField(),
+        "timezone": models.CharField(max_length=256, null=True),
+    }
 
     def read(self, row: Row) -> FoundSchedule | Left:
         try:

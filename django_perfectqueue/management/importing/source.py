@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -99,16 +100,11 @@ class Table:
     """
 
     name: str
+    columns: ClassVar[Columns]
+    more_columns: ClassVar[Columns] = {}
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
-
-    def columns(self) -> Columns:
-        """Return the columns that it must have."""
-        raise NotImplementedError
-
-    def more_columns(self) -> Columns:
-        return {}
 
     def read(self, row: Row) -> Read:
         """Return what a row means."""
@@ -133,15 +129,14 @@ class Table:
         Raise ConfigError when it is not there, or not as it must be.
         """
         there = columns_of(self.name, self.terms.using)
-        columns = self.columns()
-        lacking = [name for name in columns if name not in there]
+        lacking = [name for name in self.columns if name not in there]
         if lacking:
             raise ConfigError(
                 _("The table '%(table)s' has no column '%(column)s': it is another one.")
                 % {"table": self.name, "column": lacking[0]}
             )
-        more = {name: field for name, field in self.more_columns().items() if name in there}
-        self.model = model_of(self.name, {**columns, **more})
+        more = {name: field for name, field in self.more_columns.items() if name in there}
+        self.model = model_of(self.name, {**self.columns, **more})
 
     @property
     def rows(self) -> Row:
@@ -236,7 +231,7 @@ def model_of(table: str, columns: dict[str, models.Field[object, object]]) -> ty
         (),
         {"apps": Apps(), "app_label": "importing", "db_table": table, "managed": False},
     )
-    return type("Row", (models.Model,), {"Meta": meta, "__module__": __name__, **columns})
+    return type("Row", (models.Model,), {"Meta": meta, "__module__": __name__, **deepcopy(columns)})
 
 
 def locked(rows: Row, using: str) -> Row:

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from argparse import SUPPRESS, ArgumentTypeError
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import TypeVar
 
@@ -72,6 +72,26 @@ class RuleCommand(QueueCommand):
             metavar="N",
             help=_("Of a list: how many (100); 0: all."),
         )
+
+    def print_listing(
+        self,
+        rows: list[M],
+        facts: Callable[[M], Mapping[str, object]],
+        columns: Sequence[Column[M]],
+        *,
+        more: bool,
+        none: str,
+    ) -> None:
+        """Print rows, and that there are ``more``; or ``none`` for people where there are none."""
+        if self.as_json:
+            for row in rows:
+                self.print_json(facts(row))
+            return
+        if not rows:
+            self.say(none)
+        self.print_table(columns, rows)
+        if more:
+            self.say(_("There are more: --limit 0 lists all."))
 
     def print_changes(self, changes: QuerySet[Change]) -> None:
         if latest := list(changes[:SHOWN]):

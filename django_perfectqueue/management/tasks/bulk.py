@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar
 
 from django.core.management.base import CommandError, CommandParser
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.bulk import RATE, Operation, Selection, Verb, submit_bulk
+from django_perfectqueue.bulk.selection import ALLOWED
 from django_perfectqueue.exceptions import (
     IdempotentError,
     InvalidTaskError,
@@ -22,6 +25,7 @@ from ..base import CommandOptions, at_least
 from ..queues.rule_command import person, rate
 from ..terminal.progress import Progress
 from .bulk_preview import print_preview
+from .hints import no_group
 from .single import SteeringCommand
 
 PAGE = 500
@@ -32,15 +36,14 @@ class SelectingCommand(SteeringCommand):
     """
     A command that takes keys, or else says by what its tasks are chosen.
 
-    Of the many, those that have changed meanwhile are passed over. ``words`` are those
-    that steer() says; ``page_by`` is the column of the tasks' ids by which they are read,
-    that of the smallest table.
+    ``verb`` says what it does, and so to tasks of which statuses. Of the many, those that have
+    changed meanwhile are passed over. ``outcomes`` are the words that steer() says.
     """
 
-    statuses: ClassVar[Sequence[str]]
     outcomes: ClassVar[tuple[str, ...]]
-    choices: ClassVar[tuple[str, ...]] = ("all", "type", "user", "tag")
-    page_by: ClassVar[str]
+    choices: ClassVar[tuple[str, ...]] = ("group", "all", "type", "user", "tag")
+    all_help: ClassVar[str | Promise]
+    status_help: ClassVar[str | Promise] = gettext_lazy("%s (any of these).")
     verb: ClassVar[Verb]
     terms: ClassVar[tuple[str, ...]] = ("rate", "run_in")
     """The options by which a task is to do it, to those that are chosen by filters."""
@@ -48,11 +51,15 @@ class SelectingCommand(SteeringCommand):
     def add_options(self, parser: CommandParser) -> None:
         add = parser.add_argument
         add("keys", metavar="KEY", nargs="*", help=_("Keys of the tasks."))
-        add("--all", action="store_true", help=self.all_help())
+        if "group" in self.choices:
+            add("--group", metavar="ERROR", help=_("Every task that ended for this reason."))
+        add("--all", action="store_true", help=str(self.all_help))
         add("--type", metavar="TYPE", help=_("Every such task of this type."))
         add("--user", metavar="USER", help=_("Every such task of this user."))
         add("--tag", metavar="TAG", help=_("Every such task with this tag."))
-        add("--status", choices=self.statuses, metavar="STATUS", help=self.status_help())
+        statuses = ALLOWED[self.verb]
+        text = self.status_help % ", ".join(statuses)
+        add("--status", choices=statuses, metavar="STATUS", help=text)
         add("--limit", type=at_least(1), metavar="N", help=_("Of these, no more than the first N."))
         add(
             "--dry-run",
@@ -67,16 +74,6 @@ class SelectingCommand(SteeringCommand):
         )
         add("--run-in", metavar="QUEUE", help=_("The queue of that task (the one of the others)."))
 
-    def all_help(self) -> str:
-        raise NotImplementedError
-
-    def status_help(self) -> str:
-        raise NotImplementedError
-
-    def tasks(self, options: CommandOptions) -> TaskQuerySet:
-        """Return the tasks that this command may be about, by status."""
-        raise NotImplementedError
-
     def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
         """Return a sentence about how often steer() has said each word, or would say one."""
         raise NotImplementedError
@@ -88,11 +85,13 @@ class SelectingCommand(SteeringCommand):
         if any(options[name] is not None for name in self.terms):
             self.submit_bulk(options)
             return
-        chosen = self.choose_tasks(options)
-        if not chosen.exists() and (why := self.none_found(options)) and not self.as_json:
-            self.say(why)
+        selection = self.selection(options)
+        tasks = selection.tasks(self.verb, using=self.queue.using)
+        group = options.get("group")
+        if group and not self.as_json and not tasks.exists():
+            self.say(no_group(self.queue, group))
             return
-        keys = self.keys_of(chosen, options["limit"])
+        keys = keys_of(tasks, selection.page_by(self.verb), options["limit"])
         if options["dry_run"]:
             self.print_keys(keys)
         else:
@@ -108,6 +107,9 @@ class SelectingCommand(SteeringCommand):
         if given and options["keys"]:
             raise CommandError(_("Give keys, or %s, but not both.") % self.list_choices())
         if given:
+            # A filter that says nothing would be about all tasks.
+            if empty := [name for name in given if name != "user" and not options[name]]:
+                raise CommandError(_("--%s is empty: name one, or say --all.") % empty[0])
             return True
         for option in ("status", "limit", "dry_run", "rate", "run_in"):
             if options[option]:
@@ -141,12 +143,9 @@ class SelectingCommand(SteeringCommand):
             task = submit_bulk(operation, queue=queue, using=self.queue.using)
         except InvalidTaskError as error:
             raise CommandError(str(error)) from error
-        if self.as_json:
-            self.print_json({"key": task.key, "queue": task.queue.name})
-            return
+        facts = {"key": task.key, "queue": task.queue.name}
         text = _("Task '%(key)s' of queue '%(queue)s' does it: %(count)s tasks, as far as known.")
-        total = task.metadata().data["total"]
-        self.say(text % {"key": task.key, "queue": task.queue.name, "count": total})
+        self.answer(facts, text % {**facts, "count": task.metadata().data["total"]})
 
     def selection(self, options: CommandOptions) -> Selection:
         """Return the filter that the options say."""
@@ -162,32 +161,6 @@ class SelectingCommand(SteeringCommand):
     def list_choices(self) -> str:
         *others, last = (f"--{name}" for name in self.choices)
         return _("%(these)s or %(last)s") % {"these": ", ".join(others), "last": last}
-
-    def choose_tasks(self, options: CommandOptions) -> TaskQuerySet:
-        tasks = self.tasks(options)
-        for name in ("type", "user"):
-            if options[name] is not None:
-                tasks = tasks.filter(**{name: options[name]})
-        if options["tag"] is not None:
-            tasks = tasks.tagged(options["tag"])
-        return tasks.order_by(self.page_by)
-
-    def none_found(self, options: CommandOptions) -> str:
-        """Return what to say where no task is found, beside that."""
-        return ""
-
-    def keys_of(self, tasks: TaskQuerySet, limit: int | None) -> Iterator[str]:
-        """Yield keys in pages by the tasks' ids, so that none is met twice."""
-        last, left = 0, limit
-        while left != 0:
-            size = PAGE if left is None else min(PAGE, left)
-            behind = tasks.filter(**{f"{self.page_by}__gt": last})
-            page = list(behind.values_list("id", "key")[:size])
-            yield from (key for _id, key in page)
-            if len(page) < size:
-                return
-            last = page[-1][0]
-            left = None if left is None else left - size
 
     def print_keys(self, keys: Iterator[str]) -> None:
         count = 0
@@ -223,7 +196,18 @@ class SelectingCommand(SteeringCommand):
             for word, left in unsigned.items():
                 self.sign(left, word)
         progress.clear()
-        if self.as_json:
-            self.print_json(done)
-        else:
-            self.say(self.summary_of(done))
+        self.answer(done, self.summary_of(done))
+
+
+def keys_of(tasks: TaskQuerySet, page_by: str, limit: int | None) -> Iterator[str]:
+    """Yield keys in pages by the tasks' ids, so that none is met twice."""
+    last, left = 0, limit
+    while left != 0:
+        size = PAGE if left is None else min(PAGE, left)
+        behind = tasks.filter(**{f"{page_by}__gt": last})
+        page = list(behind.values_list("id", "key")[:size])
+        yield from (key for _id, key in page)
+        if len(page) < size:
+            return
+        last = page[-1][0]
+        left = None if left is None else left - size

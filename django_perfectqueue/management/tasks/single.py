@@ -72,8 +72,5 @@ class SteeringCommand(QueueCommand):
                 )
             return printable(str(error))
         self.sign([task.key], word)
-        if self.as_json:
-            self.print_json({"key": task.key, "done": word})
-        else:
-            self.say(sentence)
+        self.answer({"key": task.key, "done": word}, sentence)
         return ""

@@ -54,10 +54,7 @@ class TogetherCommand(SelectingCommand):
                 continue
             done[word] += 1
             steering.sign([(queue, key)], word, by=person(), using=self.queue.using)
-        if self.as_json:
-            self.print_json(done)
-        else:
-            self.say(self.summary_of(done))
+        self.answer(done, self.summary_of(done))
 
     def names_together(self, keys: list[str]) -> list[tuple[int, str, str]]:
         """Return ids, queues and keys, those that wait before those for which they wait."""

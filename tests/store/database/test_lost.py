@@ -16,7 +16,7 @@ from environ import Env
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import AlreadyExistsError, AlreadyFinishedError, PreemptedError
 from django_perfectqueue.models import Attempt, Outcome, Task, Ticket
-from django_perfectqueue.queue import Queue
+from django_perfectqueue.queue import Queue, submission_of
 from django_perfectqueue.store.database import transaction as patience
 from django_perfectqueue.store.database.dialects import DIALECTS
 
@@ -132,7 +132,7 @@ class LostCommitTests(TransactionTestCase):
     @each_way
     def test_a_task_is_replaced_once(self, way):
         submit("k1", data=1, now=None)
-        given = self.queue._submission("k1", "report", 2)
+        given = submission_of(self.queue, "k1", "report", 2)
         with self.lost(way):
             store.replace(given, using="default")
         self.assertEqual(Task.objects.get().data, 2)

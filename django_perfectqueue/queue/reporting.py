@@ -1,4 +1,4 @@
-"""What a task is that a program has acquired, and what its handler reports of it."""
+"""What a handler reads of its task, and what it reports while it runs."""
 
 from __future__ import annotations
 
@@ -7,32 +7,26 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import Error, connections, transaction
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import PayloadError, PerfectQueueError
+from django_perfectqueue.lib.async_twins import in_event_loop, twin
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload import codecs
 from django_perfectqueue.payload.journal import Notes, entry, part_of
 from django_perfectqueue.payload.redaction import secrets_of, without
 
-from .async_twins import in_event_loop, twin
-from .batch import Batch, batch_closed_by, batch_of
-from .parents import Parents
-
-if TYPE_CHECKING:
-    from .queue import Queue
-
 logger = logging.getLogger("django_perfectqueue.queue")
 
 
 @dataclass(slots=True)
-class TaskFacts:
+class ReportingTask:
     """
-    The facts of an acquired task, and its journal.
+    A task that is held: its data, and its progress and log.
 
     ``notes`` are what it has reported by progress() and log(), which is written by the worker
     that runs it, or where there is none by the task itself.
@@ -41,36 +35,12 @@ class TaskFacts:
     lease: store.Lease
     alive_time: float = 300.0
     worker: str = ""
-    started: float = field(default_factory=time.monotonic)
-    notes: Notes | None = field(default=None, repr=False, compare=False)
-    _writes: bool = field(default=False, repr=False, compare=False)
-    _data: object = field(default=None, repr=False)
-    _secrets: tuple[object, tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
-
-    def __repr__(self) -> str:
-        """Name it without its data, which must not get into logs and reports of errors."""
-        return f"<{type(self).__name__} {self.key!r} queue={self.lease.queue!r} {self.type!r}>"
-
-    @property
-    def queue(self) -> Queue:
-        from .queue import Queue
-
-        return Queue(self.lease.queue, using=self.lease.using)
-
-    @property
-    def parents(self) -> Parents:
-        """How the tasks have ended for which it has waited, by key."""
-        return Parents(self.lease.task_id, using=self.lease.using)
-
-    @property
-    def batch(self) -> Batch | None:
-        """The batch that it is in, to which it may add tasks while it runs; or None."""
-        return batch_of(self.queue, self.lease.task_id)
-
-    @property
-    def closes(self) -> Batch | None:
-        """The batch of which it is a callback, or None."""
-        return batch_closed_by(self.queue, self.lease.task_id)
+    notes: Notes | None = field(default=None, repr=False, compare=False, kw_only=True)
+    _writes: bool = field(default=False, repr=False, compare=False, kw_only=True)
+    _data: object = field(default=None, repr=False, kw_only=True)
+    _secrets: tuple[object, tuple[str, ...]] | None = field(
+        default=None, repr=False, compare=False, kw_only=True
+    )
 
     @property
     def key(self) -> str:
@@ -123,11 +93,6 @@ class TaskFacts:
         """The tick that a schedule has submitted it for; None where none has."""
         tick = self.context.get(store.SCHEDULED_FOR)
         return None if tick is None else datetime.fromisoformat(tick)
-
-    @property
-    def seconds(self) -> float:
-        """How long this program has had it, in seconds."""
-        return time.monotonic() - self.started
 
     def progress(
         self, part: float | None = None, stage: str | None = None, *, of: float | None = None
@@ -214,12 +179,12 @@ class TaskFacts:
     awrite_notes = twin(write_notes)
 
 
-def add_line(task: TaskFacts, at: float, level: str, source: str, text: str) -> None:
+def add_line(task: ReportingTask, at: float, level: str, source: str, text: str) -> None:
     """Add to a task's log what was logged at a time, in seconds since 1970, by some logger."""
     task._noted().add(entry(at, level, source, task.redacted(text)))
 
 
-def note_of(task: TaskFacts) -> store.Note | None:
+def note_of(task: ReportingTask) -> store.Note | None:
     """Return a task's journal, if it has changed since the last call."""
     notes = task.notes
     if notes is None or not notes.changed:

@@ -42,14 +42,15 @@ PATIENCE = 15.0
 THOROUGH = "thorough"
 NO_DATABASE = "no-database"
 OUTCOME = "PERFECTQUEUE_TEST_OUTCOME"
+EXAMPLES = "PERFECTQUEUE_TEST_THOROUGH"
 
 USAGE = """
 All other options and test labels go to Django's test command: -k, -v, --failfast,
 --parallel, --durations 20, tests.store and so on.
 
 Left out unless --thorough is given: long storms, growth of the tables, outages, clusters
-and whatever else takes its time. Where several databases are tested, a test that needs
-none runs beside the first.
+and whatever else takes its time, and three quarters of the examples of state machines.
+Where several databases are tested, a test that needs none runs beside the first.
 
 To use a server of your own, name it in DATABASE_URL's form, and its tests will make and
 drop a database there: PERFECTQUEUE_TEST_POSTGRESQL_URL, PERFECTQUEUE_TEST_MARIADB_URL,
@@ -79,6 +80,8 @@ def main() -> int:
     wanted = databases(chosen)
     if not chosen.thorough:
         arguments = [*arguments, without(THOROUGH)]
+    elif OUTCOME not in os.environ:
+        os.environ[EXAMPLES] = "1"
     if len(wanted) > 1 and not (chosen.in_turn or "--pdb" in arguments):
         return summarise(test_side_by_side(wanted, chosen.require, arguments))
     outcomes = [

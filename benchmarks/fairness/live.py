@@ -155,11 +155,11 @@ def store_schedules(tasks: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     """Store schedules that are due at once, and again after a day, and wake the workers."""
     if not tasks:
         return
+    from django_perfectqueue import store
     from django_perfectqueue.models import Schedule
     from django_perfectqueue.store.notify.ring import notify
-    from django_perfectqueue.store.schedules.fire import server_time
 
-    now = server_time(using="default")
+    now = store.clock(using="default")
     rows = [
         Schedule(
             name=task["key"],

@@ -65,11 +65,11 @@ class BulkHandler(Application):
 
     def next_chunk(self, operation: Operation) -> list[Found]:
         """Return the next tasks that match, in the order of their ids."""
-        using, page_by = self.task.lease.using, operation.selection.page_by(operation.verb)
-        rows = operation.selection.tasks(operation.verb, using=using)
-        beyond = {f"{page_by}__gt": self.task.data["cursor"], f"{page_by}__lte": operation.until}
         size = max(1, min(CHUNK, int(operation.rate)))
-        found = rows.filter(**beyond).values_list("id", "queue", "key")[:size]
+        left = range(self.task.data["cursor"] + 1, operation.until + 1)
+        using = self.task.lease.using
+        rows = operation.selection.chunk(operation.verb, left, size, using=using)
+        found = rows.values_list("id", "queue", "key")
         return store.patiently(lambda: list(found), using=using)
 
     def do_chunk(self, operation: Operation, chunk: list[Found]) -> None:

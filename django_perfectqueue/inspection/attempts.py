@@ -24,6 +24,8 @@ from django_perfectqueue.models import (
     Ticket,
 )
 
+JOURNALS = 1_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
@@ -86,9 +88,9 @@ class Episode:
     is_running: bool = False
 
 
-def journals_of(task: Task, *, using: str) -> list[Journal]:
-    """Return the journals of a task's attempts, the first one first."""
-    return list(Journal.objects.using(using).filter(task_id=task.pk).order_by("number"))
+def journals_of(task: Task, *, using: str) -> QuerySet[Journal]:
+    """Return the first JOURNALS journals of a task's attempts, the first one first."""
+    return Journal.objects.using(using).filter(task_id=task.pk).order_by("number")[:JOURNALS]
 
 
 def steps_of(task: Task, *, using: str) -> QuerySet[Step]:

@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import F, Sum
+from django.db.models import F, Q, QuerySet, Sum
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     Batch,
     BatchDelta,
+    BatchMember,
     DeadLetter,
     Dependency,
     IfFailed,
@@ -23,6 +24,8 @@ from django_perfectqueue.models import (
     TaskQuerySet,
 )
 from django_perfectqueue.store import When
+
+from .together import read_together
 
 MOST = 50
 LEVELS = 8
@@ -96,11 +99,6 @@ class Family:
     links: list[Link] = field(default_factory=list)
     more: bool = False
 
-    def keep(self, ids: Collection[int]) -> None:
-        """Drop all but these relatives, and what links the others."""
-        self.relatives = {id_: one for id_, one in self.relatives.items() if id_ in ids}
-        self.links = [link for link in self.links if {link.parent, link.child} <= set(ids)]
-
     @property
     def parents(self) -> list[tuple[Relative, Link]]:
         """What it waits for or has waited for, what has failed first."""
@@ -120,27 +118,40 @@ class Family:
         return [child for child, link in self.children if link.state != "met"]
 
 
-def family(task_id: int, *, using: str, most: int = MOST, levels: int = LEVELS) -> Family:
-    """Return what a task waits for and what waits for it, directly or not: ``most`` of each."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The tasks and the batches that may be named."""
+
+    tasks: QuerySet[Any]
+    batches: QuerySet[Any]
+
+    @classmethod
+    def everything(cls, using: str) -> Known:
+        tasks = Task.objects.using(using).only("queue", "key", "user", "type", "outcome")
+        return cls(tasks, Batch.objects.using(using))
+
+
+def family(
+    task_id: int, *, using: str, most: int = MOST, levels: int = LEVELS, known: Known | None = None
+) -> Family:
+    """
+    Return what a task waits for and what waits for it, directly or not: ``most`` of each.
+
+    A level up and the same one down are read by one statement.
+    """
     found, links = Family(task_id), dict[int, Dependency]()
-    for near, far in (("child_id", "parent_id"), ("parent_id", "child_id")):
-        seen = left = {task_id}
-        for _level in range(levels):
-            rows = links_of(near, left, most + 1, using)
-            found.more |= len(rows) > most
-            left = set()
-            for row in rows[:most]:
-                if (other := getattr(row, far)) in seen or len(seen) <= most:
-                    links[row.pk] = row
-                    left |= {other} - seen
-                    seen = seen | {other}
-            left = {id_ for id_ in left if id_ > 0}
-            if not left or found.more:
-                break
-        else:
-            found.more = found.more or bool(links_of(near, left, 1, using))
+    ways = [Way("child_id", "parent_id", task_id), Way("parent_id", "child_id", task_id)]
+    for level in range(levels + 1):
+        size = most if level < levels else 0
+        looks = [links_of(way.near, way.left, size + 1, using) for way in ways]
+        for way, rows in zip(ways, read_together(looks, using=using), strict=True):
+            found.more |= len(rows) > size
+            links |= way.follow(rows[:size], most)
+        ways = [way for way in ways if way.left]
+        if not ways or found.more:
+            break
     ids = {id_ for row in links.values() for id_ in (row.child_id, row.parent_id)}
-    found.relatives = relatives(ids, using=using)
+    found.relatives = relatives(ids, using=using, known=known)
     found.links = [
         link(row)
         for _id, row in sorted(links.items())
@@ -149,12 +160,30 @@ def family(task_id: int, *, using: str, most: int = MOST, levels: int = LEVELS) 
     return found
 
 
-def links_of(column: str, ids: Iterable[int], most: int, using: str) -> list[Dependency]:
+class Way:
+    """The way up or down from a task: from the ``left`` ones on, in the column ``near``."""
+
+    def __init__(self, near: str, far: str, task_id: int) -> None:
+        self.near, self.far = near, far
+        self.seen = self.left = {task_id}
+
+    def follow(self, rows: Iterable[Dependency], most: int) -> dict[int, Dependency]:
+        """Return the links by which to go on, as long as no more than ``most`` are reached."""
+        links, before = {}, self.seen
+        for row in rows:
+            if (other := getattr(row, self.far)) in self.seen or len(self.seen) <= most:
+                links[row.pk] = row
+                self.seen = self.seen | {other}
+        self.left = {id_ for id_ in self.seen - before if id_ > 0}
+        return links
+
+
+def links_of(column: str, ids: Iterable[int], most: int, using: str) -> QuerySet[Dependency]:
     rows = Dependency.objects.using(using).filter(**{f"{column}__in": ids})
     if column == "child_id":
         # What has failed (2) is read first, then what is awaited (1), then new (0) and met (3).
         rows = rows.order_by((F("state") % 3).desc(), "id")
-    return list(rows[:most])
+    return rows[:most]
 
 
 def link(row: Dependency) -> Link:
@@ -162,28 +191,28 @@ def link(row: Dependency) -> Link:
     return Link(row.parent_id, row.child_id, WHENS[row.if_failed], state)
 
 
-def relatives(ids: Iterable[int], *, using: str) -> dict[int, Relative]:
-    """Return tasks, and batches by minus their ids; what is gone is left out."""
+def relatives(ids: Iterable[int], *, using: str, known: Known | None = None) -> dict[int, Relative]:
+    """Return tasks, and batches by minus their ids; what is gone or not known is left out."""
     ids = set(ids)
-    found = {}
-    if tasks := {id_ for id_ in ids if id_ > 0}:
-        rows = Task.objects.using(using).filter(pk__in=tasks)
-        for task in rows.only("queue", "key", "user", "type", "outcome"):
-            found[task.pk] = Relative(
-                task.pk, task.queue, task.key, task.user, task.status, task.type
-            )
-    if batches := {-id_ for id_ in ids if id_ < 0}:
-        rows_of_batches = Batch.objects.using(using).filter(pk__in=batches)
-        for batch in exact(rows_of_batches, using=using):
-            found[-batch.pk] = Relative(
-                -batch.pk, batch.queue, batch.name, batch.user, state_of(batch)
-            )
+    known = known or Known.everything(using)
+    tasks = known.tasks.filter(pk__in=[id_ for id_ in ids if id_ > 0])
+    batches = known.batches.filter(pk__in=[-id_ for id_ in ids if id_ < 0])
+    looks = [rows.order_by().select_related(None) for rows in (tasks, batches)]
+    found_tasks, found_batches = read_together(looks, using=using)
+    found = {
+        task.pk: Relative(task.pk, task.queue, task.key, task.user, task.status, task.type)
+        for task in found_tasks
+    }
+    for batch in exact(found_batches, using=using):
+        found[-batch.pk] = Relative(-batch.pk, batch.queue, batch.name, batch.user, state_of(batch))
     return found
 
 
 def exact(rows: Iterable[Batch], *, using: str) -> list[Batch]:
     """Return batches with what has yet to be folded added to their counts."""
     found = {batch.pk: batch for batch in rows}
+    if not found:
+        return []
     deltas: Any = BatchDelta.objects.using(using).filter(batch_id__in=found).values("batch_id")
     for sums in deltas.annotate(**{f"sum_{name}": Sum(name) for name in COUNTS}).order_by():
         for name in COUNTS:
@@ -203,24 +232,46 @@ def state_of(batch: Batch) -> str:
 
 def held_up(*, using: str) -> tuple[int, str, str]:
     """
-    Return how many tasks wait for one of the LETTERS newest that failed, at most COUNTED,
-    and the keys of such a pair: the one that failed, and the one that waits.
+    Return how many tasks wait for one of the LETTERS newest that failed, or for a batch that
+    ended with one of them, at most COUNTED; and the keys of such a pair: the one that failed
+    or the name of the batch, and the one that waits.
     """
     letters = DeadLetter.objects.using(using).order_by("-ended_at")
     dead = list(letters.values_list("task_id", flat=True)[:LETTERS])
-    state = Dependency.State.FAILED
-    rows = Dependency.objects.using(using).filter(parent_id__in=dead, state=state).order_by()
-    blocked = rows.filter(child__ticket__state=State.BLOCKED)
-    if not (pair := blocked.values_list("parent__key", "child__key").first() if dead else None):
+    if not dead:
+        return 0, "", ""
+    batches = ended_with(dead, using=using)
+    links = Dependency.objects.using(using).order_by()
+    blocked = links.filter(child__ticket__state=State.BLOCKED).filter(
+        Q(parent_id__in=dead, state=Dependency.State.FAILED)
+        | Q(parent_id__in=[-id_ for id_ in batches], state__lt=Dependency.State.MET)
+    )
+    if (first := blocked.values_list("parent_id", "child__key").first()) is None:
         return 0, "", ""
     count = len(blocked.values_list("child_id", flat=True).distinct()[:COUNTED])
-    return count, printable(pair[0]), printable(pair[1])
+    parent_id, child = first
+    tasks = Task.objects.using(using).filter(pk=parent_id).values_list("key", flat=True)
+    name = batches[-parent_id] if parent_id < 0 else tasks.get()
+    return count, printable(name), printable(child)
 
 
-def callbacks(batch: int, *, using: str, most: int = MOST) -> list[tuple[Relative, Link]]:
-    """Return the tasks that wait for a batch, or have waited for it."""
-    rows = links_of("parent_id", [-batch], most, using)
-    found = relatives([row.child_id for row in rows], using=using)
+def ended_with(dead: Collection[int], *, using: str) -> dict[int, str]:
+    """Return the names of the batches, by id, that ended with one of these tasks in them."""
+    members = BatchMember.objects.using(using).filter(pk__in=dead)
+    left = set(members.values_list("batch_id", flat=True))
+    found: dict[int, str] = {}
+    while left:
+        rows = Batch.objects.using(using).filter(pk__in=left, ended_at__isnull=False, dead__gt=0)
+        ended = list(rows.values_list("pk", "name", "parent_id"))
+        found |= {pk: name for pk, name, _outer in ended}
+        left = {outer for _pk, _name, outer in ended if outer} - found.keys()
+    return found
+
+
+def callbacks(batch: int, *, using: str, known: Known | None = None) -> list[tuple[Relative, Link]]:
+    """Return the first MOST tasks that wait for a batch, or have waited for it."""
+    rows = list(links_of("parent_id", [-batch], MOST, using))
+    found = relatives([row.child_id for row in rows], using=using, known=known)
     return [(found[row.child_id], link(row)) for row in rows if row.child_id in found]
 
 

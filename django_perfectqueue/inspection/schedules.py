@@ -10,13 +10,14 @@ from typing import Any
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
+from django_perfectqueue import store
 from django_perfectqueue.exceptions import PayloadError, PerfectQueueError
 from django_perfectqueue.lib.durations import long_duration, short_duration
 from django_perfectqueue.models import Schedule, Task, TaskQuerySet
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import OF_SCHEDULES
 from django_perfectqueue.store.schedules.decide import timing_of
-from django_perfectqueue.store.schedules.fire import BROKEN_FOR, server_time
+from django_perfectqueue.store.schedules.fire import BROKEN_FOR
 
 LATE = timedelta(seconds=60)
 """A schedule that is due for longer is late: no worker fires it."""
@@ -92,7 +93,7 @@ def ailments(*, using: str) -> Iterator[tuple[Schedule, str]]:
 
     A broken one is looked at again within BROKEN_FOR, so the index of ``due_at`` finds it.
     """
-    now = server_time(using=using)
+    now = store.clock(using=using)
     broken = Q(due_at__lte=now + BROKEN_FOR) & ~Q(problem="")
     rows = Schedule.objects.using(using).filter(broken | Q(due_at__lt=now - LATE))
     for row in rows.order_by("due_at")[:MOST]:

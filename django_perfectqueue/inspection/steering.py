@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.fairness.wording import changed_values, difference
@@ -34,12 +35,12 @@ ACTIONS = {
 }
 
 
-def actions_of(task: Task, *, using: str) -> list[Change]:
+def actions_of(task: Task, *, using: str) -> QuerySet[Change]:
     """Return what people did to a task, not to an earlier task of its key; the last first."""
     rows = Change.objects.using(using).filter(
         kind=Change.Kind.TASK, name=task.key, queue=task.queue, at__gte=task.created_at
     )
-    return list(rows.order_by("-pk")[:SHOWN])
+    return rows.order_by("-pk")[:SHOWN]
 
 
 def describe_action(change: Change) -> str:

@@ -238,7 +238,7 @@ class ScheduleHandle:
         """
         if overlap not in BACKFILLS:
             raise InvalidScheduleError(f"overlap is 'allow' or 'queue', not {overlap!r}.")
-        moment = now or fire.server_time(using=self.using)
+        moment = now or store.clock(using=self.using)
         first, last = at("since", since, moment), at("until", until, moment)
         if first is None or last is None:
             raise InvalidScheduleError("A backfill needs since and until.")
@@ -298,7 +298,7 @@ class ScheduleHandle:
         A change of the timing, or of what says whether it is active, sets the cursor anew.
         """
         with store.together(using=self.using):
-            moment = now or fire.server_time(using=self.using)
+            moment = now or store.clock(using=self.using)
             row = self._rows().select_for_update().first()
             if row is None and not insert:
                 raise self._missing()

@@ -39,7 +39,7 @@ def sync(own: Mapping[str, Declaration], *, using: str, worker: int, first: bool
     rows = {row.name: row for row in Schedule.objects.using(using).filter(origin__in=DECLARED)}
     if not (own or rows):
         return False
-    workers = list(Worker.objects.using(using).seen(fire.server_time(using=using)))
+    workers = list(Worker.objects.using(using).seen(store.clock(using=using)))
     for name, declaration in own.items():
         row = rows.get(name)
         # Another worker may have retired it while this one was not seen for a while.
@@ -70,7 +70,7 @@ def store_declaration(declaration: Declaration, *, using: str) -> None:
     """Store one; log why where that fails, so that it holds up no other."""
     try:
         with store.together(using=using):
-            put_down(declaration, fire.server_time(using=using), using=using)
+            put_down(declaration, store.clock(using=using), using=using)
     except IntegrityError:
         return  # Another worker has just stored it.
     except PerfectQueueError as error:

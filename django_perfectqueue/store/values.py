@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django_perfectqueue.lib.imports import path_of
 
@@ -204,7 +204,7 @@ def new_token() -> int:
     return secrets.randbits(63)
 
 
-def as_text(value: Any, limit: int) -> str:
+def as_text(value: object, limit: int) -> str:
     """Cut to what a column takes, and write otherwise what is no UTF-8 or PostgreSQL refuses."""
     text = str(value).encode(errors="backslashreplace").decode()
     return text.replace("\x00", "\ufffd")[:limit]

@@ -27,10 +27,8 @@ DESK = {"width": 1280, "height": 800}
 
 
 @unittest.skipUnless(CHROMIUM and PLAYWRIGHT, "needs chromium and the playwright package")
-class BrowserTests(StaticLiveServerTestCase):
-    """
-    What a person sees: pictures go to the folder that PERFECTQUEUE_TEST_SCREENSHOTS names.
-    """
+class BrowserCase(StaticLiveServerTestCase):
+    """Pictures go to the folder that PERFECTQUEUE_TEST_SCREENSHOTS names."""
 
     @classmethod
     def setUpClass(cls):
@@ -62,6 +60,10 @@ class BrowserTests(StaticLiveServerTestCase):
         if SCREENSHOTS:
             path = Path(SCREENSHOTS) / f"{self.name}-{what}.png"
             self.page.screenshot(path=path, full_page=True)
+
+
+class BrowserTests(BrowserCase):
+    """What a person sees."""
 
     def test_a_person_force_finishes_a_task(self):
         submit("k1", user="ann", data={"file": "orders.csv"})
@@ -219,6 +221,7 @@ class BrowserTests(StaticLiveServerTestCase):
                     width = self.page.evaluate("document.documentElement.scrollWidth")
                     self.assertLessEqual(width, viewport["width"])
             self.page.click("text=Request cancel, with all that wait for it")
+            self.page.wait_for_selector("input[name=confirmed]", state="attached")
             self.picture("confirm")
             self.page.go_back()
             # The graph is a list of links for the keyboard, too.

@@ -18,6 +18,7 @@ from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.inspection.steering import sign
 from django_perfectqueue.models import (
     Attempt,
+    Batch,
     Change,
     DeadLetter,
     FairShare,
@@ -40,9 +41,10 @@ APP = "/admin/perfectqueue/"
 FIGURES = f"{APP}overview/figures/"
 HERE = "tests.admin.test_scope"
 SCOPED = {"ADMIN_SCOPE": f"{HERE}.users_of"}
-MARKS = ("user", "queue", "type", "key", "data", "group", "message", "log", "result", "schedule")
+MARKS = ("user", "queue", "type", "key", "data", "group", "message", "log", "result", "schedule",
+         "batch")  # fmt: skip
 OURS, THEIRS = "ours", "theirs"
-KEPT = (Task, Ticket, DeadLetter, Attempt, Lane, FairShare, Schedule, Limit)
+KEPT = (Batch, Task, Ticket, DeadLetter, Attempt, Lane, FairShare, Schedule, Limit)
 
 urlpatterns = [
     path("admin/", site.urls),
@@ -79,6 +81,9 @@ def fill(whose):
     sign([(name["queue"], f"{name['key']}-1")], "retried", by=name["log"], using="default")
     set_share(name["user"], weight=2, by=name["user"])
     set_limit(name["user"], scope="user", max_running=2)
+    with Queue(name["queue"]).batch(name["batch"], user=name["user"]) as batch:
+        for member in ("a", "b"):
+            batch.submit(f"{name['key']}-{member}", name["type"], user=name["user"])
     ran(1.0, at=now(), queue=name["queue"], type=name["type"], user=name["user"])
     register(name["queue"], seats=[seat(1, task.id)], now=None)
     Schedules().put(name["schedule"], "report", every="1h", user=name["user"])
@@ -190,7 +195,9 @@ class ScopeTests(AdminTestCase):
                     self.assertLess(response.status_code, 500)
                     self.assertEqual(self.leaks(response, sent), [])
                     seen.update(mark for mark in MARKS if OURS + mark in str(response.content))
-        self.assertGreaterEqual(seen, {"user", "queue", "type", "key", "group", "schedule"})
+        self.assertGreaterEqual(
+            seen, {"user", "queue", "type", "key", "group", "schedule", "batch"}
+        )
 
     def test_who_is_not_narrowed_sees_all_of_it(self):
         """Otherwise the test above would hold of empty pages."""
@@ -207,17 +214,20 @@ class ScopeTests(AdminTestCase):
         before = self.rows()
         ids = theirs(Task)
         data = {
-            "ids": ",".join(map(str, ids)), "confirmed": "1", "group": f"{THEIRS}group",
+            "confirmed": "1",
+            "ids": ",".join(map(str, ids)), "group": f"{THEIRS}group",
             "status": "all", "name": f"{THEIRS}schedule", "user": f"{THEIRS}user", "type": "report",
             "queue": f"{THEIRS}queue", "weight": "9", "scope": "user", "max_running": "1",
             "every": "60", "data": "{}", "post": "yes", "note": "x", "period": "1",
             "overlap": "skip", "catch_up": "0", "priority": "0",
         }  # fmt: skip
+        of_batch = {**data, "batch": theirs(Batch)[0]}
         for url in pages():
-            with self.subTest(url=url):
-                response = self.client.post(url, data, follow=True)
-                self.assertLess(response.status_code, 500)
-                self.assertEqual(self.leaks(response, [url, data]), [])
+            for sent in (data, of_batch) if "steer" in url else (data,):
+                with self.subTest(url=url, sent=sent):
+                    response = self.client.post(url, sent, follow=True)
+                    self.assertLess(response.status_code, 500)
+                    self.assertEqual(self.leaks(response, [url, sent]), [])
         self.assertEqual(self.rows(), before)
 
     def test_no_action_does_either(self):
@@ -249,8 +259,10 @@ class ScopeTests(AdminTestCase):
         return {model: list(rows.order_by("pk").values()) for model, rows in found.items()}
 
     def test_ones_own_tasks_are_found_and_steered(self):
-        self.assertEqual(self.keys(), [f"{OURS}key-{number}" for number in (1, 3, 2)])
-        self.assertEqual(self.keys(q=OURS), [f"{OURS}key-{number}" for number in (1, 3, 2)])
+        names = ("b", "a", 1, 3, 2)
+        self.mine = [f"{OURS}key-{name}" for name in names]
+        self.assertEqual(self.keys(), self.mine)
+        self.assertEqual(self.keys(q=OURS), self.mine)
         self.assertEqual(self.keys(q=THEIRS), [])
         failed = Task.objects.get(key=f"{OURS}key-2")
         self.choose("retry", failed.pk)
@@ -272,6 +284,49 @@ class ScopeTests(AdminTestCase):
         self.client.post(url, {**waiting, "rate": "100"})
         [task] = Task.objects.filter(type=TYPE)
         self.assertIn(f'"users": ["{OURS}user"]', json.dumps(task.data))
+
+    def test_who_began_a_bulk_operation_follows_and_cancels_it(self):
+        waiting = {"status": "waiting", "verb": "cancel", "rate": "100"}
+        page = self.client.post(f"{APP}task/bulk/", waiting, follow=True)
+        self.assertEqual(page.status_code, 200)
+        task = Task.objects.get(type=TYPE)
+        self.assertEqual(page.redirect_chain[-1][0], f"{APP}task/{task.pk}/change/")
+        self.assertContains(page, task.key)
+        self.assertNotIn(task.key, self.keys())
+        other = User.objects.create_user("other", is_staff=True)
+        other.user_permissions.set(self.support.user_permissions.all())
+        story, cancel = f"{APP}task/{task.pk}/change/", {"ids": task.pk, "confirmed": "1"}
+        self.client.force_login(other)
+        self.assertNotContains(self.client.get(story, follow=True), task.key)
+        self.client.post(f"{APP}task/steer/cancel/", cancel)
+        self.assertEqual(Task.objects.get(pk=task.pk).outcome, "")
+        self.client.force_login(self.support)
+        self.client.post(f"{APP}task/steer/cancel/", cancel)
+        self.assertEqual(Task.objects.get(pk=task.pk).outcome, "cancelled")
+
+    def test_who_loses_the_customers_of_a_bulk_operation_loses_sight_of_it(self):
+        self.client.post(f"{APP}task/bulk/", {"status": "waiting", "verb": "cancel", "rate": "100"})
+        task = Task.objects.get(type=TYPE)
+        with override_settings(PERFECTQUEUE={"ADMIN_SCOPE": f"{HERE}.nobody"}):
+            page = self.client.get(f"{APP}task/{task.pk}/change/")
+        self.assertRedirects(page, "/admin/")
+
+    def test_a_batch_is_seen_by_who_sees_its_user_with_their_tasks_alone(self):
+        batch = Queue(f"{OURS}queue").batch_named(f"{OURS}batch")
+        batch.submit("foreign", f"{THEIRS}type", user=f"{THEIRS}user")
+        batch.then(f"{THEIRS}callback", f"{THEIRS}type", user=f"{THEIRS}user")
+        with batch.batch(f"{THEIRS}inner", user=f"{THEIRS}user") as inner:
+            inner.submit("foreign-2", f"{THEIRS}type", user=f"{THEIRS}user")
+        url = f"{APP}batch/{batch.id}/change/"
+        page = self.client.get(url)
+        self.assertContains(page, f"{OURS}key-a")
+        for name in ("foreign", THEIRS):
+            self.assertNotContains(page, name)
+        sent = {"batch": batch.id, "back": url, "confirmed": "1"}
+        self.client.post(f"{APP}task/steer/cancel/", sent)
+        ended = Task.objects.filter(outcome="cancelled").values_list("key", flat=True)
+        self.assertEqual(set(ended), {f"{OURS}key-a", f"{OURS}key-b"})
+        self.assertFalse(Batch.objects.get(pk=inner.id).stopped)
 
     def test_the_data_of_anothers_task_is_not_shown_before_an_edit(self):
         for whose, shown in ((OURS, True), (THEIRS, False)):

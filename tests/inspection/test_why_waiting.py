@@ -9,7 +9,7 @@ from django.utils import translation
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import NotFoundError
-from django_perfectqueue.inspection import why_waiting
+from django_perfectqueue.inspection import reasons, why_waiting
 from django_perfectqueue.models import UNSEEN, FairShare, Lane, Limit, Meter, State, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
@@ -397,9 +397,7 @@ class ReasonTests(WaitingTestCase):
         )
 
     def test_every_code_but_the_place_has_its_sentence(self):
-        self.assertEqual(
-            set(why_waiting.Code) - set(why_waiting.SENTENCES), {why_waiting.Code.POSITION}
-        )
+        self.assertEqual(set(reasons.Code) - set(reasons.SENTENCES), {reasons.Code.POSITION})
 
     def test_it_speaks_the_language_of_the_one_who_asks(self):
         reason = self.why(submit("k1", queue="reports"))

@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_perfectqueue import store
+from django_perfectqueue.bulk import Selection
 from django_perfectqueue.inspection.results import ResultWaiter
 from django_perfectqueue.metrics import text
 from django_perfectqueue.models import Lane, State, Task, Ticket
@@ -264,6 +265,24 @@ STATUSES = (
     "finished", "failed", "cancelled", "expired",
 )  # fmt: skip
 
+BULK = {"retry": "", "delete": "finished", "cancel": ""}
+
+
+def chunk_of(verb):
+    """Prepare to read the tasks behind the middle of those of a queue."""
+
+    def prepare():
+        newest = store.newest_id(**USING)
+        selection = Selection(queue="default", status=BULK[verb])
+        return selection, verb, range(newest // 2, newest + 1)
+
+    return prepare
+
+
+def chunk(selection, verb, ids):
+    assert len(selection.chunk(verb, ids, 100, **USING)) == 100
+
+
 STORE = [
     Scenario("submit", lambda: Queue().submit("new", "report", {}, user="user3")),
     Scenario("submit for a new user", lambda: Queue().submit("new", "report", {}, user="nobody")),
@@ -295,6 +314,7 @@ STORE = [
     Scenario("look for ends", look_for_ends, BATCH, some_that_ended),
 ]
 EDITS = [
+    *(Scenario(f"chunk of a bulk {verb}", chunk, 100, chunk_of(verb)) for verb in BULK),
     Scenario("edit a share", lambda: store.apply_shares("user3", **USING), 10),
 ]
 ROUSE = [

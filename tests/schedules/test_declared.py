@@ -8,6 +8,7 @@ from unittest import SkipTest, mock
 
 from django.test import SimpleTestCase, tag
 
+from django_perfectqueue import store
 from django_perfectqueue.application import Registry, autodiscover, handler
 from django_perfectqueue.checks import check_schedules
 from django_perfectqueue.compat import HAS_TASKS
@@ -19,7 +20,6 @@ from django_perfectqueue.schedules import cron, every, scheduled
 from django_perfectqueue.schedules.declared import declarations
 from django_perfectqueue.schedules.sync import declared_for, sync
 from django_perfectqueue.store.arithmetic import ticks
-from django_perfectqueue.store.schedules.fire import server_time
 
 from .test_schedules import Case
 
@@ -43,7 +43,7 @@ class DeclaredCase(Case):
 
     def start(self, number, *, ago=0.0, seen_ago=0.0, first=True):
         """Be a worker with what is declared now, which started so many seconds ago."""
-        now = server_time(using="default")
+        now = store.clock(using="default")
         facts = {
             "host": "h", "pid": number, "version": "1", "processors": 1, "queues_text": "[]",
             "routes_text": "null", "started_at": now - timedelta(seconds=ago),
@@ -89,7 +89,7 @@ class SyncTests(DeclaredCase):
         self.start(2)
         self.assertEqual(Schedule.objects.get().state, "active")
         Worker.objects.filter(id=1).update(
-            seen_at=server_time(using="default") - UNSEEN - timedelta(seconds=1)
+            seen_at=store.clock(using="default") - UNSEEN - timedelta(seconds=1)
         )
         self.start(2, first=False)
         self.assertEqual(Schedule.objects.get().state, "gone")

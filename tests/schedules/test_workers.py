@@ -1,6 +1,6 @@
 """Schedules and real workers."""
 
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, tag
 
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.queue import Queue
@@ -37,6 +37,7 @@ class WorkerTests(WorkerTestCase):
         self.open_gate()
         wait_until(lambda: self.finished("beat") >= 1)
 
+    @tag("thorough")
     def test_two_workers_submit_each_tick_once(self):
         for _number in range(2):
             self.worker().ready()

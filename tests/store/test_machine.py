@@ -29,6 +29,7 @@ from django_perfectqueue.models import (
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.policies import RULES
 
+from ..examples import examples
 from ..factories import LEASE, NOON, acquire, assert_books_balance, fail, finish, purge, retry
 
 KEYS = st.sampled_from([f"k{number}" for number in range(6)])
@@ -364,5 +365,5 @@ class StoreMachineTests(TestCase):
     def compare(self, machine):
         run(
             type("Machine", (machine,), {"case": self}),
-            settings=settings(max_examples=40, stateful_step_count=30, deadline=None),
+            settings=settings(max_examples=examples(40), stateful_step_count=30, deadline=None),
         )

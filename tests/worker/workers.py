@@ -46,6 +46,7 @@ class Worker:
         environment=None,
         output=None,
         command="pq_worker",
+        within=(),
         **settings,
     ):
         self.name = uuid.uuid4().hex
@@ -62,7 +63,7 @@ class Worker:
         }
         with open(self.printed, "w") as out, open(self.complained, "w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "django", command, *arguments],
+                [*within, sys.executable, "-m", "django", command, *arguments],
                 cwd=ROOT,
                 env=self.environment,
                 stdin=stdin,

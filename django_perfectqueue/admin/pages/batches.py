@@ -6,12 +6,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.contrib.admin import AdminSite
-from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -20,6 +16,7 @@ from django_perfectqueue.inspection.family import (
     BATCH_STATES,
     COUNTED,
     MOST,
+    Known,
     callbacks,
     counts,
     exact,
@@ -27,7 +24,7 @@ from django_perfectqueue.inspection.family import (
     state_of,
 )
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Batch, Outcome, Task
+from django_perfectqueue.models import Batch, Outcome, Task, TaskQuerySet
 from django_perfectqueue.queue import Queue, database
 
 from ..parts.action_pages import SHOWN
@@ -35,7 +32,7 @@ from ..parts.actions import CANCEL, RETRY
 from ..parts.base import OneOrder, ReadOnlyAdmin
 from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, badge, moment, short, tasks_link, with_fold
-from ..parts.family import linked, row, seen, url_of
+from ..parts.family import known_to, linked, relative_row
 from ..parts.filters import QueueFilter, ValueFilter
 
 VIEW_TASK = "perfectqueue.view_task"
@@ -58,7 +55,8 @@ class WithExactCounts(OneOrder):
 
 @admin.register(Batch)
 class BatchAdmin(ReadOnlyAdmin):
-    user_path = ""  # members and callbacks may be of other users than the batch
+    user_path = "user"
+    story_template = "batch/batch"
     list_display = ["state", "named", "for_user", "of_queue", "bar", "tasks", "dead", "created"]
     list_display_links = ["named"]
     list_filter = [QueueFilter, BatchUserFilter]
@@ -74,36 +72,6 @@ class BatchAdmin(ReadOnlyAdmin):
     ) -> tuple[Any, bool]:
         term = search_term.replace("\x00", "")
         return (queryset.filter(name=term) if term else queryset), False
-
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, object] | None = None,
-    ) -> HttpResponse:
-        """Show a batch's page."""
-        batch = self.get_object(request, unquote(object_id))
-        if not self.has_view_permission(request, batch):
-            raise PermissionDenied
-        if batch is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "media": self.media,
-            "title": _("Batch"),
-            "subtitle": printable(batch.name),
-            "original": printable(batch.name),
-            "batch_id": batch.pk,
-            "change": True,
-            "has_view_permission": True,
-            "preserved_filters": self.get_preserved_filters(request),
-            **self.batch_page(batch, request),
-            **(extra_context or {}),
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/perfectqueue/batch/batch.html", context)
 
     @admin.display(description=_("status"))
     def state(self, batch: Batch) -> SafeString:
@@ -133,48 +101,55 @@ class BatchAdmin(ReadOnlyAdmin):
     def created(self, batch: Batch) -> str:
         return short(batch.created_at)
 
-    def batch_page(self, row_: Batch, request: HttpRequest) -> dict[str, Any]:
-        """Return what the template shows of a batch."""
-        [row_] = exact([row_], using=database())
-        batch = Queue(row_.queue, using=database()).batch_named(row_.name)
-        found = batch.progress()
-        tasks: Any = self.admin_site._registry[Task].get_queryset(request)
-        tasks = tasks.filter(membership__batch_id=batch.id)
-        statuses = counts(tasks)
-        inner: Any = self.get_queryset(request).filter(parent_id=batch.id).order_by("pk")
-        called = callbacks(batch.id, using=database())
-        visible = seen([one.id for one, _link in called], request, self.admin_site)
-        called = [(one, link) for one, link in called if one.id in visible]
-        urls = {one.id: url_of(one, request) for one, _link in called}
+    def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
+        """Return a batch's exact counts, and of its tasks those that the person may see."""
+        [own] = exact([row], using=database())
+        found = Queue(own.queue, using=database()).batch_named(own.name).progress()
+        pages: Any = self.admin_site._registry[Task]
+        tasks = pages.get_queryset(request).filter(membership__batch_id=own.pk)
+        known = known_to(request, self.admin_site)
         sees_tasks = request.user.has_perm(VIEW_TASK)
-        left = tasks.exclude(outcome=Outcome.FINISHED)
-        shown = left.order_by("pk")[:SHOWN]
+        shown = tasks.exclude(outcome=Outcome.FINISHED).order_by("pk")[:SHOWN]
         verbs = [verb for verb, fits in ((CANCEL, found.open), (RETRY, found.dead)) if fits]
+        inner = known.batches.filter(parent_id=own.pk).order_by("pk")[:MOST]
         return {
-            "badge": state_badge(row_),
+            "batch_id": own.pk,
+            "subtitle": printable(own.name),
+            "original": printable(own.name),
+            "badge": state_badge(own),
             "bar": bar(found.total, found.finished, found.dead),
             "progress": found,
             "percent": int(100 * found.part),
-            "about": about(row_, request, self.admin_site),
-            "statuses": [
-                (badge(status), count, urlencode({"batch": batch.id, "status": status}))
-                for status, count in statuses.items()
-            ],
-            "capped": sum(statuses.values()) >= COUNTED,
-            "cap": COUNTED,
+            "about": about(own, request, known),
             "tasks": [
                 (badge(one.status), one.pk, printable(one.key), printable(one.type), one.user)
                 for one in (shown if sees_tasks else ())
             ],
             "sees_tasks": sees_tasks,
-            "all_query": urlencode({"batch": batch.id}),
-            "callbacks": [row(one, link, urls) for one, link in called],
+            "all_query": urlencode({"batch": own.pk}),
+            "callbacks": [
+                relative_row(one, link, request)
+                for one, link in callbacks(own.pk, using=database(), known=known)
+            ],
             "inner": [
                 (state_badge(one), one, bar(one.total, one.finished, one.dead))
-                for one in exact(inner[:MOST], using=database())
+                for one in exact(inner, using=database())
             ],
             "verbs": [verb for verb in verbs if sees_tasks and may(request, verb)],
+            **statuses_of(own, tasks),
         }
+
+
+def statuses_of(batch: Batch, tasks: TaskQuerySet) -> dict[str, object]:
+    found = counts(tasks)
+    return {
+        "statuses": [
+            (badge(status), count, urlencode({"batch": batch.pk, "status": status}))
+            for status, count in found.items()
+        ],
+        "capped": sum(found.values()) >= COUNTED,
+        "cap": COUNTED,
+    }
 
 
 def state_badge(batch: Batch) -> SafeString:
@@ -203,7 +178,7 @@ def queue_link(queue: str, request: HttpRequest) -> SafeString | str:
     return tasks_link(shown, queue=queue) if request.user.has_perm(VIEW_TASK) else shown
 
 
-def about(batch: Batch, request: HttpRequest, site: AdminSite) -> list[tuple[object, object]]:
+def about(batch: Batch, request: HttpRequest, known: Known) -> list[tuple[object, object]]:
     facts: list[tuple[object, object]] = [
         (_("queue"), queue_link(batch.queue, request)),
         (_("user"), printable(batch.user) or NOTHING),
@@ -211,7 +186,7 @@ def about(batch: Batch, request: HttpRequest, site: AdminSite) -> list[tuple[obj
     ]
     if batch.ended_at:
         facts.append((_("ended"), moment(batch.ended_at)))
-    if batch.parent_id and seen([-batch.parent_id], request, site):
-        for outer in relatives([-batch.parent_id], using=database()).values():
-            facts.append((_("in batch"), linked(outer, url_of(outer, request))))
+    if batch.parent_id:
+        for outer in relatives([-batch.parent_id], using=database(), known=known).values():
+            facts.append((_("in batch"), linked(outer, request)))
     return [*facts, (_("id"), str(batch.pk))]

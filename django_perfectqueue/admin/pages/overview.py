@@ -12,7 +12,6 @@ from django.core.exceptions import PermissionDenied
 from django.forms import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.template.loader import render_to_string
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
@@ -71,15 +70,8 @@ class OverviewAdmin(ReadOnlyAdmin):
         whose = None if key.type else key.user
         if not request.user.has_perm(PERMISSION) or not may_see(request, whose):
             raise PermissionDenied
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "media": self.media,
-            "has_view_permission": True,
-            **period_page(key, request.GET, using=database()),
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/perfectqueue/overview/period.html", context)
+        context = period_page(key, request.GET, using=database())
+        return self.page(request, "overview/period", context)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, object] | None = None
@@ -94,18 +86,12 @@ class OverviewAdmin(ReadOnlyAdmin):
         if request.headers.get("If-None-Match") == etag:
             return HttpResponseNotModified(headers={"ETag": etag})
         context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "media": self.media,
             "title": _("Overview"),
             "original": _("All queues"),
-            "has_view_permission": True,
             "figures": figures,
             **(extra_context or {}),
         }
-        request.current_app = self.admin_site.name
-        template = "admin/perfectqueue/overview/overview.html"
-        return TemplateResponse(request, template, context, headers={"ETag": etag})
+        return self.page(request, "overview/overview", context, {"ETag": etag})
 
 
 def page(found: Figures) -> dict[str, Any]:

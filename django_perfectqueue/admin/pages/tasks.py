@@ -6,13 +6,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -27,7 +25,7 @@ from django_perfectqueue.queue import database
 
 from ..parts.action_pages import SteeringAdmin, numbers
 from ..parts.actions import CANCEL, COPY, EDIT, VERBS
-from ..parts.bulk_pages import may
+from ..parts.bulk_pages import may, own_operations
 from ..parts.cells import (
     NOTHING,
     ago,
@@ -38,7 +36,7 @@ from ..parts.cells import (
     tasks_link,
     with_fold,
 )
-from ..parts.family import family_page
+from ..parts.family import family_page, known_to
 from ..parts.filters import (
     BatchFilter,
     EndedFilter,
@@ -53,12 +51,13 @@ from ..parts.filters import (
     watched_by,
 )
 from ..parts.search import ids_by_key, one_queue, plain
-from ..parts.task_story import besides, task_story
+from ..parts.task_story import task_story
 
 
 @admin.register(Task)
 class TaskAdmin(SteeringAdmin):
     user_path = "user"
+    story_template = "task/story"
     list_display = ["badge", "named", "kind", "for_user", "of_queue", "created", "when", "attempts"]
     list_display_links = ["named"]
     list_filter = [
@@ -82,7 +81,11 @@ class TaskAdmin(SteeringAdmin):
     search_help_for_one = _("A key or its beginning, upper and lower case told apart.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
-        rows: TaskQuerySet = super().get_queryset(request)  # type: ignore[assignment]
+        return self.listed(super().get_queryset(request))  # type: ignore[arg-type]
+
+    @staticmethod
+    def listed(rows: TaskQuerySet) -> TaskQuerySet:
+        """Add what a list shows, and leave out the data."""
         rows = rows.with_tries().select_related("ticket", "dead_letter")
         return rows.defer("payload", "result_text", "dead_letter__message")
 
@@ -91,10 +94,11 @@ class TaskAdmin(SteeringAdmin):
     ) -> Any:
         """Return a task by one statement, with the data that lists leave out."""
         ids = numbers([object_id])
-        rows = self.get_queryset(request).defer(None).filter(pk__in=ids)
+        rows: Any = self.get_queryset(request).filter(pk__in=ids)
+        if own := own_operations(request, ids):
+            rows = self.listed(Task.objects.using(database()).filter(pk__in=own))
         watched = watched_by(request).filter(task_id=OuterRef("pk"))
-        rows = rows.annotate(clock=ServerNow(), is_watched=Exists(watched))
-        return rows.annotate(**besides(database())).first()
+        return rows.defer(None).annotate(clock=ServerNow(), is_watched=Exists(watched)).first()
 
     def get_ordering(self, request: HttpRequest | None) -> list[Any]:
         status = request.GET.get("status") if request else None
@@ -119,44 +123,22 @@ class TaskAdmin(SteeringAdmin):
             return queryset, False
         return queryset.filter(pk__in=ids_by_key(search_term, request)), False
 
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, object] | None = None,
-    ) -> HttpResponse:
-        """Show a task's page."""
-        task = self.get_object(request, unquote(object_id))
-        if not self.has_view_permission(request, task):
-            raise PermissionDenied
-        if task is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
-        relatives = family_page(task, request, self.admin_site)
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "media": self.media,
-            "title": _("Task"),
-            "subtitle": str(task),
-            "for_user": printable(task.user),
-            "original": task,
-            "change": True,
-            "has_view_permission": True,
-            "preserved_filters": self.get_preserved_filters(request),
-            "verbs": [
-                verb
-                for verb in self.fitting_verbs(request, task)
-                if verb is not CANCEL or CANCEL not in relatives["cone_verbs"]
-            ],
-            "is_watched": task.is_watched,
-            "user_query": urlencode({"user": task.user}),
-            **task_story(task, using=database(), sees_all=may_see(request, None)),
+    def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
+        relatives = family_page(row, request, self.admin_site)
+        verbs = [
+            verb
+            for verb in self.fitting_verbs(request, row)
+            if verb is not CANCEL or CANCEL not in relatives["cone_verbs"]
+        ]
+        known = known_to(request, self.admin_site)
+        return {
+            "for_user": printable(row.user),
+            "verbs": verbs,
+            "is_watched": row.is_watched,
+            "user_query": urlencode({"user": row.user}),
+            **task_story(row, using=database(), known=known, sees_all=may_see(request, None)),
             **relatives,
-            **(extra_context or {}),
         }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/perfectqueue/task/story.html", context)
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.watch_view)

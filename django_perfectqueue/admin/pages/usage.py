@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.formats import number_format
 from django.utils.translation import gettext
@@ -74,13 +73,9 @@ class UsageAdmin(ReadOnlyAdmin):
         user = request.GET.get("user") or None
         found = balance(queue, over=over, using=database(), top=TOP, user=user)
         context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "media": self.media,
             "title": _("Shares received"),
             "subtitle": printable(queue),
             "original": OVER[over],
-            "has_view_permission": True,
             "queue": queue,
             "queue_name": printable(queue),
             "over": over,
@@ -100,8 +95,7 @@ class UsageAdmin(ReadOnlyAdmin):
             "unserved": unserved(queue),
             **(extra_context or {}),
         }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/perfectqueue/usage/shares.html", context)
+        return self.page(request, "usage/shares", context)
 
 
 def unserved(queue: str) -> str:

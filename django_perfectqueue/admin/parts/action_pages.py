@@ -14,7 +14,6 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
@@ -42,7 +41,7 @@ from .actions import (
     steer,
 )
 from .base import ReadOnlyAdmin
-from .bulk_pages import NAMES, BulkPage, bulk_verbs, may
+from .bulk_pages import NAMES, BulkPage, bulk_verbs, may, own_operations
 from .cells import NOTHING, badge
 from .search import plain
 from .task_story import shown
@@ -211,7 +210,9 @@ class SteeringAdmin(ReadOnlyAdmin):
         if not numbers([request.POST.get("cone", "")]):
             row = self.batch(request)
             if verb is CANCEL:
-                for batch in within(row.pk, using=database()):
+                within_it = self.admin_site._registry[Batch].get_queryset(request)
+                ids = within_it.filter(pk__in=within(row.pk, using=database()))
+                for batch in ids.values_list("pk", flat=True):
                     store.stop_batch(batch, using=database())
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, [row], CHANGE, str(verb.label))
@@ -234,19 +235,15 @@ class SteeringAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         """Show what a verb would do: to how many tasks of which status, and the first of them."""
         rows = TaskQuerySet(Task, using=database()).with_status()
-        shown = in_scope(rows, request, "user").filter(pk__in=ids[:SHOWN])
+        shown = rows.filter(pk__in=self.visible(request, ids[:SHOWN]))
         statuses = {} if group is None else counts(group)
         given = [("ids", ",".join(map(str, ids)))]
         if group is not None:
             names = [name for name in ("batch", "cone") if name in request.POST]
             given = [(name, request.POST[name]) for name in names]
         context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "media": self.media,
             "title": verb.label,
             "original": verb.label,
-            "has_view_permission": True,
             "verb": verb,
             "count": min(len(ids), CAP),
             "capped": len(ids) > CAP,
@@ -261,19 +258,24 @@ class SteeringAdmin(ReadOnlyAdmin):
             "data": data_of(ids, request) if verb.field == "patch" else None,
             "back": back,
         }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/perfectqueue/confirm.html", context)
+        return self.page(request, "confirm", context)
 
     def carry_out(self, request: HttpRequest, verb: Verb, ids: Sequence[int]) -> None:
         """Do a verb to at most CAP tasks, and say what came of it."""
         wanted = list(ids[:CAP])
-        seen = set(self.get_queryset(request).filter(pk__in=wanted).values_list("pk", flat=True))
+        seen = self.visible(request, wanted)
         tasks = list(plain(database()).filter(pk__in=seen).only("queue", "key"))
         report = steer(verb, [task_id for task_id in wanted if task_id in seen], using=database())
         if unseen := len(wanted) - len(seen):
             report.refused["gone"] += unseen
         self.log(request, verb, [task for task in tasks if task.pk in set(report.ids)])
         self.show_report(request, report, capped=len(ids) > CAP)
+
+    def visible(self, request: HttpRequest, ids: Sequence[int]) -> set[int]:
+        """Return which of these tasks the person may see and steer."""
+        rows = self.get_queryset(request).filter(pk__in=ids)
+        found = set(rows.values_list("pk", flat=True))
+        return found.union(own_operations(request, [id_ for id_ in ids if id_ not in found]))
 
     def log(self, request: HttpRequest, verb: Verb, tasks: Sequence[Task]) -> None:
         """Keep who did it in the tasks' histories."""

@@ -35,21 +35,21 @@ class Verb:
     """
     One verb of the store. ``statuses`` are those in which a task's page offers it.
 
-    ``act`` answers what it has done, as a word that done() knows. The ``question`` is asked
+    ``act`` returns what it has done, as a word that done() knows. The ``question`` is asked
     first where it is about more than ``asks_above`` tasks. ``word`` is what is written down.
     One with a ``field``, "queue" or "patch", has it typed in. ``bind`` makes ``act`` of
-    that and of who does it, and such a verb records that itself.
+    that and of who does it; such a verb has no ``act`` before, and records who did it itself.
     """
 
     name: str
     label: Any
     title: Any
-    act: Act
     statuses: frozenset[Status]
     question: object
     word: str
     asks_above: int = 0
     field: str = ""
+    act: Act | None = None
     bind: Bind | None = None
 
     def asks(self, count: int) -> bool:
@@ -63,6 +63,12 @@ class Verb:
         Raise InvalidTaskError where that is not possible.
         """
         return replace(self, act=self.bind(value, by)) if self.bind else self
+
+    def act_on(self, task_id: int, using: str) -> str:
+        """Do it to a task. Raise TypeError where the verb is yet to be bound."""
+        if self.act is None:
+            raise TypeError(f"The verb '{self.name}' is to be bound first.")
+        return self.act(task_id, using)
 
     @property
     def permission(self) -> str:
@@ -90,7 +96,7 @@ def steer(verb: Verb, ids: Iterable[int], *, using: str) -> Report:
     report = Report()
     for task_id in ids:
         try:
-            report.done[verb.act(task_id, using)] += 1
+            report.done[verb.act_on(task_id, using)] += 1
         except AlreadyFinishedError:
             report.refused["ended"] += 1
         except NotFoundError:
@@ -128,10 +134,6 @@ def retry(task_id: int, using: str) -> str:
 def purge(task_id: int, using: str) -> str:
     store.delete_ended(task_id, using=using)
     return "deleted"
-
-
-def unbound(task_id: int, using: str) -> str:
-    raise NotImplementedError("This verb is to be bound first.")
 
 
 def bind_move(value: str, by: str) -> Act:
@@ -283,7 +285,6 @@ MOVE = Verb(
     word="moved",
     label=_("Move to another queue"),
     title=_("Move selected tasks to another queue"),
-    act=unbound,
     bind=bind_move,
     field="queue",
     statuses=STILL,
@@ -294,7 +295,6 @@ EDIT = Verb(
     word="edited",
     label=_("Edit data"),
     title=_("Edit data of selected tasks"),
-    act=unbound,
     bind=bind_edit,
     field="patch",
     statuses=STILL,
@@ -308,7 +308,6 @@ COPY = Verb(
     word="copied",
     label=_("Run a copy"),
     title=_("Run copies of selected tasks"),
-    act=unbound,
     bind=bind_copy,
     statuses=frozenset(Status),
     question=_("Submit copies of these tasks, with new keys and due at once?"),

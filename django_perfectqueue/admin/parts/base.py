@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.formats import number_format
 from django.utils.text import capfirst
 
@@ -85,6 +88,24 @@ class QueueAdmin(ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return self.is_open(request) and super().has_delete_permission(request, obj)
 
+    def page(
+        self,
+        request: HttpRequest,
+        template: str,
+        context: Mapping[str, object],
+        headers: dict[str, str] | None = None,
+    ) -> HttpResponse:
+        """Return a page of this package's own; its breadcrumbs end with ``original``."""
+        request.current_app = self.admin_site.name
+        everywhere = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "has_view_permission": True,
+        }
+        path = f"admin/perfectqueue/{template}.html"
+        return TemplateResponse(request, path, {**everywhere, **context}, headers=headers)
+
     def require_scope(self, request: HttpRequest, obj: Model) -> None:
         """Raise PermissionDenied for a row, about to be stored, of a user out of scope."""
         if self.user_path and not may_see(request, getattr(obj, self.user_path)):
@@ -95,6 +116,37 @@ class ReadOnlyAdmin(QueueAdmin):
     """Rows that only the store writes, in one order, and found by what an index serves."""
 
     sortable_by = ()
+    story_template = ""
+    """The template of a row's page; without one it is the form of all fields."""
+
+    def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
+        """Return what the template shows of a row."""
+        raise NotImplementedError
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, object] | None = None,
+    ) -> HttpResponse:
+        if not self.story_template:
+            return super().change_view(request, object_id, form_url, extra_context)
+        row = self.get_object(request, unquote(object_id))
+        if not self.has_view_permission(request, row):
+            raise PermissionDenied
+        if row is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+        context = {
+            "title": capfirst(str(self.opts.verbose_name)),
+            "subtitle": str(row),
+            "original": row,
+            "change": True,
+            "preserved_filters": self.get_preserved_filters(request),
+            **self.story(request, row),
+            **(extra_context or {}),
+        }
+        return self.page(request, self.story_template, context)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

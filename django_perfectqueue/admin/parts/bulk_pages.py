@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -11,17 +11,16 @@ from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.bulk import RATE, Operation, Preview, Selection, preview, submit_bulk
+from django_perfectqueue.bulk import RATE, TYPE, Operation, Preview, Selection, preview, submit_bulk
 from django_perfectqueue.bulk.selection import ALLOWED
 from django_perfectqueue.exceptions import InvalidTaskError, PayloadError
 from django_perfectqueue.inspection.scope import scope_of
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Status, Task
+from django_perfectqueue.models import Status, Task, TaskQuerySet
 from django_perfectqueue.payload.merge import merged
 from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.payload.redaction import masked
@@ -116,6 +115,29 @@ def selection_of(request: HttpRequest, values: Mapping[str, str], *, status: str
     )
 
 
+def own_operations(request: HttpRequest, ids: Sequence[int]) -> list[int]:
+    """
+    Return which of these tasks do a bulk operation that the person has asked for.
+
+    They are of no customer; ADMIN_SCOPE lets the person see them who asked, as long as the
+    customers of the operation are still in the scope.
+    """
+    if (users := scope_of(request)) is None:
+        return []
+    rows = TaskQuerySet(Task, using=database()).filter(pk__in=ids, type=TYPE)
+    return [row.pk for row in rows if is_own(row, request, users)]
+
+
+def is_own(task: Task, request: HttpRequest, users: Collection[str]) -> bool:
+    try:
+        operation = Operation.read(task.data, task.key)
+    except (InvalidTaskError, PayloadError):
+        return False
+    confined = operation.selection.users
+    is_by = operation.by == str(request.user)
+    return is_by and confined is not None and set(confined) <= set(users)
+
+
 class BulkPage:
     """One request for the page, or to do what it showed."""
 
@@ -175,13 +197,9 @@ class BulkPage:
     def show(
         self, form: BulkForm, selection: Selection, operation: Operation | None
     ) -> HttpResponse:
-        context = {
-            **self.admin.admin_site.each_context(self.request),
-            "opts": self.admin.opts,
-            "media": self.admin.media,
+        context: dict[str, object] = {
             "title": _("All that match"),
             "original": _("All that match"),
-            "has_view_permission": True,
             "form": form,
             "kept": self.kept(selection),
             "back": self.back,
@@ -191,7 +209,10 @@ class BulkPage:
             context |= {
                 "operation": operation,
                 "label": VERBS[NAMES[operation.verb]].label,
-                "terms": [(name, self.values.get(name, "")) for name in TERMS],
+                "terms": [
+                    ("verb", operation.verb),
+                    *((name, self.values.get(name, "")) for name in TERMS[1:]),
+                ],
                 "matching": {
                     "total": AtLeast(found.total) if found.is_bounded else bounded(found.total),
                     "none": not found.total,
@@ -201,9 +222,7 @@ class BulkPage:
                     "more": max(0, found.total - len(found.sample)),
                 },
             }
-            context["terms"] = [("verb", operation.verb), *context["terms"][1:]]
-        self.request.current_app = self.admin.admin_site.name
-        return TemplateResponse(self.request, "admin/perfectqueue/bulk.html", context)
+        return self.admin.page(self.request, "bulk", context)
 
     def kept(self, selection: Selection) -> list[tuple[str, str]]:
         """Return the filters that hold, with the status that the list shows by default."""

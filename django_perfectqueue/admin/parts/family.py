@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.inspection.family import MOST, Family, Link, Relative, family
+from django_perfectqueue.inspection.family import MOST, Family, Known, Link, Relative, family
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, Batch, Task
-from django_perfectqueue.queue import Queue, batch_of, database
+from django_perfectqueue.queue import database
 
 from .actions import CANCEL, RETRY
 from .bulk_pages import may
@@ -26,6 +26,8 @@ WIDTH, HEIGHT = 190, 46
 ACROSS, DOWN = 54, 12
 MARGIN = 4
 LETTERS = 24
+LEVELS = 3
+"""How far the graph reaches up and down: a statement each."""
 WORDS = {
     "wait": gettext_lazy("stays blocked if it fails"),
     "cancel": gettext_lazy("is cancelled if it fails"),
@@ -36,38 +38,30 @@ WORDS = {
 }
 
 
-def family_page(task: Any, request: HttpRequest, site: AdminSite) -> dict[str, Any]:
+def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, Any]:
     """Return what the template shows; a graph where there are at most MOST tasks."""
-    has_relatives = task.has_parents or task.has_children
-    found = family(task.pk, using=database()) if has_relatives else Family(task.pk)
-    found.keep(seen(found.relatives, request, site))
-    urls = {id_: url_of(one, request) for id_, one in found.relatives.items()}
-    is_small = bool(found.links) and not found.more and len(found.relatives) <= MOST
-    batch = batch_of_task(task, request, site) if task.in_batch else ""
+    known = known_to(request, site)
+    found = family(task.pk, using=database(), levels=LEVELS, known=known)
     return {
-        "graph": graph(found, urls) if is_small else None,
-        "parents": [row(one, link, urls) for one, link in found.parents],
-        "children": [row(one, link, urls) for one, link in found.children],
+        "graph": graph(found, request) if 1 < len(found.relatives) <= MOST else None,
+        "parents": [relative_row(one, link, request) for one, link in found.parents],
+        "children": [relative_row(one, link, request) for one, link in found.children],
         "family_more": found.more,
         "cone_verbs": cone_verbs(task, found, request),
-        "batch": batch,
     }
 
 
-def seen(ids: Iterable[int], request: HttpRequest, site: AdminSite) -> set[int]:
-    """Return which of these tasks and batches the pages of the admin list for a person."""
-    found = set()
-    for model, sign in ((Task, 1), (Batch, -1)):
-        some = [sign * id_ for id_ in ids if sign * id_ > 0]
-        rows = site._registry[model].get_queryset(request) if some else model.objects.none()
-        found |= {sign * pk for pk in rows.filter(pk__in=some).values_list("pk", flat=True)}
-    return found
+def known_to(request: HttpRequest, site: AdminSite) -> Known:
+    """Return the tasks and the batches that the lists of the admin show a person."""
+    tasks, batches = (site._registry[model].get_queryset(request) for model in (Task, Batch))
+    columns = ("queue", "key", "user", "type", "outcome")
+    return Known(tasks.select_related(None).only(*columns), batches)
 
 
-def row(one: Relative, link: Link, urls: dict[int, str]) -> dict[str, object]:
+def relative_row(one: Relative, link: Link, request: HttpRequest) -> dict[str, object]:
     return {
         "badge": relative_badge(one),
-        "link": linked(one, urls[one.id]),
+        "link": linked(one, request),
         "type": printable(one.type) if one.type else _("batch"),
         "mode": WORDS[link.mode],
         "state": link.state,
@@ -78,8 +72,8 @@ def relative_badge(one: Relative) -> SafeString:
     return format_html('<span class="pq-status pq-{}">{}</span>', one.status, one.word)
 
 
-def linked(one: Relative, url: str) -> SafeString | str:
-    name = printable(one.key)
+def linked(one: Relative, request: HttpRequest) -> SafeString | str:
+    name, url = printable(one.key), url_of(one, request)
     return format_html('<a href="{}">{}</a>', url, name) if url else name
 
 
@@ -101,17 +95,6 @@ def cone_verbs(task: Task, found: Family, request: HttpRequest) -> list[object]:
     if waiting and task.outcome in DEAD and statuses & set(DEAD):
         verbs.append(RETRY)
     return [verb for verb in verbs if may(request, verb)]
-
-
-def batch_of_task(task: Task, request: HttpRequest, site: AdminSite) -> SafeString | str:
-    """Return the name of its batch, with a link where one may see that."""
-    found = batch_of(Queue(task.queue, using=database()), task.pk)
-    if found is None or not seen([-found.id], request, site):
-        return ""
-    if not request.user.has_perm("perfectqueue.view_batch"):
-        return printable(found.name)
-    url = reverse("admin:perfectqueue_batch_change", args=[found.id])
-    return format_html('<a href="{}">{}</a>', url, printable(found.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +133,7 @@ class Graph:
     height: int
 
 
-def graph(found: Family, urls: dict[int, str]) -> Graph:
+def graph(found: Family, request: HttpRequest) -> Graph:
     """Place each task to the right of those that it waits for."""
     columns = in_columns(found.relatives, found.links)
     tallest = max(map(len, columns), default=0)
@@ -162,7 +145,7 @@ def graph(found: Family, urls: dict[int, str]) -> Graph:
                 relative=found.relatives[id_],
                 x=MARGIN + number * (WIDTH + ACROSS),
                 y=MARGIN + above + place * (HEIGHT + DOWN),
-                url=urls.get(id_, ""),
+                url=url_of(found.relatives[id_], request),
                 is_own=id_ == found.of,
             )
     return Graph(

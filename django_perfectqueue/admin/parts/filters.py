@@ -51,7 +51,7 @@ class ValueFilter(admin.SimpleListFilter):
         return Q(**{str(self.parameter_name): value})
 
 
-def as_choices(values: Iterable[str]) -> list[tuple[str, str]]:
+def choices_of(values: Iterable[str]) -> list[tuple[str, str]]:
     """Return values to choose from, each with how it is shown."""
     return [(value, printable(value)) for value in values]
 
@@ -101,7 +101,7 @@ class QueueFilter(ValueFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return as_choices(queue_names(request))
+        return choices_of(queue_names(request))
 
     def condition(self, value: str) -> Q:
         # Beside these SQLite would read the whole queue by its index.
@@ -318,8 +318,8 @@ class OfTask(ValueFilter):
     """Keeps dead letters by what their tasks have."""
 
     def condition(self, value: str) -> Q:
-        as_choices = super().condition(value)
-        return Q(**{f"task__{name}": sought for name, sought in as_choices.children})  # type: ignore[misc]
+        found = super().condition(value)
+        return Q(**{f"task__{name}": sought for name, sought in found.children})  # type: ignore[misc]
 
 
 class DeadQueueFilter(OfTask, QueueFilter):

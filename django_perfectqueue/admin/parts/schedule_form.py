@@ -11,6 +11,7 @@ from django import forms
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue import store
 from django_perfectqueue.exceptions import (
     InvalidScheduleError,
     InvalidTaskError,
@@ -33,7 +34,6 @@ from django_perfectqueue.schedules.terms import (
     known_types,
 )
 from django_perfectqueue.store.schedules.decide import due_time, timing_of
-from django_perfectqueue.store.schedules.fire import server_time
 
 from .rule_admin import RuleForm
 
@@ -126,7 +126,7 @@ class ScheduleForm(RuleForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        now = server_time(using=database())
+        now = store.clock(using=database())
         terms: Any = {name: cleaned[name] for name in CHECKS if name in cleaned}
         if "limits" in terms:
             terms["limits"] = [part for part in terms["limits"].split(",") if part]
@@ -159,7 +159,7 @@ class ScheduleForm(RuleForm):
         """Return the first ticks from now; nothing where it is not valid."""
         if not self.is_valid():
             return []
-        now = server_time(using=database())
+        now = store.clock(using=database())
         return [due_time(self.row, tick) for tick in islice(timing_of(self.row).after(now), most)]
 
 

@@ -9,9 +9,8 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import Count, Exists, Model, OuterRef, QuerySet, Sum
+from django.db.models import Count, Sum
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
@@ -30,21 +29,20 @@ from django_perfectqueue.inspection.attempts import (
     tries,
     waited,
 )
+from django_perfectqueue.inspection.family import Known
 from django_perfectqueue.inspection.schedules import origin_of
 from django_perfectqueue.inspection.steering import actions_of, describe_action
-from django_perfectqueue.inspection.why_waiting import Code, why_waiting
+from django_perfectqueue.inspection.together import read_together
+from django_perfectqueue.inspection.why_waiting import Case, Code
 from django_perfectqueue.inspection.workers import location_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     Attempt,
     BatchMember,
-    DeadLetter,
-    Dependency,
     Journal,
     Lane,
     State,
     Status,
-    Step,
     Tag,
     Task,
     Ticket,
@@ -58,6 +56,7 @@ from .cells import NOTHING, badge, duration, list_link, moment, next_moment, tas
 EXPLAINED = (Code.ENDED, Code.RUNNING, Code.STALLED)
 ATTEMPTS = 50
 STEPS = 50
+TAGS = 100
 LONGEST = 100_000
 
 
@@ -102,46 +101,38 @@ class HowFar:
     at: str
 
 
-def besides(using: str) -> dict[str, Exists]:
-    """Return annotations of a task: whether there is more to be read about it."""
-    own = OuterRef("pk")
-    related: dict[str, tuple[type[Model], dict[str, object]]] = {
-        "has_journals": (Journal, {"task_id": own}),
-        "has_attempts": (Attempt, {"task_id": own}),
-        "has_steps": (Step, {"task_id": own}),
-        "has_tags": (Tag, {"task_id": own}),
-        "has_parents": (Dependency, {"child_id": own}),
-        "has_children": (Dependency, {"parent_id": own}),
-        "in_batch": (BatchMember, {"task_id": own}),
-    }
-    return {
-        name: Exists(model._default_manager.using(using).filter(**of_task))
-        for name, (model, of_task) in related.items()
-    }
-
-
-def task_story(
-    task: Any, *, using: str, sees_all: bool = True, now: datetime | None = None
-) -> dict[str, Any]:
+def task_story(task: Any, *, using: str, known: Known, sees_all: bool = True) -> dict[str, Any]:
     """
     Return the context of a task's page: names of other users' tasks only for ``sees_all``.
 
-    The task was read with besides().
+    What hangs on the task is read by one statement, with what may hold it back.
     """
-    now = now or timezone.now()
     ticket: Ticket | None = getattr(task, "ticket", None)
-    letter: DeadLetter | None = getattr(task, "dead_letter", None)
-    lane = Lane.objects.using(using).filter(pk=ticket.lane).first() if ticket else None
-    journals = journals_of(task, using=using) if task.has_journals else []
-    newest = attempts(task, using) if task.has_attempts else tries(task, ())
-    steps = steps_of(task, using=using)[: STEPS + 1] if task.has_steps else ()
+    case = Case(task, ticket, using, task.clock) if ticket else None
+    member = BatchMember.objects.using(using).filter(pk=task.pk).values("batch_id")
+    looks = [
+        task.attempts.order_by("-pk")[:ATTEMPTS],
+        journals_of(task, using=using),
+        steps_of(task, using=using)[: STEPS + 1],
+        actions_of(task, using=using),
+        task.tags.order_by("pk")[:TAGS],
+        known.batches.filter(pk__in=member).order_by()[:1],
+        *(case.looks if case else ()),
+    ]
+    rows = read_together(looks, using=using)
+    newest, journals, steps, actions, tags, batches, *around = rows
+    if case:
+        case.around = around
+    ended = attempts(task, newest[::-1])
     return {
         "badge": badge(task.status),
-        "sentences": [explain(task), *reasons(task, lane, using, sees_all)],
-        "about": [*about(task), *location_facts(task, using)],
-        "times": times(task, ticket, newest, now),
-        "line": position_facts(task, ticket, lane),
-        "letter": letter,
+        "sentences": [explain(task), *reasons(task, case, sees_all)],
+        "about": [*about(task, tags), *location_facts(task, using)],
+        "batch": batches[0] if batches else None,
+        "batch_name": printable(batches[0].name) if batches else "",
+        "times": times(task, ticket, ended, task.clock),
+        "line": position_facts(task, case),
+        "letter": getattr(task, "dead_letter", None),
         "data": shown(task.payload),
         "result": None if task.result_text is None else shown(task.result_text),
         "context": None if task.context is None else shown(task.context),
@@ -149,13 +140,11 @@ def task_story(
             (printable(step.name), moment(step.kept_at), shown(step.result_text)) for step in steps
         ],
         "steps_shown": STEPS,
-        "actions": [
-            (moment(one.at), one.by, describe_action(one)) for one in actions_of(task, using=using)
-        ],
+        "actions": [(moment(one.at), one.by, describe_action(one)) for one in actions],
         "progress": how_far(present(task, journals)),
-        "attempts": [attempt_row(task, one) for one in episodes(task, newest, journals)],
+        "attempts": [attempt_row(task, one) for one in episodes(task, ended, journals)],
         "attempts_shown": ATTEMPTS,
-        "attempts_hidden": bool(newest) and newest[0].number > 1,
+        "attempts_hidden": bool(ended) and ended[0].number > 1,
     }
 
 
@@ -180,39 +169,37 @@ def explain(task: Task) -> str:
     return sentences[Status(task.status)]
 
 
-def reasons(task: Any, lane: Lane | None, using: str, sees_all: bool) -> list[str]:
+def reasons(task: Task, case: Case | None, sees_all: bool) -> list[str]:
     """Return what else keeps a task where it is."""
-    found = []
-    ticket: Ticket | None = getattr(task, "ticket", None)
-    if ticket and ticket.cancel_requested:
-        found.append(_("It has been asked to stop."))
-    if ticket and (remarked := remark(task)):
+    if case is None:
+        return []
+    found = [_("It has been asked to stop.")] if case.ticket.cancel_requested else []
+    if remarked := remark(task):
         found.append(remarked)
-    if ticket:
-        reason = why_waiting(task, using=using, now=task.clock, ticket=ticket, lane=lane)
-        hidden = EXPLAINED if sees_all else (*EXPLAINED, Code.BLOCKED, Code.PARENT_FAILED)
-        found += [] if reason.code in hidden else [reason.sentence]
-    return found
+    reason = case.reason
+    hidden = EXPLAINED if sees_all else (*EXPLAINED, Code.BLOCKED, Code.PARENT_FAILED)
+    return found + ([] if reason.code in hidden else [reason.sentence])
 
 
-def about(task: Any) -> list[tuple[str, str]]:
+def about(task: Task, tags: Sequence[Tag]) -> list[tuple[str, str]]:
     return [
         (_("queue"), tasks_link(printable(task.queue), queue=task.queue)),
         (_("type"), tasks_link(printable(task.type), queue=task.queue, type=task.type)),
         (_("priority"), str(task.priority)),
         *([(_("limits"), limit_links(task))] if task.limits else []),
         *([(_("time limit"), duration(task.time_limit))] if task.time_limit else []),
-        *(tag_facts(task) if task.has_tags else []),
+        *tag_facts(tags),
         *schedule_facts(task),
         (_("id"), str(task.pk)),
         *([(_("worker"), task.worker)] if task.worker else []),
     ]
 
 
-def tag_facts(task: Task) -> list[tuple[str, str]]:
-    """Return its tags, each with a link to all tasks that have it."""
-    links = [(tasks_link(printable(tag.tag), tag=tag.tag),) for tag in task.tags.order_by("pk")]
-    return [(_("tags"), format_html_join(" ", '<span class="pq-tag">{}</span>', links))]
+def tag_facts(tags: Sequence[Tag]) -> list[tuple[str, str]]:
+    """Return the tags of a task, each with a link to all tasks that have it."""
+    links = [(tasks_link(printable(tag.tag), tag=tag.tag),) for tag in tags]
+    chip = '<span class="pq-tag">{}</span>'
+    return [(_("tags"), format_html_join(" ", chip, links))] if links else []
 
 
 def limit_links(task: Task) -> SafeString:
@@ -269,17 +256,18 @@ def times(
     return facts
 
 
-def position_facts(task: Task, ticket: Ticket | None, lane: Lane | None) -> list[tuple[str, str]]:
+def position_facts(task: Task, case: Case | None) -> list[tuple[str, str]]:
     """Return a live task's position in its queue."""
-    if ticket is None:
+    if case is None:
         return []
+    ticket, lane = case.ticket, case.lane
     facts = [
         *([(_("waits for"), wanted)] if (wanted := waits_for(task, ticket)) else []),
         (_("times acquired"), str(ticket.attempt)),
         (_("errors"), str(ticket.errors)),
         (_("crashes"), str(ticket.crashes)),
     ]
-    if lane:
+    if lane.id == ticket.lane:
         share = list_link("fairshare", f"{lane.weight:g}", q=lane.user)
         running = list_link("lane", runs(lane), q=lane.user, queue=lane.queue)
         facts += [(_("user's weight"), share), (_("user's running tasks"), running)]
@@ -304,11 +292,11 @@ def waits_for(task: Task, ticket: Ticket) -> str:
     return str(state.label)
 
 
-def attempts(task: Task, using: str) -> list[Try]:
+def attempts(task: Task, newest: Sequence[Attempt]) -> list[Try]:
     """Return its newest attempts, the first of them first."""
-    rows: QuerySet[Attempt] = Attempt.objects.using(using).filter(task_id=task.pk)
-    newest = list(rows.order_by("-pk")[:ATTEMPTS])[::-1]
-    older = rows.filter(pk__lt=newest[0].pk) if len(newest) == ATTEMPTS else rows.none()
+    if len(newest) < ATTEMPTS:
+        return tries(task, newest)
+    older = task.attempts.filter(pk__lt=newest[0].pk)
     facts = older.aggregate(count=Count("pk"), omitted=Sum("omitted", default=0))
     return tries(task, newest, before=facts["count"] + facts["omitted"])
 

@@ -88,12 +88,12 @@ class Command(QueueCommand):
     def act(self, options: CommandOptions) -> None:
         task = self.found(options["key"])
         attempts = tries(task, list(task.attempts.order_by("id")))
-        journals = journals_of(task, using=self.queue.using)
+        journals = list(journals_of(task, using=self.queue.using))
         listed = episodes(task, attempts, journals)
         now_at = present(task, journals)
         reason = why_waiting(task, using=self.queue.using)
         location = location_of(task, using=self.queue.using) if lease_until(task) else None
-        actions = actions_of(task, using=self.queue.using)
+        actions = list(actions_of(task, using=self.queue.using))
         origin = origin_of(task)
         own = family(task.pk, using=self.queue.using, levels=1)
         batch = batch_of(self.queue, task.pk)

@@ -15,12 +15,12 @@ from contextvars import ContextVar
 from datetime import datetime
 from enum import IntEnum
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import connections
 from django.utils import timezone
 
-from ..database.dialects.base import Row, numbers
+from ..database.dialects.base import Row
 from ..database.session import Session
 from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
 from ..records.dependency_events import Counts, count_followers, note_counts
@@ -140,7 +140,7 @@ def worth_it(batches: Collection[int], *, using: str) -> list[tuple[int, bool]]:
     One whose row says that none is open is folded as well: it begins, or goes on after its end.
     """
     with reading(using) as db:
-        rows = db.execute(LOOK.replace("{ids}", numbers(batches))).fetchall()
+        rows = db.rows(LOOK, ids=batches)
     found = [(id_, not own or own + change <= 0, count) for id_, own, change, count in rows]
     return [(id_, is_over) for id_, is_over, count in found if is_over or count >= MANY]
 
@@ -160,7 +160,7 @@ def merge(batch: int, *, using: str) -> None:
 def take_deltas(db: Session, batch: int) -> list[Row]:
     """Delete the deltas of a batch that nobody else deletes; return them."""
     statement = DELTAS + db.dialect.skip_clause()
-    deltas: list[Row] = db.execute(statement, {"batch": batch}).fetchall()
+    deltas: list[Row] = db.rows(statement, {"batch": batch})
     if deltas:
         db.dialect.delete(db.cursor, "perfectqueue_batchdelta", [id_ for id_, *_counts in deltas])
     return deltas
@@ -186,7 +186,7 @@ def sweep(*, using: str, now: datetime | None) -> int:
 @retry_transaction
 def changed(after: int, *, using: str) -> list[int]:
     with reading(using) as db:
-        rows = db.execute(CHANGED, {"after": after}).fetchall()
+        rows = db.rows(CHANGED, {"after": after})
         return [batch for (batch,) in rows]
 
 
@@ -199,7 +199,7 @@ def fold_some(batch: int, *, using: str, now: datetime | None) -> int | None:
     looks after its own commit. What is lost in a crash of the server, the sweep does again.
     """
     own = not is_callers(connections[using])
-    values: dict[str, Any] = {"batch": batch, "parent": -batch}
+    values = {"batch": batch, "parent": -batch}
     with in_transaction(using) as db:
         if own:
             db.dialect.see_commits(db.cursor)
@@ -241,7 +241,7 @@ def write(
 
 def release(db: Session, batch: int, state: State, now: datetime | None) -> None:
     """Release the callbacks for which it is time; a batch without a dead task never failed."""
-    rows = db.execute(CALLBACKS, {"parent": -batch}).fetchall()
+    rows = db.rows(CALLBACKS, {"parent": -batch})
     if not rows:
         return
     fold = Fold(db, now)

@@ -11,7 +11,6 @@ from datetime import datetime
 
 from django_perfectqueue.exceptions import AlreadyExistsError, BatchEndedError, NotFoundError
 
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import (
     Tries,
@@ -123,7 +122,7 @@ def submit_joining(
             ids = sorted(fresh.values())
             rows = ", ".join(f"({task_id}, {batch})" for task_id in ids)
             db.execute(JOIN.replace("{rows}", rows))
-            db.execute(MARK.replace("{ids}", numbers(ids)), {"mark": 2 * batch})
+            db.execute(MARK, {"mark": 2 * batch}, ids=ids)
             note_counts(db, {batch: Counts(total=len(ids))})
         tries.commits(fresh)
     return fresh
@@ -155,9 +154,9 @@ def forget_batches(keep: float, *, using: str, now: datetime | None = None) -> i
     return their number.
     """
     with in_transaction(using) as db:
-        rows = db.execute(OVER, now=now, after={"before": -keep}).fetchall()
+        rows = db.rows(OVER, now=now, after={"before": -keep})
         if rows:
-            db.execute(FORGET.replace("{ids}", numbers(id_ for (id_,) in rows)))
+            db.execute(FORGET, ids=[id_ for (id_,) in rows])
     return len(rows)
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
 
-from ..database.dialects.base import numbers
 from ..database.transaction import reading, retry_transaction
 from ..tasks.steer import cancel_one, known
 from .submit import ROWS, descendants
@@ -59,7 +58,6 @@ def cone(ids: Collection[int], *, using: str, sample: int = 10) -> Cone:
     live: list[tuple[int, str]] = []
     with reading(using) as db:
         for start in range(0, len(found), ROWS):
-            statement = LIVE.replace("{ids}", numbers(found[start : start + ROWS]))
-            live += db.execute(statement).fetchall()
+            live += db.rows(LIVE, ids=found[start : start + ROWS])
     live.sort(reverse=True)
     return Cone(tuple(id_ for id_, _key in live), tuple(key for _id, key in live[-sample:][::-1]))

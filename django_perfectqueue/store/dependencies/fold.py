@@ -14,14 +14,13 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import connections
 
 from django_perfectqueue import signals
 from django_perfectqueue.models import Dependency, DependencyEvent, IfFailed, Outcome
 
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import in_transaction, is_callers, retry_transaction
 from ..lanes.accounts import Accounts
@@ -145,7 +144,7 @@ def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
         # What is lost in a crash of the server, the sweep does again.
         more = db.dialect.asynchronous_commit if own else ""
         statement = TAKE.replace("{asynchronous_commit}", more) + db.dialect.skip_clause()
-        rows = db.execute(statement, {"after": after, "limit": EVENTS}).fetchall()
+        rows = db.rows(statement, {"after": after, "limit": EVENTS})
         events = [row[:3] for row in rows]
         if not events:
             return Folded()
@@ -201,8 +200,7 @@ class Fold:
     def edges(self, statement: str, ids: Collection[int], **values: int) -> list[Edge]:
         if not ids:
             return []
-        statement = statement.replace("{ids}", numbers(ids))
-        rows = self.db.execute(statement, {"limit": EDGES, **values}).fetchall()
+        rows = self.db.rows(statement, {"limit": EDGES, **values}, ids=ids)
         return [Edge(*row) for row in rows]
 
     def transferred(self, edges: Set[Edge], standing: Mapping[int, Standing]) -> set[Edge]:
@@ -210,23 +208,21 @@ class Fold:
         gone = {edge.id: edge for edge in edges if standing[edge.parent].is_gone}
         if not gone:
             return set()
-        rows = self.execute(PARENTS_NOW.replace("{ids}", numbers(gone))).fetchall()
+        rows = self.db.rows(PARENTS_NOW, ids=gone)
         return {gone[id_] for id_, parent in rows if parent != gone[id_].parent}
 
     def lock(self, children: set[int]) -> set[int]:
         """Lock the tickets of the blocked children; return those that others hold."""
         if not children:
             return set()
-        ids = numbers(sorted(children))
-        statement = CHILDREN.replace("{ids}", ids) + self.db.dialect.skip_clause()
-        for task_id, attempt, errors, crashes in self.execute(statement).fetchall():
+        statement = CHILDREN + self.db.dialect.skip_clause()
+        for task_id, attempt, errors, crashes in self.db.rows(statement, ids=children):
             self.blocked[task_id] = EndedAttempt(
                 task_id=task_id, attempt=attempt, errors=errors, crashes=crashes
             )
         if not (left := children - self.blocked.keys()):
             return left
-        rows = self.execute(BLOCKED.replace("{ids}", numbers(sorted(left)))).fetchall()
-        return {task_id for (task_id,) in rows}
+        return {task_id for (task_id,) in self.db.rows(BLOCKED, ids=left)}
 
     def judge(self, edge: Edge, parent: Standing) -> None:
         if parent.is_locked:
@@ -252,7 +248,7 @@ class Fold:
             (states.MET, self.met),
         ):
             if ids:
-                self.execute(MARK.replace("{ids}", numbers(sorted(ids))), {"state": state.value})
+                self.db.execute(MARK, {"state": state.value}, ids=ids)
         if self.dropped:
             self.db.dialect.delete(self.db.cursor, "perfectqueue_dependency", sorted(self.dropped))
         self.cancel()
@@ -270,17 +266,13 @@ class Fold:
         """Put the children that wait for nothing more in their lines, or on the clock."""
         if not self.blocked:
             return
-        statement = READY.replace("{ids}", numbers(sorted(self.blocked)))
-        rows = self.execute(statement).fetchall()
+        rows = self.db.rows(READY, now=self.now, ids=self.blocked)
         due = sorted(task_id for task_id, is_due in rows if is_due)
         later = sorted(task_id for task_id, is_due in rows if not is_due)
         if later:
-            self.execute(SCHEDULE.replace("{ids}", numbers(later)))
+            self.db.execute(SCHEDULE, ids=later)
         accounts = Accounts(self.now)
         admit(self.db, due, accounts)
         accounts.write(self.db)
         if rows:
             ring(using=self.db.cursor.db.alias)
-
-    def execute(self, statement: str, values: dict[str, Any] | None = None) -> Any:
-        return self.db.execute(statement, values, now=self.now)

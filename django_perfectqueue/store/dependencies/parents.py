@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django_perfectqueue.models import Outcome
 
-from ..database.dialects.base import numbers
+from ..database.dialects.base import Row
 from ..database.session import Session
 
 ENDED = """
@@ -73,7 +73,7 @@ class Parents:
         if left := set(ids) - found.keys():
             live = [id_ for (id_,) in self.rows(TICKETS + skip, left)]
             if live:
-                self.execute(FOLLOW, live)
+                self.db.execute(FOLLOW, ids=live)
             found |= dict.fromkeys(live, LIVE)
         if left := left - found.keys():
             # Someone ends it or puts it back at this moment, or has since the first look.
@@ -81,8 +81,5 @@ class Parents:
             found |= {id_: LOCKED if id_ in there else GONE for id_ in left}
         return found
 
-    def rows(self, statement: str, ids: Collection[int]) -> list[Any]:
-        return list(self.execute(statement, ids).fetchall()) if ids else []
-
-    def execute(self, statement: str, ids: Collection[int]) -> Any:
-        return self.db.execute(statement.replace("{ids}", numbers(sorted(ids))))
+    def rows(self, statement: str, ids: Collection[int]) -> list[Row]:
+        return self.db.rows(statement, ids=ids) if ids else []

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, NotSupportedError
 from django_perfectqueue.models import Dependency, Outcome, State
 
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import (
     Tries,
@@ -91,20 +90,24 @@ def replace_linked(
     Raise InvalidTaskError where one of these waits for the task that it replaces.
     """
 
-    def replace_one(tasks: Sequence[Submission], **terms: Any) -> dict[tuple[str, str], int]:
-        return replace(tasks[0], **terms)
+    def replace_one(
+        tasks: Sequence[Submission], *, using: str, now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        return replace(tasks[0], using=using, now=now)
 
     with together(using=using):
         fresh = submit_linked(replace_one, [submission], using=using, now=now)
         task_id = fresh[submission.queue, submission.key]
         with reading(using) as db:
-            rows = db.execute(PARENTS.replace("{ids}", str(task_id))).fetchall()
+            rows = db.rows(PARENTS.replace("{ids}", str(task_id)))
             if task_id in reached(db, PARENTS, {parent for _child, parent in rows}):
                 raise InvalidTaskError("These tasks would wait for one another.")
     return fresh
 
 
-def first_there(tried: Iterable[dict[Any, int]], *, using: str) -> dict[tuple[str, str], int]:
+def first_there(
+    tried: Iterable[dict[tuple[str, str], int]], *, using: str
+) -> dict[tuple[str, str], int]:
     """Return what the earlier try has stored whose commit came through, or nothing."""
     for fresh in tried:
         if fresh and there(list(fresh.values())[:1], using=using):
@@ -116,8 +119,7 @@ def first_there(tried: Iterable[dict[Any, int]], *, using: str) -> dict[tuple[st
 def there(ids: Collection[int], *, using: str) -> set[int]:
     """Return which of these tasks there are."""
     with reading(using) as db:
-        statement = THERE.replace("{ids}", numbers(ids))
-        return {id_ for (id_,) in db.execute(statement).fetchall()}
+        return {id_ for (id_,) in db.rows(THERE, ids=ids)}
 
 
 class Found(NamedTuple):
@@ -183,11 +185,11 @@ def find_by_key(keys: Mapping[str, Sequence[str]], *, using: str) -> dict[tuple[
 @retry_transaction
 def keep(ids: Collection[int], *, using: str) -> dict[int, str]:
     """Keep tasks from being deleted until the commit; return their outcomes."""
-    rest, found = iter(sorted(ids)), {}
+    rest = iter(sorted(ids))
+    found: dict[int, str] = {}
     with reading(using) as db:
         while some := list(islice(rest, ROWS)):
-            statement = STANDING.replace("{ids}", numbers(some)) + db.dialect.keep_clause()
-            found.update(db.execute(statement).fetchall())
+            found |= dict(db.rows(STANDING + db.dialect.keep_clause(), ids=some))
     return found
 
 
@@ -230,7 +232,7 @@ def link(submissions: Sequence[Submission], fresh: Ids, found: Found, *, using: 
     children = {fresh[task.queue, task.key]: task for task in linked}
     if children:
         with in_transaction(using) as db:
-            db.execute(BLOCK.replace("{ids}", numbers(children)))
+            db.execute(BLOCK, ids=children)
             for_each = (
                 parents.edges(id_, one.after, one.if_failed) for id_, one in children.items()
             )
@@ -273,13 +275,13 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
 
     Raise NotSupportedError where it is not blocked.
     """
-    which = ""
+    ids: list[int] = []
     if parents is not None:
-        edges = find_parents(parents, using=using).edges(task_id, parents, 0)
-        which = f' AND "parent_id" IN ({numbers(edge[1] for edge in edges)})'
+        ids = [edge[1] for edge in find_parents(parents, using=using).edges(task_id, parents, 0)]
     with in_transaction(using) as db:
         refuse_unblocked(db, task_id)
-        db.execute(UNLINK + which, {"task_id": task_id})
+        which = "" if parents is None else ' AND "parent_id" IN ({ids})'
+        db.execute(UNLINK + which, {"task_id": task_id}, ids=ids)
         note_added(db, [task_id])
 
 
@@ -305,7 +307,7 @@ def reached(db: Session, step: str, ids: Collection[int]) -> set[int]:
     seen, left = set(ids), set(ids)
     while left:
         some = sorted(left)[:ROWS]
-        rows = db.execute(step.replace("{ids}", numbers(some))).fetchall()
+        rows = db.rows(step, ids=some)
         left -= set(some)
         left |= {after for _before, after in rows if after not in seen}
         seen |= left

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from ..arithmetic.fair_order import LANES_PROBED, hashed
 from ..arithmetic.rate_limit import Allowance
-from ..database.dialects.base import Row, numbers
+from ..database.dialects.base import Row
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from .meters import Meters, allowances, lock_known
@@ -55,7 +55,8 @@ ORDER BY "hold"."id" LIMIT %(limit)s
 FREE_LIMITED = """
 SELECT DISTINCT "gate", "keys" FROM (
     SELECT "gate", "keys" FROM "perfectqueue_lane"
-    WHERE "queue" IN ({queues}) AND "held_by" = 0 AND "ready" = TRUE ORDER BY "turn" LIMIT {count}
+    WHERE "queue" IN ({queues}) AND "held_by" = 0 AND "ready" = TRUE ORDER BY "turn"
+    LIMIT %(count)s
 ) AS "first" WHERE NOT ("gate" = 0)
 """
 NEXT = """(
@@ -80,7 +81,7 @@ def union(
     rows: list[Row] = []
     for first in range(0, len(statements), UNITED):
         statement = " UNION ALL ".join(statements[first : first + UNITED])
-        rows += db.execute(statement, values, now=now).fetchall()
+        rows += db.rows(statement, values, now=now)
     return rows
 
 
@@ -208,8 +209,7 @@ def store(db: Session, holds: Mapping[int, tuple[str, str, datetime | None]]) ->
 def move(db: Session, changed: Mapping[int, int]) -> None:
     """Move lanes between holds and the fair order; who calls has locked their accounts."""
     holds = " ".join(f"WHEN {lane} THEN {hold}" for lane, hold in sorted(changed.items()))
-    statement = MOVE.replace("{holds}", holds).replace("{lanes}", numbers(sorted(changed)))
-    db.execute(statement)
+    db.execute(MOVE.replace("{holds}", holds), lanes=changed)
 
 
 def open_holds(db: Session, keys: Collection[str], now: datetime | None) -> int:
@@ -218,9 +218,7 @@ def open_holds(db: Session, keys: Collection[str], now: datetime | None) -> int:
 
     The caller has locked their meters.
     """
-    names = {f"k{number}": key for number, key in enumerate(sorted(keys))}
-    statement = OPEN.replace("{keys}", ", ".join(f"%({name})s" for name in names))
-    return int(db.execute(statement, names, now=now).rowcount)
+    return int(db.execute(OPEN, now=now, keys=sorted(keys)).rowcount)
 
 
 def open_all_shut(*, using: str, now: datetime | None = None) -> int:
@@ -244,7 +242,7 @@ def open_shut(after: int, *, using: str, now: datetime | None) -> tuple[int | No
     """Do it for the next BATCH holds; return where to go on, or None, and how many that is."""
     with reading(using) as db:
         values = {"after": after, "limit": BATCH}
-        rows = db.execute(SHUT, values, now=now).fetchall()
+        rows = db.rows(SHUT, values, now=now)
         known = allowances(db, {key for _id, key in rows}, now)
     keys = {key for _id, key in rows if key not in known or known[key].room}
     last = rows[-1][0] if len(rows) == BATCH else None
@@ -264,9 +262,7 @@ def shut_gates(db: Session, queues: Sequence[str], now: datetime | None) -> set[
     Return the sets of limits, by their hashes, that let no task start, of the first lanes
     that nothing holds back yet: nobody has looked for tasks there since they were filled.
     """
-    names = {f"q{number}": queue for number, queue in enumerate(queues)}
-    statement = FREE_LIMITED.replace("{queues}", ", ".join(f"%({name})s" for name in names))
-    rows = db.execute(statement.replace("{count}", str(LANES_PROBED)), names)
-    gates = {gate: json.loads(keys) for gate, keys in rows.fetchall()}
+    rows = db.rows(FREE_LIMITED, {"count": LANES_PROBED}, queues=queues)
+    gates = {gate: json.loads(keys) for gate, keys in rows}
     known = allowances(db, {key for keys in gates.values() for key in keys}, now)
     return {gate for gate, keys in gates.items() if holding(keys, known)}

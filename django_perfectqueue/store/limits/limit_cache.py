@@ -66,7 +66,7 @@ def known_limits(keys: Collection[str], *, using: str) -> set[str]:
 @retry_transaction
 def first_limits(*, using: str) -> Heard:
     with reading(using) as db:
-        rows = db.execute(FIRST, {"limit": MOST + 1}).fetchall()
+        rows = db.rows(FIRST, {"limit": MOST + 1})
     keys = frozenset(key_of(scope, name) for scope, name in rows)
     return Heard(time.monotonic(), keys, all=len(rows) <= MOST)
 

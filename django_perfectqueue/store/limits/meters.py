@@ -73,7 +73,7 @@ def limits(db: Session, keys: Collection[str]) -> dict[str, Row]:
         values[f"s{number}"] = scope
         named.append(f'("scope" = %(s{number})s AND "name" IN ({", ".join(marks)}))')
     statement = LIMITS.replace("{named}", " OR ".join(named))
-    rows = db.execute(statement, values).fetchall()
+    rows = db.rows(statement, values)
     return {f"{scope}:{name}": tuple(row) for scope, name, *row in rows}
 
 
@@ -81,11 +81,8 @@ def read(
     db: Session, keys: Collection[str], now: datetime | None, clause: str = ""
 ) -> dict[str, Count]:
     """Return how many run behind each limit, how far ahead its next even start lies, and now."""
-    names = {f"k{number}": key for number, key in enumerate(sorted(keys))}
-    statement = METERS.replace("{keys}", ", ".join(f"%({name})s" for name in names)) + clause
-    rows = db.execute(statement, names, now=now).fetchall()
     found = {}
-    for key, running, next_at, at in rows:
+    for key, running, next_at, at in db.rows(METERS + clause, now=now, keys=sorted(keys)):
         moment = db.dialect.moment(at)
         ahead = (db.dialect.moment(next_at) - moment).total_seconds() if next_at else 0.0
         found[key] = (running, ahead, moment)

@@ -9,9 +9,7 @@ from datetime import datetime, timedelta
 
 from django_perfectqueue.models import PARKED_FROM, UNFINISHED
 
-from ..database.dialects.base import numbers
 from ..database.transaction import reading
-from .usage_series import placed
 
 QUEUES = 50
 COUNTED = 10_000
@@ -65,7 +63,7 @@ SELECT %({queue})s, 'waiting', COUNT(*) FROM (
             LIMIT %(lanes)s
         ) AS "behind"
     ) AS "line"
-    JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."state" = 0 AND {in_lane}
+    JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."state" = 0 AND "ticket"."lane" = "line"."id"
     LIMIT %(most)s
 ) AS "counted"
 """
@@ -152,7 +150,7 @@ def names(*, using: str, now: datetime | None = None) -> Names:
         found: dict[str, list[str]] = {"queue": [], "paused": [], "now": []}
         moment = None
         statement = NAMES.replace("{queues}", db.dialect.used_queues())
-        for kind, name, at in db.execute(statement, {"most": QUEUES}, now=now).fetchall():
+        for kind, name, at in db.rows(statement, {"most": QUEUES}, now=now):
             found[kind].append(name)
             moment = db.dialect.moment(at)
     assert moment is not None
@@ -166,21 +164,17 @@ def counts(
     parameters = {f"q{number}": queue for number, queue in enumerate(queues)}
     ids = sorted(busy)
     with reading(using) as db:
-        in_lane = db.dialect.in_lane.replace("{lane}", '"line"."id"')
         parts = [f"SELECT * FROM ({LATER}) AS later"]
-        parts += [RUNNING.replace("{ids}", numbers(ids))] if ids else []
-        parts += [
-            WAITING.replace("{queue}", name).replace("{in_lane}", in_lane) for name in parameters
-        ]
+        parts += [RUNNING] if ids else []
+        parts += [WAITING.replace("{queue}", name) for name in parameters]
         statement = " UNION ALL ".join(parts)
-        unfinished = ", ".join(str(int(ending)) for ending in UNFINISHED)
         values = {
             **parameters,
             "parked": db.dialect.parameter(PARKED_FROM),
             "lanes": LANES,
             "most": COUNTED + 1,
         }
-        rows = db.execute(statement.replace("{unfinished}", unfinished), values, now=now).fetchall()
+        rows = db.rows(statement, values, now=now, unfinished=UNFINISHED, ids=ids)
     found = Counts()
     for queue, kind, count in rows:
         found.by_queue.setdefault(queue, Counter())[kind] += int(count)
@@ -192,11 +186,9 @@ def counts(
 
 def lately(queues: Sequence[str], now: datetime, *, using: str) -> Lately:
     """Return what failed within a day, what is parked, and who received what in five minutes."""
-    parameters = {f"q{number}": queue for number, queue in enumerate(queues)}
     found = Lately({}, {}, {})
     with reading(using) as db:
         values = {
-            **parameters,
             "since": db.dialect.parameter(now - timedelta(days=1)),
             "lately": db.dialect.parameter(now - timedelta(minutes=6)),
             "parked": db.dialect.parameter(PARKED_FROM),
@@ -205,11 +197,10 @@ def lately(queues: Sequence[str], now: datetime, *, using: str) -> Lately:
             "users": USERS,
         }
         statement = LATELY + (RECEIVED if queues else "")
-        statement = statement.replace("{queues}", placed(parameters))
         statement = statement.replace("{failed_at}", db.dialect.readable('MAX("ended_at")'))
         statement = statement.replace("{due_at}", db.dialect.readable('MIN("due_at")'))
         statement = statement.replace("{parked_at}", db.dialect.readable('MAX("parked"."run_at")'))
-        for row in db.execute(statement, values).fetchall():
+        for row in db.rows(statement, values, queues=queues):
             kind, name, other, count, at, seconds = row
             if kind == "failed":
                 found.failed[name] = int(count), db.dialect.moment(at)
@@ -235,11 +226,9 @@ def groups(
 
     They are those of certain users, or of all where ``users`` is None.
     """
-    names = {f"u{number}": user for number, user in enumerate(users or ())}
     statement = GROUPS.replace("{status}", '"status" = %(status)s' if status else "1 = 1")
-    of_users = OF_USERS.replace("{names}", placed(names) or "NULL")
-    statement = statement.replace("{users}", "1 = 1" if users is None else of_users)
-    values = {**names, "status": status, "most": COUNTED, "groups": QUEUES}
+    statement = statement.replace("{users}", "1 = 1" if users is None else OF_USERS)
+    values = {"status": status, "most": COUNTED, "groups": QUEUES}
     with reading(using) as db:
-        rows = db.execute(statement, values).fetchall()
+        rows = db.rows(statement, values, names=users or ())
     return [(name, int(count)) for name, count in rows]

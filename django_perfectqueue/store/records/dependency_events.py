@@ -76,10 +76,10 @@ def note_counts(db: Session, changes: Mapping[int, Counts]) -> None:
     follow_later(db.cursor.db, batches=changes.keys())
 
 
-def leave_batches(db: Session, ids: str) -> None:
+def leave_batches(db: Session, ids: Collection[int]) -> None:
     """Take tasks that are to be forgotten off the counts of their batches."""
     changes: dict[int, Counts] = {}
-    for batch, outcome, count in db.execute(LEAVING.replace("{ids}", ids)).fetchall():
+    for batch, outcome, count in db.rows(LEAVING, ids=ids):
         change = changes.setdefault(batch, Counts())
         change.total -= count
         if outcome == Outcome.FINISHED:

@@ -64,7 +64,7 @@ def locked(db: Session, task_id: int) -> dict[str, int]:
     values = {"task_id": task_id}
     if not db.execute(LOCK + db.dialect.lock_clause(), values).fetchone():
         raise NotFoundError(f"There is no task with the id {task_id}.")
-    return dict(db.execute(TAGS + db.dialect.current_clause(db.cursor), values).fetchall())
+    return dict(db.rows(TAGS + db.dialect.current_clause(db.cursor), values))
 
 
 def insert(db: Session, pairs: Iterable[tuple[int, str]]) -> None:

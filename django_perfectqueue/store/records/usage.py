@@ -228,7 +228,7 @@ def note_waiting(*, using: str, now: datetime | None = None, limit: int = MOST_R
     """
     with reading(using) as db:
         statement = WAITING.replace("{waiting_lanes}", db.dialect.waiting_lanes())
-        rows = db.execute(statement, {"limit": limit + 1}).fetchall()
+        rows = db.rows(statement, {"limit": limit + 1})
         if not rows:
             return 0
     tallies: dict[UsageKey, Tally] = {}

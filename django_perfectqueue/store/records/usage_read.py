@@ -13,7 +13,6 @@ from django_perfectqueue.models import Bucket
 from ..arithmetic.entitlement import Contender, entitlements
 from ..arithmetic.fair_order import lane_id
 from ..database.dialects import Dialect
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from .usage import AMOUNTS, Tally, UsageKey
 
@@ -98,7 +97,7 @@ def sums(
 ) -> dict[UsageKey, Tally]:
     """Return what everyone got in spans of this length: since, and before."""
     values = place(db.dialect, queue, span, since, until)
-    rows = db.execute(SUMS.replace("{of}", of), values).fetchall()
+    rows = db.rows(SUMS.replace("{of}", of), values)
     return {
         UsageKey(queue, bool(others), user, type_): Tally.of(amounts)
         for others, user, type_, *amounts in rows
@@ -108,7 +107,7 @@ def sums(
 def slices(db: Session, queue: str, since: datetime, until: datetime) -> dict[UsageKey, Tally]:
     """Return what everyone got in the slices of some time, and was entitled to in each."""
     values = place(db.dialect, queue, Bucket.SLICE, since, until)
-    rows = db.execute(ROWS.replace("{of}", USERS), values).fetchall()
+    rows = db.rows(ROWS.replace("{of}", USERS), values)
     terms = terms_of(db, queue, {user for _start, others, user, *_ in rows if not others})
     totals: dict[UsageKey, Tally] = {}
     for _start, some in groupby(rows, key=lambda row: row[0]):
@@ -151,8 +150,8 @@ def terms_of(db: Session, queue: str, users: Iterable[str]) -> dict[str, Terms]:
     lanes = sorted(owners)
     terms: dict[str, Terms] = {}
     for first in range(0, len(lanes), LANES_A_STATEMENT):
-        some = numbers(lanes[first : first + LANES_A_STATEMENT])
-        rows = db.execute(TERMS.replace("{lanes}", some)).fetchall()
+        some = lanes[first : first + LANES_A_STATEMENT]
+        rows = db.rows(TERMS, lanes=some)
         terms.update({owners[lane]: Terms(weight, most) for lane, weight, most in rows})
     return terms
 
@@ -178,8 +177,8 @@ def standings(db: Session, queue: str, users: Iterable[str], most: int) -> dict[
     lanes: dict[int, str] = {}
     ids = sorted(owners)
     for first in range(0, len(ids), LANES_A_STATEMENT):
-        some = numbers(ids[first : first + LANES_A_STATEMENT])
-        rows = db.execute(STANDINGS.replace("{accounts}", some)).fetchall()
+        some = ids[first : first + LANES_A_STATEMENT]
+        rows = db.rows(STANDINGS, accounts=some)
         for lane, account, gate, weight, max_running, running in rows:
             lanes[lane] = user = owners[account]
             facts = found.setdefault(user, {"waiting": 0})
@@ -200,5 +199,5 @@ def waiting(db: Session, lanes: list[int], most: int) -> dict[int, int]:
             COUNT.replace("{lane}", str(int(lane)))
             for lane in lanes[first : first + COUNTS_A_STATEMENT]
         )
-        counts.update(db.execute(statement, {"most": most + 1}).fetchall())
+        counts.update(db.rows(statement, {"most": most + 1}))
     return counts

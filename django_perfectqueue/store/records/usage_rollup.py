@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Bucket, Usage
 
-from ..database.dialects.base import numbers
 from ..database.transaction import in_transaction, retry_transaction
 from .usage import (
     EPOCH,
@@ -116,7 +115,7 @@ def delete_batch(old: str, queue: str, span: Bucket, before: datetime, *, using:
         values = {"queue": queue, "span": int(span), "limit": BATCH, "most": MOST_TYPES}
         values["before"] = db.dialect.parameter(before)
         statement = old + db.dialect.skip_clause()
-        ids = [row for (row,) in db.execute(statement, values).fetchall()]
+        ids = [row for (row,) in db.rows(statement, values)]
         if ids:
-            db.execute(DELETE.replace("{ids}", numbers(sorted(ids))))
+            db.execute(DELETE, ids=ids)
         return len(ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,7 +15,7 @@ COLUMNS = ", ".join(f'"{column}"' for column in AMOUNTS)
 SERIES = f"""
 SELECT "queue", "type", "others", "user", "span", "start", {COLUMNS} FROM "perfectqueue_usage"
 WHERE "queue" IN ({{queues}}) AND "span" IN ({{spans}}) AND "type" IN ({{types}})
-    AND "others" = {{others}} AND "user" = %(user)s
+    AND "others" = %(others)s AND "user" = %(user)s
     AND "start" >= %(since)s AND "start" < %(until)s
 ORDER BY "span" DESC, "start"
 """
@@ -47,23 +47,16 @@ def series(
     if not usage_keys:
         return []
     spans = [int(span) for span in Bucket if 0 < span <= unit]
-    names = {f"q{n}": queue for n, queue in enumerate({key.queue for key in usage_keys})}
-    types = {f"t{n}": type_ for n, type_ in enumerate({key.type for key in usage_keys})}
-    statement = (
-        SERIES.replace("{queues}", placed(names))
-        .replace("{types}", placed(types))
-        .replace("{spans}", ", ".join(map(str, spans)))
-        .replace("{others}", "TRUE" if usage_keys[0].others else "FALSE")
-    )
+    queues = {key.queue for key in usage_keys}
+    types = {key.type for key in usage_keys}
     with reading(using) as db:
         values = {
-            **names,
-            **types,
+            "others": usage_keys[0].others,
             "user": usage_keys[0].user,
             "since": db.dialect.parameter(since),
             "until": db.dialect.parameter(until),
         }
-        rows = db.execute(statement, values).fetchall()
+        rows = db.rows(SERIES, values, queues=queues, types=types, spans=spans)
         points = [
             Point(
                 UsageKey(queue, bool(others), user, type_),
@@ -89,19 +82,13 @@ def without_parts(points: Iterable[Point]) -> list[Point]:
     return kept
 
 
-def totals(queues: Iterable[str], *, most: int, using: str) -> dict[UsageKey, Tally]:
+def totals(queues: Collection[str], *, most: int, using: str) -> dict[UsageKey, Tally]:
     """Return what all types of these queues got since ever, and that of the oldest types."""
-    names = {f"q{n}": queue for n, queue in enumerate(queues)}
-    if not names:
+    if not queues:
         return {}
-    statement = TOTALS.replace("{queues}", placed(names))
     with reading(using) as db:
-        rows = db.execute(statement, {**names, "most": most}).fetchall()
+        rows = db.rows(TOTALS, {"most": most}, queues=queues)
     return {
         UsageKey(queue, bool(others), "", type_): Tally.of(amounts)
         for queue, type_, others, *amounts in rows
     }
-
-
-def placed(names: Iterable[str]) -> str:
-    return ", ".join(f"%({name})s" for name in names)

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from django_perfectqueue.models import UNSEEN
 
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import reading, retry_transaction, timely
 from ..values import new_holder
@@ -98,13 +97,12 @@ def register(
 def sign_off(worker: Registration, *, using: str) -> None:
     """Delete a worker's entry."""
     with reading(using) as db:
-        db.execute(STRIKE.replace("{ids}", numbers([worker.id])))
+        db.execute(STRIKE, ids=[worker.id])
 
 
 def forget(db: Session, now: datetime | None) -> None:
     """Delete up to BATCH entries that have not been renewed for KEPT seconds."""
     before = {"before": -UNSEEN.total_seconds() - KEPT}
-    found = db.execute(OLD, {"limit": BATCH}, now=now, after=before).fetchall()
+    found = db.rows(OLD, {"limit": BATCH}, now=now, after=before)
     if found:
-        ids = numbers(sorted(id_ for (id_,) in found))
-        db.execute(STRIKE.replace("{ids}", ids))
+        db.execute(STRIKE, ids=sorted(id_ for (id_,) in found))

@@ -67,12 +67,6 @@ SCHEDULE, SCHEDULED_FOR = OF_SCHEDULES
 Chosen = list[tuple[Schedule, Decision]]
 
 
-def server_time(*, using: str) -> datetime:
-    """Return the time of the server's clock."""
-    with reading(using) as db:
-        return db.dialect.moment(db.execute("SELECT {now}").fetchone()[0])
-
-
 def fire_schedules(*, using: str, now: datetime | None = None) -> bool:
     """
     Submit the tasks of all schedules that are due, in batches; return whether some are left.

@@ -67,7 +67,7 @@ def is_in_block(connection: Any) -> bool:
 class Steering:
     """A call that waits for the commit, and is made once."""
 
-    act: Callable[[], Any]
+    act: Callable[[], object]
     task_id: int
     is_done: bool = False
 

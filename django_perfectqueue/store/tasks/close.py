@@ -13,7 +13,6 @@ from django_perfectqueue.backoff import next_wait
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Attempt, LastEnding, Outcome
 
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..lanes.accounts import REACHED, Accounts, expected_cost
 from ..notify.signals import announce, announce_ids
@@ -172,13 +171,13 @@ def omit(db: Session, task_id: int, keep: int) -> None:
     """Delete all but the first and the last ``keep`` attempts of a task; note how many are gone."""
     first = keep // 2
     values = {"task_id": task_id, "first": first}
-    rows = db.execute(AFTER_FIRST, values).fetchall()
+    rows = db.rows(AFTER_FIRST, values)
     gone, left = rows[: first - keep], rows[first - keep :]
     if gone:
         values = {"omitted": sum(1 + omitted for _id, omitted in gone) + left[0][1]}
         for statement in OMIT:
-            statement = statement.replace("{ids}", numbers(id_ for id_, _omitted in gone))
-            db.execute(statement, {**values, "next": left[0][0]})
+            ids = [id_ for id_, _omitted in gone]
+            db.execute(statement, {**values, "next": left[0][0]}, ids=ids)
 
 
 def expire(db: Session, accounts: Accounts, lease: Lease, *, now: datetime | None) -> None:
@@ -210,9 +209,7 @@ def leave(
     if wait is not None:
         changes += [SCHEDULE] if ending == LastEnding.RELEASED else [SCHEDULE, PLACE_IN_LINE]
     statement = LEAVE.replace("{changes}", ", ".join(changes))
-    statement = statement.replace("{ids}", numbers(sorted(ids)))
-    due = {} if wait is None else {"due": wait}
-    db.execute(statement, now=now, after=due)
+    db.execute(statement, now=now, after={} if wait is None else {"due": wait}, ids=sorted(ids))
 
 
 def lose(
@@ -227,8 +224,7 @@ def lose(
     """
     if not ids:
         return []
-    statement = LOST.replace("{ids}", numbers(sorted(ids))) + db.dialect.current_clause(db.cursor)
-    rows = db.execute(statement).fetchall()
+    rows = db.rows(LOST + db.dialect.current_clause(db.cursor), ids=sorted(ids))
     return lose_tickets(db, accounts, [HeldTicket(*row) for row in rows], loss)
 
 

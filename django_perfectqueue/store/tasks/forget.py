@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..database.dialects.base import numbers
 from ..database.session import Session
 
 STORY = (
@@ -25,13 +24,11 @@ BY_ID = {
 
 def forget_story(db: Session, ids: Collection[int]) -> None:
     """Delete what is written beside tasks."""
-    own = numbers(ids)
     for statement in STORY:
-        db.execute(statement.replace("{ids}", own))
+        db.execute(statement, ids=ids)
     # Deleted by id: by the task MariaDB would wait for those who write of the next ones.
     for table, statement in BY_ID.items():
-        found = statement.replace("{ids}", own) + db.dialect.current_clause(db.cursor)
-        if rows := db.execute(found).fetchall():
+        if rows := db.rows(statement + db.dialect.current_clause(db.cursor), ids=ids):
             db.dialect.delete(db.cursor, table, [id_ for (id_,) in rows])
 
 

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 
 from django_perfectqueue.models import PARKED_FROM
 
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..notify.ring import ring
@@ -77,8 +76,8 @@ def park(released: Sequence[Lease], knows: Knows, *, using: str) -> int:
 def park_released(leases: Sequence[Lease], *, using: str) -> int:
     types = {lease.task_id: lease.type for lease in leases}
     with in_transaction(using) as db:
-        statement = RELEASED.replace("{ids}", numbers(sorted(types))) + db.dialect.skip_clause()
-        found = [row[0] for row in db.execute(statement).fetchall()]
+        rows = db.rows(RELEASED + db.dialect.skip_clause(), ids=sorted(types))
+        found = [task_id for (task_id, *_) in rows]
         write(db, {task_id: types[task_id] for task_id in found})
     return len(found)
 
@@ -87,7 +86,7 @@ def park_released(leases: Sequence[Lease], *, using: str) -> int:
 def park_line(lane: int, knows: Knows, *, using: str) -> int:
     with in_transaction(using) as db:
         values = {"lane": lane, "limit": BATCH}
-        rows = db.execute(LINE + db.dialect.skip_clause(), values).fetchall()
+        rows = db.rows(LINE + db.dialect.skip_clause(), values)
         types = types_of(db, [row[0] for row in rows])
         unknown = {type_ for type_ in set(types.values()) if not knows(type_)}
         strange = {task_id: type_ for task_id, type_ in types.items() if type_ in unknown}
@@ -98,14 +97,14 @@ def park_line(lane: int, knows: Knows, *, using: str) -> int:
 def types_of(db: Session, ids: Collection[int]) -> dict[int, str]:
     if not ids:
         return {}
-    return dict(db.execute(TYPES.replace("{ids}", numbers(ids))).fetchall())
+    return dict(db.rows(TYPES, ids=ids))
 
 
 def write(db: Session, types: dict[int, str]) -> None:
     for type_ in sorted(set(types.values())):
-        ids = numbers(sorted(task_id for task_id, own in types.items() if own == type_))
+        ids = sorted(task_id for task_id, own in types.items() if own == type_)
         values = {"until": db.dialect.parameter(place_of(type_))}
-        db.execute(PARK.replace("{ids}", ids), values)
+        db.execute(PARK, values, ids=ids)
 
 
 def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> datetime:
@@ -161,7 +160,7 @@ def admit(until: datetime, *, using: str, limit: int = BATCH) -> int:
     """Make a batch of the tickets that are parked at one place due; return how many."""
     with in_transaction(using) as db:
         values = {"until": db.dialect.parameter(until), "limit": limit}
-        rows = db.execute(PARKED + db.dialect.skip_clause(), values).fetchall()
+        rows = db.rows(PARKED + db.dialect.skip_clause(), values)
         if rows:
-            db.execute(ADMIT.replace("{ids}", numbers(row[0] for row in rows)))
+            db.execute(ADMIT, ids=[row[0] for row in rows])
     return len(rows)

@@ -12,7 +12,6 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import State
 
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import REPEATS, Tries, in_transaction, retry_remembering_commits
 from ..records.dependency_events import leave_batches, note_added
@@ -78,9 +77,8 @@ def transfer(db: Session, old: int, new: int) -> None:
     # submitter has yet to commit is waited for: here, or on PostgreSQL by the parent's row.
     statement = WAITING.replace("{hint}", db.dialect.by_index("perfectqueue_dep_parent"))
     statement += db.dialect.share_clause()
-    if waiting := db.execute(statement, values).fetchall():
-        ids = numbers(id_ for id_, _child in waiting)
-        db.execute(TRANSFER.replace("{ids}", ids), values)
+    if waiting := db.rows(statement, values):
+        db.execute(TRANSFER, values, ids=[id_ for id_, _child in waiting])
         note_added(db, sorted({child for _id, child in waiting}))
 
 
@@ -90,7 +88,7 @@ def forget(db: Session, task_id: int, key: str) -> bool:
 
     Raise NotSupportedError while it is running.
     """
-    leave_batches(db, numbers([task_id]))
+    leave_batches(db, [task_id])
     forget_task = FORGET.replace("{id}", str(task_id))
     try:
         if live(db, task_id).state == State.RUNNING:

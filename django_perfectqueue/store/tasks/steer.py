@@ -14,7 +14,6 @@ from django_perfectqueue.models import Outcome, State
 
 from ..arithmetic.fair_order import lane_of
 from ..arithmetic.limit_keys import may_hold, split
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import (
     Tries,
@@ -273,13 +272,12 @@ def retry_dead(
     db: Session, ids: Collection[int], using: str, now: datetime | None
 ) -> dict[int, str]:
     """Put tasks that ended without finishing back; return those, each with its queue."""
-    wanted = DEAD.replace("{ids}", numbers(ids)) + db.dialect.change_clause()
     # Read under the lock: someone may have moved or put back one meanwhile.
-    rows = db.execute(wanted).fetchall()
+    rows = db.rows(DEAD + db.dialect.change_clause(), ids=ids)
     if not rows:
         return {}
     back = {task_id: queue for task_id, queue, *_names in rows}
-    db.execute(REOPEN.replace("{ids}", numbers(back)))
+    db.execute(REOPEN, ids=back)
     db.dialect.delete(db.cursor, "perfectqueue_deadletter", back, key="task_id")
     children, followed = family(db, back)
     lanes = [(task_id, lane_after(*names, using=using)) for task_id, *names in rows]
@@ -287,12 +285,11 @@ def retry_dead(
     for queue in sorted(set(back.values())):
         own = {lane: task_id for lane, task_id in first.items() if back[task_id] == queue}
         ring(queue, using=using, lanes=own, wake=wake_sleeping)
-    statement = REQUEUE.replace("{lanes}", cases(lanes)).replace("{children}", numbers(children))
-    statement = statement.replace("{followed}", whens(followed))
-    db.execute(statement.replace("{ids}", numbers(back)), now=now)
-    given_up = db.execute(GIVEN_UP.replace("{ids}", numbers(back))).fetchall()
+    statement = REQUEUE.replace("{lanes}", cases(lanes)).replace("{followed}", whens(followed))
+    db.execute(statement, now=now, ids=back, children=children)
+    given_up = db.rows(GIVEN_UP, ids=back)
     if given_up:
-        db.execute(AWAIT.replace("{ids}", numbers(id_ for (id_,) in given_up)))
+        db.execute(AWAIT, ids=[id_ for (id_,) in given_up])
     if children:
         # What they wait for may end before this commit: that is looked at after it.
         note_added(db, children)
@@ -320,7 +317,7 @@ def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]
     Their rows are locked; in their batches they count as dead no longer.
     """
     children, followed, dead = [], {}, Counter[int]()
-    rows = db.execute(FAMILY.replace("{ids}", numbers(ids))).fetchall()
+    rows = db.rows(FAMILY, ids=ids)
     for task_id, is_child, has_children, batch in rows:
         if is_child:
             children.append(task_id)

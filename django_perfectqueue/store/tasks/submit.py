@@ -14,7 +14,6 @@ from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.signals import task_submitted
 
 from ..database.dialects import dialect_for
-from ..database.dialects.base import numbers
 from ..database.dialects.one_task import Stored
 from ..database.packet import LONG
 from ..database.session import Session
@@ -186,7 +185,6 @@ def by_token(db: Session, task: Submission, tokens: list[int], now: datetime | N
 
     One that has been taken since is known by its youth, and by what is in it.
     """
-    statement = STORED.replace("{marks}", numbers(tokens))
     same = {
         "queue": task.queue,
         "key": task.key,
@@ -196,7 +194,7 @@ def by_token(db: Session, task: Submission, tokens: list[int], now: datetime | N
         "priority": task.priority,
     }
     since = {"since": -2 * PATIENCE}
-    row = db.execute(statement, same, now=now, after=since).fetchone()
+    row = db.execute(STORED, same, now=now, after=since, marks=tokens).fetchone()
     return row[0] if row else None
 
 
@@ -254,8 +252,7 @@ def ours(db: Session, tries: Tries, taken: set[tuple[str, str]]) -> dict[tuple[s
     The ids were drawn for it alone. They are looked for after the inserting, which has
     waited for that try if its commit was still under way.
     """
-    ids = numbers(sorted({id_ for note in tries.doubtful for id_ in note.values()}))
-    rows = db.execute(OURS.replace("{ids}", ids)).fetchall()
+    rows = db.rows(OURS, ids={id_ for note in tries.doubtful for id_ in note.values()})
     return {(queue, key): id_ for queue, key, id_ in rows if (queue, key) in taken}
 
 

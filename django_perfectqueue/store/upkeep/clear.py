@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django_perfectqueue.models import State
 
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import in_transaction, retry_transaction
 from ..lanes.accounts import Accounts
@@ -39,18 +40,16 @@ def clear(queue: str, *, using: str) -> int:
 @retry_transaction
 def clear_batch(queue: str, *, using: str) -> int:
     with in_transaction(using) as db:
-        found = db.execute(SOME, {"queue": queue, "limit": BATCH}).fetchall()
+        found = db.rows(SOME, {"queue": queue, "limit": BATCH})
         if found:
-            own = [task_id for (task_id,) in found]
-            ids = numbers(own)
+            ids = [task_id for (task_id,) in found]
             accounts = Accounts()
             forget_tickets(db, accounts, ids)
             leave_batches(db, ids)
-            forget_tasks(db, own)
-            forget_story(db, own)
+            forget_tasks(db, ids)
+            forget_story(db, ids)
             # Those of children that were submitted after the caller had begun to read, too.
-            statement = PARENTS.replace("{ids}", ids) + db.dialect.current_clause(db.cursor)
-            parents = db.execute(statement).fetchall()
+            parents = db.rows(PARENTS + db.dialect.current_clause(db.cursor), ids=ids)
             if parents:
                 note_ended(db, {id_: CHILDREN_ONLY for (id_,) in parents})
             # A task that was put back in its line before its row was gone has one again.
@@ -59,11 +58,10 @@ def clear_batch(queue: str, *, using: str) -> int:
         return len(found)
 
 
-def forget_tickets(db: Session, accounts: Accounts, ids: str) -> None:
+def forget_tickets(db: Session, accounts: Accounts, ids: Collection[int]) -> None:
     """Delete tickets, and take those that run off their lanes' accounts."""
-    found = TICKETS.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
-    statement = found + db.dialect.lock_clause()
-    tickets = db.execute(statement).fetchall()
+    statement = TICKETS.replace("{hint}", db.dialect.by_primary_key) + db.dialect.lock_clause()
+    tickets = db.rows(statement, ids=ids)
     for _task_id, lane, state in tickets:
         if state == State.RUNNING:
             accounts.lose(lane)

@@ -42,9 +42,7 @@ def give_back(
     """
     with in_transaction(using) as db:
         statement = HELD + db.dialect.lock_clause()
-        found = db.execute(
-            statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1}
-        ).fetchall()
+        found = db.rows(statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1})
         tickets = [HeldTicket(*row) for row in found]
         left = [ticket for ticket in tickets if (ticket.task_id, ticket.token) not in keep]
         accounts = Accounts(now)

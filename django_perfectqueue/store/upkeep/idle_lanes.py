@@ -7,7 +7,6 @@ from datetime import datetime
 
 from django_perfectqueue.models import Policy
 
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..lanes.share_sync import correct_shares
@@ -31,7 +30,7 @@ WHERE "lane"."id" IN ({lanes}) AND "lane"."has_waiting" = FALSE AND "lane"."runn
     AND "lane"."since" <= {idle_since}
     AND NOT EXISTS (
         SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "ticket"."state" = 0 AND {in_lane}
+        WHERE "ticket"."state" = 0 AND "ticket"."lane" = "lane"."id"
     )
     AND NOT EXISTS (
         SELECT 1 FROM "perfectqueue_lane" AS "other"
@@ -105,16 +104,16 @@ def forget_lanes(
     none; so those that carry another share than they should are corrected here, too.
     """
     with reading(using) as db:
-        rows = db.execute(LANES, {"after": after, "limit": limit}).fetchall()
+        rows = db.rows(LANES, {"after": after, "limit": limit})
         known = [lane for (lane,) in rows]
         lanes = idle_lanes(db, known, idle, now)
     if lanes:
         with in_transaction(using) as db:
-            lock = LOCK_LANES.replace("{lanes}", numbers(lanes)) + db.dialect.skip_clause()
-            locked = [lane for (lane,) in db.execute(lock).fetchall()]
+            rows_now = db.rows(LOCK_LANES + db.dialect.skip_clause(), lanes=lanes)
+            locked_lanes = [lane for (lane,) in rows_now]
             # Once more, as they are now that nobody else can change them.
-            if still := idle_lanes(db, locked, idle, now):
-                db.execute(FORGET_LANES.replace("{lanes}", numbers(still)))
+            if still := idle_lanes(db, locked_lanes, idle, now):
+                db.execute(FORGET_LANES, lanes=still)
     correct_shares(known, using=using)
     return rows[-1][0] if len(rows) == limit else None
 
@@ -123,9 +122,7 @@ def idle_lanes(db: Session, lanes: list[int], idle: float, now: datetime | None)
     """Return those of these lanes that nobody needs."""
     if not lanes:
         return []
-    in_lane = db.dialect.in_lane.replace("{lane}", '"lane"."id"')
-    statement = IDLE_LANES.replace("{in_lane}", in_lane).replace("{lanes}", numbers(lanes))
-    rows = db.execute(statement, now=now, after={"idle_since": -idle}).fetchall()
+    rows = db.rows(IDLE_LANES, now=now, after={"idle_since": -idle}, lanes=lanes)
     places = {place: place_of(db, *place) for place in {(row[1], row[2]) for row in rows}}
     return [
         lane
@@ -173,11 +170,10 @@ def forget_holds(after: int, *, using: str, limit: int = BATCH) -> int | None:
     Who puts a lane under a hold has locked the limit's meter, so that it does not go meanwhile.
     """
     with in_transaction(using) as db:
-        rows = db.execute(HOLDS, {"after": after, "limit": limit}).fetchall()
+        rows = db.rows(HOLDS, {"after": after, "limit": limit})
         if rows:
             locked(db, {key for _id, key in rows}, None)
-            holds = numbers(id_ for id_, _key in rows)
-            db.execute(FORGET_HOLDS.replace("{holds}", holds))
+            db.execute(FORGET_HOLDS, holds=[id_ for id_, _key in rows])
     return rows[-1][0] if len(rows) == limit else None
 
 
@@ -190,14 +186,10 @@ def forget_meters(after: str, *, using: str, limit: int = BATCH) -> str | None:
     Who counts a task locks its meters before, and makes those that are missing.
     """
     with in_transaction(using) as db:
-        rows = db.execute(METERS, {"after": after, "limit": limit}).fetchall()
+        rows = db.rows(METERS, {"after": after, "limit": limit})
         if rows:
-            names = {f"k{number}": key for number, (key,) in enumerate(rows)}
-            marks = ", ".join(f"%({name})s" for name in names)
-            lock = LOCK_METERS.replace("{keys}", marks) + db.dialect.skip_clause()
-            idle = db.execute(lock, names).fetchall()
+            lock = LOCK_METERS + db.dialect.skip_clause()
+            idle = db.rows(lock, keys=[key for (key,) in rows])
             if idle:
-                names = {f"k{number}": key for number, (key,) in enumerate(idle)}
-                marks = ", ".join(f"%({name})s" for name in names)
-                db.execute(FORGET_METERS.replace("{keys}", marks), names)
+                db.execute(FORGET_METERS, keys=[key for (key,) in idle])
     return rows[-1][0] if len(rows) == limit else None

@@ -15,7 +15,7 @@ from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Lane, Outcome
 
-from ..database.dialects.base import Row, numbers
+from ..database.dialects.base import Row
 from ..database.session import Session
 from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
 from ..tasks.forget import forget_story, forget_tasks
@@ -201,14 +201,14 @@ def scan(
     statement = statement.replace("{chosen}", f"({chosen or 'TRUE'})")
     since = {name: -seconds for name, seconds in terms.items()}
     values = {"after": after, "limit": limit, **only}
-    rows: list[Row] = db.execute(statement, values, now=now, after=since).fetchall()
+    rows: list[Row] = db.rows(statement, values, now=now, after=since)
     return rows
 
 
 @retry_transaction
 def counted(before: int, limit: int, *, using: str) -> list[Row]:
     with reading(using) as db:
-        return list(db.execute(NEWEST, {"before": before, "limit": limit}).fetchall())
+        return list(db.rows(NEWEST, {"before": before, "limit": limit}))
 
 
 @retry_transaction
@@ -238,8 +238,8 @@ def forget(ids: Collection[int], *, using: str) -> list[int]:
     if not free:
         return []
     with in_transaction(using) as db:
-        statement = DOOMED.replace("{ids}", numbers(sorted(free))) + db.dialect.skip_clause()
-        locked = [task_id for (task_id,) in db.execute(statement).fetchall()]
+        rows = db.rows(DOOMED + db.dialect.skip_clause(), ids=free)
+        locked = [task_id for (task_id,) in rows]
         if locked:
             forget_story(db, locked)
             forget_tasks(db, locked)
@@ -252,5 +252,5 @@ def awaited(ids: Collection[int], *, using: str) -> set[int]:
         if not db.dialect.at_read_uncommitted or is_callers(connections[using]):
             return set()
         db.cursor.execute(db.dialect.at_read_uncommitted)
-        rows = db.execute(AWAITED.replace("{ids}", numbers(ids))).fetchall()
+        rows = db.rows(AWAITED, ids=ids)
         return {parent for (parent,) in rows}

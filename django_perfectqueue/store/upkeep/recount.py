@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ..database.dialects.base import Row, numbers
+from ..database.dialects.base import Row
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..lanes.accounts import LOCK
@@ -104,10 +104,12 @@ def next_lanes(after: int, *, using: str) -> tuple[int, list[int]]:
         return int(last), [row[0] for row in rows]
 
 
-def differing(db: Session, which: str, values: Mapping[str, int] | None = None) -> list[Row]:
+def differing(
+    db: Session, which: str, values: Mapping[str, int] | None = None, *, ids: Collection[int] = ()
+) -> list[Row]:
     """Return the id, queue, user, counter and running tasks of accounts whose counter is wrong."""
     # One statement: counter and tickets change in one transaction, so both are of one moment.
-    rows: list[Row] = db.execute(LANES.replace("{which}", which), values).fetchall()
+    rows: list[Row] = db.rows(LANES.replace("{which}", which), values, ids=ids)
     return rows
 
 
@@ -115,16 +117,14 @@ def differing(db: Session, which: str, values: Mapping[str, int] | None = None) 
 def correct_lanes(ids: Collection[int], *, using: str) -> list[Drift]:
     with in_transaction(using) as db:
         # Who takes or ends a task now has yet to count it, and waits for this lock.
-        lock = LOCK.replace("{lanes}", numbers(sorted(ids))) + db.dialect.lock_clause()
-        db.execute(lock)
-        rows = differing(db, f'"own"."id" IN ({numbers(sorted(ids))})')
+        db.execute(LOCK + db.dialect.lock_clause(), lanes=ids)
+        rows = differing(db, '"own"."id" IN ({ids})', ids=ids)
         if not rows:
             return []
-        wrong = numbers(sorted(row[0] for row in rows))
         running = " ".join(f"WHEN {row[0]} THEN {row[4]}" for row in rows)
-        statement = SET_LANES.replace("{running}", running).replace("{ids}", wrong)
-        db.execute(statement)
-        db.dialect.copy_accounts(db.cursor, [row[0] for row in rows])
+        wrong = [row[0] for row in rows]
+        db.execute(SET_LANES.replace("{running}", running), ids=wrong)
+        db.dialect.copy_accounts(db.cursor, wrong)
     for queue in {row[1] for row in rows}:
         ring(queue, using=using)
     return [
@@ -146,13 +146,15 @@ def next_meters(after: str, *, using: str) -> tuple[str, list[str]]:
         return str(last), sorted(counts)
 
 
-def counts_of(db: Session, which: str, values: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+def counts_of(
+    db: Session, which: str, values: Mapping[str, str] | None = None, *, keys: Collection[str] = ()
+) -> dict[str, tuple[int, int]]:
     """Return what meters count and what runs, where that differs."""
-    rows = db.execute(METERS.replace("{which}", which), values).fetchall()
+    rows = db.rows(METERS.replace("{which}", which), values, keys=keys)
     running: Counter[str] = Counter()
-    for key, keys, tasks in rows:
+    for key, own, tasks in rows:
         if key is None:
-            running.update(dict.fromkeys(json.loads(keys), tasks))
+            running.update(dict.fromkeys(json.loads(own), tasks))
     counted = {key: count for key, _keys, count in rows if key is not None}
     return {key: (count, running[key]) for key, count in counted.items() if count != running[key]}
 
@@ -161,9 +163,7 @@ def counts_of(db: Session, which: str, values: Mapping[str, str]) -> dict[str, t
 def correct_meters(keys: Collection[str], *, using: str) -> list[Drift]:
     with in_transaction(using) as db:
         locked(db, keys, None)
-        names = {f"k{number}": key for number, key in enumerate(sorted(keys))}
-        which = f'"key" IN ({", ".join(f"%({name})s" for name in names)})'
-        counts = counts_of(db, which, names)
+        counts = counts_of(db, '"key" IN ({keys})', keys=sorted(keys))
         for key, (_counted, running) in counts.items():
             db.execute(SET_METER, {"key": key, "running": running})
         if counts:

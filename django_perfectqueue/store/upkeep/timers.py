@@ -11,7 +11,7 @@ from django_perfectqueue.conf import OTHERS, options
 from django_perfectqueue.models import State
 
 from ..arithmetic.policies import rule_of
-from ..database.dialects.base import Row, numbers
+from ..database.dialects.base import Row
 from ..database.session import Session
 from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
 from ..lanes.accounts import Accounts
@@ -44,7 +44,8 @@ SLEEPING = """
 WITH RECURSIVE "line" AS ({waiting_lanes})
 SELECT (
     SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
+    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "line"."lane"
+    ORDER BY "ticket"."rank" LIMIT 1
 )
 FROM "line" LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
 LEFT JOIN "perfectqueue_lane" AS "own" ON "own"."id" = "lane"."account"
@@ -103,7 +104,7 @@ def fire_batch(*, using: str, now: datetime | None) -> int:
         )
         # What others hold, they fire.
         statement += db.dialect.skip_clause()
-        rows = db.execute(statement, {"limit": BATCH}, now=now).fetchall()
+        rows = db.rows(statement, {"limit": BATCH}, now=now)
         accounts = Accounts(now)
         lapsed = [task_id for task_id, state, *_ in rows if state == State.RUNNING]
         back = lose(db, accounts, lapsed)
@@ -174,11 +175,8 @@ def sleeping(db: Session, statement: str) -> list[Row]:
     policy, names = policies()
     statement = statement.replace("{waiting_lanes}", db.dialect.waiting_lanes())
     statement = statement.replace("{policy}", policy)
-    in_lane = db.dialect.in_lane.replace("{lane}", '"line"."lane"')
-    statement = statement.replace("{in_lane}", in_lane)
     values = {"limit": BATCH, "after": FIRST_ID, **names}
-    rows: list[Row] = db.execute(statement, values).fetchall()
-    return rows
+    return db.rows(statement, values)
 
 
 def policies() -> tuple[str, dict[str, str]]:
@@ -198,5 +196,5 @@ def admit(db: Session, ids: list[int], accounts: Accounts) -> None:
         accounts.gated = any(owner.copied or owner.keys for owner in owners)
     accounts.lock(db, {owner.account for owner in owners})
     if ids:
-        db.execute(READMIT.replace("{ids}", numbers(sorted(ids))))
+        db.execute(READMIT, ids=ids)
         wake(db, owners, accounts.now)

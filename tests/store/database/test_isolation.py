@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from unittest import mock, skipIf, skipUnless
 
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.test import TransactionTestCase, tag
 from django.test.utils import CaptureQueriesContext
 
@@ -154,7 +154,8 @@ class IsolationTests(TransactionTestCase):
             submit("k2", now=None)
             with self.submitted_on_the_way():
                 taken = acquire(10, now=None)
-            if level != "serializable":  # There a caller's reads lock what they read.
+            # At serializable a caller's reads lock what they read.
+            if level != "serializable" and not self.is_refused():
                 with self.submitted_on_the_way(), transaction.atomic():
                     taken += acquire(10, now=None)
 
@@ -166,6 +167,27 @@ class IsolationTests(TransactionTestCase):
                 finish(lease)
             assert_books_balance(self)
             Queue().clear()
+
+    def is_refused(self):
+        """Return whether the server refuses at repeatable read, as MariaDB 11.6 does (1020)."""
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
+            return dict(cursor.fetchall()).get("innodb_snapshot_isolation") == "ON"
+
+    @skipUnless(connection.vendor == "mysql", "PostgreSQL refuses what has changed, and repeats.")
+    def test_what_the_server_refuses_is_the_callers_to_repeat(self):
+        self.set_level("repeatable read")
+        if not self.is_refused():
+            self.skipTest("This server refuses nothing.")
+        submit("k1", now=None)
+        with (
+            self.assertRaisesMessage(OperationalError, "Record has changed since last read"),
+            self.submitted_on_the_way(),
+            transaction.atomic(),
+        ):
+            acquire(10, now=None)
+        self.assertEqual(len(acquire(10, now=None)), 3)
+        assert_books_balance(self)
 
     def submitted_on_the_way(self):
         """Submit a task elsewhere once an acquire has read who is next."""

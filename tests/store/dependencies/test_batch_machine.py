@@ -11,6 +11,8 @@ from django_perfectqueue.exceptions import BatchEndedError
 from django_perfectqueue.models import Batch, BatchDelta
 from django_perfectqueue.queue import Queue
 
+from ...examples import examples
+
 BATCHES = st.sampled_from(["outer", "inner", "other"])
 PICK = st.integers(0, 30)
 DEAD = {"failed", "cancelled"}
@@ -153,4 +155,7 @@ class Batches(RuleBasedStateMachine):
 class BatchTests(TestCase):
     def test_batches_are_counted_as_in_the_model(self):
         machine = type("Machine", (Batches,), {"case": self})
-        run(machine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))
+        run(
+            machine,
+            settings=settings(max_examples=examples(40), stateful_step_count=40, deadline=None),
+        )

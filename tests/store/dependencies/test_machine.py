@@ -19,6 +19,8 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.models import Dependency, DependencyEvent
 from django_perfectqueue.queue import Queue
 
+from ...examples import examples
+
 NAMES = [f"k{number}" for number in range(6)]
 KEYS = st.sampled_from(NAMES)
 PARENTS = st.sets(KEYS, max_size=3)
@@ -200,4 +202,7 @@ class Graph(RuleBasedStateMachine):
 class GraphTests(TestCase):
     def test_tasks_wait_for_one_another_as_in_the_model(self):
         machine = type("Machine", (Graph,), {"case": self})
-        run(machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+        run(
+            machine,
+            settings=settings(max_examples=examples(60), stateful_step_count=40, deadline=None),
+        )

@@ -8,7 +8,7 @@ from functools import partial
 from unittest import mock
 
 from django.db import connection
-from django.test import SimpleTestCase, TestCase, TransactionTestCase, skipUnlessDBFeature
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, skipUnlessDBFeature, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import remove_limit, set_limit
@@ -167,6 +167,7 @@ class AtOnceTests(TransactionTestCase):
 
     seconds = 3.0
 
+    @tag("thorough")
     def test_nothing_is_lost_and_the_books_balance(self):
         set_limit("a", max_running=3)
         set_limit("b", max_running=2)

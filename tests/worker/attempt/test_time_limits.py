@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from django.test import SimpleTestCase, TestCase
+from django.test import SimpleTestCase, TestCase, tag
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.application import Application, Dispatch, TimeLimits, time_limits
@@ -370,6 +370,7 @@ class ForceTests(ForkedWorkerTestCase):
         letter = DeadLetter.objects.get()
         self.assertEqual((letter.group, letter.errors, letter.crashes), (TIMED_OUT, 1, 0))
 
+    @tag("thorough")
     def test_who_keeps_pythons_lock_keeps_its_lease(self):
         """
         It is at work, so it is neither taken for dead nor given to another.

@@ -4,7 +4,7 @@ import time
 
 from django.db import DatabaseError, connection, connections, transaction
 from django.db.backends.signals import connection_created
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare
@@ -58,6 +58,7 @@ class IdleTransactionTests(TransactionTestCase):
             cursor.execute(asked[kind])
             self.assertEqual(cursor.fetchone()[0], expected)
 
+    @tag("thorough")
     def test_a_worker_tells_it_on_every_connection_that_it_makes(self):
         self.addCleanup(connection_created.disconnect, dispatch_uid="perfectqueue.idle")
         end_idle_transactions("default", 2 * SOON)

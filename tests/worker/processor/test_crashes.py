@@ -2,6 +2,8 @@ import os
 import signal
 import time
 
+from django.test import tag
+
 from django_perfectqueue.models import Attempt, DeadLetter, Step
 from django_perfectqueue.queue import Queue
 
@@ -109,6 +111,7 @@ class CrashTests(WorkerTestCase):
         for name in ("janitor", "listener"):
             self.assertIn(f"The {name} is silent; it is killed", worker.errors)
 
+    @tag("thorough")
     def test_the_supervisor_keeps_no_file_of_those_that_have_died(self):
         """
         At the limit of open files it could start no other, and nothing would run any more.
@@ -222,6 +225,7 @@ class CrashTests(WorkerTestCase):
         self.assertEqual(Queue()["k0"].metadata().ticket.crashes, 1)
         self.assertIn("Its processor stood still for 1 s", Attempt.objects.get().message)
 
+    @tag("thorough")
     def test_a_processor_that_was_frozen_past_its_lease_begins_nothing_more(self):
         """
         What it still holds in hand belongs to others by then.

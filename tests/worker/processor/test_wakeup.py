@@ -167,6 +167,7 @@ class ServerCase(WakeupCase):
 class RestartTests(ServerCase):
     durable = True
 
+    @tag("thorough")
     def test_the_bell_is_heard_again_after_the_server_was_killed(self):
         worker = self.idle_worker()
         self.server.kill()
@@ -216,6 +217,7 @@ class PoolerTests(ServerCase):
         self.addCleanup(pooler.remove)
         return pooler
 
+    @tag("thorough")
     def test_behind_a_pooler_in_transaction_mode_it_says_so_and_polls(self):
         pooler = self.through("transaction")
         self.idle_worker(database=pooler, POLL_INTERVAL=0.2)
@@ -228,12 +230,14 @@ class PoolerTests(ServerCase):
             found = check_server_settings(databases=["default"])
         self.assertIn("perfectqueue.W019", [message.id for message in found])
 
+    @tag("thorough")
     def test_behind_one_in_session_mode_it_listens(self):
         pooler = self.through("session")
         self.idle_worker(database=pooler)
         self.assertLess(self.seconds_until_it_ran("k0"), 10.0)
         self.assertNotIn("pooler", self.log.read_text())
 
+    @tag("thorough")
     def test_who_submits_through_a_pooler_is_heard(self):
         pooler = self.through("transaction")
         self.idle_worker()

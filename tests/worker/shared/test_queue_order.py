@@ -224,6 +224,7 @@ class WorkerTests(WorkerTestCase):
             for number in range(count)
         )
 
+    @tag("thorough")
     def test_mails_are_served_soon_beside_an_import(self):
         self.submit_sleeps("default", 150, 0.02)
         Queue("mail").submit_many({"key": str(number), "type": "report"} for number in range(8))

@@ -39,7 +39,7 @@ WAITING_LANES = """
     UNION ALL
     SELECT (
         SELECT MIN("ticket"."lane") FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "ticket"."state" = 0 AND {beyond}
+        WHERE "ticket"."state" = 0 AND "ticket"."lane" > "line"."lane"
     )
     FROM "line" WHERE "line"."lane" IS NOT NULL
 """
@@ -127,7 +127,6 @@ class Dialect(ABC):
     """The quotes around names."""
 
     in_lane = '"ticket"."lane" = {lane}'
-    beyond_lane = '"ticket"."lane" > "line"."lane"'
 
     def commit_durably(self, cursor: Cursor) -> None:
         """Take back what ``asynchronous_commit`` has allowed."""
@@ -293,7 +292,7 @@ class Dialect(ABC):
         *,
         now: datetime | None = None,
         after: Mapping[str, float | None] | None = None,
-    ) -> Any:
+    ) -> Cursor:
         """
         Run one statement; return the cursor.
 
@@ -316,7 +315,7 @@ class Dialect(ABC):
 
     def waiting_lanes(self) -> str:
         """Return a query of the lanes with waiting tickets; it jumps from lane to lane."""
-        return WAITING_LANES.replace("{beyond}", self.beyond_lane)
+        return WAITING_LANES
 
     def used_queues(self) -> str:
         """Return a query of the first ``most`` queues that have tasks; it jumps over the rows."""

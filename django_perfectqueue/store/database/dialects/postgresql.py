@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from django.db.backends.utils import CursorWrapper as Cursor
@@ -126,7 +125,7 @@ SELECT current_setting('idle_in_transaction_session_timeout'),
 LET_STAND_AS_BEFORE = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
 
-levels: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+levels: WeakKeyDictionary[object, str] = WeakKeyDictionary()
 """By connection its level of isolation, as the server has said."""
 
 

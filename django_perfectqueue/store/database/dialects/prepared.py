@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 NAMED = re.compile(r"%\((\w+)\)s")
@@ -32,11 +32,11 @@ class Packet(NamedTuple):
     executing: str
 
 
-uses: WeakKeyDictionary[Any, dict[Packet, Use] | None] = WeakKeyDictionary()
+uses: WeakKeyDictionary[object, dict[Packet, Use] | None] = WeakKeyDictionary()
 """By connection; None where a prepared statement was missing: a pooler shares the server's."""
 
 
-def text_of(packet: Packet, wire: Any) -> str:
+def text_of(packet: Packet, wire: object) -> str:
     """Return what to send now, which may prepare the statements or rely on that."""
     known = uses.setdefault(wire, {})
     if known is None:
@@ -46,7 +46,7 @@ def text_of(packet: Packet, wire: Any) -> str:
     return packet[use]
 
 
-def prepare_no_more(wire: Any) -> None:
+def prepare_no_more(wire: object) -> None:
     """Send a connection's packets as they are."""
     uses[wire] = None
 

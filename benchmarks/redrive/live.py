@@ -1,0 +1,172 @@
+"""
+One run on a real worker and a real database, in a process of its own:
+``python -m benchmarks.redrive.live JOB RESULT``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.base import manage
+from benchmarks.peers.perfectqueue import DISPATCH, PerfectQueue
+from benchmarks.place import this_place
+from benchmarks.scale import Scale
+from benchmarks.stand import Stand
+
+USERS = 1_000
+PROCESSORS = 2
+DEAD = "dead"
+FASTEST = 1e6
+PATIENCE = 3_600.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """How many dead letters there are, kills of the worker, and tasks of a drain beside it."""
+
+    database: str
+    letters: int
+    kills: int
+    tasks: int
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class Load(PerfectQueue):
+    """This package, with dead letters in a queue that no worker serves."""
+
+    def settings(self, processes: int) -> dict[str, Any]:
+        return {"PERFECTQUEUE": {"RETENTION_TIME": None, "MAX_CRASHES": 50, "RETRY_WAIT": 0.05}}
+
+    def workers(self, processes: int) -> list[list[str]]:
+        return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]
+
+    def add_letters(self, count: int) -> None:
+        """Let one task fail, and copy its rows."""
+        from django_perfectqueue.models import DeadLetter, Task
+        from django_perfectqueue.queue import Queue
+
+        Queue(DEAD).submit("letter-0", self.type, {"i": 0})
+        task = Queue(DEAD).poll()
+        assert task is not None
+        task.fail()
+        number = "CAST(series.n AS CHAR)" if self.place.kind == "mariadb" else "series.n"
+        texts = {name: f"concat('{name}-', {number})" for name in ("key", "user")}
+        if self.place.kind == "sqlite":
+            texts = {name: f"'{name}-' || {number}" for name in texts}
+        texts["user"] = texts["user"].replace("series.n", f"(series.n % {USERS})")
+        self.copy(Task._meta.db_table, count - 1, texts)
+        letters = DeadLetter._meta.db_table
+        names = self.columns(letters)
+        taken = ", ".join(map(self.quoted, names))
+        given = ", ".join(
+            "t.id" if name == "task_id" else f"one.{self.quoted(name)}" for name in names
+        )
+        self.link.run(
+            f"INSERT INTO {letters} ({taken}) SELECT {given} FROM {Task._meta.db_table} AS t"
+            f" CROSS JOIN (SELECT * FROM {letters} LIMIT 1) AS one WHERE t.id <> one.task_id"
+        )
+
+
+class Run:
+    def __init__(self, job: Job, stand: Stand, load: Load) -> None:
+        self.job, self.stand, self.load = job, stand, load
+
+    def measured(self) -> dict[str, Any]:
+        self.stand.prepare(PROCESSORS)
+        self.load.add_letters(self.job.letters)
+        self.stand.checkpoint()
+        self.stand.analyze()
+        alone = self.drained(0)
+        operation = self.begin(rate=None)
+        beside = self.drained(self.job.tasks)
+        operation.cancel_request()
+        return {"alone": alone, "beside": beside / alone, **self.killed()}
+
+    def begin(self, rate: float | None) -> Any:
+        from django_perfectqueue.bulk import Operation, Selection, submit_bulk
+
+        terms = {} if rate is None else {"rate": rate}
+        operation = Operation(
+            verb="retry",
+            selection=Selection(queue=DEAD),
+            by="benchmark",
+            **terms,  # type: ignore[arg-type]
+        )
+        return submit_bulk(operation, queue="default", using="default")
+
+    def drained(self, before: int) -> float:
+        """Return how many of the tasks a second ran, from the first to the last."""
+        tasks = self.job.tasks
+        self.load.submit_many(range(before, before + tasks))
+        with self.stand.workers(PROCESSORS):
+            self.wait(lambda: self.stand.probe.count() > before, "The first task")
+            began = time.monotonic()
+            self.wait(lambda: self.stand.probe.count() >= before + tasks, "The last task")
+            return tasks / (time.monotonic() - began)
+
+    def killed(self) -> dict[str, Any]:
+        """Put back what is left, and kill the worker with its processors again and again."""
+        from django_perfectqueue.models import DeadLetter, Ticket
+
+        left, put_back = DeadLetter.objects.count(), Ticket.objects.filter(task__queue=DEAD).count()
+        operation, began = self.begin(FASTEST), time.monotonic()
+        for kill in range(1, self.job.kills + 1):
+            some = kill * left // (self.job.kills + 1)
+            with self.stand.workers(PROCESSORS):
+                self.wait(lambda some=some: self.done(operation) >= some, "A part of it")  # type: ignore[misc]
+        with self.stand.workers(PROCESSORS):
+            self.wait(lambda: operation.metadata().status == "finished", "The end of it")
+        seconds = time.monotonic() - began
+        found = self.audited()
+        whole = (
+            operation.metadata().result == {"retried": left}
+            and found == {"letters": 0, "live": left + put_back, "twice": 0}
+            and operation.metadata().attempt > self.job.kills
+        )
+        attempts = operation.metadata().attempt
+        return {"left": left, "seconds": seconds, "attempts": attempts, **found, "whole": whole}
+
+    def done(self, operation: Any) -> int:
+        time.sleep(0.1)
+        return int(operation.metadata().data["done"].get("retried", 0))
+
+    def audited(self) -> dict[str, int]:
+        """Return what is left, what waits, and how many tasks someone put back more than once."""
+        from django.db.models import Count
+
+        from django_perfectqueue.models import Change, DeadLetter, Ticket
+
+        rows = Change.objects.filter(kind=Change.Kind.TASK, queue=DEAD).order_by()
+        names = rows.aggregate(all=Count("pk"), distinct=Count("name", distinct=True))
+        return {
+            "letters": DeadLetter.objects.count(),
+            "live": Ticket.objects.filter(task__queue=DEAD).count(),
+            "twice": names["all"] - names["distinct"],
+        }
+
+    def wait(self, condition: Any, what: str) -> None:
+        self.stand.wait_for(condition, PATIENCE, what)
+
+
+def main() -> None:
+    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
+    try:
+        place = this_place()
+        load = Load(place)
+        found = Run(job, Stand(load, place, result.parent, Scale()), load).measured()
+    except Exception as error:
+        kind = type(error).__name__
+        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
+    result.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

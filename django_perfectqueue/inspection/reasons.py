@@ -1,0 +1,153 @@
+"""What can hold a task back, each with its sentence."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from django.db import models
+from django.utils.formats import number_format
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.lib.durations import long_duration, per
+
+COUNTED = 1_000
+
+
+class Code(models.TextChoices):
+    """What can hold a task back, or that nothing does; in the order in which they are asked."""
+
+    ENDED = "ended"
+    RUNNING = "running"
+    PARENT_FAILED = "parent_failed"
+    BLOCKED = "blocked"
+    BATCH_OPEN = "batch_open"
+    BATCH_FAILED = "batch_failed"
+    EXPIRED = "expired"
+    SCHEDULED = "scheduled"
+    RETRYING = "retrying"
+    NO_WORKER = "no_worker"
+    UNKNOWN_TYPE = "unknown_type"
+    STALLED = "stalled"
+    USER_PAUSED = "user_paused"
+    USER_CAP = "user_cap"
+    QUEUE_PAUSED = "queue_paused"
+    LIMIT_PAUSED = "limit_paused"
+    LIMIT_CAP = "limit_cap"
+    LIMIT_RATE = "limit_rate"
+    LANE_ASLEEP = "lane_asleep"
+    POSITION = "position"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """
+    Why a task does not run now.
+
+    ``name`` is the user, queue, type, limit or outcome that it is about. ``at`` is when the
+    clock ends it, or has ended the lease, and ``wait`` the seconds until then. ``running``
+    tasks of at most ``most`` fill a cap; ``rate`` may start in each ``period`` of seconds.
+    ``parents`` is how many tasks it waits for; ``name`` is one of them, that has failed if any,
+    or their batch. ``error`` is why that one failed.
+    ``position`` is the task's place in its user's line, 1 for the first, and ``lanes`` how
+    many other lanes are served before that; COUNTED + 1 says that there are more.
+    """
+
+    code: Code
+    name: str = ""
+    at: datetime | None = None
+    wait: float | None = None
+    running: int | None = None
+    most: int | None = None
+    rate: int | None = None
+    period: float | None = None
+    parents: int | None = None
+    error: str = ""
+    position: int | None = None
+    lanes: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The reason in words, in the language of the one who asks."""
+        if self.code == Code.POSITION:
+            return describe_position(self.position or 1, self.lanes)
+        if self.code == Code.BLOCKED and self.parents:
+            return describe_parents(self.name, self.parents)
+        return str(SENTENCES[self.code]) % {
+            **asdict(self),
+            "rate": per(self.rate or 0, self.period or 0.0),
+            "wait": long_duration(abs(self.wait or 0.0)),
+        }
+
+    def facts(self) -> dict[str, object]:
+        """Return the code, the sentence and what is known, for programs."""
+        known = {name: value for name, value in asdict(self).items() if value not in (None, "")}
+        if self.at:
+            known["at"] = self.at.isoformat()
+        return {**known, "code": self.code.value, "sentence": self.sentence}
+
+
+SENTENCES = {
+    Code.ENDED: _("It has ended."),
+    Code.RUNNING: _("A processor has it, and renews the lease as long as it works on it."),
+    Code.EXPIRED: _("It expired %(wait)s ago; the next worker closes it, and does not run it."),
+    Code.PARENT_FAILED: _(
+        "It waits for task '%(name)s', which ended %(wait)s ago and has not finished"
+        " (%(error)s): retry that one, or cancel this one."
+    ),
+    Code.BLOCKED: _("It waits for other tasks."),
+    Code.BATCH_OPEN: _("It waits for batch '%(name)s'; open tasks: %(parents)s."),
+    Code.BATCH_FAILED: _(
+        "It waits for batch '%(name)s'; tasks that have not finished: %(parents)s. Retry these,"
+        " or cancel this one."
+    ),
+    Code.SCHEDULED: _("It is due in %(wait)s."),
+    Code.RETRYING: _("An attempt did not finish it; it is due again in %(wait)s."),
+    Code.NO_WORKER: _("No worker serves queue '%(name)s'."),
+    Code.UNKNOWN_TYPE: _("No worker that serves its queue knows the type '%(name)s'."),
+    Code.STALLED: _("Its lease ran out %(wait)s ago; the next free processor takes it."),
+    Code.USER_PAUSED: _("Its user is paused, by a fair share."),
+    Code.USER_CAP: _("Its user runs %(running)d tasks, of %(most)d at most."),
+    Code.QUEUE_PAUSED: _("Queue '%(name)s' is paused."),
+    Code.LIMIT_PAUSED: _("Limit '%(name)s' is paused."),
+    Code.LIMIT_CAP: _("Limit '%(name)s' lets %(most)d tasks run at once, and %(running)d run."),
+    Code.LIMIT_RATE: _("Limit '%(name)s' lets %(rate)s start, the next one in %(wait)s."),
+    Code.LANE_ASLEEP: _(
+        "Its lane sleeps, since the program that submitted it did not wake it; a worker does so"
+        " within seconds."
+    ),
+}
+
+
+def describe_position(position: int, lanes: int | None) -> str:
+    """Return a place in line in words."""
+    if position > COUNTED:
+        many = gettext("More than %s tasks are before it in its user's line.")
+        sentence = many % grouped(COUNTED)
+    else:
+        sentence = gettext("It is number %s in its user's line.") % grouped(position)
+    if lanes is None:
+        return sentence
+    if not lanes:
+        return f"{sentence} " + gettext("Its lane is the next.")
+    if lanes > COUNTED:
+        return f"{sentence} " + gettext("More than %s lanes are served before.") % grouped(COUNTED)
+    before = ngettext("%s lane is served before.", "%s lanes are served before.", lanes)
+    return f"{sentence} " + before % grouped(lanes)
+
+
+def describe_parents(name: str, parents: int) -> str:
+    """Return in words for how many tasks one waits."""
+    if parents == 1:
+        return gettext("It waits for task '%s'.") % name
+    more = gettext("more than %s") if parents > COUNTED else "%s"
+    count = more % grouped(min(parents, COUNTED))
+    return gettext("It waits for %(count)s tasks, among them '%(name)s'.") % {
+        "count": count,
+        "name": name,
+    }
+
+
+def grouped(number: int) -> str:
+    return number_format(number, force_grouping=True)

@@ -1,0 +1,62 @@
+"""How many statements each page takes, whatever there is; the first two find the login."""
+
+from django.db import connection
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from django_perfectqueue import store
+from django_perfectqueue.models import Step, Task
+from django_perfectqueue.queue import Queue
+
+from ..factories import NOON, register, submit
+from .staff import AdminTestCase
+from .test_scope import APP, HERE, OURS, THEIRS, fill, shown_pages
+
+MOST = 12
+
+
+def stories(queue):
+    """Store tasks with all that can hang on one: limits, tags, parents, children, batches."""
+    names = {"queue": queue, "type": "report", "user": "ann", "now": None}
+    for key in ("p1", "p2"):
+        submit(key, **names)
+    after = [Queue(queue)["p1"], Queue(queue)["p2"]]
+    for key in ("waiting", "running"):
+        submit(key, limits=["smtp"], tags=["red", "blue"], **names)
+    submit("blocked", after=after, tags=["red"], **names)
+    for key in ("c1", "c2"):
+        submit(
+            key, after=[Queue(queue)[name] for name in ("waiting", "running", "blocked")], **names
+        )
+    submit("grandchild", after=[Queue(queue)["c1"]], **names)
+    with Queue(queue).batch("nightly", user="ann") as batch:
+        for number in range(3):
+            batch.submit(f"member-{number}", "report", user="ann")
+        batch.then("callback", "report", when="finished")
+        with batch.batch("inner", user="ann") as inner:
+            inner.submit("figure", "report")
+        batch.then("other-callback", "report", when="failed")
+
+
+@override_settings(ROOT_URLCONF=HERE)
+class StatementTests(AdminTestCase):
+    @classmethod
+    def setUpTestData(cls):
+        super().setUpTestData()
+        for whose in (OURS, THEIRS):
+            fill(whose)
+        stories("stories")
+        store.wake_forgotten_lanes(using="default")
+        register("stories", now=None)
+        for task in Task.objects.all():
+            Step.objects.create(task_id=task.pk, name="load", result_text="1", kept_at=NOON)
+            store.sign([(task.queue, task.key)], "retried", by="ann", using="default")
+
+    def test_no_page_takes_more_than_twelve(self):
+        urls = [*shown_pages(), *(f"{APP}task/{task.pk}/change/" for task in Task.objects.all())]
+        for url in urls:
+            for query in ({}, {"queue": "stories"}, {"q": "key"}, {"user": "ann", "status": "all"}):
+                with CaptureQueriesContext(connection) as captured:
+                    status = self.client.get(url, query).status_code
+                with self.subTest(url=url, query=query, status=status):
+                    self.assertLessEqual(len(captured), MOST)

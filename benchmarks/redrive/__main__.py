@@ -19,6 +19,7 @@ from .live import Job
 LETTERS, KILLS, TASKS, PATIENCE = 1_000_000, 3, 20_000, 7_200.0
 LEAST = 0.8
 EPILOG = """
+After each kill of the worker the operation goes on when its lease has run out, in five minutes.
 It prints a JSON object a database, and ends with 1 where a task was put back twice or never, or
 where a drain beside the operation was slower than 0.8 of the same drain before it.
 """

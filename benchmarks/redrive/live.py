@@ -116,7 +116,8 @@ class Run:
         """Put back what is left, and kill the worker with its processors again and again."""
         from django_perfectqueue.models import DeadLetter, Ticket
 
-        left, put_back = DeadLetter.objects.count(), Ticket.objects.filter(task__queue=DEAD).count()
+        letters = DeadLetter.objects.filter(task__queue=DEAD)
+        left, put_back = letters.count(), Ticket.objects.filter(task__queue=DEAD).count()
         operation, began = self.begin(FASTEST), time.monotonic()
         for kill in range(1, self.job.kills + 1):
             some = kill * left // (self.job.kills + 1)
@@ -139,7 +140,12 @@ class Run:
         return int(operation.metadata().data["done"].get("retried", 0))
 
     def audited(self) -> dict[str, int]:
-        """Return what is left, what waits, and how many tasks someone put back more than once."""
+        """
+        Return what is left, what waits, and how many tasks someone put back more than once.
+
+        The last is of the newest 100,000 changes, which are kept; a task of a chunk done twice
+        would be refused, too, and stand in the result of the operation.
+        """
         from django.db.models import Count
 
         from django_perfectqueue.models import Change, DeadLetter, Ticket
@@ -147,7 +153,7 @@ class Run:
         rows = Change.objects.filter(kind=Change.Kind.TASK, queue=DEAD).order_by()
         names = rows.aggregate(all=Count("pk"), distinct=Count("name", distinct=True))
         return {
-            "letters": DeadLetter.objects.count(),
+            "letters": DeadLetter.objects.filter(task__queue=DEAD).count(),
             "live": Ticket.objects.filter(task__queue=DEAD).count(),
             "twice": names["all"] - names["distinct"],
         }

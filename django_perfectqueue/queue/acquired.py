@@ -244,8 +244,8 @@ class AcquiredTask(ReportingTask):
         """
         why = self._for_all_eyes(why or store.Failure())
         seconds = options().RETRY_WAIT if wait is None else wait_of("retry()", wait)
-        with self._settling():
-            self._settle(store.retry(self.lease, wait=seconds, why=why, **self._terms(now)))
+        write = partial(store.retry, self.lease, wait=seconds, why=why)
+        self._end("retried", write, wait=seconds, why=why, now=now)
 
     @or_deferred
     def release(self, delay: Duration = 0.0, *, now: datetime | None = None) -> None:
@@ -279,8 +279,8 @@ class AcquiredTask(ReportingTask):
         Its user is charged for the time that it has run, as after release().
         """
         wait = Snooze(after).after
-        with self._settling():
-            self._settle(store.snooze(self.lease, wait=wait, **self._terms(now)))
+        write = partial(store.snooze, self.lease, wait=wait)
+        self._end("snoozed", write, wait=wait, now=now)
 
     @or_deferred
     def fail(
@@ -293,14 +293,12 @@ class AcquiredTask(ReportingTask):
     ) -> None:
         """End it as failed, in a group with others of the same error."""
         why = self._for_all_eyes(why or store.Failure(error=error, message=message))
-        with self._settling():
-            self._settle(store.fail(self.lease, why=why, **self._terms(now)))
+        self._end("failed", partial(store.fail, self.lease, why=why), why=why, now=now)
 
     @or_deferred
     def cancel(self, *, now: datetime | None = None) -> None:
         """End it as cancelled."""
-        with self._settling():
-            self._settle(store.cancel(self.lease, **self._terms(now)))
+        self._end("cancelled", partial(store.cancel, self.lease), now=now)
 
     @or_deferred
     def discard(
@@ -315,9 +313,23 @@ class AcquiredTask(ReportingTask):
         why = self._for_all_eyes(why or store.Failure(error=DISCARDED, message=reason))
         text = reason or ": ".join(part for part in (why.error, why.message) if part)
         grave = self._for_all_eyes(store.Failure(error=GRAVE, message=text))
+        write = partial(store.cancel, self.lease, why=why, grave=grave)
+        self._end("discarded", write, why=why, now=now)
+
+    def _end(
+        self,
+        word: str,
+        write: Callable[..., str],
+        *,
+        wait: float | None = None,
+        why: store.Failure | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        """Write what becomes of it; ``wait`` is the seconds after which it may run again."""
         with self._settling():
-            store.cancel(self.lease, why=why, grave=grave, **self._terms(now))
-            self._settle("discarded")
+            # The store cancels what was to be put off where someone has asked for that.
+            stored = write(**self._terms(now))
+            self._settle(word if word == "discarded" else stored)
 
     def _for_all_eyes(self, why: store.Failure) -> store.Failure:
         """Return a reason without what is sensitive in the data."""

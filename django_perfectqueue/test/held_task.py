@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from django_perfectqueue import store
-from django_perfectqueue.conf import options
 from django_perfectqueue.payload.names import JSON
-from django_perfectqueue.queue import AcquiredTask, Duration
-from django_perfectqueue.verdicts import SHORTEST_WAIT, Snooze, wait_of
+from django_perfectqueue.queue import AcquiredTask
 
 
 class HeldTask(AcquiredTask):
@@ -38,26 +36,21 @@ class HeldTask(AcquiredTask):
         super().finish(result, now=now or self.moment)
         self.returned = result
 
-    def retry(
+    def _end(
         self,
-        wait: Duration | None = None,
+        word: str,
+        write: Callable[..., str],
         *,
+        wait: float | None = None,
         why: store.Failure | None = None,
         now: datetime | None = None,
     ) -> None:
-        super().retry(wait, why=why, now=now)
-        self.wait = options().RETRY_WAIT if wait is None else wait_of("retry()", wait)
-
-    def release(self, delay: Duration = 0.0, *, now: datetime | None = None) -> None:
-        super().release(delay, now=now)
-        self.wait = max(SHORTEST_WAIT, wait_of("release()", delay))
+        super()._end(word, write, wait=wait, why=why, now=now)
+        self.wait = wait
 
     def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
         super()._let_go(wait, now=now or self.moment)
-
-    def snooze(self, after: Duration, *, now: datetime | None = None) -> None:
-        super().snooze(after, now=now or self.moment)
-        self.wait = Snooze(after).after
+        self.wait = wait
 
     def _terms(self, now: datetime | None) -> dict[str, object]:
         return super()._terms(now or self.moment)

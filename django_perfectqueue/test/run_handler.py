@@ -16,11 +16,9 @@ from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.payload import codecs
 from django_perfectqueue.payload.inputs import checked_priority, checked_user
 from django_perfectqueue.payload.names import JSON
-from django_perfectqueue.queue import AcquiredTask, Duration, Queue, checked_duration, encoded
-from django_perfectqueue.queue.acquired import DISCARDED
+from django_perfectqueue.queue import AcquiredTask, Queue, checked_duration, encoded
 from django_perfectqueue.queue.deferred import or_deferred
 from django_perfectqueue.queue.steps import Steps
-from django_perfectqueue.verdicts import Snooze, wait_of
 
 from .held_task import HeldTask
 from .inline_runner import InlineRunner, is_trouble, only, raise_error
@@ -95,52 +93,25 @@ class RehearsedTask(HeldTask):
         self.settle("finished")
         self.returned = result
 
-    @or_deferred
-    def retry(
+    def _end(
         self,
-        wait: Duration | None = None,
+        word: str,
+        write: Callable[..., str],
         *,
+        wait: float | None = None,
         why: store.Failure | None = None,
         now: datetime | None = None,
     ) -> None:
-        seconds = options().RETRY_WAIT if wait is None else wait_of("retry()", wait)
-        self.settle("cancelled" if self.cancel_requested else "retried")
-        self.wait = seconds
-        self.why = self._for_all_eyes(why or store.Failure())
+        self._note(word, wait, why)
 
-    @or_deferred
-    def release(self, delay: Duration = 0.0, *, now: datetime | None = None) -> None:
-        wait = wait_of("release()", delay)
-        self.settle("cancelled" if self.cancel_requested else "released")
-        self.wait = wait
+    def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
+        self._note("released", wait)
 
-    @or_deferred
-    def fail(
-        self,
-        error: str = "failed",
-        message: str = "",
-        *,
-        why: store.Failure | None = None,
-        now: datetime | None = None,
-    ) -> None:
-        self.settle("failed")
-        self.why = self._for_all_eyes(why or store.Failure(error=error, message=message))
-
-    @or_deferred
-    def snooze(self, after: Duration, *, now: datetime | None = None) -> None:
-        self.settle("cancelled" if self.cancel_requested else "snoozed")
-        self.wait = Snooze(after).after
-
-    @or_deferred
-    def discard(
-        self, reason: str = "", *, why: store.Failure | None = None, now: datetime | None = None
-    ) -> None:
-        self.settle("discarded")
-        self.why = self._for_all_eyes(why or store.Failure(error=DISCARDED, message=reason))
-
-    @or_deferred
-    def cancel(self, *, now: datetime | None = None) -> None:
-        self.settle("cancelled")
+    def _note(self, word: str, wait: float | None, why: store.Failure | None = None) -> None:
+        """Note what would be written; what is put off is cancelled where that is asked for."""
+        put_off = wait is not None
+        self.settle("cancelled" if put_off and self.cancel_requested else word)
+        self.wait, self.why = wait, why
 
 
 def make_acquired(

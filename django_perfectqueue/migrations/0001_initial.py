@@ -139,7 +139,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "task",
-                "verbose_name_plural": "tasks",
+                "verbose_name_plural": "     Tasks",
                 "permissions": [
                     ("force_finish_task", "Can force finish task"),
                     ("cancel_task", "Can request cancel of task"),
@@ -640,7 +640,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "worker",
-                "verbose_name_plural": "workers",
+                "verbose_name_plural": " Workers",
                 "default_permissions": ("view",),
             },
         ),
@@ -945,7 +945,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "schedule",
-                "verbose_name_plural": "schedules",
+                "verbose_name_plural": "  Schedules",
                 "indexes": [
                     models.Index(fields=["due_at"], name="perfectqueue_schedule_due"),
                     models.Index(fields=["origin"], name="perfectqueue_schedule_origin"),
@@ -1007,7 +1007,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "dead letter",
-                "verbose_name_plural": "dead letters",
+                "verbose_name_plural": "    Dead letters",
                 "default_permissions": ("view",),
             },
         ),
@@ -1107,7 +1107,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "batch",
-                "verbose_name_plural": "batches",
+                "verbose_name_plural": "   Batches",
                 "default_permissions": ("view",),
                 "indexes": [models.Index(fields=["parent_id"], name="perfectqueue_batch_parent")],
                 "constraints": [
@@ -1543,7 +1543,7 @@ class Migration(migrations.Migration):
             fields=[],
             options={
                 "verbose_name": "overview",
-                "verbose_name_plural": " Overview",
+                "verbose_name_plural": "      Overview",
                 "proxy": True,
                 "default_permissions": ("view",),
                 "indexes": [],

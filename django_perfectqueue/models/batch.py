@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ExactCharField, ReadableDateTimeField
+from .fields import ExactCharField, ReadableDateTimeField, in_order
 from .task import Task
 
 
@@ -32,7 +32,7 @@ class Batch(models.Model):
 
     class Meta:
         verbose_name = _("batch")
-        verbose_name_plural = _("batches")
+        verbose_name_plural = in_order(3, _("batches"))
         default_permissions = ("view",)
         constraints = [
             models.UniqueConstraint(fields=["queue", "name"], name="perfectqueue_batch_name"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ExactCharField, Kept, KeptManager, ReadableDateTimeField
+from .fields import ExactCharField, Kept, KeptManager, ReadableDateTimeField, in_order
 from .status import Outcome
 from .task import Task
 
@@ -42,7 +42,7 @@ class DeadLetter(Kept):
 
     class Meta:
         verbose_name = _("dead letter")
-        verbose_name_plural = _("dead letters")
+        verbose_name_plural = in_order(4, _("dead letters"))
         default_permissions = ("view",)
         indexes = [
             models.Index(fields=["status", "task"], name="perfectqueue_dead_status"),

@@ -10,18 +10,29 @@ from django.core.checks import CheckMessage
 from django.db import models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Statement
+from django.utils.text import capfirst, format_lazy
 
 from django_perfectqueue.lib.durations import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper as Connection
     from django.db.models.sql.compiler import SQLCompiler
+    from django.utils.functional import _StrPromise as StrPromise
 
     CharField = models.CharField[str, str]
 else:
     CharField = models.CharField
 
 Sql = tuple[str, tuple[str | int, ...]]
+
+
+def in_order(spaces: int, name: StrPromise) -> StrPromise:
+    """
+    Return the name of a model for the admin, which sorts by it: the most spaces come first.
+
+    A browser does not show them.
+    """
+    return format_lazy("{}{}", " " * spaces, capfirst(name))
 
 
 class ExactCharField(CharField):

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.names import LIMITS_LENGTH
 
-from .fields import ExactCharField, ReadableDateTimeField
+from .fields import ExactCharField, ReadableDateTimeField, in_order
 
 NAME_LENGTH = 200
 
@@ -142,7 +142,7 @@ class Schedule(models.Model):
 
     class Meta:
         verbose_name = _("schedule")
-        verbose_name_plural = _("schedules")
+        verbose_name_plural = in_order(2, _("schedules"))
         indexes = [
             models.Index(fields=["due_at"], name="perfectqueue_schedule_due"),
             models.Index(fields=["origin"], name="perfectqueue_schedule_origin"),

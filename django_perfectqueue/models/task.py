@@ -28,6 +28,7 @@ from .fields import (
     KeptQuerySet,
     PartialIndex,
     ReadableDateTimeField,
+    in_order,
     without_partial_indexes,
 )
 from .status import Outcome, State, Status, condition, live_conditions
@@ -148,7 +149,7 @@ class Task(Kept):
 
     class Meta:
         verbose_name = _("task")
-        verbose_name_plural = _("tasks")
+        verbose_name_plural = in_order(5, _("tasks"))
         base_manager_name = "objects"
         default_permissions = ("view",)
         permissions = [

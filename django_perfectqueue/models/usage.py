@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from django.db import models
-from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ExactCharField, ReadableDateTimeField
+from .fields import ExactCharField, ReadableDateTimeField, in_order
 
 WAIT_BUCKETS = 28
 
@@ -95,6 +94,5 @@ class Overview(Usage):
     class Meta:
         proxy = True
         verbose_name = _("overview")
-        # The admin sorts by this name; a browser does not show the space.
-        verbose_name_plural = format_lazy(" {}", _("Overview"))
+        verbose_name_plural = in_order(6, _("Overview"))
         default_permissions = ("view",)

@@ -9,7 +9,7 @@ from typing import TypedDict
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ReadableDateTimeField
+from .fields import ReadableDateTimeField, in_order
 
 UNSEEN = timedelta(seconds=30)
 
@@ -82,7 +82,7 @@ class Worker(models.Model):
 
     class Meta:
         verbose_name = _("worker")
-        verbose_name_plural = _("workers")
+        verbose_name_plural = in_order(1, _("workers"))
         default_permissions = ("view",)
         indexes = [models.Index(fields=["seen_at"], name="perfectqueue_worker_seen")]
 

@@ -6,7 +6,7 @@ from django.core.files.base import File
 from django.db import transaction
 
 from django_perfectqueue.models import FairShare
-from django_perfectqueue.queue import Queue
+from django_perfectqueue.queue import Batch, Queue
 
 from .models import Customer, Upload
 
@@ -28,11 +28,15 @@ def entitle(customer: Customer) -> None:
     FairShare.objects.get_or_create(user=customer.slug, queue="", defaults={"weight": weight})
 
 
-def receive(customer: Customer, file: File, *, name: str) -> Upload:
-    """Record an upload and submit its first task: both are stored, or neither is."""
+def receive(customer: Customer, file: File, *, name: str, batch: Batch | None = None) -> Upload:
+    """
+    Record an upload and submit its first task: both are stored, or neither is.
+
+    With a batch the task belongs to it.
+    """
     with transaction.atomic():
         upload = Upload.objects.create(customer=customer, name=name, file=file)
-        Queue().submit(
+        (batch or Queue()).submit(
             upload.summarise_key,
             "reports.summarise",
             {"upload": upload.pk, "file": str(upload)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_perfectqueue.application import Application, Decider, handler
+from django_perfectqueue.exceptions import AlreadyExistsError
+from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.schedules import every, scheduled
 
 from .drawing import draw
 from .models import Report, Upload
@@ -33,14 +37,15 @@ class SummaryDecider(Decider):
         """Store the figures and submit the next task: both, or neither."""
         with transaction.atomic():
             store(upload, figures)
-            self.queue.submit(
-                upload.draw_key,
-                "reports.draw",
-                self.task.data,
-                user=self.task.user,
-                priority=1,
-                on_conflict="ignore",
-            )
+            # A second attempt finds the task of the first.
+            with contextlib.suppress(AlreadyExistsError):
+                (self.task.batch or self.queue).submit(
+                    upload.draw_key,
+                    "reports.draw",
+                    self.task.data,
+                    user=self.task.user,
+                    priority=1,
+                )
 
 
 @handler("reports.summarise")
@@ -57,6 +62,7 @@ class Summarise(Application):
             sales = read_sales(content)
         except DefectError as defect:
             return self.decide("defect_found", defect=defect)
+        self.task.progress(1, "file read", of=2)
         figures = summarise(sales, resamples=settings.CHARTROOM_RESAMPLES)
         self.decide("figures_found", upload=upload, figures=figures)
         return {"rows": figures["rows"], "total": figures["total"]}
@@ -76,6 +82,19 @@ class Draw(Application):
         report.finished_at = timezone.now()
         report.save()
         return {"chart": report.chart.name}
+
+
+@handler("reports.close")
+def close(task: AcquiredTask) -> dict[str, int]:
+    """Count the charts of a batch; it runs once, when all of its tasks have ended."""
+    return {"charts": sum("chart" in result for _key, result in task.closes.results())}
+
+
+@scheduled(every("15s"), user="chartroom")
+@handler("reports.count")
+def count(task: AcquiredTask) -> dict[str, int]:
+    """Count the finished reports at each tick."""
+    return {"reports": Report.objects.filter(finished_at__isnull=False).count()}
 
 
 def store(upload: Upload, figures: dict[str, Any]) -> None:

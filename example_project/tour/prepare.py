@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +18,7 @@ from reports.models import Customer, Report, Upload
 from reports.standings import Standing, standings
 
 from django_perfectqueue.models import FairShare
+from django_perfectqueue.queue import Batch as QueueBatch
 from django_perfectqueue.queue import Queue
 
 from .terminal import say
@@ -59,6 +62,7 @@ class Batch:
 
     uploads: list[Upload]
     since: datetime
+    closing_key: str
 
     def standings(self) -> list[Standing]:
         return standings(self.uploads, self.since)
@@ -66,13 +70,22 @@ class Batch:
 
 def batch() -> Batch:
     """Upload each customer's files, one customer after the other."""
-    left, new = left_over(), []
+    left, new, name = left_over(), [], f"demo-{uuid.uuid4().hex[:8]}"
+    with Queue().batch(name, user="chartroom") as tasks:
+        for customer, file in files():
+            new.append(upload(customer, file, tasks))
+        tasks.then(f"{name}-close", "reports.close")
+    since = Queue()[new[0].summarise_key].metadata().created_at
+    return Batch([*new, *left], since=since, closing_key=f"{name}-close")
+
+
+def files() -> Iterator[tuple[Customer, Path]]:
+    """Return each customer with each of its files."""
     for about in json.loads((DATA / "customers.json").read_text()):
         customer = sign_up(**about)
-        files = sorted((DATA / about["slug"]).glob("*.csv"))
-        new += [upload(customer, file) for file in files]
-        say(f"Uploaded   {len(files):3} files of {customer.name}")
-    return Batch([*new, *left], since=Queue()[new[0].summarise_key].metadata().created_at)
+        own = sorted((DATA / about["slug"]).glob("*.csv"))
+        say(f"Uploading  {len(own):3} files of {customer.name}")
+        yield from ((customer, file) for file in own)
 
 
 def left_over() -> list[Upload]:
@@ -83,6 +96,6 @@ def left_over() -> list[Upload]:
     return list(Upload.objects.filter(pk__in=ids).select_related("customer"))
 
 
-def upload(customer: Customer, file: Path) -> Upload:
+def upload(customer: Customer, file: Path, batch: QueueBatch) -> Upload:
     with file.open("rb") as content:
-        return receive(customer, File(content, name=file.name), name=file.name)
+        return receive(customer, File(content, name=file.name), name=file.name, batch=batch)

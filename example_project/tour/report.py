@@ -10,7 +10,8 @@ from pathlib import Path
 from django.conf import settings
 from reports.standings import Standing, end_of_contest
 
-from django_perfectqueue.models import Task
+from django_perfectqueue.models import Status, Task
+from django_perfectqueue.queue import Queue
 
 from .prepare import NAME, PASSWORD
 from .terminal import say, table
@@ -35,12 +36,14 @@ CLOSING = """
 Charts     {charts}
 Look       python3 {manage} runserver
            http://127.0.0.1:8000/         every customer's charts
-           http://127.0.0.1:8000/admin/   the tasks; log in as {name} with the password {password}
+           http://127.0.0.1:8000/admin/perfectqueue/overview/
+           the overview, and from there tasks, batches, schedules and fair shares;
+           log in as {name} with the password {password}
 Go on      upload a file on that page, give a customer another weight under "Fair shares",
            or run this again; a worker that stays: python3 {manage} pq_worker"""
 
 
-def show(customers: Sequence[Standing]) -> int:
+def show(customers: Sequence[Standing], *, closing_key: str) -> int:
     """Return the exit code: 0 when every task has ended."""
     until = end_of_contest(customers)
     say("\nWhat each customer got\n")
@@ -48,6 +51,7 @@ def show(customers: Sequence[Standing]) -> int:
     if until:
         say(contest(customers, until))
     say(failures([task for one in customers for task in one.failed]))
+    say(callback(closing_key))
     left = sum(one.unfinished for one in customers)
     if left:
         say(f"\nLeft       {left} tasks have yet to end: see why in the admin, then run this again")
@@ -68,10 +72,20 @@ def rows(customers: Sequence[Standing], until: datetime | None) -> list[list[str
             f"{one.seconds():.1f} s",
             f"{one.weight:g}",
             f"{one.weight / weights:.0%}" if one.ran else "-",
-            f"{one.seconds(until) / total:.0%}" if one.ran else "-",
+            f"{one.seconds(until) / total:.0%}" if total else "-",
         ]
         for one in customers
     ]
+
+
+def callback(key: str) -> str:
+    """Say what the batch's callback has counted."""
+    closing = Queue()[key].metadata()
+    if closing.status != Status.FINISHED:
+        return "\nBatch      its callback has yet to run"
+    return (
+        f"\nBatch      all files have ended; its callback counted {closing.result['charts']} charts"
+    )
 
 
 def failures(tasks: Sequence[Task]) -> str:

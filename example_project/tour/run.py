@@ -76,4 +76,4 @@ def tour(arguments: Any) -> int:
     prepare.administrator()
     batch = prepare.batch()
     work.run(batch, processors=arguments.processors)
-    return report.show(batch.standings())
+    return report.show(batch.standings(), closing_key=batch.closing_key)

@@ -29,10 +29,11 @@ class OverviewTests(AdminTestCase):
         self.assertEqual(response.status_code, 200)
         return response.content.decode()
 
-    def test_it_is_the_first_page_of_the_app(self):
+    def test_the_pages_of_the_app_are_in_order_of_use(self):
         index = self.client.get("/admin/perfectqueue/").content.decode()
-        first = re.findall(r'<th scope="row" id="perfectqueue-(\w+)"', index)[0]
-        self.assertEqual(first, "overview")
+        found = re.findall(r'<th scope="row" id="perfectqueue-(\w+)"', index)
+        order = ["overview", "task", "deadletter", "batch", "schedule", "worker"]
+        self.assertEqual(found[: len(order)], order)
         self.assertIn(f'href="{OVERVIEW}"', index)
 
     def test_all_is_well(self):

@@ -56,6 +56,8 @@ class DemoTests(TransactionTestCase):
     def test_every_customer_gets_its_charts_and_the_defect_its_reason(self):
         told = self.run_demo()
         self.assertIn(DEFECT, told)
+        self.assertIn("its callback counted 97 charts", told)
+        self.assertIn("reports.count", self.room.manage("pq_schedule").stdout)
         self.assertRegex(told, r" s   charts: \S.* \d+/\d+ ")
         self.assert_charts(times=1)
         self.assertEqual([task["user"] for task in self.failed()], ["birch"])

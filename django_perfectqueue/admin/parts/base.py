@@ -169,7 +169,7 @@ class OneOrder(ChangeList):
 
     def __init__(self, *values: Any, **words: Any) -> None:
         super().__init__(*values, **words)
-        self.title = capfirst(str(self.opts.verbose_name_plural))
+        self.title = capfirst(str(self.opts.verbose_name_plural).strip())
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)

@@ -24,6 +24,7 @@ from ..database.transaction import (
 )
 from ..lanes.accounts import Accounts
 from ..notify.ring import will_wake
+from ..records.dependency_events import will_release
 from ..tasks.finish import close, finish
 from ..upkeep.timers import fire_timers, wake_all_forgotten_lanes, wake_forgotten_lanes_if_due
 from ..values import ClaimRequest, Completion, Lease
@@ -54,7 +55,8 @@ class ClaimResult(NamedTuple):
 
     ``timers_due`` means that the clock has something to move, ``stopped`` that it has not
     looked at all lanes, or has cleared away what stood before others, and ``contended`` that
-    others held or filled lanes that it has passed over.
+    others held or filled lanes that it has passed over. ``releases`` means that it has ended
+    tasks whose children may be due after its commit.
     """
 
     leases: list[Lease]
@@ -62,6 +64,7 @@ class ClaimResult(NamedTuple):
     timers_due: bool
     stopped: bool
     contended: bool
+    releases: bool = False
 
 
 def acquire(
@@ -123,7 +126,7 @@ def may_find_more(request: ClaimRequest, result: ClaimResult, repeats: int) -> b
     """Clear away what has kept a claim from taking anything; return whether to claim again."""
     if result.timers_due and fire_timers(using=request.using, now=request.now):
         return True
-    if result.stopped or (result.contended and repeats < REPEATS):
+    if result.releases or result.stopped or (result.contended and repeats < REPEATS):
         return True
     return wake_forgotten_lanes_if_due(using=request.using) > 0
 
@@ -165,6 +168,9 @@ def claim(
         if not durable and any(lease.capped for lease in leases):
             db.dialect.commit_durably(db.cursor)
         result = search.result(leases, refused, slept)
+        # Only for what this try has ended: in a caller's transaction hooks stay until its end.
+        if finished and will_release(connections[using]):
+            result = result._replace(releases=True)
         if leases:
             tries.commits(result)
     return result

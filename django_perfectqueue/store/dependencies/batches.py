@@ -35,7 +35,7 @@ SELECT "id" FROM "perfectqueue_batch" WHERE "queue" = %(queue)s AND "name" = %(n
 OPEN = 'SELECT "ended_at", "stopped", "name" FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
 JOIN = 'INSERT INTO "perfectqueue_batchmember" ("task_id", "batch_id") VALUES {rows}'
 MARK = """
-UPDATE "perfectqueue_ticket" SET "followed" = COALESCE("followed", 0) + %(mark)s
+UPDATE "perfectqueue_ticket"{hint} SET "followed" = COALESCE("followed", 0) + %(mark)s
 WHERE "task_id" IN ({ids})
 """
 PROGRESS = """
@@ -122,7 +122,8 @@ def submit_joining(
             ids = sorted(fresh.values())
             rows = ", ".join(f"({task_id}, {batch})" for task_id in ids)
             db.execute(JOIN.replace("{rows}", rows))
-            db.execute(MARK, {"mark": 2 * batch}, ids=ids)
+            mark = MARK.replace("{hint}", db.dialect.by_primary_key)
+            db.execute(mark, {"mark": 2 * batch}, ids=ids)
             note_counts(db, {batch: Counts(total=len(ids))})
         tries.commits(fresh)
     return fresh

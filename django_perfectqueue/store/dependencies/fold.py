@@ -66,7 +66,7 @@ SELECT "id", "run_at" <= {now} FROM "perfectqueue_task" WHERE "id" IN ({ids}) AN
 ) IS NULL
 """
 SCHEDULE = """
-UPDATE "perfectqueue_ticket" SET "state" = 1, "alarm_at" = (
+UPDATE "perfectqueue_ticket"{hint} SET "state" = 1, "alarm_at" = (
     SELECT "run_at" FROM "perfectqueue_task" WHERE "id" = "perfectqueue_ticket"."task_id"
 ) WHERE "task_id" IN ({ids})
 """
@@ -270,7 +270,8 @@ class Fold:
         due = sorted(task_id for task_id, is_due in rows if is_due)
         later = sorted(task_id for task_id, is_due in rows if not is_due)
         if later:
-            self.db.execute(SCHEDULE, ids=later)
+            schedule = SCHEDULE.replace("{hint}", self.db.dialect.by_primary_key)
+            self.db.execute(schedule, ids=later)
         accounts = Accounts(self.now)
         admit(self.db, due, accounts)
         accounts.write(self.db)

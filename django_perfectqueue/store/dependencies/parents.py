@@ -19,7 +19,7 @@ TICKETS = """
 SELECT "task_id" FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
 FOLLOW = """
-UPDATE "perfectqueue_ticket" SET "followed" = COALESCE("followed", 0) + 1
+UPDATE "perfectqueue_ticket"{hint} SET "followed" = COALESCE("followed", 0) + 1
 WHERE "task_id" IN ({ids}) AND (COALESCE("followed", 0) & 1) = 0
 """
 THERE = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
@@ -73,7 +73,8 @@ class Parents:
         if left := set(ids) - found.keys():
             live = [id_ for (id_,) in self.rows(TICKETS + skip, left)]
             if live:
-                self.db.execute(FOLLOW, ids=live)
+                follow = FOLLOW.replace("{hint}", self.db.dialect.by_primary_key)
+                self.db.execute(follow, ids=live)
             found |= dict.fromkeys(live, LIVE)
         if left := left - found.keys():
             # Someone ends it or puts it back at this moment, or has since the first look.

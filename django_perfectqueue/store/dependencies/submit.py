@@ -36,7 +36,8 @@ LOOKS = 3
 THERE = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 STANDING = 'SELECT "id", "outcome" FROM "perfectqueue_task" WHERE "id" IN ({ids}) ORDER BY "id"'
 BLOCK = """
-UPDATE "perfectqueue_ticket" SET "state" = 3, "alarm_at" = NULL WHERE "task_id" IN ({ids})
+UPDATE "perfectqueue_ticket"{hint} SET "state" = 3, "alarm_at" = NULL
+WHERE "task_id" IN ({ids})
 """
 LINK = """
 INSERT INTO "perfectqueue_dependency" ("child_id", "parent_id", "if_failed", "state") VALUES {rows}
@@ -232,7 +233,8 @@ def link(submissions: Sequence[Submission], fresh: Ids, found: Found, *, using: 
     children = {fresh[task.queue, task.key]: task for task in linked}
     if children:
         with in_transaction(using) as db:
-            db.execute(BLOCK, ids=children)
+            block = BLOCK.replace("{hint}", db.dialect.by_primary_key)
+            db.execute(block, ids=children)
             for_each = (
                 parents.edges(id_, one.after, one.if_failed) for id_, one in children.items()
             )

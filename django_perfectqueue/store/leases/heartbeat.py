@@ -10,7 +10,7 @@ from ..database.transaction import reading, retry_transaction, timely
 from ..values import Lease, Pulse
 
 RENEW = """
-UPDATE "perfectqueue_ticket" SET "alarm_at" = {until}
+UPDATE "perfectqueue_ticket"{hint} SET "alarm_at" = {until}
 WHERE "task_id" IN ({ids}) AND "token" IN ({tokens}) AND "state" = 2
     AND "alarm_at" < {until}
 """
@@ -39,6 +39,7 @@ def heartbeat(
     with (reading if alive_time is None else timely)(using) as db:
         if alive_time is not None:
             renew = RENEW.replace("{ids}", ids).replace("{tokens}", tokens)
+            renew = renew.replace("{hint}", db.dialect.by_primary_key)
             db.execute(renew, now=now, after={"until": alive_time})
         rows = db.execute(LOOK.replace("{ids}", ids)).fetchall()
     found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}

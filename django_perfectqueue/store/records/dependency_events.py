@@ -149,6 +149,11 @@ def act_on_events(*, using: str, now: datetime | None = None) -> int:
     return sum(act(using=using, now=now) for act in event_followers)
 
 
+def will_release(connection: Any) -> bool:
+    """Return whether children may be released right after the commit of this transaction."""
+    return any(isinstance(hook[1], Follow) and hook[1].events for hook in connection.run_on_commit)
+
+
 def follow_uncommitted(*, using: str) -> int:
     """Do so where the commit may never come, as in a TestCase; return how many."""
     connection: Any = connections[using]

@@ -55,7 +55,7 @@ RUN = f"""
 ), {REACHED}
 """
 LOST = f'SELECT {RUN} FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})'
-LEAVE = 'UPDATE "perfectqueue_ticket" SET {changes} WHERE "task_id" IN ({ids})'
+LEAVE = 'UPDATE "perfectqueue_ticket"{hint} SET {changes} WHERE "task_id" IN ({ids})'
 COUNTED = {LastEnding.RETRIED: "errors", LastEnding.LOST: "crashes"}
 ONE_MORE = '"{column}" = CASE WHEN "{column}" < {most} THEN "{column}" + 1 ELSE "{column}" END'
 SCHEDULE = '"state" = 1, "alarm_at" = {due}'
@@ -209,6 +209,7 @@ def leave(
     if wait is not None:
         changes += [SCHEDULE] if ending == LastEnding.RELEASED else [SCHEDULE, PLACE_IN_LINE]
     statement = LEAVE.replace("{changes}", ", ".join(changes))
+    statement = statement.replace("{hint}", db.dialect.by_primary_key)
     db.execute(statement, now=now, after={} if wait is None else {"due": wait}, ids=sorted(ids))
 
 

@@ -44,7 +44,7 @@ PARKED = """
 SELECT "task_id" FROM "perfectqueue_ticket"
 WHERE "alarm_at" = %(until)s ORDER BY "task_id" LIMIT %(limit)s
 """
-ADMIT = 'UPDATE "perfectqueue_ticket" SET "alarm_at" = {now} WHERE "task_id" IN ({ids})'
+ADMIT = 'UPDATE "perfectqueue_ticket"{hint} SET "alarm_at" = {now} WHERE "task_id" IN ({ids})'
 
 Knows = Callable[[str], bool]
 
@@ -162,5 +162,6 @@ def admit(until: datetime, *, using: str, limit: int = BATCH) -> int:
         values = {"until": db.dialect.parameter(until), "limit": limit}
         rows = db.rows(PARKED + db.dialect.skip_clause(), values)
         if rows:
-            db.execute(ADMIT, ids=[row[0] for row in rows])
+            admit = ADMIT.replace("{hint}", db.dialect.by_primary_key)
+            db.execute(admit, ids=[row[0] for row in rows])
     return len(rows)

@@ -38,7 +38,8 @@ SELECT "task_id", "state"{asynchronous_commit} FROM "perfectqueue_ticket"
 WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT %(limit)s
 """
 READMIT = """
-UPDATE "perfectqueue_ticket" SET "state" = 0, "alarm_at" = NULL WHERE "task_id" IN ({ids})
+UPDATE "perfectqueue_ticket"{hint} SET "state" = 0, "alarm_at" = NULL
+WHERE "task_id" IN ({ids})
 """
 SLEEPING = """
 WITH RECURSIVE "line" AS ({waiting_lanes})
@@ -196,5 +197,5 @@ def admit(db: Session, ids: list[int], accounts: Accounts) -> None:
         accounts.gated = any(owner.copied or owner.keys for owner in owners)
     accounts.lock(db, {owner.account for owner in owners})
     if ids:
-        db.execute(READMIT, ids=ids)
+        db.execute(READMIT.replace("{hint}", db.dialect.by_primary_key), ids=ids)
         wake(db, owners, accounts.now)

@@ -429,6 +429,17 @@ class FinishWithAcquireTests(TestCase):
         assert_books_balance(self)
 
 
+class ChainTests(TransactionTestCase):
+    def test_what_it_finishes_releases_what_it_takes(self):
+        Queue().chain({"key": f"k{number}", "type": "report"} for number in range(3))
+        [held] = acquire(now=None)
+        for key in ("k1", "k2"):
+            [held], _refused = finish_and_acquire([completion(held)], now=None)
+            self.assertEqual(held.key, key)
+        self.assertEqual(finish_and_acquire([completion(held)], now=None)[0], [])
+        assert_books_balance(self)
+
+
 class StatementTests(TransactionTestCase):
     @tag("thorough")
     def test_users_whose_lanes_ran_dry_are_passed_over_many_at_a_time(self):

@@ -4,6 +4,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from unittest import mock
 
 from django.db import connection, transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, skipUnlessDBFeature
@@ -16,6 +17,7 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.arithmetic.limit_keys import standing
 from django_perfectqueue.store.claims.lanes import LANES_READ_AT_LEAST
+from django_perfectqueue.store.database.dialects import dialect_of
 from django_perfectqueue.store.limits import limit_cache
 from tests.factories import (
     NOON,
@@ -51,6 +53,23 @@ class ConcurrencyTests(TestCase):
         self.assertEqual(acquire(10), [])
         finish(taken[0])
         self.assertEqual(keys(acquire(10)), ["mail-2"])
+
+    def test_a_meter_that_is_swept_before_it_is_locked_is_made_again(self):
+        limit("smtp", max_running=1)
+        submit("a", limits=["smtp"])
+        dialect, calls = dialect_of("default"), []
+        real = dialect.insert_missing
+
+        def swept_once(cursor, into, *given, **more):
+            real(cursor, into, *given, **more)
+            if "perfectqueue_meter" in into and not calls:
+                calls.append(into)
+                Meter.objects.all().delete()
+
+        with mock.patch.object(dialect, "insert_missing", swept_once):
+            self.assertEqual(keys(acquire()), ["a"])
+        self.assertEqual(len(calls), 1)
+        self.assertEqual(meter("smtp").running, 1)
 
     def test_a_task_that_is_held_back_holds_back_no_other(self):
         limit("smtp", max_running=1)

@@ -83,6 +83,10 @@ if TYPE_CHECKING or HAS_TASKS:
     if "kwargs" in inspect.signature(base.task).parameters:
         task = base.task  # type: ignore[assignment]
 
+if TYPE_CHECKING:
+    AnyTask = base.Task[..., Any]
+    AnyResult = base.TaskResult[..., Any]
+
 __all__ = [
     "APP",
     "HAS_TASKS",

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -34,10 +34,14 @@ from .checks import is_installed, not_installed
 from .definition import DEFAULTS, QueueTask, check_options, option_of
 from .stored_call import StoredCall, stored_options
 
+if TYPE_CHECKING:
+    from django_perfectqueue.compat import AnyResult, AnyTask
+    from django_perfectqueue.queue import Duration, Queue
+
 SUBMITTED = ("user", "key", "expected_at", "expires_at", "limits", "after", "if_failed", "tags")
 """The words of a task that are arguments of a submit."""
 
-TaskCall = tuple[Any, Iterable[Any], Mapping[str, Any]]
+TaskCall = tuple["AnyTask", Iterable[object], Mapping[str, object]]
 
 
 class PerfectQueueBackend(BaseTaskBackend):
@@ -76,7 +80,7 @@ class PerfectQueueBackend(BaseTaskBackend):
 
         return str(self.options.get("database") or database())
 
-    def validate_task(self, task: Any) -> None:
+    def validate_task(self, task: AnyTask) -> None:
         """
         Raise InvalidTask when the task can't be run as it is.
 
@@ -89,7 +93,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         super().validate_task(task)
         check_options(task)
 
-    def enqueue(self, task: object, args: Iterable[object], kwargs: Mapping[str, object]) -> Any:
+    def enqueue(self, task: AnyTask, args: Iterable[object], kwargs: Mapping[str, object]) -> Any:
         """
         Store a task in the caller's transaction; return its result, which is to come.
 
@@ -109,7 +113,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         signals.task_enqueued.send(type(self), task_result=result)
         return result
 
-    def enqueue_many(self, calls: Iterable[TaskCall]) -> list[Any]:
+    def enqueue_many(self, calls: Iterable[TaskCall]) -> list[AnyResult]:
         """
         Store a task for each ``(task, args, kwargs)``, all or none, in a few statements.
 
@@ -129,13 +133,13 @@ class PerfectQueueBackend(BaseTaskBackend):
             signals.task_enqueued.send(type(self), task_result=result)
         return results
 
-    async def aenqueue_many(self, calls: Iterable[TaskCall]) -> list[Any]:
+    async def aenqueue_many(self, calls: Iterable[TaskCall]) -> list[AnyResult]:
         """Do what enqueue_many() does."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
 
     def prepared(
-        self, task: Any, args: Iterable[object], kwargs: Mapping[str, object]
-    ) -> tuple[Any, dict[str, object]]:
+        self, task: AnyTask, args: Iterable[object], kwargs: Mapping[str, object]
+    ) -> tuple[AnyResult, dict[str, Any]]:
         """Return the result of a task that is to be stored, and what to submit for it."""
         path = task.module_path
         definition = registry.definitions.get(path)
@@ -144,7 +148,7 @@ class PerfectQueueBackend(BaseTaskBackend):
             if definition is None:
                 registry.add(task)
             self.validated.add(path)
-        result: Any = TaskResult(
+        result: AnyResult = TaskResult(
             task=task,
             id="",
             status=TaskResultStatus.READY,
@@ -180,7 +184,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         }
         return result, submission
 
-    def task_key(self, task: object, name: str, result: Any) -> str:
+    def task_key(self, task: AnyTask, name: str, result: AnyResult) -> str:
         """Return the name that a task's function makes of the arguments."""
         made = option_of(task, name)(tuple(result.args), result.kwargs)
         if not isinstance(made, str) or not made:
@@ -199,15 +203,15 @@ class PerfectQueueBackend(BaseTaskBackend):
         function: Callable[[], Any] = import_string(given) if isinstance(given, str) else given
         return function
 
-    def queue(self, task: Any) -> Any:
+    def queue(self, task: AnyTask) -> Queue:
         return self.queue_named(task.queue_name)
 
-    def queue_named(self, name: str) -> Any:
+    def queue_named(self, name: str) -> Queue:
         from django_perfectqueue.queue import Queue
 
         return Queue(name, using=self.using)
 
-    def get_result(self, result_id: str) -> Any:
+    def get_result(self, result_id: str) -> AnyResult:
         """
         Return the result of a task, by one statement where QUEUES names the queues.
 
@@ -233,7 +237,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         except PayloadError as error:
             raise TaskResultDoesNotExist(f"{result_id}: {error}") from error
 
-    def wait(self, result: Any, timeout: object = None) -> Any:
+    def wait(self, result: Any, timeout: Duration | None = None) -> AnyResult:
         """
         Wait until a task has ended; return its result anew, successful or failed.
 
@@ -251,7 +255,7 @@ class PerfectQueueBackend(BaseTaskBackend):
                 pass
         return self.get_result(found.id)
 
-    async def wait_async(self, result: Any, timeout: object = None) -> Any:
+    async def wait_async(self, result: Any, timeout: Duration | None = None) -> AnyResult:
         """Do what wait() does, without holding up the event loop."""
         found = await sync_to_async(self.get_result)(getattr(result, "id", result))
         if found.is_finished:
@@ -310,7 +314,7 @@ def discover() -> None:
     )
 
 
-def definition_of(type_: str) -> object:
+def definition_of(type_: str) -> AnyTask | None:
     """Return the task of this type, or None; its module is looked for where tasks may be."""
     if type_ not in registry.definitions and apps.ready:
         discover()

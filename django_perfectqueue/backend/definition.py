@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 
@@ -23,9 +23,12 @@ ByArguments = Callable[[tuple[object, ...], dict[str, object]], str]
 """Of a call's arguments, ``(args, kwargs)``, makes a name."""
 
 if TYPE_CHECKING:
+    from django_perfectqueue.compat import AnyResult, AnyTask
     from django_perfectqueue.queue import When
 
-    Backoff = Callable[[BaseException, Any], float | None]
+    from .base import PerfectQueueBackend
+
+    Backoff = Callable[[BaseException, AnyResult], float | None]
     Base = Task
 else:
     # Django's Task has these parameters for type checkers alone.
@@ -117,34 +120,34 @@ class QueueTask(Base[P, R]):
 
     def enqueue_many(
         self, calls: Iterable[tuple[Iterable[object], Mapping[str, object]]]
-    ) -> list[Any]:
+    ) -> list[AnyResult]:
         """Enqueue one task for each ``(args, kwargs)``, all or none; return their results."""
-        backend: Any = self.get_backend()
-        return backend.enqueue_many((self, args, kwargs) for args, kwargs in calls)  # type: ignore[no-any-return]
+        backend = cast("PerfectQueueBackend", self.get_backend())
+        return backend.enqueue_many((self, args, kwargs) for args, kwargs in calls)
 
     async def aenqueue_many(
         self, calls: Iterable[tuple[Iterable[object], Mapping[str, object]]]
-    ) -> list[Any]:
+    ) -> list[AnyResult]:
         """Do what enqueue_many() does."""
-        backend: Any = self.get_backend()
-        return await backend.aenqueue_many((self, args, kwargs) for args, kwargs in calls)  # type: ignore[no-any-return]
+        backend = cast("PerfectQueueBackend", self.get_backend())
+        return await backend.aenqueue_many((self, args, kwargs) for args, kwargs in calls)
 
 
 DJANGOS = {field.name for field in fields(Task)}
 DEFAULTS = {field.name: field.default for field in fields(QueueTask) if field.name not in DJANGOS}
 
 
-def option_of(task: Any, name: str) -> Any:
+def option_of(task: AnyTask, name: str) -> Any:
     """Return one of our words of a task, or its default where the task knows none of them."""
     return getattr(task, name, DEFAULTS[name])
 
 
-def rules_of(task: object) -> dict[str, object]:
+def rules_of(task: AnyTask) -> dict[str, object]:
     """Return what a task says of the classes of its errors."""
     return {name: option_of(task, name) for name in error_rules.RULES}
 
 
-def check_options(task: Any) -> None:
+def check_options(task: AnyTask) -> None:
     """Raise InvalidTask when one of our words has a value that will not do."""
     for name, (is_good, wanted) in RULES.items():
         value = option_of(task, name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from asgiref.sync import sync_to_async
+from django.dispatch import Signal
 from django.utils import timezone
 
 from django_perfectqueue import signals
@@ -25,6 +26,9 @@ from . import audience
 from .definition import option_of, rules_of
 from .results import FAILED, SUCCESSFUL, error_from_exception, running_result, set_attributes
 from .stored_call import StoredCall
+
+if TYPE_CHECKING:
+    from django_perfectqueue.compat import AnyResult, AnyTask
 
 logger = logging.getLogger("django_perfectqueue.backend")
 
@@ -48,8 +52,8 @@ class DjangoTask(Application):
     """Runs the function of a Django task with the arguments of one call."""
 
     is_djangos = True
-    definition: ClassVar[Any]
-    plain_call: ClassVar[Callable[..., Any]]
+    definition: ClassVar[AnyTask]
+    plain_call: ClassVar[Callable[..., object]]
 
     def __init__(self, task: AcquiredTask) -> None:
         super().__init__(task)
@@ -98,7 +102,7 @@ class DjangoTask(Application):
         add_error(self.task, error)
         return self.task.django_result
 
-    def result(self) -> Any:
+    def result(self) -> AnyResult:
         return running_result(self.task, self.call, self.definition)
 
     def is_heard(self) -> bool:
@@ -114,13 +118,13 @@ class DjangoTask(Application):
         django_signals.task_started.send_robust(sender=type(self.backend), task_result=result)
         return True
 
-    def arguments(self) -> tuple[Any, list[Any], dict[str, Any]]:
+    def arguments(self) -> tuple[AnyTask, list[object], dict[str, object]]:
         """Return the task with its positional and its named arguments."""
         result = self.task.django_result
         if result is UNHEARD:
             return self.definition, self.call.args, self.call.kwargs
-        context: list[Any] = [TaskContext(task_result=result)] if result.task.takes_context else []
-        return result.task, [*context, *result.args], result.kwargs
+        own: list[object] = [TaskContext(task_result=result)] if result.task.takes_context else []
+        return result.task, [*own, *result.args], result.kwargs
 
     def perform(self) -> object:
         if self.task.django_result is UNHEARD:
@@ -150,7 +154,7 @@ class CoroutineTask(DjangoTask):
 
 
 @functools.cache
-def handler_of(definition: Any) -> type[DjangoTask]:
+def handler_of(definition: AnyTask) -> type[DjangoTask]:
     """Return the handler that runs this task."""
     function = definition.func
     names = {
@@ -170,14 +174,14 @@ def handler_of(definition: Any) -> type[DjangoTask]:
     return made
 
 
-def plain_call_of(definition: Any) -> Callable[..., Any]:
+def plain_call_of(definition: AnyTask) -> Callable[..., object]:
     """Return what call() does, without its question whether the function is a coroutine's."""
     own = type(definition).call is not Task.call or is_async(definition.func)
-    call: Callable[..., Any] = definition.call if own else definition.func
+    call: Callable[..., object] = definition.call if own else definition.func
     return call
 
 
-def time_limit_of(definition: Any) -> float | None:
+def time_limit_of(definition: AnyTask) -> float | None:
     """Return the seconds that an attempt may take by its definition, or else by its backend."""
     usual = task_backends[definition.backend].options.get("time_limit")
     limit: float | None = option_of(definition, "time_limit") or usual
@@ -189,16 +193,26 @@ def finished(sender: type[DjangoTask], task: AcquiredTask, **kwargs: object) -> 
         send_task_finished(sender, task, SUCCESSFUL)
 
 
-def failed(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
+def failed(
+    sender: type[DjangoTask],
+    task: AcquiredTask,
+    error: BaseException | None = None,
+    **kwargs: object,
+) -> None:
     make_result(sender, task)
-    add_error(task, kwargs.get("error"))
+    add_error(task, error)
     send_task_finished(sender, task, FAILED)
 
 
-def cancelled(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
+def cancelled(
+    sender: type[DjangoTask],
+    task: AcquiredTask,
+    error: BaseException | None = None,
+    **kwargs: object,
+) -> None:
     make_result(sender, task)
     reason = error_from_exception(CancelRequestedError(f"Task '{task.key}' was cancelled."))
-    add_error(task, kwargs.get("error"))
+    add_error(task, error)
     result = task.django_result
     if result is not None and kind_of_last(result) != reason.exception_class_path:
         result.errors.append(reason)
@@ -220,7 +234,7 @@ def send_task_finished(kind: type[DjangoTask], task: AcquiredTask, status: objec
     django_signals.task_finished.send_robust(sender=backend, task_result=result)
 
 
-def kind_of_last(result: Any) -> str:
+def kind_of_last(result: AnyResult) -> str:
     return str(result.errors[-1].exception_class_path) if result.errors else ""
 
 
@@ -231,7 +245,7 @@ def add_error(task: AcquiredTask, error: BaseException | None) -> None:
         result.errors.append(error_from_exception(error))
 
 
-ENDINGS = {
+ENDINGS: dict[Signal, Callable[..., None]] = {
     signals.task_finished: finished,
     signals.task_failed: failed,
     signals.task_discarded: failed,

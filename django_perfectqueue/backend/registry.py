@@ -11,20 +11,23 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
 
 from django_perfectqueue.compat import Task
 
+if TYPE_CHECKING:
+    from django_perfectqueue.compat import AnyTask
+
 MODULE = "tasks"
 
-definitions: dict[str, Any] = {}
+definitions: dict[str, AnyTask] = {}
 """Each task by its module path, as it was first defined."""
 
 
-def add(task: Any) -> None:
+def add(task: AnyTask) -> None:
     """Note a task; one that ``using()`` has made of another is no new one."""
     known = definitions.get(task.module_path)
     if known is None or known.func is not task.func:

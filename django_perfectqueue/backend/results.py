@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db.models import F
 from django.utils import timezone
@@ -20,6 +20,9 @@ from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.queue import GRAVE, AcquiredTask
 
 from .stored_call import StoredCall, variant
+
+if TYPE_CHECKING:
+    from django_perfectqueue.compat import AnyResult, AnyTask
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
@@ -83,7 +86,7 @@ def rows_of(key: str, queues: Sequence[str], *, using: str) -> list[dict[str, An
     return [row for row in rows if row["id"] == rows[0]["id"]]
 
 
-def result_of(rows: Sequence[Mapping[str, Any]], definition: Any, *, alias: str) -> Any:
+def result_of(rows: Sequence[Mapping[str, Any]], definition: AnyTask, *, alias: str) -> AnyResult:
     """
     Return the result of a task that has these rows.
 
@@ -123,7 +126,7 @@ def result_of(rows: Sequence[Mapping[str, Any]], definition: Any, *, alias: str)
     return result
 
 
-def running_result(task: AcquiredTask, call: StoredCall, definition: Any) -> Any:
+def running_result(task: AcquiredTask, call: StoredCall, definition: AnyTask) -> AnyResult:
     """Return the result of a task whose next attempt began in this process."""
     now = timezone.now() - timedelta(seconds=time.monotonic() - task.started)
     lease = task.lease
@@ -154,14 +157,14 @@ def earlier_attempts(task: AcquiredTask) -> list[dict[str, object]]:
 def build_result(
     key: str,
     call: StoredCall,
-    definition: Any,
+    definition: AnyTask,
     *,
     queue: str,
     priority: int,
     created_at: datetime,
     alias: str,
     **facts: object,
-) -> object:
+) -> AnyResult:
     facts["task"] = variant(definition, call, queue=queue, priority=priority)
     facts["id"] = key
     facts["enqueued_at"] = call.enqueued_at or created_at
@@ -170,18 +173,18 @@ def build_result(
     return result_from_plain(facts)
 
 
-def result_from_plain(facts: Mapping[str, object]) -> object:
+def result_from_plain(facts: Mapping[str, object]) -> AnyResult:
     """
     Return a result of values that have been through JSON.
 
     Its own constructor would bring the arguments into that form once more.
     """
-    result = object.__new__(TaskResult)
+    result: AnyResult = object.__new__(TaskResult)
     set_attributes(result, **USUAL, **facts)
     return result
 
 
-def set_attributes(result: object, **values: object) -> None:
+def set_attributes(result: AnyResult, **values: object) -> None:
     """Set attributes of a result, which is frozen for its users."""
     for name, value in values.items():
         object.__setattr__(result, name, value)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django_perfectqueue.backoff.error_rules import RULES
 from django_perfectqueue.compat import InvalidTask
 from django_perfectqueue.exceptions import PayloadError
+from django_perfectqueue.payload.names import JSON
 
 from .definition import DEFAULTS
+
+if TYPE_CHECKING:
+    from django_perfectqueue.compat import AnyTask
 
 # What a task waits for has rows of its own.
 WORDS = (
@@ -29,15 +33,15 @@ class StoredCall(NamedTuple):
     words the task differed from its definition.
     """
 
-    args: list[Any]
-    kwargs: dict[str, Any]
+    args: list[JSON]
+    kwargs: dict[str, JSON]
     enqueued_at: datetime | None
-    task_options: Mapping[str, Any]
+    task_options: Mapping[str, JSON]
 
     @property
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """The task's data in the queue."""
-        data: dict[str, Any] = {"args": self.args, "kwargs": self.kwargs}
+        data: dict[str, object] = {"args": self.args, "kwargs": self.kwargs}
         if self.enqueued_at:
             data["enqueued_at"] = self.enqueued_at.isoformat()
         if self.task_options:
@@ -45,7 +49,7 @@ class StoredCall(NamedTuple):
         return data
 
     @classmethod
-    def of(cls, data: Any) -> StoredCall:
+    def of(cls, data: JSON) -> StoredCall:
         """
         Read what ``data`` says.
 
@@ -86,7 +90,7 @@ def stored_options(task: object, definition: object, names: Mapping[str, str]) -
     return changed
 
 
-def variant(definition: Any, call: StoredCall, *, queue: str, priority: int) -> object:
+def variant(definition: AnyTask, call: StoredCall, *, queue: str, priority: int) -> AnyTask:
     """
     Return the task as it was enqueued.
 

@@ -7,7 +7,7 @@ import os
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -24,6 +24,7 @@ from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.queue import Queue, database
 
 from .terminal.table import Column, lines, terminal_width
+from .terminal.text import padded
 
 R = TypeVar("R")
 TAKEN = 3
@@ -56,6 +57,7 @@ class QueueCommand(SummedUpCommand):
 
     requires_system_checks = ["perfectqueue"]
     queue_help: str | Promise = gettext_lazy("Name of the queue (default: DEFAULT_QUEUE).")
+    label_width: ClassVar[int] = 12
     queue: Queue
     options: CommandOptions
 
@@ -106,6 +108,13 @@ class QueueCommand(SummedUpCommand):
             self.print_json(facts)
         else:
             self.say(sentence)
+
+    def print_title(self, title: str) -> None:
+        self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
+
+    def print_field(self, name: str, value: str) -> None:
+        """Print a value behind its name, in a column as wide as ``label_width``."""
+        self.stdout.write(f"  {padded(name, self.label_width - 1)} {printable(value)}".rstrip())
 
     def table(
         self, columns: Sequence[Column[R]], rows: Iterable[R], indent: str = ""

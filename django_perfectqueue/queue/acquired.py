@@ -126,11 +126,11 @@ class AcquiredTask(ReportingTask):
             self.restore(before)
             raise
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> tuple[store.Lease, object]:
         """Return what restore() is to be given when its data were not stored after all."""
         return self.lease, self._data
 
-    def restore(self, before: Any) -> None:
+    def restore(self, before: tuple[store.Lease, object]) -> None:
         self.lease, self._data = before
 
     def heartbeat(self, *, now: datetime | None = None) -> None:
@@ -142,8 +142,8 @@ class AcquiredTask(ReportingTask):
         """
         # A renewal would lock the ticket as long as the transaction lasts.
         alive_time = self.alive_time if self.deferred is None else None
-        terms: dict[str, Any] = {"alive_time": alive_time, "using": self.lease.using}
-        [pulse] = store.heartbeat([self.lease], now=now, **terms)
+        using = self.lease.using
+        [pulse] = store.heartbeat([self.lease], alive_time=alive_time, using=using, now=now)
         if not pulse.held:
             raise self._preempted()
         if pulse.cancel_requested:
@@ -164,8 +164,9 @@ class AcquiredTask(ReportingTask):
             raise InvalidTaskError(f"The data can't be stored: {why}.")
 
         def write() -> None:
-            terms: dict[str, Any] = {"alive_time": self.alive_time, "using": self.lease.using}
-            self.lease = store.update_payload(self.lease, payload, now=now, **terms)
+            self.lease = store.update_payload(
+                self.lease, payload, alive_time=self.alive_time, using=self.lease.using, now=now
+            )
 
         if self.deferred is None:
             write()

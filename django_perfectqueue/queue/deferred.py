@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 P = ParamSpec("P")
 T = TypeVar("T", bound="AcquiredTask")
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class Doubt:
     """Whether something that was written in a caller's transaction came to be."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self.connection = connection
         self.committed = False
         transaction.on_commit(self, using=connection.alias, robust=True)
@@ -31,8 +32,7 @@ class Doubt:
         """Return whether the transaction, or the savepoint that it was in, was rolled back."""
         if self.committed:
             return False
-        waiting = list(self.connection.run_on_commit)
-        return not any(function is self for _savepoints, function, *_robust in waiting)
+        return not any(hook[1] is self for hook in list(self.connection.run_on_commit))
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +59,7 @@ class Deferred:
     could renew its lease. What was asked for in a savepoint goes back with that.
     """
 
-    connection: Any
+    connection: BaseDatabaseWrapper
     acts: list[Act] = field(default_factory=list)
 
     @property
@@ -74,9 +74,7 @@ class Deferred:
 
     def pending(self) -> list[Act]:
         """Return what was not rolled back."""
-        waiting = {
-            id(function) for _savepoints, function, *_robust in self.connection.run_on_commit
-        }
+        waiting = {id(hook[1]) for hook in self.connection.run_on_commit}
         return [act for act in self.acts if id(act) in waiting]
 
     def write(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 from asgiref.sync import sync_to_async
 
@@ -85,8 +84,7 @@ class Taking:
         take = partial(self.aacquire, 1, alive_time=alive_time, now=now)
         if (taken := await take()) or seconds == 0:
             return taken[0] if taken else None
-        terms: dict[str, Any] = {"using": self.using, "timeout": seconds}
-        watch = await sync_to_async(DueWait)(self.name, **terms)
+        watch = await sync_to_async(DueWait)(self.name, using=self.using, timeout=seconds)
         while not taken and await watch.wait_async():
             taken = await take()
         return taken[0] if taken else None

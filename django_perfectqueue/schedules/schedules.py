@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from django.db import IntegrityError
 from django.db.models import QuerySet
@@ -328,7 +328,7 @@ class TakenError(InvalidScheduleError):
     """Another has just put a schedule of this name."""
 
 
-def facts(row: Schedule) -> dict[str, Any]:
+def facts(row: Schedule) -> dict[str, object]:
     """Return what people set of a schedule, as the trail keeps it; its data is left out."""
     names = ("type", *CHECKS, "paused", "note")
     values = {name: getattr(row, name) for name in names}
@@ -344,8 +344,8 @@ def record(
     by: str,
     *,
     using: str,
-    before: dict[str, Any] | None = None,
-    after: dict[str, Any] | None = None,
+    before: dict[str, object] | None = None,
+    after: dict[str, object] | None = None,
 ) -> None:
     """Add to the trail what someone did to a schedule; of a change only what is different."""
     if before is not None and after is not None:
@@ -360,7 +360,7 @@ def record(
     audit.write(Schedule(name=name), change, using=using)
 
 
-def check_user(row: Schedule, before: dict[str, Any] | None, *, using: str) -> None:
+def check_user(row: Schedule, before: dict[str, object] | None, *, using: str) -> None:
     """Raise InvalidScheduleError where the user would have too many schedules."""
     most = options().SCHEDULES_PER_USER
     if most is None or not row.user or (before is not None and before["user"] == row.user):
@@ -371,7 +371,7 @@ def check_user(row: Schedule, before: dict[str, Any] | None, *, using: str) -> N
         )
 
 
-def whole() -> dict[str, Any]:
+def whole() -> dict[str, object]:
     """Return the terms of a schedule of which nothing was said."""
     blank = Schedule(queue=options().DEFAULT_QUEUE)
     return {name: getattr(blank, name) for name in CHECKS} | {"limits": ()}

@@ -68,7 +68,7 @@ TIMING = ("cron", "every", "timezone", "starts_at", "ends_at")
 """Of these a change sets the cursor to the first tick after now."""
 
 
-def apply(row: Schedule, terms: Mapping[str, Any], now: datetime) -> None:
+def apply(row: Schedule, terms: Mapping[str, object], now: datetime) -> None:
     """
     Set the terms that are given; the row is not saved.
 
@@ -105,51 +105,51 @@ class as_invalid_schedule:  # noqa: N801
             raise InvalidScheduleError(str(error)) from error
 
 
-def cron_(name: str, value: Any, now: datetime) -> str:
+def cron_(name: str, value: object, now: datetime) -> str:
     if not value:
         return ""
     text = " ".join(checked("cron expression", value, 200).split())
     return text.lower() if text.startswith("@") else text
 
 
-def every_(name: str, value: Any, now: datetime) -> float | None:
+def every_(name: str, value: Duration | None, now: datetime) -> float | None:
     seconds = checked_duration("every", value)
     if seconds is not None and seconds < 1.0:
         raise InvalidScheduleError(f"every must be at least a second, not {value!r}.")
     return seconds
 
 
-def zone(name: str, value: Any, now: datetime) -> str:
+def zone(name: str, value: object, now: datetime) -> str:
     if value:
         zone_of(checked("time zone", str(value), 64))
     return str(value or "")
 
 
-def at(name: str, value: Any, now: datetime) -> datetime | None:
+def at(name: str, value: When | None, now: datetime) -> datetime | None:
     time = moment(name, value, now)
     return now + time if isinstance(time, timedelta) else time
 
 
-def count(least: int) -> Callable[[str, Any, datetime], int | None]:
-    def check(name: str, value: Any, now: datetime) -> int | None:
+def count(least: int) -> Callable[[str, int | None, datetime], int | None]:
+    def check(name: str, value: int | None, now: datetime) -> int | None:
         whole = isinstance(value, int) and not isinstance(value, bool)
         if value is not None and not (whole and least <= value < 2**31):
             raise InvalidScheduleError(
                 f"{name} must be a whole number of at least {least}, or None, not {value!r}."
             )
-        return value  # type: ignore[no-any-return]
+        return value
 
     return check
 
 
-def span(name: str, value: Any, now: datetime) -> float:
+def span(name: str, value: Duration | None, now: datetime) -> float:
     try:
         return checked_timeout(value, name) or 0.0
     except ValueError as error:
         raise InvalidScheduleError(str(error)) from None
 
 
-def overlap(name: str, value: Any, now: datetime) -> str:
+def overlap(name: str, value: object, now: datetime) -> str:
     if value not in OVERLAPS:
         words = ", ".join(OVERLAPS)
         near = nearest(str(value), OVERLAPS)
@@ -157,7 +157,7 @@ def overlap(name: str, value: Any, now: datetime) -> str:
     return str(value)
 
 
-CHECKS: dict[str, Callable[[str, Any, datetime], Any]] = {
+CHECKS: dict[str, Callable[[str, Any, datetime], object]] = {
     "cron": cron_,
     "every": every_,
     "timezone": zone,

@@ -21,7 +21,7 @@ from django_perfectqueue.inspection.family import (
     within,
 )
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.lib.printable import on_one_line, printable
+from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import Task, TaskQuerySet
 from django_perfectqueue.queue import Batch
 
@@ -31,11 +31,10 @@ from ..tasks.facts import Facts, picked
 from ..tasks.family import batch_facts, counted, link_facts, listed
 from ..terminal.progress import bar
 from ..terminal.table import Column
-from ..terminal.text import local, padded
+from ..terminal.text import local
 
 SAMPLE = 20
 SIGNED = 500
-LABEL = 12
 
 
 class Command(VerbCommand):
@@ -103,17 +102,20 @@ class Command(VerbCommand):
             return
         title = _("Batch '%(name)s' in queue '%(queue)s'")
         words = {"name": batch.name, "queue": batch.queue.name}
-        self.stdout.write(self.style.MIGRATE_HEADING(printable(title % words)))
-        self.print_line(_("status"), str(BATCH_STATES[state_of(row)]))
-        self.print_line(_("progress"), f"{bar(batch.progress().part)}, {counted(batch)}")
-        self.print_line(_("statuses"), in_words(statuses))
-        self.print_line(_("user"), batch.user)
-        self.print_line(_("created"), local(row.created_at))
-        self.print_line(_("ended"), local(row.ended_at) if row.ended_at else "")
+        self.print_title(title % words)
+        self.print_field(_("status"), str(BATCH_STATES[state_of(row)]))
+        self.print_field(_("progress"), f"{bar(batch.progress().part)}, {counted(batch)}")
+        if statuses:
+            self.print_field(_("statuses"), in_words(statuses))
+        if batch.user:
+            self.print_field(_("user"), on_one_line(batch.user))
+        self.print_field(_("created"), local(row.created_at))
+        if row.ended_at:
+            self.print_field(_("ended"), local(row.ended_at))
         for one in inner:
-            self.print_line(_("has batch"), f"{one.name}: {counted(one)}")
+            self.print_field(_("has batch"), on_one_line(f"{one.name}: {counted(one)}"))
         for pair in called:
-            self.print_line(_("callback"), listed([pair], more=False))
+            self.print_field(_("callback"), on_one_line(listed([pair], more=False)))
         self.print_sample(members(ids, using=batch.using).exclude(outcome="finished"))
 
     def do_cancel(self, batch: Batch, options: CommandOptions) -> None:
@@ -163,10 +165,6 @@ class Command(VerbCommand):
             tasks.order_by("pk")[:SAMPLE],
             indent="  ",
         )
-
-    def print_line(self, name: str, value: str) -> None:
-        if value:
-            self.stdout.write(f"  {padded(name, LABEL - 1)} {on_one_line(value)}")
 
 
 def for_programs(row: models.Batch) -> Facts:

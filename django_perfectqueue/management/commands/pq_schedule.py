@@ -18,11 +18,9 @@ from ..queues.rule_command import VerbCommand, first_rows, person
 from ..schedules.facts import data_of, fields, for_programs, shown, tick_of
 from ..schedules.terms import add_terms, given_terms, past
 from ..terminal.table import Column
-from ..terminal.text import padded
 
 NEXT = 5
 LAST = 10
-LABEL = 16
 
 
 class Command(VerbCommand):
@@ -32,6 +30,7 @@ class Command(VerbCommand):
         " Exits with 1 on any error; check does so where a schedule is broken or late."
     )
     queue_help = ""
+    label_width = 16
     name_help = gettext_lazy("Name of the schedule.")
 
     def add_verbs(self, add: Callable[..., CommandParser]) -> None:
@@ -95,13 +94,13 @@ class Command(VerbCommand):
             self.print_json({**facts, "next": ahead, "last": last, **data_of(row)})
             return
         title = _("Schedule '%s'") % row.name
-        self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
+        self.print_title(title)
         for label, text in fields(row):
-            self.print_line(label, on_one_line(text))
+            self.print_field(label, on_one_line(text))
         self.print_block(_("next"), [shown(tick) for tick in ticks])
         self.print_block(_("last"), [f"{tick_of(one)}  {one.status}" for one in tasks])
         for name, value in data_of(row).items():
-            self.print_line(name, printable(json.dumps(value, ensure_ascii=False)))
+            self.print_field(name, printable(json.dumps(value, ensure_ascii=False)))
 
     def do_put(self, options: CommandOptions) -> None:
         schedule = self.schedules.put(
@@ -177,17 +176,14 @@ class Command(VerbCommand):
             self.print_json({**for_programs(row), "done": word, "next": ahead})
         elif self.verbosity:
             self.say(sentence % row.name)
-            self.print_line(_("when"), on_one_line(in_words(row)))
+            self.print_field(_("when"), on_one_line(in_words(row)))
             if row.paused:
-                self.print_line(_("paused"), on_one_line(row.note))
+                self.print_field(_("paused"), on_one_line(row.note))
             self.print_block(_("next"), [shown(tick) for tick in ticks])
-
-    def print_line(self, name: str, value: str) -> None:
-        self.stdout.write(f"  {padded(name, LABEL - 1)} {value}".rstrip())
 
     def print_block(self, name: str, values: Sequence[str]) -> None:
         for number, value in enumerate(values or ["-"]):
-            self.print_line("" if number else name, value)
+            self.print_field("" if number else name, value)
 
 
 def data_from(text: str | None) -> Any:

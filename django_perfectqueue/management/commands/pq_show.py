@@ -50,9 +50,8 @@ from ..tasks.facts import (
 from ..tasks.family import family_facts, family_fields
 from ..tasks.hints import with_hint
 from ..terminal.progress import bar
-from ..terminal.text import local, padded
+from ..terminal.text import local
 
-LABEL = 12
 LAST_LINES = 10
 LONGEST_ID = 19
 LONGEST_STEP = 200
@@ -156,7 +155,7 @@ class Command(QueueCommand):
 
     def print_fields(self, task: ListedTask, attempts: list[Try], reason: Reason) -> None:
         title = _("Task '%(key)s' in queue '%(queue)s'") % {"key": task.key, "queue": task.queue}
-        self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
+        self.print_title(title)
         for name, value in fields(task, attempts, reason):
             self.print_field(name, on_one_line(value))
 
@@ -177,9 +176,6 @@ class Command(QueueCommand):
         for one in actions:
             ago = _("%s ago") % short_duration((now - one.at).total_seconds())
             self.print_field(_("by"), on_one_line(f"{one.by}: {describe_action(one)}, {ago}"))
-
-    def print_field(self, name: str, value: str) -> None:
-        self.stdout.write(f"  {padded(name, LABEL - 1)} {value}".rstrip())
 
     def print_episode(self, task: ListedTask, episode: Episode) -> None:
         if episode.attempt:

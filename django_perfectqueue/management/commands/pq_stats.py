@@ -13,7 +13,6 @@ from django.utils.translation import gettext_lazy
 from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import short_duration
-from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, LIVE, Status, Usage
 
 from ..base import CommandOptions, QueueCommand, at_least, or_dash
@@ -73,7 +72,7 @@ class Command(QueueCommand):
 
     def print_figures(self, found: Figures, top: int) -> None:
         title = _("Queue '%s'") % found.queue
-        self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
+        self.print_title(title)
         for name, count, note in counts(found):
             if count != "0" or name in ALWAYS:
                 self.stdout.write(f"  {name:<10}{count:>8}  {note}".rstrip())
@@ -100,7 +99,7 @@ class Command(QueueCommand):
                 "queue": queue,
                 "day": found[0].day or _("all time"),
             }
-            self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
+            self.print_title(title)
             self.print_table(day_columns(), found, GAP)
 
 

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records: list[dict[str, Any]] = [
             {"machine": machine.described(["perfectqueue"], servers, module=MODULE)}
         ]
-        records += soaks(options, sites, runner)
+        records += soaks(options, sites, runner, output)
         with output.open("w") as file:
             for record in records:
                 write(file, record)
@@ -71,22 +71,23 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def soaks(
-    options: argparse.Namespace, sites: dict[str, Site], runner: Runner
+    options: argparse.Namespace, sites: dict[str, Site], runner: Runner, output: Path
 ) -> list[dict[str, Any]]:
     """Soak one database after the other; return what came of each."""
-    job, module = job_of(options)
     found = []
     for database, site in sites.items():
+        job, module = job_of(options, output.with_suffix(f".{database}.samples").absolute())
         result = runner.run_module(module, dict(vars(job)), site)
         found.append({"database": database, **vars(job), **result})
     return found
 
 
-def job_of(options: argparse.Namespace) -> tuple[deaths.Job | live.Job, str]:
+def job_of(options: argparse.Namespace, samples: Path) -> tuple[deaths.Job | live.Job, str]:
     """Return what is to be done on each database, and the module that does it."""
     if options.deaths:
         return deaths.Job(options.deaths, options.processors, options.seed), deaths.__name__
-    return live.Job(options.minutes, options.processors, options.rate, options.seed), live.__name__
+    terms = (options.minutes, options.processors, options.rate, options.seed, str(samples))
+    return live.Job(*terms), live.__name__
 
 
 def show(records: Sequence[dict[str, Any]]) -> int:

@@ -37,6 +37,13 @@ class Job:
     processors: int
     rate: float
     seed: int
+    samples: str
+
+
+def append(file: str, sample: dict[str, float]) -> None:
+    """Write the sample at once, so that a soak that is cut short leaves what it has seen."""
+    with open(file, "a") as out:
+        print(json.dumps(sample), file=out)
 
 
 class Soaked(PerfectQueue):
@@ -71,6 +78,7 @@ def soaked(stand: Stand, peer: Soaked, job: Job) -> dict[str, Any]:
             if now >= next_gauge:
                 next_gauge = max(now, next_gauge + GAUGE_EVERY)
                 samples.append({"at": now - began, **gauged(workers.pids, stand.place, link)})
+                append(job.samples, samples[-1])
             time.sleep(max(0.0, min(next_portion, next_gauge) - time.monotonic()))
         stand.wait_for(lambda: not peer.pending(), ENDING, "The end of all tasks")
         processor_time = workers.processor_time()

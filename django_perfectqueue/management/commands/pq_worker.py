@@ -26,7 +26,6 @@ from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.worker.database.connecting import prepare
 from django_perfectqueue.worker.discovery import found, no_handlers, types_of, with_django_tasks
-from django_perfectqueue.worker.helpers.probe_server import refusal
 from django_perfectqueue.worker.launcher.generation import (
     SUPERVISOR,
     Generation,
@@ -430,7 +429,12 @@ def check_database(using: str) -> None:
 
 def check_health(health: tuple[str, int] | None) -> None:
     """Raise CommandError when nobody can listen there."""
-    if health is not None and (why := refusal(health)):
+    if health is None:
+        return
+    # Imported here, as few workers need an HTTP server.
+    from django_perfectqueue.worker.helpers.probe_server import refusal
+
+    if why := refusal(health):
         raise CommandError(
             _("Can't listen at %(host)s, port %(port)d: %(why)s.")
             % {"host": health[0], "port": health[1], "why": why}

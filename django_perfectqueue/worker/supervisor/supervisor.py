@@ -18,9 +18,7 @@ from django_perfectqueue.lib.processes import adopt_orphans, reap_orphans, send
 from ..database.link import close_for_fork
 from ..helpers.janitor import Janitor
 from ..helpers.listener import Listener
-from ..helpers.probe_server import ProbeServer
 from ..helpers.registration import WorkerRegistration, registration_of
-from ..helpers.reloader import Reloader, SourceFiles
 from ..plan import Plan
 from ..process import output
 from ..process.child import Body
@@ -100,21 +98,29 @@ class Supervisor:
         def listen() -> int:
             return Listener(self.plan, wakeups, parent_alive=self.parent_alive).run()
 
-        def serve_probes() -> int:
-            alive = self.parent_alive
-            return ProbeServer(self.plan, self.status_page, slots, parent_alive=alive).run()
-
         found = [HelperSlot("janitor", clean, limit, lasting=True)]
         if not self.plan.burst:
             found.insert(0, HelperSlot("listener", listen, limit))
         if self.plan.reload and not self.plan.burst:
             found.append(HelperSlot("reloader", self.watching(), limit))
         if self.plan.health is not None:
-            found.append(HelperSlot("probe server", serve_probes, limit, lasting=True))
+            found.append(HelperSlot("probe server", self.serving_probes(), limit, lasting=True))
         return found
+
+    def serving_probes(self) -> Body:
+        """Return the body of a probe server."""
+        # Imported here, as few workers need it; before the fork, so that a restarted helper
+        # runs the code with which the worker started.
+        from ..helpers.probe_server import ProbeServer
+
+        slots, alive = self.processors.slots, self.parent_alive
+        return lambda: ProbeServer(self.plan, self.status_page, slots, parent_alive=alive).run()
 
     def watching(self) -> Body:
         """Return the body of a reloader, which requests a restart for each change."""
+        # Imported here, as workers in production do not need it.
+        from ..helpers.reloader import Reloader, SourceFiles
+
         files = SourceFiles()
 
         def restart(file: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -26,6 +27,16 @@ import os
 def setproctitle(title):
     with open(os.environ["PERFECTQUEUE_TEST_TITLES"], "a") as file:
         file.write(title + "\\n")
+"""
+
+
+IMPORTS = """
+import sys
+import django
+django.setup()
+before = set(sys.modules)
+import django_perfectqueue.management.commands.pq_worker
+print(*sorted(set(sys.modules) - before))
 """
 
 
@@ -213,6 +224,18 @@ class TitleTests(SimpleTestCase):
     def test_without_the_package_nothing_is_named(self):
         with mock.patch.dict(sys.modules, setproctitle=None):
             set_title("launcher")
+
+
+class ImportTests(SimpleTestCase):
+    def test_the_command_does_not_import_helpers_that_few_workers_have(self):
+        ran = subprocess.run(
+            [sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        imported = set(ran.stdout.split())
+        self.assertIn("django_perfectqueue.worker.supervisor.supervisor", imported)
+        helpers = "django_perfectqueue.worker.helpers"
+        rare = {f"{helpers}.probe_server", f"{helpers}.reloader", "http.server"}
+        self.assertEqual(imported & rare, set())
 
 
 class ServiceTests(WorkerTestCase):

@@ -19,9 +19,12 @@ THEIRS = re.compile(r"^from (celery|huey|django_q|shop)\b", re.MULTILINE)
 COMMAND = re.compile(r"\b(pq_\w+)([^`|\n]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 ELSEWHERE = {"pq_connect_timeout"}
-LEFT_OUT = {name: lambda *args: None for name in ("deliver", "look_at", "remember", "store")}
+LEFT_OUT = {
+    "pages": range(2),
+    **{name: lambda *args: None for name in ("deliver", "look_at", "remember", "store")},
+}
 SUBMITTED = {
-    "from-celery.md": 3,
+    "from-celery.md": 7,
     "from-django-q2.md": 1,
     "from-django-tasks-db.md": 2,
     "from-huey.md": 4,

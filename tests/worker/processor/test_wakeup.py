@@ -182,18 +182,25 @@ class RestartTests(ServerCase):
 
 @tag("thorough")
 class IdleTests(ServerCase):
+    # So many statements are of the look itself.
+    OWN = {"postgresql": 2, "mysql": 1}
+
     def test_a_worker_with_eight_processors_costs_under_two_statements_a_second(self):
         self.idle_worker("--processors", "8", POLL_INTERVAL=1.0)
-        time.sleep(12.0)
-        with contextlib.closing(self.server.connect(DATABASE)) as link:
-            seconds = 24.0
-            before = self.statements(link)
-            time.sleep(seconds)
-            counted = self.statements(link) - before
-        self.assertGreater(counted, 0)
-        # MariaDB tells nobody on other hosts, so there the listener polls each second.
+        # MariaDB has no notice for other hosts, so there the listener polls each second.
         most = 1.0 if connection.vendor == "postgresql" else 2.0
-        self.assertLess(counted / seconds, most)
+        rates = []
+        with contextlib.closing(self.server.connect(DATABASE)) as link:
+            # A worker on a slow machine comes to rest later.
+            while not rates or (rates[-1] >= most and len(rates) < 4):
+                rates.append(self.statements_within(24.0, link) / 24.0)
+        self.assertGreater(rates[-1], 0)
+        self.assertLess(rates[-1], most, rates)
+
+    def statements_within(self, seconds, link):
+        before = self.statements(link)
+        time.sleep(seconds)
+        return self.statements(link) - before - self.OWN[connection.vendor]
 
     def statements(self, link):
         cursor = link.cursor()

@@ -1,7 +1,7 @@
 """
 Which functions may be run for a task's type: those that were defined as Django tasks here.
 
-A type is looked up and never imported: whoever can write a row would otherwise choose
+A type is looked up and never imported: who can write a row would otherwise choose
 what a worker calls.
 """
 

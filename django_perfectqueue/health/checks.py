@@ -74,7 +74,7 @@ def findings(
     Where no queue is given these are all that the settings name and all in which a task is
     due; the former need a worker even while they are empty.
     ``oldest`` is for how many seconds a task may have been due; without it, that is only
-    told. Each look is into an index, and reads a bounded number of rows.
+    named. Each look is into an index, and reads a bounded number of rows.
     """
     able = True
     for finding in database_findings(using):

@@ -97,11 +97,11 @@ class Watcher(ResultWaiter):
         task_id, status, attempt, watched = row
         self.waited_for, self.unfound = {task_id: self.key}, []
         self.are_watched = bool(watched)
-        told = None
+        report = None
         if attempt and status != Outcome.FINISHED:
             journals = Journal.objects.using(self.using).filter(task_id=task_id).present()
-            told = journals.values_list("progress", "stage").first()
-        progress, stage = told or (None, "")
+            report = journals.values_list("progress", "stage").first()
+        progress, stage = report or (None, "")
         return Snapshot(status=status, attempt=attempt, progress=progress, stage=stage)
 
     def pause(self) -> float:

@@ -225,7 +225,7 @@ def quiet() -> Iterator[None]:
     """
     Keep off the screen what the test receives anyway.
 
-    Whoever listens, as assertLogs() does, gets it all the same.
+    A listener, as assertLogs() is, gets it all the same.
     """
     loggers, nothing = [logging.getLogger(name) for name in LOGGERS], logging.NullHandler()
     for logger in loggers:

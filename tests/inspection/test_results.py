@@ -42,7 +42,7 @@ POSTGRESQL = skipUnless(connection.vendor == "postgresql", "Only PostgreSQL tell
 
 
 class EndedTests(TestCase):
-    """What has ended is told at once, in a transaction as well."""
+    """What has ended is shown at once, in a transaction as well."""
 
     def test_what_the_handler_returned_is_returned(self):
         for number, result in enumerate(({"rows": [1]}, "ü", 0, None)):

@@ -75,10 +75,10 @@ class TaskAdmin(SteeringAdmin):
     actions = ["force_finish", "cancel", "retry", "move", "edit"]
     search_fields = ["key"]
     search_help_text = _(
-        "A key or its beginning, upper and lower case told apart. Where there are more than 50 "
+        "A key or its beginning; upper and lower case differ. Where there are more than 50 "
         "queues, choose one first. At most 1,000 tasks of each queue are found."
     )
-    search_help_for_one = _("A key or its beginning, upper and lower case told apart.")
+    search_help_for_one = _("A key or its beginning; upper and lower case differ.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         return self.listed(super().get_queryset(request))  # type: ignore[arg-type]

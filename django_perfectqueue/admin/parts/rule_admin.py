@@ -113,7 +113,7 @@ class RuleAdmin(QueueAdmin):
         row = self.get_object(request, unquote(object_id))
         changes = audit.changes_of(row, using=database())[:SHOWN] if row else []
         history = [(moment(one.at), one.by, describe_change(one)) for one in changes]
-        return super().history_view(request, object_id, {**(extra_context or {}), "told": history})
+        return super().history_view(request, object_id, {**(extra_context or {}), "story": history})
 
 
 def acting(request: HttpRequest) -> AbstractContextManager[None]:

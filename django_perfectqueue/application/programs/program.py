@@ -62,7 +62,7 @@ class Program:
     Runs a program in a session of its own, and leaves nothing of it behind.
 
     It is given its input while what it prints is read, so that neither ever waits for the
-    other; of each of the two streams ``keep`` bytes are kept. Told to stop, it gets ``TERM``
+    other; of each of the two streams ``keep`` bytes are kept. Asked to stop, it gets ``TERM``
     with all that it has started, and ``grace`` seconds later ``KILL``.
     """
 

@@ -10,8 +10,8 @@ from ..tasks.single import SteeringCommand
 
 class Command(SteeringCommand):
     summary = gettext_lazy(
-        "Closes tasks as finished, even while they run: whoever runs one learns it by its next"
-        " heartbeat, and can no longer write to it."
+        "Closes tasks as finished, even while they run: the processor of such a task learns it by"
+        " its next heartbeat, and can no longer write to it."
     )
 
     def steer(self, task: TaskHandle) -> tuple[str, str]:

@@ -58,8 +58,8 @@ def timely(using: str) -> AbstractContextManager[Session]:
     """
     Open what a statement needs that writes a time from now.
 
-    Where the clock is that of the host, it is read before the statement waits for whoever
-    else is writing: so the lock has to come first.
+    Where the clock is that of the host, it is read before the statement waits for another
+    writer: so the lock has to come first.
     """
     return in_transaction(using) if dialect_of(using).hosts_clock else reading(using)
 

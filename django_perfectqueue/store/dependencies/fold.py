@@ -1,8 +1,8 @@
 """
 Act on what was committed about dependencies: mark them as met, release or cancel children.
 
-Who ends a parent only appends an event. Whoever reads it, right after the commit or in a sweep,
-locks the children's tickets; so of two who read the ends of two parents of one child, the second
+What ends a parent only appends an event. A reader of it, right after the commit or in a sweep,
+locks the children's tickets; so of two readers of the ends of two parents of one child, the second
 sees what the first has marked, and releases it. A ticket that another holds is not waited for:
 its events stay for a later look.
 """

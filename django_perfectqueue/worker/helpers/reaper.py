@@ -102,7 +102,7 @@ class Reaper(HelperProcess):
     def settle(self, lease: store.Lease, cancel: bool) -> bool:
         """Settle a killed task as its handler would have; return whether the reason is known."""
         limit, wait = self.plan.time_limits(lease)
-        force = f"It had not ended {wait:g} s after it was told to, so its processor was killed."
+        force = f"It had not ended {wait:g} s after it was asked to, so its processor was killed."
         error: TaskError
         if cancel:
             error = CancelRequestedError(f"Someone asked for it. {force}")

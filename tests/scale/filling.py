@@ -189,7 +189,7 @@ FROM scale_owner WHERE number >= %(known)s
 """,
     """
 INSERT INTO "perfectqueue_fairshare" ("user", "queue", "weight", "paused")
-SELECT <share>, '', 2, 0 = 1 FROM scale_owner WHERE number >= %(known)s
+SELECT <share>, '', 2, number %% 25 = 7 FROM scale_owner WHERE number >= %(known)s
 """,
 )
 DRAFT = """

@@ -1,5 +1,13 @@
-"""How many statements each page takes, whatever there is; the first two find the login."""
+"""
+How many statements each page takes, whatever there is.
 
+The first two find the session and the user. For who is no superuser Django reads the permissions
+by two more: those of the user and those of its groups.
+"""
+
+import re
+
+from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
@@ -9,7 +17,7 @@ from django_perfectqueue.models import Step, Task
 from django_perfectqueue.queue import Queue
 
 from ..factories import NOON, register, submit
-from .staff import AdminTestCase
+from .staff import AdminTestCase, staff
 from .test_scope import APP, HERE, OURS, THEIRS, fill, shown_pages
 
 MOST = 12
@@ -60,3 +68,17 @@ class StatementTests(AdminTestCase):
                     status = self.client.get(url, query).status_code
                 with self.subTest(url=url, query=query, status=status):
                     self.assertLessEqual(len(captured), MOST)
+
+    def test_who_is_no_superuser_takes_only_the_two_for_the_permissions_more(self):
+        names = Permission.objects.filter(content_type__app_label="perfectqueue")
+        reader = staff(*names.values_list("codename", flat=True), name="reader")
+        for url in sorted({url for url in shown_pages() if re.fullmatch(rf"{APP}\w+/", url)}):
+            counts = []
+            for user in (self.boss, reader):
+                self.client.force_login(user)
+                self.client.get(url)
+                sent = self.statements(url)
+                counts.append((len(sent), sum("auth_permission" in sql for sql in sent)))
+            (bare, none), (whole, permissions) = counts
+            with self.subTest(url=url):
+                self.assertEqual((none, permissions, whole), (0, 2, bare + 2))

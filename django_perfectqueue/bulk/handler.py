@@ -17,14 +17,12 @@ from django_perfectqueue.payload.merge import rewriter
 from django_perfectqueue.verdicts import SHORTEST_WAIT
 
 from .operation import Operation
+from .selection import Found
 
 CHUNK = 100
 REFUSED, NEXT = "refused", "next"
 TOGETHER = {"retry": "retried", "delete": "deleted"}
 """What is done to all of a chunk by some statements, and the word for it."""
-
-Found = tuple[int, str, str]
-"""A task's id, queue and key."""
 
 
 class BulkHandler(Application):
@@ -48,12 +46,13 @@ class BulkHandler(Application):
     def perform(self) -> dict[str, int] | None:
         task = self.task
         operation = Operation.read(task.data, task.key)
-        while chunk := self.next_chunk(operation):
+        while task.data["cursor"] < operation.until:
+            chunk, reached = self.next_chunk(operation)
             if self.is_stopping:
                 task.release()
                 return None
             began = time.monotonic()
-            self.do_chunk(operation, chunk)
+            self.do_chunk(operation, chunk, reached)
             self.report()
             pause = len(chunk) / operation.rate - (time.monotonic() - began)
             if pause >= SHORTEST_WAIT:
@@ -63,16 +62,15 @@ class BulkHandler(Application):
             time.sleep(max(0.0, pause))
         return dict(task.data["done"])
 
-    def next_chunk(self, operation: Operation) -> list[Found]:
-        """Return the next tasks that match, in the order of their ids."""
+    def next_chunk(self, operation: Operation) -> tuple[list[Found], int]:
+        """Return the next tasks that match, by their ids, and up to which id it looked."""
         size = max(1, min(CHUNK, int(operation.rate)))
         left = range(self.task.data["cursor"] + 1, operation.until + 1)
         using = self.task.lease.using
-        rows = operation.selection.chunk(operation.verb, left, size, using=using)
-        found = rows.values_list("id", "queue", "key")
-        return store.patiently(lambda: list(found), using=using)
+        look = operation.selection.chunk
+        return store.patiently(lambda: look(operation.verb, left, size, using=using), using=using)
 
-    def do_chunk(self, operation: Operation, chunk: list[Found]) -> None:
+    def do_chunk(self, operation: Operation, chunk: list[Found], reached: int) -> None:
         """
         Do it to these tasks, and move the cursor; all or nothing.
 
@@ -80,9 +78,11 @@ class BulkHandler(Application):
         lost nobody here knows: the attempt ends, and the next one reads the cursor.
         """
         with store.one_call():
-            store.patiently(lambda: self.try_chunk(operation, chunk), using=self.task.lease.using)
+            store.patiently(
+                lambda: self.try_chunk(operation, chunk, reached), using=self.task.lease.using
+            )
 
-    def try_chunk(self, operation: Operation, chunk: list[Found]) -> None:
+    def try_chunk(self, operation: Operation, chunk: list[Found], reached: int) -> None:
         task, using = self.task, self.task.lease.using
         with task.settling():
             done = act_on(operation, chunk, using=using)
@@ -92,7 +92,7 @@ class BulkHandler(Application):
                     store.sign(names, word, by=operation.by, using=using, more=more)
             counts = Counter(task.data["done"])
             counts.update({word: len(names) for word, names in done.items()})
-            task.update_data({"cursor": chunk[-1][0], "done": dict(counts)})
+            task.update_data({"cursor": reached, "done": dict(counts)})
 
     def report(self) -> None:
         count, total = sum(self.task.data["done"].values()), self.task.data["total"]

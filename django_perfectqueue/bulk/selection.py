@@ -4,32 +4,42 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Case, Q, QuerySet, When
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.models import (
     DEAD,
     LIVE,
+    BatchMember,
+    DeadLetter,
     Outcome,
     State,
     Status,
+    Tag,
     Task,
     TaskQuerySet,
+    Ticket,
+    condition,
     id_for,
 )
-from django_perfectqueue.payload.names import JSON
+from django_perfectqueue.payload.names import JSON, LAST_CHARACTER
 
 COUNTED = 100_000
 SAMPLE = 20
+LOOKED = 200
+LOOKS = 50
+"""So many rows are looked at for a chunk by one statement, and by so many statements at most."""
 USERS = 20
 BY = ("status", "user")
 DEAD_ONES = tuple(word.value for word in DEAD)
 STILL = tuple(word.value for word in LIVE if word not in (Status.RUNNING, Status.STALLED))
 HELD_BY_NOBODY = Q(dead_letter__isnull=False) | Q(ticket__state__lt=State.RUNNING)
+Found = tuple[int, str, str]
+"""A task's id, queue and key."""
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "retry": DEAD_ONES,
     "cancel": tuple(word.value for word in LIVE),
@@ -103,35 +113,74 @@ class Selection:
     def tasks(self, verb: str, *, using: str) -> TaskQuerySet:
         """Return the tasks that match, by their ids: every door to bulk work reads them here."""
         rows = TaskQuerySet(Task, using=using).with_status()
-        rows = rows.in_status(self.status) if self.status else rows.filter(ANY[verb])
-        if self.queue:
-            # By the index of queues SQLite would read, and sort, the whole queue for each chunk.
-            rows = rows.filter(queue__unindexed=self.queue)
-        if self.type.endswith("*"):
-            rows = rows.filter(type__startswith=self.type[:-1])
-        elif self.type:
-            rows = rows.filter(type=self.type)
-        if self.user is not None:
-            rows = rows.filter(user=self.user)
-        if self.users is not None:
-            rows = rows.filter(user__in=self.users)
-        if self.group:
-            rows = rows.filter(dead_letter__group=self.group)
-        if self.tag:
-            rows = rows.tagged(self.tag)
-        if self.batch:
-            rows = rows.filter(membership__batch_id=self.batch)
-        if self.key:
-            rows = rows.key_begins(self.key)
-        return rows.order_by(self.page_by(verb))
+        return rows.filter(self.matches(verb)).order_by(self.page_by(verb))
 
-    def chunk(self, verb: str, ids: range, size: int, *, using: str) -> TaskQuerySet:
-        """Return the first tasks that match and have one of these ids."""
-        rows = self.tasks(verb, using=using)
-        # PostgreSQL would read all tasks from the first on, were the bounds not theirs, too.
-        for column in {self.page_by(verb), "id"}:
-            rows = rows.filter(**{f"{column}__gte": ids.start, f"{column}__lt": ids.stop})
-        return rows[:size]
+    def matches(self, verb: str) -> Q:
+        """Return the condition that holds for what matches."""
+        found = condition(self.status) if self.status else ANY[verb]
+        if self.queue:
+            # By the index of queues SQLite would read, and sort, the whole queue.
+            found &= Q(queue__unindexed=self.queue)
+        if self.type.endswith("*"):
+            found &= Q(type__startswith=self.type[:-1])
+        elif self.type:
+            found &= Q(type=self.type)
+        if self.user is not None:
+            found &= Q(user=self.user)
+        if self.users is not None:
+            found &= Q(user__in=self.users)
+        if self.group:
+            found &= Q(dead_letter__group=self.group)
+        if self.tag:
+            found &= Q(pk__in=Tag.objects.filter(tag=self.tag).values("task_id"))
+        if self.batch:
+            found &= Q(membership__batch_id=self.batch)
+        if self.key:
+            found &= Q(key__gte=self.key, key__lt=self.key + LAST_CHARACTER)
+        return found
+
+    def narrowest(self, verb: str) -> tuple[QuerySet[Any, Any], str]:
+        """Return the fewest rows that an index finds, with one for each match; and its column."""
+        if self.tag:
+            return Tag.objects.filter(tag=self.tag), "task_id"
+        if self.batch:
+            return BatchMember.objects.filter(batch_id=self.batch), "task_id"
+        if self.group:
+            return DeadLetter.objects.filter(group=self.group), "task_id"
+        if self.user:
+            return TaskQuerySet(Task).filter(user=self.user), "id"
+        asked = (self.status,) if self.status else ALLOWED[verb]
+        if set(asked) <= {*DEAD_ONES} or (not self.status and verb == "delete"):
+            return DeadLetter.objects.all(), "task_id"
+        if set(asked) <= {*ALLOWED["cancel"]}:
+            return Ticket.objects.all(), "task_id"
+        return TaskQuerySet(Task), "id"
+
+    def chunk(self, verb: str, ids: range, size: int, *, using: str) -> tuple[list[Found], int]:
+        """
+        Return the first tasks that match and have one of these ids, and up to which id it looked.
+
+        They may be fewer than ``size`` or none though others follow: it looks at LOOKED * LOOKS
+        rows. It names the tasks by their ids, so no plan reads more, whatever the tables have.
+        """
+        rows, column = self.narrowest(verb)
+        # No database looks in an index for what stands in a CASE: the ids are the way to the rows.
+        # All that have the tag would still be read.
+        is_match = Case(When(replace(self, tag="").matches(verb), then=1))
+        tasks = TaskQuerySet(Task, using=using).annotate(is_match=is_match).filter(is_match=1)
+        found: list[Found] = []
+        for _look in range(LOOKS):
+            left = {f"{column}__gte": ids.start, f"{column}__lt": ids.stop}
+            following = rows.using(using).filter(**left).order_by(column)
+            looked = list(following.values_list(column, flat=True)[:LOOKED])
+            named = tasks.filter(pk__in=looked).order_by("pk")
+            found += named.values_list("pk", "queue", "key")[: size - len(found)]
+            if len(found) == size:
+                return found, found[-1][0]
+            if len(looked) < LOOKED:
+                return found, ids.stop - 1
+            ids = range(looked[-1] + 1, ids.stop)
+        return found, ids.start - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

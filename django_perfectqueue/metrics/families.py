@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from itertools import accumulate
 from typing import Any
 
@@ -20,7 +21,7 @@ from django_perfectqueue.store.arithmetic.entitlement import BOUNDS
 from django_perfectqueue.store.records.usage import ENDINGS, all_types_key
 from django_perfectqueue.store.records.usage_series import totals
 
-from .overview import QUEUES, Snapshot, snapshot
+from .overview import QUEUES, Overview, overview
 
 TYPES = 400
 LIMITS = 100
@@ -34,7 +35,7 @@ STEP = 2
 
 class DatabaseCollector(Collector):
     """
-    Collects the metrics of the queues in a database, in eight statements.
+    Collects the metrics of the queues in a database, in six statements.
 
     What can't be read is left out and counted; nothing is raised. There are never more than
     QUEUES queues, TYPES types and LIMITS limits, and no label names a user or a task.
@@ -49,9 +50,9 @@ class DatabaseCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         began, errors = time.monotonic(), 0
-        found: Snapshot | None = None
+        found: Overview | None = None
         try:
-            found = snapshot(using=self.using)
+            found = overview(using=self.using, over=timedelta())
         except Error:
             errors += 1
         parts: list[Callable[[], list[Metric]]] = [lambda: limits(self.using)]
@@ -83,7 +84,7 @@ def gauges(
     return family
 
 
-def of_queues(found: Snapshot) -> Iterator[Metric]:
+def of_queues(found: Overview) -> Iterator[Metric]:
     queues = found.queues
     yield gauges(
         "tasks",
@@ -111,7 +112,7 @@ def of_queues(found: Snapshot) -> Iterator[Metric]:
     yield gauges("failed_last_day", text, ["group"], rows)
 
 
-def of_workers(found: Snapshot) -> Iterator[Metric]:
+def of_workers(found: Overview) -> Iterator[Metric]:
     known = {(worker.host, worker.version) for worker in found.workers}
     rows = [([*one], 1.0) for one in sorted(known)[:HOSTS]]
     yield gauges("worker_info", "Hosts with a worker.", ["host", "version"], rows)

@@ -12,16 +12,9 @@ from django_perfectqueue.health.queues import named_queues
 from django_perfectqueue.inspection.statistics import by_time
 from django_perfectqueue.models import Bucket, Worker
 from django_perfectqueue.store import Tally
-from django_perfectqueue.store.records.counts import (
-    COUNTED,
-    Counts,
-    Lately,
-    counts,
-    lately,
-    names,
-)
-from django_perfectqueue.store.records.usage import all_types_key, start_of
-from django_perfectqueue.store.records.usage_series import Point, series
+from django_perfectqueue.store.records.counts import COUNTED, Figures, figures, names
+from django_perfectqueue.store.records.usage import start_of
+from django_perfectqueue.store.records.usage_series import Point
 
 WORKERS = 1_000
 QUEUES = 50
@@ -84,19 +77,16 @@ class QueueFigures:
 
 
 @dataclass(kw_only=True)
-class Snapshot:
-    """The queues as they are now, what happened lately, and the workers that take tasks."""
+class Overview:
+    """
+    The queues as they are now, what happened lately, the workers that take tasks, and what all
+    queues did in each minute.
+    """
 
     now: datetime
     queues: list[QueueFigures]
-    lately: Lately
+    lately: Figures
     workers: list[Worker]
-
-
-@dataclass(kw_only=True)
-class Overview(Snapshot):
-    """The same, with what all queues did in each minute of an hour."""
-
     minutes: list[tuple[datetime, Tally]]
 
     @property
@@ -104,52 +94,40 @@ class Overview(Snapshot):
         return not self.lately.late_schedules and all(queue.is_well for queue in self.queues)
 
 
-def snapshot(*, using: str) -> Snapshot:
-    """Return up to QUEUES queues: those of the settings, those with workers, those with tasks."""
-    known = names(using=using)
-    workers = seen(known.now, using)
+def overview(*, using: str, over: timedelta = timedelta(hours=1)) -> Overview:
+    """
+    Return up to QUEUES queues: those of the settings, those with workers, those with tasks.
+
+    Those that are not well come first. Rates and minutes are of the time ``over``. It takes three
+    statements, and one more where the first tasks have limits.
+    """
+    known = names(using=using, workers=WORKERS)
     settings = named_queues(using)
-    queues = list(dict.fromkeys([*settings, *served(workers), *known.queues]))[:QUEUES]
-    counted = counts(queues, busy(workers), using=using)
-    oldest = store.oldest_due(queues, using=using)
-    recent = lately(queues, known.now, using=using)
-    figures = [
+    found = list(dict.fromkeys([*settings, *served(known.workers), *known.queues]))[:QUEUES]
+    since = start_of(Bucket.MINUTE, known.now - over) + timedelta(minutes=1)
+    lately = figures(found, busy(known.workers), known.now, since, using=using)
+    oldest = store.oldest_due(found, using=using, gates=lately.gates)
+    queues = [
         QueueFigures(
             name=queue,
             oldest=oldest[queue],
             paused=queue in known.paused,
             is_named=queue in settings,
-            unknown_types=sorted(type_ for name, type_ in recent.parked if name == queue),
+            unknown_types=sorted(type_ for name, type_ in lately.parked if name == queue),
         )
-        for queue in queues
+        for queue in found
     ]
-    for one in figures:
-        add_counts(one, counted)
-        add_workers(one, workers)
-    return Snapshot(now=known.now, queues=figures, lately=recent, workers=workers)
-
-
-def overview(*, using: str) -> Overview:
-    """Return the snapshot with rates; the queues that are not well come first."""
-    found = snapshot(using=using)
-    since = start_of(Bucket.MINUTE, found.now - timedelta(hours=1)) + timedelta(minutes=1)
-    keys = [all_types_key(queue.name) for queue in found.queues]
-    points = series(keys, since, found.now, unit=Bucket.MINUTE, using=using)
-    for queue in found.queues:
-        add_rates(queue, points, found.now)
-    queues = sorted(found.queues, key=lambda one: (one.is_well, -(one.oldest or 0.0), one.name))
+    for one in queues:
+        add_counts(one, lately)
+        add_workers(one, known.workers)
+        add_rates(one, lately.points, known.now)
     return Overview(
-        now=found.now,
-        queues=queues,
-        lately=found.lately,
-        workers=found.workers,
-        minutes=by_time(points, since, found.now, Bucket.MINUTE),
+        now=known.now,
+        queues=sorted(queues, key=lambda one: (one.is_well, -(one.oldest or 0.0), one.name)),
+        lately=lately,
+        workers=known.workers,
+        minutes=by_time(lately.points, since, known.now, Bucket.MINUTE),
     )
-
-
-def seen(now: datetime, using: str) -> list[Worker]:
-    """Return the workers that take tasks."""
-    return list(Worker.objects.using(using).serving(now).order_by("-seen_at")[:WORKERS])
 
 
 def served(workers: Iterable[Worker]) -> list[str]:
@@ -161,26 +139,26 @@ def busy(workers: Iterable[Worker]) -> set[int]:
     return {task["id"] for one in workers for seat in one.seats for task in seat["tasks"]}
 
 
-def add_counts(figures: QueueFigures, counted: Counts) -> None:
-    found = counted.of(figures.name)
-    figures.waiting = min(found["waiting"], COUNTED + 1)
-    figures.running = found["running"]
-    figures.held = max(0, found["leased"] - found["running"])
+def add_counts(one: QueueFigures, counted: Figures) -> None:
+    found = counted.of(one.name)
+    one.waiting = min(found["waiting"], COUNTED + 1)
+    one.running = found["running"]
+    one.held = max(0, found["leased"] - found["running"])
     for name in ("stalled", "scheduled", "retrying", "parked"):
-        setattr(figures, name, found[name])
-    figures.is_bounded = counted.is_bounded
+        setattr(one, name, found[name])
+    one.is_bounded = counted.is_bounded
 
 
-def add_workers(figures: QueueFigures, workers: Iterable[Worker]) -> None:
-    serving = [worker for worker in workers if figures.name in json.loads(worker.queues_text)]
-    figures.workers = len(serving)
-    figures.processors = sum(worker.processors for worker in serving)
+def add_workers(one: QueueFigures, workers: Iterable[Worker]) -> None:
+    serving = [worker for worker in workers if one.name in json.loads(worker.queues_text)]
+    one.workers = len(serving)
+    one.processors = sum(worker.processors for worker in serving)
 
 
-def add_rates(figures: QueueFigures, points: Iterable[Point], now: datetime) -> None:
+def add_rates(one: QueueFigures, points: Iterable[Point], now: datetime) -> None:
     since = now - timedelta(minutes=RATE_MINUTES)
     for point in points:
-        if point.usage_key.queue == figures.name:
-            figures.failed_last_hour += point.tally.failed
+        if point.usage_key.queue == one.name:
+            one.failed_last_hour += point.tally.failed
             if point.start >= since:
-                figures.finished_a_minute += point.tally.finished / RATE_MINUTES
+                one.finished_a_minute += point.tally.finished / RATE_MINUTES

@@ -7,6 +7,7 @@ from django.test import TestCase, TransactionTestCase
 
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.bulk import TYPE, Operation, Selection, handler, preview, submit_bulk
+from django_perfectqueue.bulk import selection as selecting
 from django_perfectqueue.exceptions import InvalidTaskError, TaskFailedError
 from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.management.queues.exec import exec_of
@@ -212,6 +213,26 @@ class ChunkTests(TransactionTestCase):
         self.assertEqual(task.metadata().result, {"retried": 25})
         self.assertEqual(sorted(self.signed()), sorted(one.key for one in tasks))
         self.assertEqual(statuses(*tasks).count("failed"), 3)
+
+    def test_where_few_match_it_goes_on_from_where_it_looked_last(self):
+        self.dead(9, type="mail")
+        [wanted] = self.dead(1, type="report")
+        self.dead(4, type="mail")
+        task = ask("retry", queue="bulk", type="report")
+        cursors = []
+        act = handler.BulkHandler.try_chunk
+
+        def noting(itself, operation, chunk, reached):
+            act(itself, operation, chunk, reached)
+            cursors.append((len(chunk), itself.task.data["cursor"]))
+
+        few = mock.patch.multiple(selecting, LOOKED=2, LOOKS=2)
+        with few, mock.patch.object(handler.BulkHandler, "try_chunk", noting):
+            drain("bulk")
+
+        self.assertEqual((task.metadata().result, statuses(wanted)), ({"retried": 1}, ["waiting"]))
+        self.assertEqual([count for count, _cursor in cursors], [0, 0, 1, 0])
+        self.assertEqual(cursors[-1][1], task.metadata().data["until"])
 
     def test_one_whose_lease_has_passed_on_writes_nothing(self):
         self.dead(3)

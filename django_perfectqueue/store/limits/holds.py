@@ -257,12 +257,16 @@ def open_again(keys: Collection[str], *, using: str, now: datetime | None = None
         return open_holds(db, keys, now)
 
 
-def shut_gates(db: Session, queues: Sequence[str], now: datetime | None) -> set[int]:
+def free_gates(db: Session, queues: Sequence[str]) -> dict[int, str]:
     """
-    Return the sets of limits, by their hashes, that let no task start, of the first lanes
-    that nothing holds back yet: nobody has looked for tasks there since they were filled.
+    Return the sets of limits, as JSON by their hashes, of the first lanes that nothing holds
+    back yet: nobody has looked for tasks there since they were filled.
     """
-    rows = db.rows(FREE_LIMITED, {"count": LANES_PROBED}, queues=queues)
-    gates = {gate: json.loads(keys) for gate, keys in rows}
-    known = allowances(db, {key for keys in gates.values() for key in keys}, now)
-    return {gate for gate, keys in gates.items() if holding(keys, known)}
+    return dict(db.rows(FREE_LIMITED, {"count": LANES_PROBED}, queues=queues))
+
+
+def shut_gates(db: Session, gates: Mapping[int, str], now: datetime | None) -> set[int]:
+    """Return those of the sets of limits, by their hashes, that let no task start."""
+    sets = {gate: json.loads(keys) for gate, keys in gates.items()}
+    known = allowances(db, {key for keys in sets.values() for key in keys}, now)
+    return {gate for gate, keys in sets.items() if holding(keys, known)}

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from ..arithmetic.rate_limit import Allowance
-from ..database.dialects.base import Row
 from ..database.session import Session
 
 LIMITS = """
-SELECT "scope", "name", "max_running", "rate", "period", "burst", "paused"
+SELECT "scope", "name", "max_running", "rate", "period", "burst", "paused"{more}
 FROM "perfectqueue_limit" WHERE {named}
 """
 METERS = """
 SELECT "key", "running", "next_at", {now} FROM "perfectqueue_meter"
 WHERE "key" IN ({keys}) ORDER BY "key"
+"""
+METERS_TOO = """
+UNION ALL
+SELECT '', "key", "running", NULL, NULL, NULL, NULL, "next_at", {now} FROM "perfectqueue_meter"
+WHERE "key" IN ({keys})
 """
 Count = tuple[int, float, datetime]
 
@@ -39,8 +44,10 @@ def allowances(
     """
     if not keys:
         return {}
-    counted = (locked if lock else read)(db, keys, now)
-    rows = limits(db, keys)
+    if lock:
+        counted, rows = locked(db, keys, now), limits(db, keys)
+    else:
+        counted, rows = read_both(db, keys, now)
     if lock and any(rate for _cap, rate, *_rest in rows.values()):
         # The lock may have been waited for, and the time is that of before.
         counted = read(db, keys, now, db.dialect.lock_clause())
@@ -49,10 +56,11 @@ def allowances(
         max_running, rate, period, burst, paused = row
         running, ahead, moment = counted.get(key, (0, 0.0, None))
         found[key] = Allowance(
+            # MariaDB returns decimals where a UNION has signed and unsigned numbers.
             key=key,
             max_running=max_running,
-            interval=period / rate if rate else 0.0,
-            burst=burst or rate or 1,
+            interval=period / float(rate) if rate else 0.0,
+            burst=int(burst or rate or 1),
             paused=bool(paused),
             running=running,
             ahead=ahead,
@@ -61,32 +69,56 @@ def allowances(
     return found
 
 
-def limits(db: Session, keys: Collection[str]) -> dict[str, Row]:
+def limits(db: Session, keys: Collection[str]) -> dict[str, Sequence[Any]]:
     """Return the rows of the limits with these keys that exist."""
+    condition, values = named(keys)
+    rows = db.rows(LIMITS.replace("{more}", "").replace("{named}", condition), values)
+    return {f"{scope}:{name}": row for scope, name, *row in rows}
+
+
+def named(keys: Collection[str]) -> tuple[str, dict[str, str]]:
+    """Return the condition for the limits with these keys, and its parameters."""
     names: dict[str, list[str]] = {}
     values: dict[str, str] = {}
     for number, key in enumerate(sorted(keys)):
         scope, _colon, values[f"n{number}"] = key.partition(":")
         names.setdefault(scope, []).append(f"%(n{number})s")
-    named = []
+    parts = []
     for number, (scope, marks) in enumerate(names.items()):
         values[f"s{number}"] = scope
-        named.append(f'("scope" = %(s{number})s AND "name" IN ({", ".join(marks)}))')
-    statement = LIMITS.replace("{named}", " OR ".join(named))
-    rows = db.rows(statement, values)
-    return {f"{scope}:{name}": tuple(row) for scope, name, *row in rows}
+        parts.append(f'("scope" = %(s{number})s AND "name" IN ({", ".join(marks)}))')
+    return " OR ".join(parts), values
+
+
+def read_both(
+    db: Session, keys: Collection[str], now: datetime | None
+) -> tuple[dict[str, Count], dict[str, Sequence[Any]]]:
+    """Return what is counted, and the rows of the limits, by one statement."""
+    counted: dict[str, Count] = {}
+    rows: dict[str, Sequence[Any]] = {}
+    condition, values = named(keys)
+    statement = LIMITS.replace("{more}", ", NULL, {now}").replace("{named}", condition)
+    found = db.rows(statement + METERS_TOO, values, now=now, keys=sorted(keys))
+    for scope, name, *row, next_at, at in found:
+        if scope:
+            rows[f"{scope}:{name}"] = row
+        else:
+            counted[name] = count(db, int(row[0]), next_at, at)
+    return counted, rows
 
 
 def read(
     db: Session, keys: Collection[str], now: datetime | None, clause: str = ""
 ) -> dict[str, Count]:
     """Return how many run behind each limit, how far ahead its next even start lies, and now."""
-    found = {}
-    for key, running, next_at, at in db.rows(METERS + clause, now=now, keys=sorted(keys)):
-        moment = db.dialect.moment(at)
-        ahead = (db.dialect.moment(next_at) - moment).total_seconds() if next_at else 0.0
-        found[key] = (running, ahead, moment)
-    return found
+    rows = db.rows(METERS + clause, now=now, keys=sorted(keys))
+    return {key: count(db, running, next_at, at) for key, running, next_at, at in rows}
+
+
+def count(db: Session, running: int, next_at: Any, at: Any) -> Count:
+    moment = db.dialect.moment(at)
+    ahead = (db.dialect.moment(next_at) - moment).total_seconds() if next_at else 0.0
+    return running, ahead, moment
 
 
 def lock_known(db: Session, keys: Collection[str]) -> None:

@@ -7,9 +7,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from django_perfectqueue.models import PARKED_FROM, UNFINISHED
+from django_perfectqueue.models import ALL_TYPES, PARKED_FROM, UNFINISHED, Bucket, Worker
 
+from ..arithmetic.fair_order import LANES_PROBED
+from ..database.dialects import Dialect
+from ..database.dialects.base import Row
 from ..database.transaction import reading
+from ..limits.holds import FREE_LIMITED
+from .usage import Tally, all_types_key
+from .usage_series import Point, without_parts
 
 QUEUES = 50
 COUNTED = 10_000
@@ -19,17 +25,28 @@ LATE_SCHEDULE = 60.0
 USERS = 10
 
 NAMES = """
-SELECT 'queue', "name", {now} FROM ({queues}) AS "used"
+SELECT 'queue', "name", {now}, 0, '', 0, 0, '', 0, '', '', {now} FROM ({queues}) AS "used"
 UNION ALL
-SELECT 'paused', "name", {now} FROM (
+SELECT 'paused', "name", {now}, 0, '', 0, 0, '', 0, '', '', {now} FROM (
     SELECT "name" FROM "perfectqueue_limit" WHERE "scope" = 'queue' AND "paused" = TRUE
     ORDER BY "name" LIMIT %(most)s
 ) AS "pauses"
 UNION ALL
-SELECT 'now', '', {now}
+SELECT 'now', '', {now}, 0, '', 0, 0, '', 0, '', '', {now}
+"""
+WORKERS = """
+UNION ALL
+SELECT 'worker', '', "seen_at", "id", "host", "pid", "generation", "version", "processors",
+    "queues", "seats", "started_at"
+FROM (
+    SELECT "id", "host", "pid", "generation", "version", "processors", "queues", "seats",
+        {started_at} AS "started_at", {seen_at} AS "seen_at"
+    FROM "perfectqueue_worker" WHERE "leaving" = FALSE
+    ORDER BY "perfectqueue_worker"."seen_at" DESC LIMIT %(workers)s
+) AS "newest"
 """
 LATER = """
-SELECT "queue", "kind", COUNT(*) FROM (
+SELECT "kind", "queue", '', '', {now}, COUNT(*), 0, 0, 0.0 FROM (
     SELECT (SELECT "queue" FROM "perfectqueue_task" WHERE "id" = "live"."task_id") AS "queue", CASE
         WHEN "state" = 2 AND "alarm_at" <= {now} THEN 'stalled'
         WHEN "state" = 2 THEN 'leased'
@@ -46,12 +63,13 @@ SELECT "queue", "kind", COUNT(*) FROM (
 WHERE "queue" IS NOT NULL GROUP BY "queue", "kind"
 """
 RUNNING = """
-SELECT "task"."queue", 'running', COUNT(*) FROM "perfectqueue_ticket" AS "ticket"
+SELECT 'running', "task"."queue", '', '', {now}, COUNT(*), 0, 0, 0.0
+FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 WHERE "ticket"."task_id" IN ({ids}) AND "ticket"."state" = 2 GROUP BY "task"."queue"
 """
 WAITING = """
-SELECT %({queue})s, 'waiting', COUNT(*) FROM (
+SELECT 'waiting', %({queue})s, '', '', {now}, COUNT(*), 0, 0, 0.0 FROM (
     SELECT 1 AS "one" FROM (
         SELECT "id" FROM (
             SELECT "id" FROM "perfectqueue_lane" WHERE "queue" = %({queue})s AND "held_by" = 0
@@ -67,33 +85,44 @@ SELECT %({queue})s, 'waiting', COUNT(*) FROM (
     LIMIT %(most)s
 ) AS "counted"
 """
-LATELY = """
-SELECT 'failed', "group", '', COUNT(*), {failed_at}, 0.0 FROM (
+FAILED = """
+SELECT 'group', "group", '', '', {failed_at}, COUNT(*), 0, 0, 0.0 FROM (
     SELECT "group", "ended_at" FROM "perfectqueue_deadletter"
-    WHERE "status" = 'failed' AND "ended_at" > %(since)s ORDER BY "ended_at" DESC LIMIT %(most)s
+    WHERE "status" = 'failed' AND "ended_at" > %(day_ago)s ORDER BY "ended_at" DESC LIMIT %(latest)s
 ) AS "letter" GROUP BY "group"
-UNION ALL
-SELECT 'parked', "task"."queue", "task"."type", COUNT(*), {parked_at}, 0.0 FROM (
+"""
+PARKED = """
+SELECT 'type', "task"."queue", "task"."type", '', {parked_at}, COUNT(*), 0, 0, 0.0 FROM (
     SELECT "task_id", "run_at" FROM "perfectqueue_ticket"
-    WHERE "alarm_at" > %(parked)s AND "alarm_at" <> "run_at" ORDER BY "alarm_at" LIMIT %(most)s
+    WHERE "alarm_at" > %(parked)s AND "alarm_at" <> "run_at" ORDER BY "alarm_at" LIMIT %(latest)s
 ) AS "parked"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "parked"."task_id"
 GROUP BY "task"."queue", "task"."type"
-UNION ALL
-SELECT 'late', '', '', COUNT(*), {due_at}, 0.0 FROM (
-    SELECT "due_at" FROM "perfectqueue_schedule"
-    WHERE "due_at" < %(late)s ORDER BY "due_at" LIMIT %(most)s
-) AS "overdue" HAVING COUNT(*) > 0
+"""
+LATE = """
+SELECT 'late', '', '', '', {now}, COUNT(*), 0, 0, 0.0 FROM (
+    SELECT 1 AS "one" FROM "perfectqueue_schedule"
+    WHERE "due_at" < %(late)s ORDER BY "due_at" LIMIT %(latest)s
+) AS "overdue"
 """
 RECEIVED = """
-UNION ALL
-SELECT * FROM (
-    SELECT 'received', "queue", "user", SUM("ended"), MAX("start"), SUM("seconds") AS "seconds"
+SELECT 'user', "queue", "user", '', {now}, "ended", 0, 0, "seconds" FROM (
+    SELECT "queue", "user", SUM("ended") AS "ended", SUM("seconds") AS "seconds"
     FROM "perfectqueue_usage"
     WHERE "queue" IN ({queues}) AND "span" = 60 AND "type" = '' AND "others" = FALSE
         AND "start" >= %(lately)s
-    GROUP BY "queue", "user" ORDER BY "seconds" DESC LIMIT %(users)s
+    GROUP BY "queue", "user" ORDER BY SUM("seconds") DESC LIMIT %(users)s
 ) AS "got"
+"""
+GATES = f"""
+SELECT 'gate', '', '', "keys", {{now}}, "gate", 0, 0, 0.0 FROM ({FREE_LIMITED}) AS "gates"
+"""
+MINUTES = """
+SELECT CASE "span" WHEN 60 THEN 'minute' ELSE 'slice' END, "queue", '', '', {start},
+    "finished", "retried", "failed", 0.0
+FROM "perfectqueue_usage"
+WHERE "queue" IN ({queues}) AND "span" IN (60, 10) AND "type" = %(all)s AND "others" = TRUE
+    AND "user" = '' AND "start" >= %(since)s AND "start" < %(until)s
 """
 GROUPS = """
 SELECT "group", COUNT(*) FROM (
@@ -103,114 +132,157 @@ SELECT "group", COUNT(*) FROM (
 """
 
 
+SPANS = {"minute": Bucket.MINUTE, "slice": Bucket.SLICE}
+READ = {
+    "failed_at": 'MAX("ended_at")',
+    "parked_at": 'MAX("parked"."run_at")',
+    "start": '"start"',
+    "started_at": '"started_at"',
+    "seen_at": '"seen_at"',
+}
+"""Times that a statement names in braces."""
+WORKER = ("id", "host", "pid", "generation", "version", "processors", "queues_text", "seats_text")
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The first QUEUES queues that have tasks, which queues are paused, and the server's time."""
+    """
+    The first QUEUES queues that have tasks, which queues are paused, the server's time, and the
+    workers that take tasks, those seen last first.
+    """
 
     queues: list[str]
     paused: set[str]
     now: datetime
+    workers: list[Worker]
 
 
 @dataclass(slots=True)
-class Counts:
+class Figures:
     """
-    What queues have by status; ``leased`` tasks are in the hands of processors.
+    What queues have by status, and what happened there lately.
 
-    What the clock will move is counted up to COUNTED in all queues together: with
-    ``is_bounded`` there is more. What waits is counted up to COUNTED + 1 in each queue.
+    ``leased`` tasks are in the hands of processors. What the clock will move is counted up to
+    COUNTED in all queues together: with ``is_bounded`` there is more. What waits is counted up
+    to COUNTED + 1 in each queue.
+
+    ``failed`` is why the newest tasks failed, by group; ``parked`` what waits for a worker that
+    knows its type, by queue and type. Each has how many, up to LATEST in all, and the time of
+    the latest. ``received`` is who received most in the last minutes, by queue and user: the
+    attempts that ended, and the seconds. ``late_schedules`` are LATE_SCHEDULE seconds late.
+    ``gates`` are the limits, as JSON, of the first lanes that nothing holds back yet, by their
+    hash. ``points`` say how many attempts finished, failed and were retried.
     """
 
     by_queue: dict[str, Counter[str]] = field(default_factory=dict)
     is_bounded: bool = False
+    failed: dict[str, tuple[int, datetime]] = field(default_factory=dict)
+    parked: dict[tuple[str, str], tuple[int, datetime]] = field(default_factory=dict)
+    received: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    late_schedules: int = 0
+    gates: dict[int, str] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
 
     def of(self, queue: str) -> Counter[str]:
         return self.by_queue.get(queue, Counter())
 
+    def add(self, row: Row, dialect: Dialect) -> None:
+        """Add a row of the statement."""
+        kind, name, other, keys, at, count, second, third, seconds = row
+        count = int(count)
+        if kind == "group":
+            self.failed[name] = count, dialect.moment(at)
+        elif kind == "type":
+            self.parked[name, other] = count, dialect.moment(at)
+        elif kind == "user":
+            self.received[name, other] = count, float(seconds)
+        elif kind == "late":
+            self.late_schedules = count
+        elif kind == "gate":
+            self.gates[count] = keys
+        elif kind in SPANS:
+            tally = Tally(finished=count, retried=int(second), failed=int(third))
+            at = dialect.moment(at)
+            self.points.append(Point(all_types_key(name), SPANS[kind], at, tally))
+        else:
+            self.by_queue.setdefault(name, Counter())[kind] += count
 
-@dataclass(slots=True)
-class Lately:
-    """
-    Why the newest tasks failed, by group; what waits for a worker that knows its type, by
-    queue and type; who received most in the last minutes, by queue and user; and how many
-    schedules are LATE_SCHEDULE seconds late.
 
-    The first two have how many, up to LATEST in all, and the time of the latest; the third has
-    the attempts that ended, and the seconds.
-    """
-
-    failed: dict[str, tuple[int, datetime]]
-    parked: dict[tuple[str, str], tuple[int, datetime]]
-    received: dict[tuple[str, str], tuple[int, float]]
-    late_schedules: int = 0
-
-
-def names(*, using: str, now: datetime | None = None) -> Names:
+def names(*, using: str, workers: int = 0, now: datetime | None = None) -> Names:
+    """Return them; of the workers at most so many."""
+    found: dict[str, list[str]] = {"queue": [], "paused": [], "now": []}
+    seen, moment = [], None
     with reading(using) as db:
-        found: dict[str, list[str]] = {"queue": [], "paused": [], "now": []}
-        moment = None
-        statement = NAMES.replace("{queues}", db.dialect.used_queues())
-        for kind, name, at in db.rows(statement, {"most": QUEUES}, now=now):
-            found[kind].append(name)
-            moment = db.dialect.moment(at)
+        statement = with_times(NAMES + (WORKERS if workers else ""), db.dialect)
+        statement = statement.replace("{queues}", db.dialect.used_queues())
+        values = {"most": QUEUES, "workers": workers}
+        for kind, name, at, *worker in db.rows(statement, values, now=now):
+            if kind == "worker":
+                *columns, started_at = worker
+                times = {
+                    "seen_at": db.dialect.moment(at),
+                    "started_at": db.dialect.moment(started_at),
+                }
+                seen.append(Worker(**dict(zip(WORKER, columns, strict=True)), **times))
+            else:
+                found[kind].append(name)
+                moment = db.dialect.moment(at)
     assert moment is not None
-    return Names(found["queue"], set(found["paused"]), moment)
+    serving = [worker for worker in seen if not worker.is_gone(moment)]
+    return Names(found["queue"], set(found["paused"]), moment, serving)
 
 
-def counts(
-    queues: Sequence[str], busy: Iterable[int], *, using: str, now: datetime | None = None
-) -> Counts:
-    """Count the tasks of queues by status; ``busy`` are the ids that handlers work on."""
+def figures(
+    queues: Sequence[str], busy: Iterable[int], now: datetime, since: datetime, *, using: str
+) -> Figures:
+    """
+    Return the figures of queues in one statement; ``busy`` are the ids that handlers work on.
+
+    What failed is of a day, who received what of five minutes, and the points of ``since``.
+    """
+    found = Figures()
+    if not queues:
+        return found
     parameters = {f"q{number}": queue for number, queue in enumerate(queues)}
     ids = sorted(busy)
+    parts = [LATER, FAILED, PARKED, LATE, RECEIVED, GATES, MINUTES]
+    parts += [RUNNING] if ids else []
+    parts += [WAITING.replace("{queue}", name) for name in parameters]
+    statement = " UNION ALL ".join(parts)
     with reading(using) as db:
-        parts = [f"SELECT * FROM ({LATER}) AS later"]
-        parts += [RUNNING] if ids else []
-        parts += [WAITING.replace("{queue}", name) for name in parameters]
-        statement = " UNION ALL ".join(parts)
+        times = {
+            "parked": PARKED_FROM,
+            "day_ago": now - timedelta(days=1),
+            "lately": now - timedelta(minutes=6),
+            "late": now - timedelta(seconds=LATE_SCHEDULE),
+            "since": since,
+            "until": now,
+        }
         values = {
             **parameters,
-            "parked": db.dialect.parameter(PARKED_FROM),
+            **{name: db.dialect.parameter(time) for name, time in times.items()},
             "lanes": LANES,
+            "count": LANES_PROBED,
             "most": COUNTED + 1,
+            "latest": LATEST,
+            "users": USERS,
+            "all": ALL_TYPES,
         }
-        rows = db.rows(statement, values, now=now, unfinished=UNFINISHED, ids=ids)
-    found = Counts()
-    for queue, kind, count in rows:
-        found.by_queue.setdefault(queue, Counter())[kind] += int(count)
+        statement = with_times(statement, db.dialect)
+        rows = db.rows(statement, values, queues=queues, ids=ids, unfinished=UNFINISHED)
+        for row in rows:
+            found.add(row, db.dialect)
     moving = ("stalled", "leased", "parked", "retrying", "scheduled")
     total = sum(one[kind] for one in found.by_queue.values() for kind in moving)
     found.is_bounded = total > COUNTED
+    found.points = without_parts(sorted(found.points, key=lambda point: (-point.span, point.start)))
     return found
 
 
-def lately(queues: Sequence[str], now: datetime, *, using: str) -> Lately:
-    """Return what failed within a day, what is parked, and who received what in five minutes."""
-    found = Lately({}, {}, {})
-    with reading(using) as db:
-        values = {
-            "since": db.dialect.parameter(now - timedelta(days=1)),
-            "lately": db.dialect.parameter(now - timedelta(minutes=6)),
-            "parked": db.dialect.parameter(PARKED_FROM),
-            "late": db.dialect.parameter(now - timedelta(seconds=LATE_SCHEDULE)),
-            "most": LATEST,
-            "users": USERS,
-        }
-        statement = LATELY + (RECEIVED if queues else "")
-        statement = statement.replace("{failed_at}", db.dialect.readable('MAX("ended_at")'))
-        statement = statement.replace("{due_at}", db.dialect.readable('MIN("due_at")'))
-        statement = statement.replace("{parked_at}", db.dialect.readable('MAX("parked"."run_at")'))
-        for row in db.rows(statement, values, queues=queues):
-            kind, name, other, count, at, seconds = row
-            if kind == "failed":
-                found.failed[name] = int(count), db.dialect.moment(at)
-            elif kind == "parked":
-                found.parked[name, other] = int(count), db.dialect.moment(at)
-            elif kind == "late":
-                found.late_schedules = int(count)
-            else:
-                found.received[name, other] = int(count), float(seconds)
-    return found
+def with_times(statement: str, dialect: Dialect) -> str:
+    for name, time in READ.items():
+        statement = statement.replace(f"{{{name}}}", dialect.readable(time))
+    return statement
 
 
 OF_USERS = """

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import inspect
 import io
 import pkgutil
 import re
 import sys
+import textwrap
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +55,9 @@ IMPORTED = re.compile(
 ROOM = re.compile(r"^\| `(?:django_perfectqueue|(\.[\w.]+))` \| ([^|]+) \|", re.MULTILINE)
 NAME = re.compile(r"`(\w+)`")
 RANGE = re.compile(r"`(\w+_)(\d+)` to `\1(\d+)`")
+PYTHON = re.compile(r"^ *```python\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+TABLE = re.compile(r"^\|.*\n(?:\|.*\n)*", re.MULTILINE)
+BAR = re.compile(r"(?<!\\)\|")
 LOGGER = re.compile(r'getLogger\("([\w.]+)"\)')
 DEFINED = re.compile(r"^ +(?:async )?def (test_\w+)\(", re.MULTILINE)
 INNER = {
@@ -398,6 +403,51 @@ class ImportTests(SimpleTestCase):
 
 def source() -> str:
     return "".join(file.read_text() for file in (ROOT / "django_perfectqueue").rglob("*.py"))
+
+
+@tag("no-database")
+class CodeTests(SimpleTestCase):
+    def test_every_python_block_is_python(self):
+        for file in pages():
+            for block in PYTHON.findall(file.read_text()):
+                with self.subTest(f"{file.relative_to(ROOT)}: {block[:60]}"):
+                    self.assertTrue(is_python(textwrap.dedent(block)))
+
+
+def is_python(source: str) -> bool:
+    """Whether a block is a module, the inside of a dict, a body of a coroutine, or a session."""
+    if source.startswith(">>> "):
+        return is_python(source.partition("\n")[0][4:])
+    return any(
+        compiles(whole)
+        for whole in (
+            source,
+            f"{{\n{source}\n}}",
+            f"async def f():\n{textwrap.indent(source, ' ')}",
+        )
+    )
+
+
+def compiles(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True
+
+
+@tag("no-database")
+class TableTests(SimpleTestCase):
+    def test_every_table_has_a_head_and_rows_of_its_width(self):
+        for file in pages():
+            for table in TABLE.findall(without_code(file.read_text())):
+                head, rule, *rows = table.splitlines()
+                with self.subTest(f"{file.relative_to(ROOT)}: {head}"):
+                    self.assertRegex(rule, r"^\|( :?-+:? \|)+$")
+                    self.assertEqual(
+                        {len(BAR.findall(row)) for row in (head, rule, *rows)},
+                        {len(BAR.findall(head))},
+                    )
 
 
 @tag("no-database")

@@ -9,6 +9,7 @@ import inspect
 import io
 import pkgutil
 import re
+import shlex
 import sys
 import textwrap
 import unittest
@@ -56,6 +57,7 @@ ROOM = re.compile(r"^\| `(?:django_perfectqueue|(\.[\w.]+))` \| ([^|]+) \|", re.
 NAME = re.compile(r"`(\w+)`")
 RANGE = re.compile(r"`(\w+_)(\d+)` to `\1(\d+)`")
 PYTHON = re.compile(r"^ *```python\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+COMMAND_LINE = re.compile(r"^(?:\$ )?python manage\.py (pq_.+)", re.MULTILINE)
 TABLE = re.compile(r"^\|.*\n(?:\|.*\n)*", re.MULTILINE)
 BAR = re.compile(r"(?<!\\)\|")
 LOGGER = re.compile(r'getLogger\("([\w.]+)"\)')
@@ -142,6 +144,18 @@ class CommandTests(SimpleTestCase):
         text = page("reference/commands.md")
         there = {option for name in names() for option in options_of(name)} | DJANGOS
         self.assertEqual(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - there, set())
+
+    def test_every_command_line_of_the_pages_is_accepted(self):
+        found = [
+            (file, line) for file in pages() for line in COMMAND_LINE.findall(file.read_text())
+        ]
+        self.assertGreater(len(found), 40)
+        for file, line in found:
+            with self.subTest(f"{file.relative_to(ROOT)}: {line}"):
+                name, *arguments = shlex.split(line.partition(" > ")[0])
+                parser = parser_of(name)
+                parser.called_from_command_line = False
+                self.assertTrue(parser.parse_args(arguments))
 
     def test_every_command_prints_its_help(self):
         for name in names():

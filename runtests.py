@@ -3,8 +3,8 @@
 Pass the tests on each database that can be had here.
 
 Makes its own environment, starts its own database servers, and leaves neither
-servers nor their files behind. The databases are tested at the same time, and told one
-after the other.
+servers nor their files behind. The databases are tested at the same time, and reported
+one after the other.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ All other options and test labels go to Django's test command: -k, -v, --failfas
 --parallel, --durations 20, tests.store and so on.
 
 Left out unless --thorough is given: long storms, growth of the tables, outages, clusters
-and whatever else takes its time, and three quarters of the examples of state machines.
+and all else that takes its time, and three quarters of the examples of state machines.
 Where several databases are tested, a test that needs none runs beside the first.
 
 To use a server of your own, name it in DATABASE_URL's form, and its tests will make and

@@ -11,6 +11,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.peers.base import manage
@@ -21,14 +22,15 @@ from benchmarks.stand import Stand
 
 USERS = 1_000
 PROCESSORS = 2
-DEAD = "dead"
+ROUNDS = 3
+DEAD, BULK = "dead", "bulk"
 FASTEST = 1e6
 PATIENCE = 3_600.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """How many dead letters there are, kills of the worker, and tasks of a drain beside it."""
+    """How many dead letters there are, kills of the workers, and tasks of a drain beside it."""
 
     database: str
     letters: int
@@ -40,13 +42,20 @@ class Job:
 
 
 class Load(PerfectQueue):
-    """This package, with dead letters in a queue that no worker serves."""
+    """
+    This package, with dead letters in a queue that no worker serves.
+
+    A worker of its own runs the operation, so that those that drain have all their processors.
+    """
 
     def settings(self, processes: int) -> dict[str, Any]:
         return {"PERFECTQUEUE": {"RETENTION_TIME": None, "MAX_CRASHES": 50, "RETRY_WAIT": 0.05}}
 
     def workers(self, processes: int) -> list[list[str]]:
-        return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]
+        return [
+            manage("pq_worker", DISPATCH, "--queue", queue, "--processors", each, "--verbosity", 0)
+            for queue, each in (("default", processes), (BULK, 1))
+        ]
 
     def add_letters(self, count: int) -> None:
         """Let one task fail, and copy its rows."""
@@ -84,11 +93,17 @@ class Run:
         self.load.add_letters(self.job.letters)
         self.stand.checkpoint()
         self.stand.analyze()
-        alone = self.drained(0)
+        rounds = [self.compared(number) for number in range(ROUNDS)]
+        beside = median(beside / alone for alone, beside in rounds)
+        return {"rounds": rounds, "beside": beside, **self.killed()}
+
+    def compared(self, number: int) -> tuple[float, float]:
+        """Return the rate of a drain without and with an operation beside it."""
+        alone = self.drained(2 * number * self.job.tasks)
         operation = self.begin(rate=None)
-        beside = self.drained(self.job.tasks)
+        beside = self.drained((2 * number + 1) * self.job.tasks)
         operation.cancel_request()
-        return {"alone": alone, "beside": beside / alone, **self.killed()}
+        return alone, beside
 
     def begin(self, rate: float | None) -> Any:
         from django_perfectqueue.bulk import Operation, Selection, submit_bulk
@@ -100,7 +115,7 @@ class Run:
             by="benchmark",
             **terms,  # type: ignore[arg-type]
         )
-        return submit_bulk(operation, queue="default", using="default")
+        return submit_bulk(operation, queue=BULK, using="default")
 
     def drained(self, before: int) -> float:
         """Return how many of the tasks a second ran, from the first to the last."""
@@ -113,7 +128,7 @@ class Run:
             return tasks / (time.monotonic() - began)
 
     def killed(self) -> dict[str, Any]:
-        """Put back what is left, and kill the worker with its processors again and again."""
+        """Put back what is left, and kill the workers with their processors again and again."""
         from django_perfectqueue.models import DeadLetter, Ticket
 
         letters = DeadLetter.objects.filter(task__queue=DEAD)

@@ -11,9 +11,9 @@ class TourError(Exception):
 def advice(error: Exception) -> str:
     """Return what is wrong with the database, and what may help."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = lines[0] if lines else type(error).__name__
+    shown = lines[0] if lines else type(error).__name__
     if isinstance(error, OperationalError):
-        return f"the database did not answer: {told}\nIs it up, and is DATABASE_URL right?"
+        return f"the database did not answer: {shown}\nIs it up, and is DATABASE_URL right?"
     if isinstance(error, ImproperlyConfigured):
         return f"the settings will not do: {' '.join(lines)}"
-    return f"the database refused: {told}"
+    return f"the database refused: {shown}"

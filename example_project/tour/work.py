@@ -80,8 +80,8 @@ def running(process: subprocess.Popen[str], pause: float) -> bool:
 def progress(customers: Sequence[Standing], seconds: float, *, live: bool) -> list[str]:
     if live:
         return [in_bars(one) for one in customers]
-    told = "   ".join(f"{one.customer} {one.charts}/{one.files}" for one in customers)
-    return [f"{seconds:5.1f} s   charts: {told}"]
+    shown = "   ".join(f"{one.customer} {one.charts}/{one.files}" for one in customers)
+    return [f"{seconds:5.1f} s   charts: {shown}"]
 
 
 def in_bars(one: Standing) -> str:

@@ -393,7 +393,8 @@ class DoubtTests(TestCase):
             call_command("pq_submit", f"k-{type_}", type_, "1", stdout=out, stderr=out)
             return out.getvalue()
 
-        self.assertNotIn("knows the type", told("anything"))
+        self.assertIn("No handler here knows the type 'fali'. Did you mean 'fail'?", told("fali"))
+        self.assertNotIn("knows the type", told("fail"))
         register(now=None)
         self.assertIn("knows the type 'reprot'. Did you mean 'report'?", told("reprot"))
         self.assertNotIn("knows the type", told("report"))

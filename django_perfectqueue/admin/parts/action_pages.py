@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
@@ -29,10 +29,6 @@ from django_perfectqueue.queue import database
 
 from .actions import (
     CANCEL,
-    EDIT,
-    FORCE_FINISH,
-    MOVE,
-    PURGE,
     RETRY,
     VERBS,
     Report,
@@ -51,52 +47,22 @@ SHOWN = 20
 BULK_NAMES = {own: name for name, own in NAMES.items()}
 
 
+def action_of(verb: Verb) -> Callable[..., HttpResponse | None]:
+    """Return a verb as an action of a list."""
+
+    @admin.action(description=verb.title, permissions=[verb.name])
+    def act(
+        page: SteeringAdmin, request: HttpRequest, queryset: QuerySet[Model]
+    ) -> HttpResponse | None:
+        return page.act(request, verb, queryset)
+
+    return act
+
+
 class SteeringAdmin(ReadOnlyAdmin):
     """Rows whose primary key is a task's id; ``status_shown`` is what is listed by default."""
 
     status_shown = ""
-
-    @admin.action(description=FORCE_FINISH.title, permissions=[FORCE_FINISH.name])
-    def force_finish(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
-        return self.act(request, FORCE_FINISH, queryset)
-
-    @admin.action(description=CANCEL.title, permissions=[CANCEL.name])
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
-        return self.act(request, CANCEL, queryset)
-
-    @admin.action(description=RETRY.title, permissions=[RETRY.name])
-    def retry(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
-        return self.act(request, RETRY, queryset)
-
-    @admin.action(description=PURGE.title, permissions=[PURGE.name])
-    def purge(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
-        return self.act(request, PURGE, queryset)
-
-    @admin.action(description=MOVE.title, permissions=[MOVE.name])
-    def move(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
-        return self.act(request, MOVE, queryset)
-
-    @admin.action(description=EDIT.title, permissions=[EDIT.name])
-    def edit(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
-        return self.act(request, EDIT, queryset)
-
-    def has_move_permission(self, request: HttpRequest) -> bool:
-        return may(request, MOVE)
-
-    def has_edit_permission(self, request: HttpRequest) -> bool:
-        return may(request, EDIT)
-
-    def has_force_finish_permission(self, request: HttpRequest) -> bool:
-        return may(request, FORCE_FINISH)
-
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        return may(request, CANCEL)
-
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        return may(request, RETRY)
-
-    def has_purge_permission(self, request: HttpRequest) -> bool:
-        return may(request, PURGE)
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages; with ATOMIC_REQUESTS, too, each task is steered by itself."""
@@ -294,6 +260,16 @@ class SteeringAdmin(ReadOnlyAdmin):
         if capped:
             text = gettext("At most %(cap)s tasks are taken at a time: repeat it for the rest.")
             self.message_user(request, text % {"cap": CAP}, messages.WARNING)
+
+
+def permission_for(verb: Verb) -> Callable[[SteeringAdmin, HttpRequest], bool]:
+    return lambda _page, request: may(request, verb)
+
+
+for _verb in VERBS.values():
+    # Django finds both by their names; the second says who sees and may use the action.
+    setattr(SteeringAdmin, _verb.name, action_of(_verb))
+    setattr(SteeringAdmin, f"has_{_verb.name}_permission", permission_for(_verb))
 
 
 def cells_of(task: Task) -> list[str]:

@@ -24,7 +24,6 @@ from django_perfectqueue.models import (
     TaskQuerySet,
     Ticket,
     condition,
-    id_for,
 )
 from django_perfectqueue.payload.names import JSON, LAST_CHARACTER
 
@@ -37,7 +36,8 @@ USERS = 20
 BY = ("status", "user")
 DEAD_ONES = tuple(word.value for word in DEAD)
 STILL = tuple(word.value for word in LIVE if word not in (Status.RUNNING, Status.STALLED))
-HELD_BY_NOBODY = Q(dead_letter__isnull=False) | Q(ticket__state__lt=State.RUNNING)
+IS_DEAD = Q(dead_letter__isnull=False)
+HELD_BY_NOBODY = IS_DEAD | Q(ticket__state__lt=State.RUNNING) | Q(ticket__state=State.BLOCKED)
 Found = tuple[int, str, str]
 """A task's id, queue and key."""
 ALLOWED: Mapping[str, tuple[str, ...]] = {
@@ -49,11 +49,11 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
 }
 """The statuses of the tasks to which a verb can be done."""
 ANY: Mapping[str, Q] = {
-    "retry": Q(dead_letter__isnull=False),
+    "retry": IS_DEAD,
     "cancel": Q(ticket__isnull=False),
-    "delete": Q(dead_letter__isnull=False),
-    "move": HELD_BY_NOBODY | Q(ticket__state=State.BLOCKED),
-    "edit": HELD_BY_NOBODY | Q(ticket__state=State.BLOCKED),
+    "delete": IS_DEAD,
+    "move": HELD_BY_NOBODY,
+    "edit": HELD_BY_NOBODY,
 }
 """What a verb is about where no status is given; for deletion that is what failed."""
 
@@ -104,11 +104,10 @@ class Selection:
 
     def page_by(self, verb: str) -> str:
         """Return the column of ids by which it is read: that of the smallest table."""
-        if self.status:
-            return id_for(self.status)
-        if self.group or verb in ("retry", "delete"):
+        statuses = {self.status} if self.status else {*ALLOWED[verb]}
+        if self.group or statuses <= {*DEAD_ONES} or (verb == "delete" and not self.status):
             return "dead_letter__task_id"
-        return "ticket__task_id" if verb == "cancel" else "id"
+        return "ticket__task_id" if statuses <= {*ALLOWED["cancel"]} else "id"
 
     def tasks(self, verb: str, *, using: str) -> TaskQuerySet:
         """Return the tasks that match, by their ids: every door to bulk work reads them here."""
@@ -149,10 +148,10 @@ class Selection:
             return DeadLetter.objects.filter(group=self.group), "task_id"
         if self.user:
             return TaskQuerySet(Task).filter(user=self.user), "id"
-        asked = (self.status,) if self.status else ALLOWED[verb]
-        if set(asked) <= {*DEAD_ONES} or (not self.status and verb == "delete"):
+        page_by = self.page_by(verb)
+        if page_by == "dead_letter__task_id":
             return DeadLetter.objects.all(), "task_id"
-        if set(asked) <= {*ALLOWED["cancel"]}:
+        if page_by == "ticket__task_id":
             return Ticket.objects.all(), "task_id"
         return TaskQuerySet(Task), "id"
 

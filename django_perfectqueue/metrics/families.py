@@ -171,29 +171,19 @@ def limits(using: str) -> list[Metric]:
     meters = Meter.objects.filter(key=key)
     rows = Limit.objects.using(using).exclude(scope=Limit.Scope.USER).order_by("scope", "name")
     counted: Any = rows.annotate(running=Subquery(meters.values("running")))
-    found = list(counted.values_list("scope", "name", "max_running", "paused", "running")[:LIMITS])
-    labels = ["scope", "name"]
+    found = counted.values_list("scope", "name", "running", "max_running", "paused")[:LIMITS]
+    values = [((scope, name), (count or 0, *rest)) for scope, name, count, *rest in found]
+    texts = {
+        "running": "Running tasks that count against the limit.",
+        "max_running": "How many may run at once.",
+        "paused": "Whether the limit lets nothing start.",
+    }
     return [
         gauges(
-            "limit_running",
-            "Running tasks that count against the limit.",
-            labels,
-            (([scope, name], float(count or 0)) for scope, name, _most, _paused, count in found),
-        ),
-        gauges(
-            "limit_max_running",
-            "How many may run at once.",
-            labels,
-            (
-                ([scope, name], float(most))
-                for scope, name, most, _paused, _count in found
-                if most is not None
-            ),
-        ),
-        gauges(
-            "limit_paused",
-            "Whether the limit lets nothing start.",
-            labels,
-            (([scope, name], float(paused)) for scope, name, _most, paused, _count in found),
-        ),
+            f"limit_{name}",
+            text,
+            ["scope", "name"],
+            ((key, float(row[number])) for key, row in values if row[number] is not None),
+        )
+        for number, (name, text) in enumerate(texts.items())
     ]

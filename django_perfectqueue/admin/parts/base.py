@@ -52,7 +52,7 @@ class BoundedPaginator(Paginator):
 class IdsFirstPaginator(BoundedPaginator):
     """Finds the ids of a page before its rows, where a database would sort the rows of all."""
 
-    def page(self, number: int | str) -> Any:
+    def page(self, number: int | str) -> paginator.Page[object]:
         page = super().page(number)
         ids = list(page.object_list.values_list("pk", flat=True))  # type: ignore[attr-defined]
         page.object_list = self.object_list.filter(pk__in=ids)  # type: ignore[attr-defined]

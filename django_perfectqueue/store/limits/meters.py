@@ -25,6 +25,8 @@ SELECT '', "key", "running", NULL, NULL, NULL, NULL, "next_at", {now} FROM "perf
 WHERE "key" IN ({keys})
 """
 Count = tuple[int, float, datetime]
+Said = Sequence[Any]
+"""What a limit says: max_running, rate, period, burst, paused."""
 
 MAKE = 'INTO "perfectqueue_meter" ("key", "running") VALUES {rows}'
 COUNT = """
@@ -69,7 +71,7 @@ def allowances(
     return found
 
 
-def limits(db: Session, keys: Collection[str]) -> dict[str, Sequence[Any]]:
+def limits(db: Session, keys: Collection[str]) -> dict[str, Said]:
     """Return the rows of the limits with these keys that exist."""
     condition, values = named(keys)
     rows = db.rows(LIMITS.replace("{more}", "").replace("{named}", condition), values)
@@ -92,10 +94,10 @@ def named(keys: Collection[str]) -> tuple[str, dict[str, str]]:
 
 def read_both(
     db: Session, keys: Collection[str], now: datetime | None
-) -> tuple[dict[str, Count], dict[str, Sequence[Any]]]:
+) -> tuple[dict[str, Count], dict[str, Said]]:
     """Return what is counted, and the rows of the limits, by one statement."""
     counted: dict[str, Count] = {}
-    rows: dict[str, Sequence[Any]] = {}
+    rows: dict[str, Said] = {}
     condition, values = named(keys)
     statement = LIMITS.replace("{more}", ", NULL, {now}").replace("{named}", condition)
     found = db.rows(statement + METERS_TOO, values, now=now, keys=sorted(keys))
@@ -115,7 +117,7 @@ def read(
     return {key: count(db, running, next_at, at) for key, running, next_at, at in rows}
 
 
-def count(db: Session, running: int, next_at: Any, at: Any) -> Count:
+def count(db: Session, running: int, next_at: datetime | None, at: datetime) -> Count:
     moment = db.dialect.moment(at)
     ahead = (db.dialect.moment(next_at) - moment).total_seconds() if next_at else 0.0
     return running, ahead, moment

@@ -167,6 +167,8 @@ def speaking(using: str | None = None) -> Iterator[None]:
         raise CommandError(diagnosis(using, error)) from error
     except KeyboardInterrupt as interrupt:
         raise CommandError(_("Interrupted."), returncode=INTERRUPTED) from interrupt
+    except UnicodeEncodeError as error:
+        raise CommandError(printable(_("A text can't be written: %s.") % error)) from error
     except BrokenPipeError as error:
         fall_silent()
         raise SystemExit(UNREAD) from error

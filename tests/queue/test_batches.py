@@ -221,6 +221,21 @@ class BatchTests(TransactionTestCase):
         with self.assertRaises(NotFoundError):
             outer.progress()
 
+    def test_a_callback_does_not_wait_for_a_batch_that_is_gone(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+            batch.then("all", "report", when="finished")
+        take("a").fail()
+        Queue().purge(0, status="failed")
+        self.assertEqual(status("all"), "blocked")
+        self.assertEqual(store.forget_batches(0, using="default"), 1)
+
+        self.assertEqual(status("all"), "cancelled")
+        self.assertIn("was deleted", Queue()["all"].metadata().dead_letter.message)
+        with self.assertRaises(NotFoundError):
+            batch.then("more", "report")
+        self.assertFalse(Queue()["more"].exists())
+
     def test_wrong_names_and_words_are_refused(self):
         with self.assertRaises(NotFoundError):
             Queue().batch_named("nope")
@@ -365,6 +380,17 @@ class OpenTests(TransactionTestCase):
             self.assertEqual(Queue().clear(), 1)
 
         self.assertEqual(state(batch), (0, 0, 0, True))
+
+    def test_a_batch_stays_for_a_callback_that_is_about_to_be_committed(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+        take("a").finish()
+        Queue().purge(0)
+        with transaction.atomic():
+            batch.then("mail", "report")
+            self.assertEqual(elsewhere(lambda: store.forget_batches(0, using="default")), 0)
+
+        take("mail").finish()
 
     def test_a_callback_that_another_holds_at_the_end_is_released_later(self):
         with Queue().batch("nightly") as batch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,11 @@ class PerfectQueueBackend(BaseTaskBackend):
         if not is_installed():
             problem = not_installed(self.alias)
             raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
+        if not isinstance(task.run_after, datetime | None):
+            raise InvalidTask(
+                "run_after must be a time with a zone, such as"
+                f" timezone.now() + timedelta(hours=1), not {task.run_after!r}."
+            )
         super().validate_task(task)
         check_options(task)
 

@@ -71,6 +71,11 @@ class EnqueueTests(TestCase):
 
         self.assertFalse(Task.objects.exists())
 
+    def test_a_time_that_is_none_is_refused(self):
+        for wrong in (3, timedelta(hours=1), "1h"):
+            with self.subTest(wrong), self.assertRaisesMessage(InvalidTask, "a time with a zone"):
+                jobs.add.using(run_after=wrong).enqueue(1, 2)
+
     def test_a_task_waits_for_others_given_by_their_results(self):
         first = jobs.add.enqueue(1, 2)
         many = jobs.add.enqueue_many([((3, 4), {}), ((5, 6), {})])

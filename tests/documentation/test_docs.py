@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import inspect
 import io
 import pkgutil
 import re
+import shlex
 import sys
+import textwrap
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +56,10 @@ IMPORTED = re.compile(
 ROOM = re.compile(r"^\| `(?:django_perfectqueue|(\.[\w.]+))` \| ([^|]+) \|", re.MULTILINE)
 NAME = re.compile(r"`(\w+)`")
 RANGE = re.compile(r"`(\w+_)(\d+)` to `\1(\d+)`")
+PYTHON = re.compile(r"^ *```python\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+COMMAND_LINE = re.compile(r"^(?:\$ )?python manage\.py (pq_.+)", re.MULTILINE)
+TABLE = re.compile(r"^\|.*\n(?:\|.*\n)*", re.MULTILINE)
+BAR = re.compile(r"(?<!\\)\|")
 LOGGER = re.compile(r'getLogger\("([\w.]+)"\)')
 DEFINED = re.compile(r"^ +(?:async )?def (test_\w+)\(", re.MULTILINE)
 INNER = {
@@ -137,6 +144,18 @@ class CommandTests(SimpleTestCase):
         text = page("reference/commands.md")
         there = {option for name in names() for option in options_of(name)} | DJANGOS
         self.assertEqual(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - there, set())
+
+    def test_every_command_line_of_the_pages_is_accepted(self):
+        found = [
+            (file, line) for file in pages() for line in COMMAND_LINE.findall(file.read_text())
+        ]
+        self.assertGreater(len(found), 40)
+        for file, line in found:
+            with self.subTest(f"{file.relative_to(ROOT)}: {line}"):
+                name, *arguments = shlex.split(line.partition(" > ")[0])
+                parser = parser_of(name)
+                parser.called_from_command_line = False
+                self.assertTrue(parser.parse_args(arguments))
 
     def test_every_command_prints_its_help(self):
         for name in names():
@@ -398,6 +417,51 @@ class ImportTests(SimpleTestCase):
 
 def source() -> str:
     return "".join(file.read_text() for file in (ROOT / "django_perfectqueue").rglob("*.py"))
+
+
+@tag("no-database")
+class CodeTests(SimpleTestCase):
+    def test_every_python_block_is_python(self):
+        for file in pages():
+            for block in PYTHON.findall(file.read_text()):
+                with self.subTest(f"{file.relative_to(ROOT)}: {block[:60]}"):
+                    self.assertTrue(is_python(textwrap.dedent(block)))
+
+
+def is_python(source: str) -> bool:
+    """Whether a block is a module, the inside of a dict, a body of a coroutine, or a session."""
+    if source.startswith(">>> "):
+        return is_python(source.partition("\n")[0][4:])
+    return any(
+        compiles(whole)
+        for whole in (
+            source,
+            f"{{\n{source}\n}}",
+            f"async def f():\n{textwrap.indent(source, ' ')}",
+        )
+    )
+
+
+def compiles(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True
+
+
+@tag("no-database")
+class TableTests(SimpleTestCase):
+    def test_every_table_has_a_head_and_rows_of_its_width(self):
+        for file in pages():
+            for table in TABLE.findall(without_code(file.read_text())):
+                head, rule, *rows = table.splitlines()
+                with self.subTest(f"{file.relative_to(ROOT)}: {head}"):
+                    self.assertRegex(rule, r"^\|( :?-+:? \|)+$")
+                    self.assertEqual(
+                        {len(BAR.findall(row)) for row in (head, rule, *rows)},
+                        {len(BAR.findall(head))},
+                    )
 
 
 @tag("no-database")

@@ -11,10 +11,10 @@ from django_perfectqueue.application import Dispatch
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.processor.processor import ProcessorResources
-from django_perfectqueue.worker.processor.processor_types import PROCESSOR_TYPES
+from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.slot import Slot
+from django_perfectqueue.worker.supervisor.processors import PROCESSOR_TYPES
 
 
 class ConcurrentTestCase(TransactionTestCase):
@@ -27,7 +27,6 @@ class ConcurrentTestCase(TransactionTestCase):
             dispatch=dispatch, queues=("default",), using="default", options=values, burst=burst
         )
         resources = ProcessorResources(
-            number=1,
             holder=store.new_holder(),
             slot=Slot.shared(values.places),
             wakeup=Wakeup(),

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
+from django_perfectqueue.health.queues import named_queues
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.payload.inputs import OnConflict
@@ -151,7 +152,10 @@ class Command(QueueCommand):
         self.complain(text + nearest(type_, known))
 
     def doubt_without_workers(self, type_: str) -> None:
-        """Warn that no handler here knows a type, where there are handlers at all."""
+        """Warn that no setting names the queue, and no handler here knows the type."""
+        if self.queue.name not in named_queues(self.queue.using):
+            text = _("No worker serves queue '%s', and no setting names it.")
+            self.complain(text % self.queue.name)
         try:
             known = list(known_types(using=self.queue.using))
             is_known = not known or type_ in known or dispatch_here().knows(type_)

@@ -113,6 +113,21 @@ class Link:
             self.back()
         return result
 
+    def try_once(self, act: Callable[[], object], what: str) -> None:
+        """Write something optional: log a database error instead of raising it."""
+        try:
+            self.once(act)
+        except Error as error:
+            discard(connections[self.using])
+            logger.log(
+                logging.DEBUG if self.ailment(error).passes else logging.WARNING,
+                "%s can't be written; tasks go on. pid=%s error=%s: %s",
+                what,
+                os.getpid(),
+                type(error).__name__,
+                self.in_one_line(error),
+            )
+
     def connect(self) -> None:
         """Open a connection, replace an outdated one, and duplicate its socket."""
         connection = connections[self.using]
@@ -213,12 +228,8 @@ class Link:
     def in_one_line(self, error: BaseException) -> str:
         """Return the message of an error in one line, without the password."""
         password = str(connections[self.using].settings_dict["PASSWORD"] or "")
-        text = in_one_line(error)
+        text = " ".join(str(error).split())
         return text.replace(password, STARS) if password else text
-
-
-def in_one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 class ConnectionCleanup:

@@ -27,8 +27,8 @@ from ..plan import Plan
 from ..process.wakeup import Wakeup
 from ..report import Reporter
 from .concurrent import ConcurrentProcessor
-from .processor import ProcessorResources
-from .thread_pool import JOIN_TIMEOUT, ThreadPool
+from .resources import ProcessorResources
+from .threads import JOIN_TIMEOUT, ThreadPool
 
 logger = logging.getLogger("django_perfectqueue.processor")
 

@@ -18,7 +18,8 @@ from ..database.link import AwayError
 from ..plan import Plan
 from ..report import Reporter
 from .prefetch import MOST
-from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor, ProcessorResources
+from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor
+from .resources import ProcessorResources
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
@@ -230,12 +231,12 @@ class ConcurrentProcessor(Processor):
         """Do the work that is due."""
         now = time.monotonic()
         if self.in_hand.unsure:
-            self.link.insist(self.make_sure)
+            self.link.insist(self.leases.make_sure)
             self.hand_out()
         if self.batch and self.prefetch.is_over(now - self.taken_at):
             # New leases would wait, too, until a place is free.
             self.held_up = self.more = True
-            self.link.insist(self.release_rest)
+            self.link.insist(self.leases.release_rest)
         self.write_due(now)
 
     def wait(self) -> None:
@@ -313,7 +314,7 @@ class ConcurrentProcessor(Processor):
         """Release the batch, and wait for the running tasks."""
         while self.running and self.trouble is None:
             with contextlib.suppress(AwayError):
-                self.link.insist(self.release_rest)
+                self.link.insist(self.leases.release_rest)
                 self.write_due(time.monotonic())
             self.sleep()
 

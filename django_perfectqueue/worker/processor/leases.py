@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from django_perfectqueue import store
+from django_perfectqueue import signals, store
 from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
@@ -15,9 +15,12 @@ from ..attempt.ending import announce
 from ..attempt.runner import Running
 from ..buffers.in_hand import InHand
 from ..plan import Plan
-from ..shared.slot import RENEWALS, Slot
+from ..shared.slot import RENEWALS
+from .resources import ProcessorResources
 
 logger = logging.getLogger("django_perfectqueue.monitor")
+
+UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was lost.")
 
 
 class Leases:
@@ -29,10 +32,13 @@ class Leases:
     requests; it runs at once when ``slot.called`` is set.
     """
 
-    def __init__(self, in_hand: InHand, plan: Plan, slot: Slot, worker: str) -> None:
+    def __init__(
+        self, in_hand: InHand, plan: Plan, resources: ProcessorResources, worker: str
+    ) -> None:
         self.in_hand = in_hand
         self.plan = plan
-        self.slot = slot
+        self.slot = resources.slot
+        self.holder = resources.holder
         self.worker = worker
         self.alive_time = plan.options.ALIVE_TIME
         self.interval = plan.options.TASK_HEARTBEAT_INTERVAL
@@ -66,6 +72,48 @@ class Leases:
             self.lost(lease, store.refusal(lease, using=using) if runs else None)
         for lease in [lease for lease, pulse in answers if pulse.held and pulse.cancel_requested]:
             self.cancelled(lease)
+
+    def make_sure(self) -> None:
+        """Check the leases of the batch, after a release whose answer was lost."""
+        self.in_hand.unsure = False
+        try:
+            if held := list(self.in_hand.batch):
+                self.heartbeat(held, None)
+        except BaseException:
+            self.in_hand.unsure = True
+            raise
+
+    def release_rest(self) -> None:
+        """Release the tasks that have not started."""
+        if rest := self.in_hand.take_batch():
+            try:
+                self.release(rest)
+            except BaseException:
+                self.in_hand.put_back(rest)
+                raise
+
+    def release(self, leases: Sequence[store.Lease], *, delay: float = 0.0) -> None:
+        """Give leases back; their tasks are due again after ``delay`` seconds."""
+        released = store.release(leases, using=self.plan.using, delay=delay)
+        store.announce(signals.task_cancelled, released.cancelled, using=self.plan.using)
+        self.slot.count("released", len(leases) - len(released.refused))
+
+    def give_back_uncertain(self, kept: set[tuple[int, int]]) -> None:
+        """
+        After an outage, release leases whose acquire got no answer, and interrupt attempts
+        whose leases a crashed server has lost.
+
+        ``kept`` are the fences of the leases that the processor knows of.
+        """
+        store.give_back(
+            self.holder,
+            using=self.plan.using,
+            alive_time=self.alive_time,
+            keep=kept,
+            loss=store.Loss(why=UNCERTAIN, worker=self.worker),
+        )
+        if held := self.in_hand.leases():
+            self.heartbeat(held, None)
 
     def have_expired(self, now: float) -> bool:
         """Return whether the leases have certainly expired, by this host's clock."""

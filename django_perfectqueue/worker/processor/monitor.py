@@ -24,6 +24,7 @@ from ..process.signals import reopen_logs
 from ..process.wakeup import Wakeup, drain, readable
 from .background import BackgroundCall, BackgroundThread
 from .leases import Leases
+from .resources import ProcessorResources
 
 logger = logging.getLogger("django_perfectqueue.monitor")
 
@@ -64,9 +65,7 @@ class Monitor:
         plan: Plan,
         leases: Leases,
         links: Sequence[Link],
-        *,
-        heartbeat_w: int,
-        parent_alive: int,
+        resources: ProcessorResources,
     ) -> None:
         self.processor = processor
         self.plan = plan
@@ -74,8 +73,8 @@ class Monitor:
         self.slot = leases.slot
         self.running = leases.in_hand.running
         self.aside = links[-1]
-        self.heartbeat_w = heartbeat_w
-        self.parent_alive = parent_alive
+        self.heartbeat_w = resources.heartbeat_w
+        self.parent_alive = resources.parent_alive
         self.wakeup = Wakeup()
         self.background = BackgroundThread()
         self.watchdog = Watchdog(links, plan.timeout)

@@ -8,14 +8,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 
-from django.db import Error, connections
-
-from django_perfectqueue import conf, signals, store
-from django_perfectqueue.application.dispatch import in_words
+from django_perfectqueue import store
 from django_perfectqueue.conf import FAIR
 from django_perfectqueue.exceptions import (
     GracefulProcessStopError,
@@ -24,7 +20,6 @@ from django_perfectqueue.exceptions import (
     ProcessStopError,
 )
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.tracing import otel
 
@@ -35,47 +30,29 @@ from ..buffers.completions import Completions
 from ..buffers.in_hand import InHand
 from ..buffers.journal import JournalBuffer
 from ..buffers.usage import UsageBuffer
-from ..database.link import AwayError, Link, discard, in_one_line
+from ..database.link import AwayError, Link
 from ..plan import Plan, worker_name
 from ..process.signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
-from ..process.wakeup import Wakeup
 from ..report import Reporter
 from ..shared.queue_order import QueueAccounts, orders
-from ..shared.slot import Slot
-from ..shared.wakeups import Wakeups
 from .leases import Leases
 from .monitor import Monitor
+from .parking import Parking
 from .prefetch import Prefetch
 from .recycling import Recycling
+from .resources import ProcessorResources
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
 DONE = 0
 RECYCLED = 3
 LAST_TRIES = 10.0
-MOST_TYPES = 1_000
 LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
 WEIGHTS_AFTER = 5.0
 STAND_BACK = 0.1
 LAST_LOOKS = 5
 TOO_LONG = 1.0
-
-UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was lost.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorResources:
-    """The resources that a supervisor gives a processor, and keeps when it dies."""
-
-    number: int
-    holder: int
-    slot: Slot
-    wakeup: Wakeup
-    heartbeat_w: int
-    parent_alive: int
-    wakeups: Wakeups = field(default_factory=Wakeups)
-    accounts: QueueAccounts | None = None
 
 
 class Processor:
@@ -109,29 +86,19 @@ class Processor:
         self.rested = False
         self.found_few = False
         self.looks = 0
-        self.warned_types: set[str] = set()
-        self.parked = PARKED_FROM
-        self.parked_until = 0.0
         self.prefetch = Prefetch(plan.options.TASK_PREFETCH, places=plan.options.places)
         self.completions = Completions(self.completions_written)
         self.link = Link(plan.using, resources.wakeup, self.patience, outage=plan.outage)
-        self.link.returned = self.give_back_uncertain
+        self.link.returned = lambda: self.leases.give_back_uncertain(self.kept())
         self.aside = Link(plan.using, resources.wakeup, self.patience, outage=plan.outage)
         self.usage = UsageBuffer(using=plan.using, kept=plan.options.USAGE_TIME != 0)
         self.journal = JournalBuffer(
             self.in_hand.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
         )
-        self.leases = Leases(self.in_hand, plan, resources.slot, self.worker)
+        self.leases = Leases(self.in_hand, plan, resources, self.worker)
+        self.parking = Parking(plan, self.link, self.leases)
         self.report_lock = threading.Lock()
-        links = [self.link, self.aside]
-        self.monitor = Monitor(
-            self,
-            plan,
-            self.leases,
-            links,
-            heartbeat_w=resources.heartbeat_w,
-            parent_alive=resources.parent_alive,
-        )
+        self.monitor = Monitor(self, plan, self.leases, [self.link, self.aside], resources)
 
     def run(self) -> int:
         """Work until a stop, a recycling, or in a burst until nothing is due."""
@@ -219,8 +186,8 @@ class Processor:
     def take_in_order(self, limit: int) -> list[store.Lease]:
         """Take tasks in fair order; write completions in the same transaction."""
         before = time.monotonic()
-        if before < self.parked_until:
-            self.look_for_parked(before)
+        if before < self.parking.look_until:
+            self.parking.unpark(before)
         order = self.queues_in_order(before)
         request = store.ClaimRequest(
             queues=order,
@@ -239,7 +206,7 @@ class Processor:
         if self.shares:
             queues = [lease.queue for lease in taken]
             self.accounts.took(order, queues, limit, time.monotonic())
-        return taken if taken or not self.look_for_parked(before) else self.take_in_order(limit)
+        return taken if taken or not self.parking.unpark(before) else self.take_in_order(limit)
 
     def queues_in_order(self, now: float) -> Sequence[str]:
         """Return the order of queues for this acquire; reread their weights every 5 s."""
@@ -318,54 +285,10 @@ class Processor:
             self.resources.wakeups.wake_one()
 
     def park_unknown_types(self) -> None:
-        """Park tasks of unknown types until a worker that knows them comes."""
-        knows = self.plan.dispatch.knows
-        unknown = {type_ for type_ in {lease.type for lease in self.batch} if not knows(type_)}
-        if not unknown:
-            return
-        for type_ in sorted(unknown - self.warned_types):
-            self.warn_of_unknown_type(type_)
-        strange = [lease for lease in self.batch if lease.type in unknown]
-        dropped = [lease for lease in strange if self.in_hand.drop(lease)]
-        # If this process dies before park(), the tasks are due again after RETRY_WAIT.
-        self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
-        self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
-        if not self.batch:
+        """Park the tasks of unknown types in the batch, and stand back if it has no others."""
+        if self.parking.park() and not self.batch:
             # Otherwise this worker would take them again before a worker that knows them.
             self.take_at = time.monotonic() + STAND_BACK
-
-    def warn_of_unknown_type(self, type_: str) -> None:
-        """Log an unknown type once; the memory of logged types is limited."""
-        if len(self.warned_types) >= MOST_TYPES:
-            self.warned_types.clear()
-        self.warned_types.add(type_)
-        near = conf.nearest(type_, map(in_words, self.plan.dispatch.load()))
-        logger.warning(
-            "No handler for tasks of this type; they wait.%s type=%s", near, printable(type_)
-        )
-
-    def look_for_parked(self, now: float) -> bool:
-        """
-        Unpark some tasks of known types that other workers parked; return whether any.
-
-        Workers that do not know the types park them again. So this one looks after each
-        acquire that took nothing, and for RETRY_WAIT after a find before each acquire.
-        """
-        knows = self.plan.dispatch.knows
-        self.parked, count = store.unpark_some(knows, using=self.plan.using, after=self.parked)
-        if count:
-            self.parked_until = now + self.options.RETRY_WAIT
-        return count > 0
-
-    def make_sure(self) -> None:
-        """Check the leases of the batch, after a release whose answer was lost."""
-        self.in_hand.unsure = False
-        try:
-            if held := list(self.batch):
-                self.leases.heartbeat(held, None)
-        except BaseException:
-            self.in_hand.unsure = True
-            raise
 
     def look(self) -> store.Outlook:
         return store.look(self.plan.queues, using=self.plan.using)
@@ -379,12 +302,12 @@ class Processor:
 
     def write_usage(self, *, last: bool = False) -> None:
         """Write the buffered usage."""
-        try_write(self.link, lambda: self.usage.write(last=last), "The usage")
+        self.link.try_once(lambda: self.usage.write(last=last), "The usage")
 
     def write_notes(self, link: Link) -> None:
         """Write the journal over the link of this thread."""
         if not link.away_since:
-            try_write(link, self.journal.write, "The journal of tasks")
+            link.try_once(self.journal.write, "The journal of tasks")
 
     def background_call(self, now: float) -> Callable[[], object] | None:
         """Return the call that is due while handlers run, if any."""
@@ -396,7 +319,7 @@ class Processor:
             return self.usage.write
         began = max(one.task.started for one in running)
         if self.batch and self.should_give_back(now - began):
-            return self.release_rest
+            return self.leases.release_rest
         if self.completions.is_late(now):
             return self.write_completions
         return None
@@ -418,10 +341,7 @@ class Processor:
         words = outcomes_with_receivers()
         for ending in endings:
             if ending.word == "preempted":
-                logger.warning(
-                    "A result came too late. key=%s",
-                    printable(ending.task.key),
-                )
+                logger.warning("A result came too late. key=%s", printable(ending.task.key))
             if ending.word in words:
                 announce(ending.word, ending.task, ending.handler)
         self.report(endings)
@@ -436,44 +356,15 @@ class Processor:
         with self.report_lock:
             self.reporter.print_tasks(endings)
 
-    def release_rest(self) -> None:
-        """Release the tasks that have not started."""
-        if rest := self.in_hand.take_batch():
-            try:
-                self.release(rest)
-            except BaseException:
-                self.in_hand.put_back(rest)
-                raise
-
-    def release(self, leases: Sequence[store.Lease], *, delay: float = 0.0) -> None:
-        released = store.release(leases, using=self.plan.using, delay=delay)
-        store.announce(signals.task_cancelled, released.cancelled, using=self.plan.using)
-        self.slot.count("released", len(leases) - len(released.refused))
-
     def kept(self) -> set[tuple[int, int]]:
         """Return the fences of all leases that this processor knows of."""
         return {lease.fence for lease in self.in_hand.leases()} | self.completions.fences()
-
-    def give_back_uncertain(self) -> None:
-        """
-        After an outage, release leases whose acquire got no answer, and interrupt attempts
-        whose leases a crashed server has lost.
-        """
-        store.give_back(
-            self.resources.holder,
-            using=self.plan.using,
-            alive_time=self.options.ALIVE_TIME,
-            keep=self.kept(),
-            loss=store.Loss(why=UNCERTAIN, worker=self.worker),
-        )
-        if held := self.in_hand.leases():
-            self.leases.heartbeat(held, None)
 
     def close(self) -> None:
         """Release the batch, write all buffers and stop the threads."""
         self.stop()
         self.slot.seeking = False
-        for act in (self.release_rest, self.write_completions):
+        for act in (self.leases.release_rest, self.write_completions):
             try:
                 self.link.insist(act)
             except (AwayError, PreemptedError):
@@ -489,19 +380,3 @@ class Processor:
             otel.flush()
         self.slot.signed_off = True
         logger.debug("A processor ends. pid=%s", os.getpid())
-
-
-def try_write(link: Link, act: Callable[[], object], what: str) -> None:
-    """Write something optional: log a database error instead of raising it."""
-    try:
-        link.once(act)
-    except Error as error:
-        discard(connections[link.using])
-        logger.log(
-            logging.DEBUG if link.ailment(error).passes else logging.WARNING,
-            "%s can't be written; tasks go on. pid=%s error=%s: %s",
-            what,
-            os.getpid(),
-            type(error).__name__,
-            in_one_line(error),
-        )

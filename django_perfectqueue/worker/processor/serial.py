@@ -15,7 +15,8 @@ from ..attempt.interrupt_main import MainThreadInterrupter
 from ..attempt.runner import Runner, Running
 from ..plan import Plan
 from ..report import Reporter
-from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor, ProcessorResources
+from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor
+from .resources import ProcessorResources
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
@@ -99,7 +100,7 @@ class SerialProcessor(Processor):
         over_at = self.prefetch.over_at(self.taken_at)
         while not self.stopping:
             if over_at is not None and self.batch and time.monotonic() >= over_at:
-                self.link.insist(self.release_rest)
+                self.link.insist(self.leases.release_rest)
             # The lease stays in the batch during the write: after an outage,
             # give_back_uncertain() releases leases that are in no list.
             if self.completions.waiting and self.should_write_before_next():
@@ -113,7 +114,7 @@ class SerialProcessor(Processor):
         """Return the next lease, after dropping those that may have expired."""
         while True:
             if self.in_hand.unsure:
-                self.link.insist(self.make_sure)
+                self.link.insist(self.leases.make_sure)
             now = time.monotonic()
             if now >= self.held_until and self.leases.have_expired(now):
                 self.leases.preempt_all()

@@ -25,8 +25,11 @@ from ..plan import Plan
 from ..process.child import Child, Restarts
 from ..process.cpu_usage import CpuUsage
 from ..process.wakeup import Wakeup, drain
-from ..processor.processor import DONE, RECYCLED, ProcessorResources
-from ..processor.processor_types import PROCESSOR_TYPES
+from ..processor.asyncio_loop import AsyncioProcessor
+from ..processor.processor import DONE, RECYCLED, Processor
+from ..processor.resources import ProcessorResources
+from ..processor.serial import SerialProcessor
+from ..processor.threads import ThreadProcessor
 from ..report import Reporter
 from ..shared.queue_order import QueueAccounts
 from ..shared.slot import Slot, TaskSlot
@@ -37,6 +40,12 @@ logger = logging.getLogger("django_perfectqueue.supervisor")
 
 ENOUGH_AFTER = 5.0
 SILENT = 3.0
+
+PROCESSOR_TYPES: dict[str, type[Processor]] = {
+    "process": SerialProcessor,
+    "thread": ThreadProcessor,
+    "async": AsyncioProcessor,
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -284,7 +293,6 @@ class Processors:
         os.set_blocking(heartbeat_r, False)
         os.set_blocking(heartbeat_w, False)
         resources = ProcessorResources(
-            number=place.number,
             holder=store.new_holder(),
             slot=place.slot,
             accounts=place.accounts,

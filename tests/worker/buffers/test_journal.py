@@ -292,7 +292,7 @@ class ProcessorTests(ConcurrentTestCase):
                         store, "write_journal", side_effect=DatabaseError("no table")
                     ),
                     mock.patch.object(store, "ailment", return_value=Ailment.OTHER),
-                    self.assertLogs("django_perfectqueue.processor", "WARNING") as log,
+                    self.assertLogs("django_perfectqueue.database", "WARNING") as log,
                 ):
                     self.work(processor)
                 self.assertIn("The journal of tasks can't be written", log.output[0])

@@ -13,6 +13,7 @@ from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.store.database.diagnosis import Ailment
 from django_perfectqueue.worker.buffers import usage as module
 from django_perfectqueue.worker.buffers.usage import INTERVAL, OVERDUE, UsageBuffer
+from django_perfectqueue.worker.database.link import Link
 from django_perfectqueue.worker.processor.processor import Processor
 
 from ...factories import acquire, submit, submit_many
@@ -218,14 +219,14 @@ class UsageBufferTests(TestCase):
 class TroubleTests(SimpleTestCase):
     def test_that_it_can_not_be_written_is_no_tasks_trouble(self):
         books = mock.Mock(write=mock.Mock(side_effect=OperationalError("disk full")))
-        link = SimpleNamespace(
-            once=lambda verb: verb(), ailment=lambda error: Ailment.OTHER, using="default"
-        )
+        link = Link("default", mock.Mock(), lambda: 0.0)
         processor = SimpleNamespace(usage=books, link=link)
 
         with (
-            mock.patch("django_perfectqueue.worker.processor.processor.discard") as discard,
-            self.assertLogs("django_perfectqueue.processor", "WARNING") as logs,
+            mock.patch.object(link, "connect"),
+            mock.patch.object(link, "ailment", return_value=Ailment.OTHER),
+            mock.patch("django_perfectqueue.worker.database.link.discard") as discard,
+            self.assertLogs("django_perfectqueue.database", "WARNING") as logs,
         ):
             Processor.write_usage(processor)
         discard.assert_called_once()

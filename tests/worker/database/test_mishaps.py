@@ -23,7 +23,7 @@ from django_perfectqueue.worker.launcher.launcher import GENERATION, Launcher
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process import signals
 from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.processor.processor import ProcessorResources
+from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.processor.serial import SerialProcessor
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.slot import Slot
@@ -53,7 +53,6 @@ class ConnectionLostTests(TransactionTestCase):
             burst=True,
         )
         resources = ProcessorResources(
-            number=1,
             holder=store.new_holder(),
             slot=Slot.shared(),
             wakeup=Wakeup(),
@@ -108,7 +107,7 @@ class ConnectionLostTests(TransactionTestCase):
         """
         self.take("a", "b")
         with self.lose_answer("release"):
-            self.processor.monitor.call_or_back_off(self.processor.release_rest)
+            self.processor.monitor.call_or_back_off(self.processor.leases.release_rest)
         taken = Queue().poll()
         self.processor.run_batch()
 
@@ -126,7 +125,7 @@ class ConnectionLostTests(TransactionTestCase):
         self.addCleanup(task_cancelled.disconnect, hear)
         self.take("a", "b")
         Queue()["b"].cancel_request()
-        self.processor.release_rest()
+        self.processor.leases.release_rest()
 
         self.assertEqual(heard, ["b"])
         self.assertEqual(Queue()["b"].metadata().status, "cancelled")
@@ -134,7 +133,7 @@ class ConnectionLostTests(TransactionTestCase):
     def test_what_could_not_be_given_back_is_run_here(self):
         self.take("a", "b")
         with mock.patch.object(store, "release", side_effect=OperationalError("gone")):
-            self.processor.monitor.call_or_back_off(self.processor.release_rest)
+            self.processor.monitor.call_or_back_off(self.processor.leases.release_rest)
         self.processor.run_batch()
 
         self.assertEqual([key for key, _holder in ran], ["a", "b"])

@@ -16,8 +16,8 @@ from django_perfectqueue.lib.processes import resident
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.processor import recycling, serial
-from django_perfectqueue.worker.processor.processor import ProcessorResources
 from django_perfectqueue.worker.processor.recycling import MIB, Recycling
+from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.processor.serial import SerialProcessor
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.slot import Slot
@@ -101,7 +101,6 @@ class IdleTests(SimpleTestCase):
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
         slot = Slot.shared()
         resources = ProcessorResources(
-            number=1,
             holder=1,
             slot=slot,
             wakeup=Wakeup(),

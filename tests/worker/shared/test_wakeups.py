@@ -12,7 +12,8 @@ from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.processor import processor, serial
 from django_perfectqueue.worker.processor.concurrent import ConcurrentProcessor
-from django_perfectqueue.worker.processor.processor import Processor, ProcessorResources
+from django_perfectqueue.worker.processor.processor import Processor
+from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.processor.serial import SerialProcessor
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared import wakeups
@@ -102,7 +103,6 @@ class ProcessorTests(WakeupsCase):
             options=conf.options().replace(POLL_INTERVAL=60.0),
         )
         resources = ProcessorResources(
-            number=1,
             holder=1,
             slot=self.slots[0],
             wakeup=self.bells[0],
@@ -179,8 +179,8 @@ class ProcessorTests(WakeupsCase):
         """Have it take one task of a type that nobody knows."""
         one.batch.clear()
         one.batch.append(lease(type="strange"))
-        with mock.patch.object(one, "release"), mock.patch.object(store, "park") as park:
-            one.link = mock.Mock(insist=lambda verb: verb())
+        with mock.patch.object(one.leases, "release"), mock.patch.object(store, "park") as park:
+            one.parking.link = mock.Mock(insist=lambda verb: verb())
             Processor.park_unknown_types(one)
         park.assert_called_once()
 

@@ -1,0 +1,70 @@
+"""Park tasks of unknown types until a worker that knows them comes."""
+
+from __future__ import annotations
+
+import logging
+
+from django_perfectqueue import conf, store
+from django_perfectqueue.application.dispatch import in_words
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import PARKED_FROM
+
+from ..database.link import Link
+from ..plan import Plan
+from .leases import Leases
+
+logger = logging.getLogger("django_perfectqueue.processor")
+
+MOST_TYPES = 1_000
+
+
+class Parking:
+    """
+    Parks tasks whose types no handler of this worker knows, and unparks those that it knows.
+
+    Workers that do not know the types park them again. So this one looks after each
+    acquire that took nothing, and for RETRY_WAIT after a find before each acquire.
+    """
+
+    def __init__(self, plan: Plan, link: Link, leases: Leases) -> None:
+        self.plan = plan
+        self.link = link
+        self.leases = leases
+        self.batch = leases.in_hand.batch
+        self.warned_types: set[str] = set()
+        self.position = PARKED_FROM
+        self.look_until = 0.0
+
+    def park(self) -> bool:
+        """Park the tasks of unknown types in the batch; return whether there are any."""
+        knows = self.plan.dispatch.knows
+        unknown = {type_ for type_ in {lease.type for lease in self.batch} if not knows(type_)}
+        if not unknown:
+            return False
+        for type_ in sorted(unknown - self.warned_types):
+            self.warn(type_)
+        strange = [lease for lease in self.batch if lease.type in unknown]
+        dropped = [lease for lease in strange if self.leases.in_hand.drop(lease)]
+        delay = self.plan.options.RETRY_WAIT
+        # If this process dies before store.park(), the tasks are due again after RETRY_WAIT.
+        self.link.insist(lambda: self.leases.release(dropped, delay=delay))
+        self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
+        return True
+
+    def warn(self, type_: str) -> None:
+        """Log an unknown type once; the memory of logged types is limited."""
+        if len(self.warned_types) >= MOST_TYPES:
+            self.warned_types.clear()
+        self.warned_types.add(type_)
+        near = conf.nearest(type_, map(in_words, self.plan.dispatch.load()))
+        logger.warning(
+            "No handler for tasks of this type; they wait.%s type=%s", near, printable(type_)
+        )
+
+    def unpark(self, now: float) -> bool:
+        """Unpark some tasks of known types that other workers parked; return whether any."""
+        knows, using = self.plan.dispatch.knows, self.plan.using
+        self.position, count = store.unpark_some(knows, using=using, after=self.position)
+        if count:
+            self.look_until = now + self.plan.options.RETRY_WAIT
+        return count > 0

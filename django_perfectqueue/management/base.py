@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,10 @@ class SummedUpCommand(BaseCommand):
     """A command that says what it does in ``summary``, in the user's language."""
 
     summary: str | Promise = ""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        replace_closed_streams()
+        super().__init__(*args, **kwargs)
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: object) -> CommandParser:
         self.help = str(self.summary)
@@ -167,9 +172,18 @@ def speaking(using: str | None = None) -> Iterator[None]:
         raise CommandError(diagnosis(using, error)) from error
     except KeyboardInterrupt as interrupt:
         raise CommandError(_("Interrupted."), returncode=INTERRUPTED) from interrupt
+    except UnicodeEncodeError as error:
+        raise CommandError(printable(_("A text can't be written: %s.") % error)) from error
     except BrokenPipeError as error:
         fall_silent()
         raise SystemExit(UNREAD) from error
+
+
+def replace_closed_streams() -> None:
+    """Print to nowhere where the program was started with standard output or error closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def fall_silent() -> None:

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from django_perfectqueue.exceptions import InvalidTaskError
+
 from .codecs import decode
 from .inputs import encoded
 from .names import JSON
 
 
 def merged(value: JSON, patch: JSON) -> JSON:
-    """Return what a JSON merge patch, RFC 7386, makes of a value; null takes a member away."""
+    """
+    Return what a JSON merge patch, RFC 7386, makes of a value; null takes a member away.
+
+    Raise InvalidTaskError where the patch is nested too deeply.
+    """
+    try:
+        return merge(value, patch)
+    except RecursionError as error:
+        raise InvalidTaskError("The patch is nested too deeply.") from error
+
+
+def merge(value: JSON, patch: JSON) -> JSON:
     if not isinstance(patch, dict):
         return patch
     result = dict(value) if isinstance(value, dict) else {}
@@ -18,7 +31,7 @@ def merged(value: JSON, patch: JSON) -> JSON:
         if change is None:
             result.pop(name, None)
         else:
-            result[name] = merged(result.get(name), change)
+            result[name] = merge(result.get(name), change)
     return result
 
 

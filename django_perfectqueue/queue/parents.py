@@ -29,9 +29,14 @@ def checked_after(after: Iterable[Waited], queue: str, using: str) -> tuple[stor
 
     Raise InvalidTaskError for anything else, and for tasks of another database.
     """
+    return tuple(dict.fromkeys(parent_of(one, queue, using) for one in listed(after)))
+
+
+def listed(after: Iterable[Waited]) -> Iterable[Waited]:
+    """Return a list; raise InvalidTaskError for a single text, whose letters would be keys."""
     if isinstance(after, str) or not isinstance(after, Iterable):
         raise InvalidTaskError(f"after must be a list of tasks or keys, not {after!r}.")
-    return tuple(dict.fromkeys(parent_of(one, queue, using) for one in after))
+    return after
 
 
 def parent_of(one: Waited, queue: str, using: str) -> store.Parent:

@@ -35,7 +35,7 @@ from django_perfectqueue.tracing import otel
 
 from . import retention
 from .batch import Batch, batch_named, begin
-from .parents import IfFailed
+from .parents import IfFailed, listed
 from .submission import submission_of
 from .taking import Taking
 from .task_handle import TaskHandle, already
@@ -198,7 +198,7 @@ class Queue(Taking):
         """
         given, before = [], None
         for task in tasks:
-            after = [*task.get("after", ()), *([] if before is None else [before])]
+            after = [*listed(task.get("after", ())), *([] if before is None else [before])]
             before = checked_key(task.get("key"))
             given.append({"if_failed": if_failed, **task, "key": before, "after": after})
         with store.together(using=self.using):

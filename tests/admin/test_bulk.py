@@ -45,6 +45,24 @@ class BulkPageTests(AdminTestCase):
         self.assertNotContains(response, "hunter2")
         self.assertEqual(Queue().list().in_status("failed").count(), 2)
 
+    def test_patches_and_queues_that_cannot_be_are_errors_of_the_form(self):
+        task = failed("a", data={"v": 1})
+        many = "9" * 5_000
+        deep = '{"a":' * 3_000 + "1" + "}" * 3_000
+        for patch in ("[" * 200_000, many, '{"v": NaN}', '"' + "x" * 2**20 + '"'):
+            with self.subTest(patch=patch[:10]):
+                values = {"verb": "edit", "rate": "5", "patch": patch}
+                response = self.client.post(f"{DEAD}bulk/", values)
+                self.assertTrue(response.context["form"].errors)
+        response = self.client.post(f"{DEAD}bulk/", {"verb": "retry", "queue": "q" * 101})
+        self.assertContains(response, "at most 100 characters")
+        self.assertContains(self.ask(verb="edit", rate="5", patch=deep), "nested too deeply")
+        for patch in ("[" * 200_000, many, deep):
+            values = {"ids": task.id, "confirmed": "1", "value": patch}
+            self.assertIn(self.client.post(f"{LIST}steer/edit/", values).status_code, (200, 302))
+        self.assertEqual(task.metadata().data, {"v": 1})
+        self.assertEqual(Queue().list().count(), 1)
+
     def test_a_task_does_what_was_shown_and_says_who_wanted_it(self):
         dead, other = failed("a", user="ann", data={"v": 1}), failed("b", user="bob")
         terms = {"to": "slow", "patch": '{"v": 2}', "rate": "100", "run_in": "bulk"}

@@ -34,6 +34,23 @@ class BulkCommandTests(TestCase):
         self.assertEqual(facts["sample"][1]["after"], '{"v": 2}')
         self.assertEqual(Queue().list().in_status("failed").count(), 2)
 
+    def test_rates_and_patches_that_cannot_be_are_refused(self):
+        failed("a", data={"v": 1})
+        deep = '{"a":' * 3_000 + "1" + "}" * 3_000
+        for rate in ("5/0", "5/0.0", "5/" + "9" * 400, "9" * 500 + "/s"):
+            with self.subTest(rate=rate[:10]):
+                self.assertIn("rate", refused(self, "pq_retry", "--all", "--rate", rate))
+        for patch in ("[" * 200_000, "9" * 5_000):
+            with self.subTest(patch=patch[:10]):
+                self.assertIn("must be JSON", refused(self, "pq_retry", "--all", "--patch", patch))
+        text = refused(self, "pq_retry", "--all", "--patch", deep, "--dry-run")
+        self.assertIn("nested too deeply", text)
+        self.assertEqual(Queue().list().count(), 1)
+
+    def test_a_text_that_is_no_utf8_is_refused(self):
+        for command in (("pq_show", "\udcff"), ("pq_retry", "--tag", "\udcff")):
+            self.assertIn("A text can't be written", refused(self, *command))
+
     def test_with_a_rate_a_task_does_it(self):
         task = failed("a", user="ann")
         failed("b", user="bob")

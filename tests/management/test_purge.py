@@ -52,6 +52,10 @@ class PurgeTests(TestCase):
 
         self.assertEqual(keys(), ["done", "gone", "live"])
 
+    def test_nothing_is_older_than_a_span_of_many_centuries(self):
+        for span in ("9999999d", "9" * 400 + "s"):
+            self.assertEqual(run_json("pq_purge", "--older-than", span), [{"deleted": 0}])
+
     def test_for_ever_without_a_span_is_an_error(self):
         message = refused(self, "pq_purge", "--status", "failed")
 

@@ -14,12 +14,15 @@ from django_perfectqueue.exceptions import (
     BatchEndedError,
     InvalidTaskError,
     NotFoundError,
+    NotSupportedError,
     WaitInTransactionError,
     WaitTimeoutError,
 )
-from django_perfectqueue.models import Batch, BatchDelta, BatchMember, Task, Ticket
+from django_perfectqueue.models import Batch, BatchDelta, BatchMember, Task, TaskQuerySet, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.dependencies import batch_fold
+from django_perfectqueue.store.tasks import replace
+from django_perfectqueue.store.upkeep import clear
 
 from ..factories import completion, elsewhere
 
@@ -193,6 +196,19 @@ class BatchTests(TransactionTestCase):
         self.assertEqual(state(batch), (1, 1, 0, True))
         self.assertEqual(status("mail"), "waiting")
 
+    def test_a_task_whose_replacement_is_refused_is_still_counted(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a", "b"))
+            batch.then("mail", "report")
+        task = take("a")
+        with transaction.atomic(), self.assertRaises(NotSupportedError):
+            Queue().submit("a", "other", on_conflict="replace")
+        task.finish()
+
+        self.assertEqual((state(batch), status("mail")), ((2, 1, 0, False), "blocked"))
+        take("b").finish()
+        self.assertEqual((state(batch), status("mail")), ((2, 2, 0, True), "waiting"))
+
     def test_a_batch_is_forgotten_after_its_tasks(self):
         with Queue().batch("outer") as outer, outer.batch("inner") as inner:
             inner.submit("a", "report")
@@ -204,6 +220,21 @@ class BatchTests(TransactionTestCase):
         self.assertEqual([store.forget_batches(0, using="default") for _time in "12"], [1, 1])
         with self.assertRaises(NotFoundError):
             outer.progress()
+
+    def test_a_callback_does_not_wait_for_a_batch_that_is_gone(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+            batch.then("all", "report", when="finished")
+        take("a").fail()
+        Queue().purge(0, status="failed")
+        self.assertEqual(status("all"), "blocked")
+        self.assertEqual(store.forget_batches(0, using="default"), 1)
+
+        self.assertEqual(status("all"), "cancelled")
+        self.assertIn("was deleted", Queue()["all"].metadata().dead_letter.message)
+        with self.assertRaises(NotFoundError):
+            batch.then("more", "report")
+        self.assertFalse(Queue()["more"].exists())
 
     def test_wrong_names_and_words_are_refused(self):
         with self.assertRaises(NotFoundError):
@@ -314,6 +345,52 @@ class OpenTests(TransactionTestCase):
         take("c").finish()
 
         take("mail")
+
+    def test_a_task_that_ends_while_it_is_replaced_is_counted_no_longer(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a", "b"))
+            batch.then("mail", "report")
+        task, live = take("a"), replace.live
+
+        def live_after_its_end(*given):
+            if status("a") == "running":
+                elsewhere(task.finish)
+            return live(*given)
+
+        with mock.patch.object(replace, "live", live_after_its_end):
+            Queue().submit("a", "other", on_conflict="replace")
+
+        self.assertEqual((state(batch), status("mail")), ((1, 0, 0, False), "blocked"))
+
+    def test_nobody_puts_back_what_is_being_cleared(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+        take("a").fail()
+
+        def after_a_look(*given):
+            self.assertEqual(elsewhere(not_locked), [])
+            forget_tasks(*given)
+
+        def not_locked():
+            with transaction.atomic():
+                return list(TaskQuerySet(Task).select_for_update(skip_locked=True).filter(key="a"))
+
+        forget_tasks = clear.forget_tasks
+        with mock.patch.object(clear, "forget_tasks", after_a_look):
+            self.assertEqual(Queue().clear(), 1)
+
+        self.assertEqual(state(batch), (0, 0, 0, True))
+
+    def test_a_batch_stays_for_a_callback_that_is_about_to_be_committed(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+        take("a").finish()
+        Queue().purge(0)
+        with transaction.atomic():
+            batch.then("mail", "report")
+            self.assertEqual(elsewhere(lambda: store.forget_batches(0, using="default")), 0)
+
+        take("mail").finish()
 
     def test_a_callback_that_another_holds_at_the_end_is_released_later(self):
         with Queue().batch("nightly") as batch:

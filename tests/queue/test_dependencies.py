@@ -187,6 +187,12 @@ class ManyTests(Cases):
         for key in ("first", "a", "b", "c"):
             finish(key)
 
+    def test_the_letters_of_a_key_are_not_what_a_chain_waits_for(self):
+        submit("a")
+        for after in ("a", None):
+            with self.assertRaisesRegex(InvalidTaskError, "must be a list"):
+                Queue().chain([{"key": "b", "type": "report", "after": after}])
+
     def test_a_chain_is_stored_as_a_whole_or_not_at_all(self):
         submit("1500")
         with self.assertRaises(AlreadyExistsError):

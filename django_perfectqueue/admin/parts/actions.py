@@ -149,7 +149,7 @@ def bind_move(value: str, by: str) -> Act:
 def bind_edit(value: str, by: str) -> Act:
     try:
         revision = store.Revision(rewrite=rewriter(json.loads(value)), by=by)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidTaskError(gettext("This is no JSON: %s.") % error) from error
 
     def edit(task_id: int, using: str) -> str:

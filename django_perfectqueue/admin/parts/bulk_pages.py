@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -9,7 +10,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext
@@ -43,6 +44,17 @@ HARMLESS = ("reach", "p", "o", "e", "_changelist_filters", "csrfmiddlewaretoken"
 LONGEST = 2_000
 
 
+class PatchField(forms.CharField):
+    """JSON as it is typed in: what can't be read, in whatever way, is an error of the form."""
+
+    def to_python(self, value: object) -> JSON:
+        text = super().to_python(value)
+        try:
+            return json.loads(text) if text else None
+        except (ValueError, RecursionError) as error:
+            raise ValidationError(forms.JSONField.default_error_messages["invalid"]) from error
+
+
 class BulkForm(forms.Form):
     """What is to be done to all that match."""
 
@@ -50,7 +62,7 @@ class BulkForm(forms.Form):
     to = forms.CharField(
         label=_("To the queue"), required=False, max_length=100, help_text=_("For move and retry.")
     )
-    patch = forms.JSONField(
+    patch = PatchField(
         label=_("Change of the data"),
         required=False,
         widget=forms.Textarea(attrs={"rows": 3, "cols": 60}),
@@ -166,7 +178,11 @@ class BulkPage:
         form = BulkForm(verbs, self.values)
         operation = self.operation(form, selection)
         if operation and request.method == "POST":
-            return self.carry_out(operation, form.cleaned_data["run_in"])
+            try:
+                return self.carry_out(operation, form.cleaned_data["run_in"])
+            except InvalidTaskError as error:
+                form.add_error(None, str(error))
+                operation = None
         return self.show(form, selection, operation)
 
     def operation(self, form: BulkForm, selection: Selection) -> Operation | None:
@@ -254,5 +270,5 @@ def before_and_after(task: Task, patch: JSON) -> list[str]:
     try:
         values = task.data, merged(task.data, patch)
         return [readable(masked(value))[:LONGEST] for value in values]
-    except (PayloadError, RecursionError) as error:
+    except (PayloadError, InvalidTaskError, RecursionError) as error:
         return [str(error)]

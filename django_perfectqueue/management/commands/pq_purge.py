@@ -7,6 +7,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.models import Outcome
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue.retention import Rule, purge
@@ -115,10 +116,10 @@ def asked(options: CommandOptions) -> Rule:
 
     Raise CommandError when it would keep everything.
     """
-    older_than = options["older_than"]
+    older_than = seconds("--older-than", options["older_than"])
     try:
         return Rule.of(
-            older_than=seconds("--older-than", older_than),
+            older_than=None if older_than is None else min(older_than, LONGEST),
             statuses=options["status"] or (),
             only={name: options[name] for name in ("queue", *NARROWS)},
         )

@@ -28,7 +28,7 @@ from ..terminal.text import local
 M = TypeVar("M", bound=Model)
 SHOWN = 10
 LISTED = 100
-RATE = re.compile(r"(\d+)/(.+)")
+RATE = re.compile(r"(\d{1,15})/(.+)")
 NUMBER = re.compile(r"\d+(\.\d+)?")
 UNITS = {
     "s": ("s", "sec", "second"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -132,7 +133,7 @@ class SelectingCommand(SteeringCommand):
             operation = Operation(
                 verb=self.verb,
                 selection=self.selection(options),
-                rate=count / period,
+                rate=count / period if period else math.inf,
                 by=person(),
                 **names,
             )

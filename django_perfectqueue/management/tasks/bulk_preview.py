@@ -36,7 +36,7 @@ def add_change_options(parser: CommandParser) -> None:
 def json_text(text: str) -> JSON:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentTypeError(_("must be JSON: %s") % error) from error
 
 

@@ -107,6 +107,8 @@ def parsed(text: bytes | str) -> object:
             _("This is not JSON: %(text)s (%(problem)s at column %(column)s).")
             % {"text": excerpt(text), "problem": error.msg, "column": error.colno}
         ) from error
+    except ValueError as error:  # A number of too many digits.
+        raise InvalidTaskError(_("This can't be read as JSON: %s.") % error) from error
 
 
 def excerpt(text: bytes | str) -> str:

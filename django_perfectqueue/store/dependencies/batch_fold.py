@@ -69,6 +69,10 @@ UPDATE "perfectqueue_batch" SET "total" = %(total)s, "finished" = %(finished)s, 
     "ended_at" = {ended_at}
 WHERE "id" = %(batch)s
 """
+WAITING = """
+SELECT "id", "child_id", "parent_id", "if_failed" FROM "perfectqueue_dependency"
+WHERE "parent_id" IN ({ids}) AND "state" < 3
+"""
 CALLBACKS = """
 SELECT "id", "child_id", "parent_id", "if_failed" FROM "perfectqueue_dependency"
 WHERE "parent_id" = %(parent)s AND "state" < 3
@@ -258,3 +262,21 @@ def release(db: Session, batch: int, state: State, now: datetime | None) -> None
             fold.failed.append(edge.id)
             fold.cancelled[edge.child] = "All tasks of its batch have finished."
     fold.write()
+
+
+def cancel_callbacks(db: Session, batches: Collection[int], now: datetime | None) -> list[int]:
+    """
+    Cancel what waits for batches that are to be deleted, as it can't be released any more.
+
+    Return the batches without those of which someone else holds a callback.
+    """
+    fold = Fold(db, now)
+    edges = [Edge(*row) for row in db.rows(WAITING, ids=[-batch for batch in batches])]
+    held = fold.lock({edge.child for edge in edges})
+    for edge in edges:
+        if edge.child not in held:
+            fold.dropped.append(edge.id)
+            fold.cancelled[edge.child] = "The batch for which it waited was deleted."
+    fold.write()
+    kept = {-edge.parent for edge in edges if edge.child in held}
+    return [batch for batch in batches if batch not in kept]

@@ -22,7 +22,7 @@ from ..database.transaction import (
 )
 from ..records.dependency_events import Counts, note_counts
 from ..values import Submission
-from .batch_fold import State
+from .batch_fold import State, cancel_callbacks
 
 CREATE = """
 "perfectqueue_batch" ("queue", "name", "user", "parent_id", "total", "finished", "dead", "stopped",
@@ -55,6 +55,7 @@ SELECT "id" FROM "perfectqueue_batch" AS "batch" WHERE "ended_at" <= {before} AN
     SELECT 1 FROM "perfectqueue_batch" AS "inner" WHERE "inner"."parent_id" = "batch"."id"
 ) ORDER BY "id" LIMIT 1000
 """
+LOCK = 'SELECT "id" FROM "perfectqueue_batch" WHERE "id" IN ({ids}) ORDER BY "id"'
 FORGET = 'DELETE FROM "perfectqueue_batch" WHERE "id" IN ({ids})'
 STOP = 'UPDATE "perfectqueue_batch" SET "stopped" = TRUE WHERE "id" = %(batch)s'
 
@@ -151,14 +152,19 @@ def batch_state(batch: int, *, using: str) -> State:
 @retry_transaction
 def forget_batches(keep: float, *, using: str, now: datetime | None = None) -> int:
     """
-    Delete batches that ended so many seconds ago and of which no task is left;
-    return their number.
+    Delete batches that ended so many seconds ago and of which no task is left, and cancel the
+    callbacks that still wait for one; return their number.
     """
     with in_transaction(using) as db:
-        rows = db.rows(OVER, now=now, after={"before": -keep})
-        if rows:
-            db.execute(FORGET, ids=[id_ for (id_,) in rows])
-    return len(rows)
+        over = [id_ for (id_,) in db.rows(OVER, now=now, after={"before": -keep})]
+        if not over:
+            return 0
+        # Who submits a callback shares the lock until the commit.
+        rows = db.rows(LOCK + db.dialect.skip_clause(), ids=over)
+        gone = cancel_callbacks(db, [id_ for (id_,) in rows], now) if rows else []
+        if gone:
+            db.execute(FORGET, ids=gone)
+    return len(gone)
 
 
 @retry_transaction
@@ -170,6 +176,11 @@ def stop_batch(batch: int, *, using: str) -> None:
 
 @retry_transaction
 def look_at_batch(batch: int, *, using: str) -> None:
-    """Have the callbacks of a batch looked at, after the caller's commit."""
+    """
+    Have the callbacks of a batch looked at, after the caller's commit; raise NotFoundError where
+    it is gone.
+    """
     with in_transaction(using) as db:
+        if not db.execute(OPEN + db.dialect.share_clause(), {"batch": batch}).fetchone():
+            raise NotFoundError(f"There is no batch with the id {batch}.")
         note_counts(db, {batch: Counts()})

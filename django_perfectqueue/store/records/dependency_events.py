@@ -20,9 +20,9 @@ DELTA = """
 INSERT INTO "perfectqueue_batchdelta" ("batch_id", "total", "finished", "dead") VALUES {rows}
 """
 LEAVING = """
-SELECT "member"."batch_id", "task"."outcome", COUNT(*) FROM "perfectqueue_batchmember" AS "member"
+SELECT "member"."batch_id", "task"."outcome" FROM "perfectqueue_batchmember" AS "member"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "member"."task_id"
-WHERE "member"."task_id" IN ({ids}) GROUP BY "member"."batch_id", "task"."outcome"
+WHERE "member"."task_id" IN ({ids}) ORDER BY "member"."task_id"
 """
 ANY = """
 SELECT (SELECT 1 FROM "perfectqueue_dependencyevent" LIMIT 1),
@@ -69,6 +69,8 @@ def note_ended(db: Session, followed: Mapping[int, int], *, finished: bool = Fal
 
 def note_counts(db: Session, changes: Mapping[int, Counts]) -> None:
     """Append changes of batches' counts."""
+    if not changes:
+        return
     rows = ", ".join(
         f"({int(batch)}, {one.total}, {one.finished}, {one.dead})" for batch, one in changes.items()
     )
@@ -76,18 +78,21 @@ def note_counts(db: Session, changes: Mapping[int, Counts]) -> None:
     follow_later(db.cursor.db, batches=changes.keys())
 
 
-def leave_batches(db: Session, ids: Collection[int]) -> None:
-    """Take tasks that are to be forgotten off the counts of their batches."""
+def counts_without(db: Session, ids: Collection[int]) -> dict[int, Counts]:
+    """
+    Return how the counts of batches change where these tasks are forgotten.
+
+    The tasks are locked: nobody ends one or puts it back before it is gone.
+    """
     changes: dict[int, Counts] = {}
-    for batch, outcome, count in db.rows(LEAVING, ids=ids):
+    for batch, outcome in db.rows(LEAVING + db.dialect.lock_clause(), ids=ids):
         change = changes.setdefault(batch, Counts())
-        change.total -= count
+        change.total -= 1
         if outcome == Outcome.FINISHED:
-            change.finished -= count
+            change.finished -= 1
         elif outcome:
-            change.dead -= count
-    if changes:
-        note_counts(db, changes)
+            change.dead -= 1
+    return changes
 
 
 def note_added(db: Session, ids: Iterable[int]) -> None:

@@ -14,7 +14,7 @@ from django_perfectqueue.models import State
 
 from ..database.session import Session
 from ..database.transaction import REPEATS, Tries, in_transaction, retry_remembering_commits
-from ..records.dependency_events import leave_batches, note_added
+from ..records.dependency_events import counts_without, note_added, note_counts
 from ..values import Submission
 from .forget import forget_story
 from .steer import FIND, live
@@ -88,7 +88,6 @@ def forget(db: Session, task_id: int, key: str) -> bool:
 
     Raise NotSupportedError while it is running.
     """
-    leave_batches(db, [task_id])
     forget_task = FORGET.replace("{id}", str(task_id))
     try:
         if live(db, task_id).state == State.RUNNING:
@@ -96,11 +95,14 @@ def forget(db: Session, task_id: int, key: str) -> bool:
     except NotFoundError:
         return True
     except AlreadyFinishedError:
+        left = counts_without(db, [task_id])
         db.execute(forget_task + ENDED)
         if not db.cursor.rowcount:
             return False
     else:
+        left = counts_without(db, [task_id])
         db.dialect.remove(db.cursor, task_id)
         db.execute(forget_task)
+    note_counts(db, left)
     forget_story(db, [task_id])
     return True

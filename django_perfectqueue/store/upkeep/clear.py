@@ -9,7 +9,7 @@ from django_perfectqueue.models import State
 from ..database.session import Session
 from ..database.transaction import in_transaction, retry_transaction
 from ..lanes.accounts import Accounts
-from ..records.dependency_events import CHILDREN_ONLY, leave_batches, note_ended
+from ..records.dependency_events import CHILDREN_ONLY, counts_without, note_counts, note_ended
 from ..tasks.forget import forget_story, forget_tasks
 
 BATCH = 1000
@@ -45,7 +45,7 @@ def clear_batch(queue: str, *, using: str) -> int:
             ids = [task_id for (task_id,) in found]
             accounts = Accounts()
             forget_tickets(db, accounts, ids)
-            leave_batches(db, ids)
+            note_counts(db, counts_without(db, ids))
             forget_tasks(db, ids)
             forget_story(db, ids)
             # Those of children that were submitted after the caller had begun to read, too.

@@ -126,3 +126,10 @@ class StandingReaderTests(WorkerTestCase):
                 worker.send(signal.SIGTERM)
                 self.assertEqual(worker.wait(30), 0)
                 self.assert_gone(worker)
+
+    def test_a_worker_that_is_started_without_output_runs_tasks(self):
+        for number, closed in enumerate((">&-", ">&- 2>&-", "<&- >&- 2>&-")):
+            with self.subTest(closed):
+                task = self.submit(f"closed{number}", "note")
+                self.burst("--verbosity", "2", within=["sh", "-c", f'exec "$@" {closed}', "sh"])
+                self.assertEqual(task.metadata().status, "finished")

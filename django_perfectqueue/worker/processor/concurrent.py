@@ -153,7 +153,11 @@ class ConcurrentProcessor(Processor):
     def should_take(self) -> bool:
         """Return whether to acquire now: for short tasks, once half of the room is free."""
         now = time.monotonic()
-        if (self.held_up and not self.free) or self.leases.is_behind(now) or now < self.take_at:
+        if (
+            (self.held_up and not self.free)
+            or self.leases.is_behind(now)
+            or now < self.parking.take_at
+        ):
             return False
         room = self.room()
         return room > 0 and (not self.batch or 2 * room >= min(MOST, self.prefetch.next()))
@@ -209,7 +213,7 @@ class ConcurrentProcessor(Processor):
         self.sorting = True
         try:
             self.batch.extend(taken)
-            self.park_unknown_types()
+            self.parking.park()
         finally:
             self.sorting = False
         self.hand_out()
@@ -277,8 +281,8 @@ class ConcurrentProcessor(Processor):
 
     def pause(self, now: float) -> float:
         until = [now + LOOK_UP_AFTER * spread()]
-        if now < self.take_at:
-            until.append(self.take_at)
+        if now < self.parking.take_at:
+            until.append(self.parking.take_at)
         looks = not (self.more or self.stopping or self.resources.wakeups.is_tended())
         if looks and self.room() > 0:
             until.append(self.poll_at)

@@ -51,7 +51,7 @@ class SerialProcessor(Processor):
                 return RECYCLED
             if self.usage.is_due(time.monotonic()):
                 self.write_usage()
-            self.resources.wakeup.wait(max(0.0, self.take_at - time.monotonic()))
+            self.resources.wakeup.wait(max(0.0, self.parking.take_at - time.monotonic()))
             self.slot.seek()
             taken = self.link.insist(self.acquire)
             self.serve()
@@ -60,7 +60,7 @@ class SerialProcessor(Processor):
             if taken:
                 self.pass_on(taken)
             self.monitor.wake()
-            self.park_unknown_types()
+            self.parking.park()
             self.write_last_notes()
             self.run_batch()
             if self.plan.burst:

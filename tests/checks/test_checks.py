@@ -22,7 +22,7 @@ from django_perfectqueue.checks import (
     check_sqlite_options,
 )
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.management.commands import pq_worker
+from django_perfectqueue.management.worker import plan
 
 from ..management.running import refused
 
@@ -402,9 +402,9 @@ class BackoffTests(SimpleTestCase):
 
     def test_a_worker_says_so_before_it_starts(self):
         for good in (None, Exponential(5), f"{__name__}.never"):
-            pq_worker.check_backoff(good)
+            plan.check_backoff(good)
         with self.assertRaisesMessage(ConfigError, "PERFECTQUEUE['BACKOFF']: 'x.y' can't be"):
-            pq_worker.check_backoff("x.y")
+            plan.check_backoff("x.y")
 
     def test_a_backoff_that_can_be_used(self):
         self.assertEqual(check_backoff(), [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from .stored_call import StoredCall, stored_options
 
 if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyResult, AnyTask
-    from django_perfectqueue.queue import Duration, Queue
+    from django_perfectqueue.queue import Batch, Duration, Queue
 
 SUBMITTED = ("user", "key", "expected_at", "expires_at", "limits", "after", "if_failed", "tags")
 """The words of a task that are arguments of a submit."""
@@ -90,6 +91,11 @@ class PerfectQueueBackend(BaseTaskBackend):
         if not is_installed():
             problem = not_installed(self.alias)
             raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
+        if not isinstance(task.run_after, datetime | None):
+            raise InvalidTask(
+                "run_after must be a time with a zone, such as"
+                f" timezone.now() + timedelta(hours=1), not {task.run_after!r}."
+            )
         super().validate_task(task)
         check_options(task)
 
@@ -103,7 +109,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         result, submission = self.prepared(task, args, kwargs)
         on_conflict = option_of(task, "on_conflict")
         try:
-            self.queue(task).submit(**submission, on_conflict=on_conflict)
+            self.target(task).submit(**submission, on_conflict=on_conflict)
         except (InvalidTaskError, NotFoundError) as error:
             raise InvalidTask(str(error)) from error
         if on_conflict == "ignore":
@@ -120,14 +126,15 @@ class PerfectQueueBackend(BaseTaskBackend):
         Raise what enqueue() raises.
         """
         prepared = [(task, *self.prepared(task, args, kwargs)) for task, args, kwargs in calls]
-        by_queue: dict[str, list[dict[str, Any]]] = {}
+        targets: dict[object, tuple[Queue | Batch, list[dict[str, Any]]]] = {}
         for task, _result, submission in prepared:
             if option_of(task, "on_conflict") != "raise":
                 raise InvalidTask("on_conflict is for one task: enqueue_many() raises.")
-            by_queue.setdefault(task.queue_name, []).append(submission)
+            where = (task.queue_name, option_of(task, "batch"))
+            targets.setdefault(where, (self.target(task), []))[1].append(submission)
         with refusals_as_invalid(), transaction.atomic(using=self.using):
-            for name, submissions in by_queue.items():
-                self.queue_named(name).submit_many(submissions)
+            for target, submissions in targets.values():
+                target.submit_many(submissions)
         results = [result for _task, result, _submission in prepared]
         for result in results:
             signals.task_enqueued.send(type(self), task_result=result)
@@ -171,6 +178,9 @@ class PerfectQueueBackend(BaseTaskBackend):
         key = names.get("key") or given["key"] or self.new_id()
         object.__setattr__(result, "id", key)
         task_options = stored_options(task, task if definition is None else definition, names)
+        if not given["user"]:
+            # Queue.submit() and Batch.submit() have their own.
+            del given["user"]
         call = StoredCall(result.args, result.kwargs, result.enqueued_at, task_options)
         submission = {
             **given,
@@ -203,8 +213,18 @@ class PerfectQueueBackend(BaseTaskBackend):
         function: Callable[[], Any] = import_string(given) if isinstance(given, str) else given
         return function
 
-    def queue(self, task: AnyTask) -> Queue:
-        return self.queue_named(task.queue_name)
+    def target(self, task: AnyTask) -> Queue | Batch:
+        """Return where a task is submitted; raise InvalidTask for a batch elsewhere."""
+        batch: Batch | None = option_of(task, "batch")
+        if batch is None:
+            return self.queue_named(task.queue_name)
+        if (batch.queue.name, batch.using) != (task.queue_name, self.using):
+            raise InvalidTask(
+                f"Batch '{batch.name}' is in queue '{batch.queue.name}' of database"
+                f" '{batch.using}', its task would go to queue '{task.queue_name}' of"
+                f" '{self.using}': say using(queue_name=...), or begin the batch there."
+            )
+        return batch
 
     def queue_named(self, name: str) -> Queue:
         from django_perfectqueue.queue import Queue

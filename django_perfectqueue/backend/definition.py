@@ -24,7 +24,7 @@ ByArguments = Callable[[tuple[object, ...], dict[str, object]], str]
 
 if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyResult, AnyTask
-    from django_perfectqueue.queue import When
+    from django_perfectqueue.queue import Batch, When
 
     from .base import PerfectQueueBackend
 
@@ -76,6 +76,8 @@ class QueueTask(Base[P, R]):
     """What it does when one of these ends otherwise: wait, cancel or run."""
     tags: Iterable[str] = ()
     """The names by which it is found."""
+    batch: Batch | None = None
+    """The batch that it joins, in the same queue; for ``using()``."""
 
     def __new__(cls, *values: object, **task_options: object) -> Any:
         """Raise TypeError, with the nearest one, for a word that there is not."""

@@ -17,12 +17,12 @@ from .definition import DEFAULTS
 if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyTask
 
-# What a task waits for has rows of its own.
+# What a task waits for and what it belongs to has rows of its own.
 WORDS = (
     "run_after",
     "backend",
     "takes_context",
-    *(name for name in DEFAULTS if name not in ("after", "if_failed", "tags")),
+    *(name for name in DEFAULTS if name not in ("after", "if_failed", "tags", "batch")),
 )
 AT, FOR = "at", "for"
 

@@ -13,7 +13,7 @@ from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.models import Schedule
 from django_perfectqueue.schedules.declared import declarations
 from django_perfectqueue.schedules.schedules import whole
-from django_perfectqueue.schedules.terms import apply
+from django_perfectqueue.schedules.terms import apply, checked_payload
 
 from .messages import check, error
 
@@ -21,7 +21,7 @@ from .messages import check, error
 @check()
 def check_schedules(alias: str) -> Iterator[CheckMessage]:
     """
-    Check that declared schedules can be stored: their zones, cron expressions and terms.
+    Check that declared schedules can be stored: their data, zones, cron expressions and terms.
 
     It imports the modules of tasks; so it has no tag of this package. One that can't be
     imported is reported by pq_worker.
@@ -31,6 +31,7 @@ def check_schedules(alias: str) -> Iterator[CheckMessage]:
     for declaration in declarations.values():
         row = Schedule(name=declaration.name)
         try:
+            checked_payload(declaration.payload, declaration.type)
             apply(row, {**whole(), **declaration.terms}, timezone.now())
         except PerfectQueueError as problem:
             yield error(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from django.db import Error, connections
+from django.db.models import F
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -16,7 +18,7 @@ from django_perfectqueue.inspection.family import held_up
 from django_perfectqueue.inspection.schedules import ailments
 from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.lib.durations import long_duration
-from django_perfectqueue.models import Worker
+from django_perfectqueue.models import PARKED_FROM, Ticket, Worker
 from django_perfectqueue.models.fields import ServerNow
 
 from .queues import named_queues, used_queues
@@ -24,6 +26,8 @@ from .schema import lacks_tables, unmigrated
 
 OVERDUE = 60.0
 LATELY = 3600.0
+UNKNOWN = timedelta(minutes=1)
+PARKED, NAMED = 100, 5
 
 migrated: set[str] = set()
 """Databases that were found to have their tables; these don't go away."""
@@ -97,6 +101,7 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
         if queue in asked or wait is not None:
             yield check_workers(queue, sum(queue in names for names in serving))
             yield check_oldest(queue, wait, oldest)
+    yield check_handlers(queues, using)
     yield check_clock(store.overdue(using=using))
     yield check_counters(last_drift(using))
     yield from check_schedules(using)
@@ -130,7 +135,9 @@ def check_workers(queue: str, count: int) -> Finding:
 def check_oldest(queue: str, wait: float | None, most: float | None) -> Finding:
     known = {"queue": queue, "seconds": wait, "most": most}
     if wait is None:
-        return Finding("oldest", True, _("Nothing waits in queue '%s'.") % queue, known)
+        return Finding(
+            "oldest", True, _("Nothing that may start waits in queue '%s'.") % queue, known
+        )
     words = {
         "queue": queue,
         "wait": long_duration(wait),
@@ -141,6 +148,23 @@ def check_oldest(queue: str, wait: float | None, most: float | None) -> Finding:
         return Finding("oldest", True, sentence % words, known)
     sentence = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s, over %(most)s.")
     return Finding("oldest", False, sentence % words, known)
+
+
+def check_handlers(queues: Sequence[str], using: str) -> Finding:
+    """Report types for which tasks have waited a minute, as no worker that came knew them."""
+    parked = Ticket.objects.using(using).filter(alarm_at__gt=PARKED_FROM)
+    found = parked.exclude(alarm_at=F("run_at")).filter(run_at__lt=ServerNow() - UNKNOWN)
+    if queues:
+        found = found.filter(task__queue__in=queues)
+    kinds = found.order_by("alarm_at").values_list("task__type", "task__queue")[:PARKED]
+    known = [{"type": type_, "queue": queue} for type_, queue in dict.fromkeys(kinds)]
+    if not known:
+        return Finding("handlers", True, _("No task waits for a worker that knows its type."))
+    sentence = _("No worker that serves queue '%(queue)s' knows the type '%(type)s'.")
+    text = " ".join(sentence % one for one in known[:NAMED])
+    if len(known) > NAMED:
+        text += " " + _("So it is with others.")
+    return Finding("handlers", False, text, {"unknown": known})
 
 
 def check_clock(wait: float | None) -> Finding:

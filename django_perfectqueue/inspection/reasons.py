@@ -108,7 +108,7 @@ SENTENCES = {
     Code.UNKNOWN_TYPE: _("No worker that serves its queue knows the type '%(name)s'."),
     Code.STALLED: _("Its lease ran out %(wait)s ago; the next free processor takes it."),
     Code.USER_PAUSED: _("Its user is paused, by a fair share."),
-    Code.USER_CAP: _("Its user runs %(running)d tasks, of %(most)d at most."),
+    Code.USER_CAP: _("Its user has %(running)d running, of %(most)d at most."),
     Code.QUEUE_PAUSED: _("Queue '%(name)s' is paused."),
     Code.LIMIT_PAUSED: _("Limit '%(name)s' is paused."),
     Code.LIMIT_CAP: _("Limit '%(name)s' lets %(most)d tasks run at once, and %(running)d run."),

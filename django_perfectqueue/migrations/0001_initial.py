@@ -1268,6 +1268,12 @@ class Migration(migrations.Migration):
                 fields=("user", "queue"), name="perfectqueue_share_user"
             ),
         ),
+        migrations.AddIndex(
+            model_name="fairshare",
+            index=models.Index(
+                fields=["paused", "user", "queue"], name="perfectqueue_share_paused"
+            ),
+        ),
         migrations.AddConstraint(
             model_name="fairshare",
             constraint=models.CheckConstraint(
@@ -1412,7 +1418,7 @@ class Migration(migrations.Migration):
             model_name="ticket",
             index=models.Index(
                 condition=models.Q(("alarm_at__isnull", False)),
-                fields=["alarm_at"],
+                fields=["alarm_at", "state", "task"],
                 name="perfectqueue_ticket_alarm",
             ),
         ),

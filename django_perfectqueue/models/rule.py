@@ -171,6 +171,9 @@ class FairShare(models.Model):
                 name="perfectqueue_share_weight",
             ),
         ]
+        indexes = [
+            models.Index(fields=["paused", "user", "queue"], name="perfectqueue_share_paused"),
+        ]
 
     def __str__(self) -> str:
         return printable(f"{self.user or '-'} ({self.queue or _('every queue')})")

@@ -69,7 +69,8 @@ class Ticket(Kept):
                 name="perfectqueue_ticket_line",
             ),
             models.Index(
-                fields=["alarm_at"],
+                # The state and the task are there for lists of what runs or is scheduled.
+                fields=["alarm_at", "state", "task"],
                 condition=Q(alarm_at__isnull=False),
                 name="perfectqueue_ticket_alarm",
             ),

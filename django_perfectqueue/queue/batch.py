@@ -76,13 +76,21 @@ class Batch:
     def using(self) -> str:
         return self.queue.using
 
-    def submit(self, key: str | None, type: str, data: object = None, **options: Any) -> TaskHandle:  # noqa: A002
+    def submit(
+        self,
+        key: str | None,
+        type: str,  # noqa: A002
+        data: object = None,
+        *,
+        on_conflict: str = "raise",
+        **options: Any,
+    ) -> TaskHandle:
         """
         Submit a task to the batch, by the arguments of Queue.submit(); by default for its user.
 
         Raise what that does, and BatchEndedError when it has ended or was cancelled.
         """
-        if options.get("on_conflict", "raise") != "raise":
+        if on_conflict != "raise":
             raise InvalidTaskError("on_conflict is not for the tasks of a batch.")
         given = checked_key(key)
         self.submit_many([{"key": given, "type": type, "data": data, **options}])

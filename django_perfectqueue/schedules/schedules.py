@@ -106,7 +106,8 @@ class Schedules:
         would have more schedules than SCHEDULES_PER_USER.
         """
         handle = self[name]
-        type_, payload = checked_type(type, using=self.using), checked_payload(data)
+        type_ = checked_type(type, using=self.using)
+        payload = checked_payload(data, type_)
 
         def store_it() -> None:
             with handle._changed(by, now, insert=True) as (row, moment):

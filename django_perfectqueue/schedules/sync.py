@@ -92,7 +92,8 @@ def put_down(declaration: Declaration, moment: datetime, *, using: str) -> None:
     gone = row.origin == Schedule.Origin.GONE
     row.origin = Schedule.Origin.CODE
     if row.declared_in != declaration.digest:
-        row.type, row.payload = declaration.type, checked_payload(declaration.payload)
+        row.type = declaration.type
+        row.payload = checked_payload(declaration.payload, declaration.type)
         before = [getattr(row, name) for name in TIMING]
         apply(row, {**whole(), **declaration.terms}, moment)
         gone = gone or before != [getattr(row, name) for name in TIMING]

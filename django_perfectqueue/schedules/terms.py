@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from django.utils.module_loading import import_string
 
 from django_perfectqueue.application import Dispatch, autodiscover
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.conf import nearest, options
-from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError
+from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError, PayloadError
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.models import NAME_LENGTH, Schedule
 from django_perfectqueue.payload.inputs import (
@@ -30,6 +31,9 @@ from django_perfectqueue.payload.inputs import (
 )
 from django_perfectqueue.store.arithmetic.ticks import zone_of
 from django_perfectqueue.store.schedules.decide import timing_of
+
+if TYPE_CHECKING:
+    from django_perfectqueue.compat import AnyTask
 
 OVERLAPS = tuple(Schedule.Overlap.values)
 
@@ -185,10 +189,39 @@ def checked_name(name: object) -> str:
     raise AssertionError
 
 
-def checked_payload(data: object) -> str:
+def checked_payload(data: object, type_: str) -> str:
+    """
+    Return data as the tasks of this type have them.
+
+    Raise InvalidScheduleError where JSON can't hold them, or one of Django's tasks can't be
+    called with them.
+    """
+    if HAS_TASKS:
+        from django_perfectqueue.backend.base import definition_of
+
+        if task := definition_of(type_):
+            data = checked_call(task, data)
     with as_invalid_schedule():
         return encoded(data)
     raise AssertionError
+
+
+def checked_call(task: AnyTask, data: object) -> object:
+    """Return the arguments of one of Django's tasks; none are given where there are no data."""
+    from django_perfectqueue.backend.stored_call import StoredCall
+
+    found = {"args": [], "kwargs": {}} if data is None else data
+    try:
+        call = StoredCall.of(found)
+        context = [None] * bool(task.takes_context)
+        signature(task.func).bind(*context, *call.args, **call.kwargs)
+    except PayloadError as error:
+        raise InvalidScheduleError(str(error)) from error
+    except TypeError as error:
+        raise InvalidScheduleError(
+            f"{task.module_path}() can't be called with these data: {error}."
+        ) from error
+    return found
 
 
 def checked_type(type_: object, *, using: str) -> str:

@@ -212,7 +212,7 @@ class StoryTests(AdminTestCase):
         self.assertContains(self.story(task), "Its user is paused")
 
         Lane.objects.update(paused=False, max_running=2, running=2)
-        self.assertContains(self.story(task), "Its user runs 2 tasks, of 2 at most.")
+        self.assertContains(self.story(task), "Its user has 2 running, of 2 at most.")
         self.assertContains(self.story(task), '">2, at most 2</a></dd>')
 
         Lane.objects.update(running=0)

@@ -47,6 +47,35 @@ class EnqueueTests(TestCase):
                 self.assertEqual(task.get_result(result.id), result)
                 self.assertEqual(pickle.loads(pickle.dumps(result.args)), [1, 2])
 
+    def test_tasks_join_a_batch_with_all_their_words(self):
+        with Queue().batch("july", user="ann") as batch:
+            limited = jobs.add.using(batch=batch, limits=["mail"], priority=4)
+            limited.enqueue(1, 2)
+            limited.enqueue_many([((3, 4), {}), ((5, 6), {})])
+            jobs.add.using(batch=batch, user="bob").enqueue(7, 8)
+        rows = Task.objects.order_by("id")
+
+        self.assertEqual([row.user for row in rows], ["ann", "ann", "ann", "bob"])
+        self.assertEqual([(row.limits, row.priority) for row in rows[:3]], [("mail", 4)] * 3)
+        drain()
+        self.assertEqual(sorted(value for _key, value in batch.results()), [3, 7, 11, 15])
+
+    def test_a_batch_in_another_queue_is_refused(self):
+        with Queue("mail").batch("july") as batch:
+            for enqueue in (
+                lambda task: task.enqueue(1, 2),
+                lambda task: task.enqueue_many([((1, 2), {})]),
+            ):
+                with self.assertRaisesMessage(InvalidTask, "is in queue 'mail'"):
+                    enqueue(jobs.add.using(batch=batch))
+
+        self.assertFalse(Task.objects.exists())
+
+    def test_a_time_that_is_none_is_refused(self):
+        for wrong in (3, timedelta(hours=1), "1h"):
+            with self.subTest(wrong), self.assertRaisesMessage(InvalidTask, "a time with a zone"):
+                jobs.add.using(run_after=wrong).enqueue(1, 2)
+
     def test_a_task_waits_for_others_given_by_their_results(self):
         first = jobs.add.enqueue(1, 2)
         many = jobs.add.enqueue_many([((3, 4), {}), ((5, 6), {})])
@@ -298,7 +327,7 @@ class BackendTests(TestCase):
     )
     def test_each_alias_may_have_a_database_of_its_own(self):
         task = jobs.add.using(backend="mail", queue_name="mail")
-        self.assertEqual(task_backends["mail"].queue(task), Queue("mail", using="elsewhere"))
+        self.assertEqual(task_backends["mail"].target(task), Queue("mail", using="elsewhere"))
         for asked in (lambda: task.enqueue(1, 2), lambda: task.get_result("k1")):
             with self.assertRaises(ConnectionDoesNotExist):
                 asked()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import inspect
 import io
 import pkgutil
 import re
+import shlex
+import sys
+import textwrap
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +35,11 @@ from django_perfectqueue import (
     verdicts,
 )
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
@@ -40,7 +49,6 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 SHELL = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 DOTTED = re.compile(r"\bdjango_perfectqueue(?:\.[A-Za-z_]\w*)+")
 IMPORTED = re.compile(
     r"^ *from (django_perfectqueue[\w.]*) import (\([^)]*\)|[^(\n]+)", re.MULTILINE
@@ -48,6 +56,10 @@ IMPORTED = re.compile(
 ROOM = re.compile(r"^\| `(?:django_perfectqueue|(\.[\w.]+))` \| ([^|]+) \|", re.MULTILINE)
 NAME = re.compile(r"`(\w+)`")
 RANGE = re.compile(r"`(\w+_)(\d+)` to `\1(\d+)`")
+PYTHON = re.compile(r"^ *```python\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+COMMAND_LINE = re.compile(r"^(?:\$ )?python manage\.py (pq_.+)", re.MULTILINE)
+TABLE = re.compile(r"^\|.*\n(?:\|.*\n)*", re.MULTILINE)
+BAR = re.compile(r"(?<!\\)\|")
 LOGGER = re.compile(r'getLogger\("([\w.]+)"\)')
 DEFINED = re.compile(r"^ +(?:async )?def (test_\w+)\(", re.MULTILINE)
 INNER = {
@@ -132,6 +144,18 @@ class CommandTests(SimpleTestCase):
         text = page("reference/commands.md")
         there = {option for name in names() for option in options_of(name)} | DJANGOS
         self.assertEqual(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - there, set())
+
+    def test_every_command_line_of_the_pages_is_accepted(self):
+        found = [
+            (file, line) for file in pages() for line in COMMAND_LINE.findall(file.read_text())
+        ]
+        self.assertGreater(len(found), 40)
+        for file, line in found:
+            with self.subTest(f"{file.relative_to(ROOT)}: {line}"):
+                name, *arguments = shlex.split(line.partition(" > ")[0])
+                parser = parser_of(name)
+                parser.called_from_command_line = False
+                self.assertTrue(parser.parse_args(arguments))
 
     def test_every_command_prints_its_help(self):
         for name in names():
@@ -396,6 +420,51 @@ def source() -> str:
 
 
 @tag("no-database")
+class CodeTests(SimpleTestCase):
+    def test_every_python_block_is_python(self):
+        for file in pages():
+            for block in PYTHON.findall(file.read_text()):
+                with self.subTest(f"{file.relative_to(ROOT)}: {block[:60]}"):
+                    self.assertTrue(is_python(textwrap.dedent(block)))
+
+
+def is_python(source: str) -> bool:
+    """Whether a block is a module, the inside of a dict, a body of a coroutine, or a session."""
+    if source.startswith(">>> "):
+        return is_python(source.partition("\n")[0][4:])
+    return any(
+        compiles(whole)
+        for whole in (
+            source,
+            f"{{\n{source}\n}}",
+            f"async def f():\n{textwrap.indent(source, ' ')}",
+        )
+    )
+
+
+def compiles(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True
+
+
+@tag("no-database")
+class TableTests(SimpleTestCase):
+    def test_every_table_has_a_head_and_rows_of_its_width(self):
+        for file in pages():
+            for table in TABLE.findall(without_code(file.read_text())):
+                head, rule, *rows = table.splitlines()
+                with self.subTest(f"{file.relative_to(ROOT)}: {head}"):
+                    self.assertRegex(rule, r"^\|( :?-+:? \|)+$")
+                    self.assertEqual(
+                        {len(BAR.findall(row)) for row in (head, rule, *rows)},
+                        {len(BAR.findall(head))},
+                    )
+
+
+@tag("no-database")
 class ReadmeTests(SimpleTestCase):
     def test_its_first_two_shell_blocks_are_one_line_each(self):
         blocks = SHELL.findall(README.read_text())
@@ -414,18 +483,22 @@ class RoomTests(SimpleTestCase):
 
 @tag("no-database")
 class FeatureTests(SimpleTestCase):
-    def test_every_test_that_is_named_exists(self):
+    rows = (*(f"S{n}" for n in range(1, 76)), *(f"N{n}" for n in range(1, 36)))
+
+    def test_every_row_names_tests_that_exist(self):
         there = defined()
-        named = set(TEST.findall(page("reference/features.md")))
-        self.assertTrue(named)
-        for file, name in sorted(named):
-            with self.subTest(name):
-                self.assertIn(file, there.get(name, ()))
+        tests = tomllib.loads((Path(__file__).parent / "features.toml").read_text())
+        self.assertEqual(sorted(tests), sorted(self.rows))
+        for row, named in tests.items():
+            self.assertTrue(named, row)
+            for one in named:
+                with self.subTest(row, test=one):
+                    file, _colons, name = one.partition("::")
+                    self.assertIn(file, there.get(name, ()))
 
     def test_every_row_of_the_mission_is_told_once(self):
         told = re.findall(r"^\| ([SN]\d+) \|", page("reference/features.md"), re.MULTILINE)
-        rows = [f"S{n}" for n in range(1, 76)] + [f"N{n}" for n in range(1, 36)]
-        self.assertEqual(sorted(told), sorted(rows))
+        self.assertEqual(sorted(told), sorted(self.rows))
 
 
 def defined() -> dict[str, list[str]]:

@@ -44,7 +44,7 @@ def blocks(page):
 
 @skipUnless(PAGES.is_dir(), "The documentation is not beside the tests.")
 @skipUnless(compat.HAS_TASKS, "Neither Django nor django-tasks has tasks here.")
-@override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail"]}})
+@override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail", "heavy"]}})
 class CodeTests(TestCase):
     def test_ours_submits_as_many_tasks_as_it_says_and_they_run(self):
         """

@@ -16,11 +16,11 @@ from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.health import checks
-from django_perfectqueue.models import UNSEEN, Worker
+from django_perfectqueue.models import UNSEEN, Ticket, Worker
 from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.worker.shared.status_page import StatusPage, path_for
 
-from ..factories import register, submit
+from ..factories import acquire, register, submit
 from ..management.running import refused, run
 from ..management.test_schedule import break_, make_late
 
@@ -56,7 +56,8 @@ class CommandTests(HealthTestCase):
                 "The database 'default' answers.",
                 "Its tables are there.",
                 "1 worker serves queue 'default'.",
-                "Nothing waits in queue 'default'.",
+                "Nothing that may start waits in queue 'default'.",
+                "No task waits for a worker that knows its type.",
                 "Nothing has been left lying.",
                 "The counters agree with what runs.",
                 "No schedule is broken or late.",
@@ -73,6 +74,20 @@ class CommandTests(HealthTestCase):
         self.assertIn("No worker serves queue 'default'.", told)
         Worker.objects.update(seen_at=Worker.objects.get(leaving=False).seen_at - UNSEEN)
         refused(self, "pq_health", "--queue", "mail")
+
+    def test_a_type_that_no_worker_knows_fails_it_after_a_minute(self):
+        register("default", now=None)
+        submit("k1", type="ghost", now=None)
+        [lease] = acquire(1, now=None)
+        store.release([lease], using="default")
+        store.park([lease], lambda _type: False, using="default")
+        self.assertIn("No task waits for a worker that knows", run("pq_health"))
+        Ticket.objects.update(run_at=F("run_at") - timedelta(minutes=2))
+
+        shown = refused(self, "pq_health", "--queue", "default")
+        self.assertIn("serves queue 'default' knows the type 'ghost'.", shown)
+        register("mail", now=None)
+        self.assertIn("No task waits for a worker", run("pq_health", "--queue", "mail"))
 
     def test_every_queue_in_which_a_task_is_due_is_looked_at(self):
         register("default", now=None)
@@ -145,7 +160,8 @@ class CommandTests(HealthTestCase):
         self.assertEqual(
             found,
             {
-                **dict.fromkeys(("database", "tables", "oldest", "clock", "counters"), True),
+                **dict.fromkeys(("database", "tables", "oldest", "handlers", "clock"), True),
+                "counters": True,
                 "schedules": True,
                 "blocked": True,
                 "workers": False,

@@ -208,7 +208,7 @@ class UserTests(WaitingTestCase):
         FairShare.objects.create(user="ann", max_running=2)
         for key in ("k1", "k2"):
             running(key, user="ann")
-        sentence = "Its user runs 2 tasks, of 2 at most."
+        sentence = "Its user has 2 running, of 2 at most."
         task = submit("k3", user="ann")
         self.assert_why(task, "user_cap", sentence, name="ann", running=2, most=2)
 

@@ -150,6 +150,9 @@ class SteerTests(TestCase):
         self.assertIn("2 tasks are", run("pq_schedule", "backfill", "nightly", "--since", "2h"))
         said = refused(self, "pq_schedule", "backfill", "nightly", "--since", "1000d")
         self.assertIn("more than 1000", said)
+        span = ["--since", "1m", "--until", "1h"]
+        said = refused(self, "pq_schedule", "backfill", "nightly", *span)
+        self.assertIn("--until must be after --since", said)
 
     def test_a_deleted_one_is_gone_and_its_tasks_stay(self):
         put()

@@ -388,12 +388,14 @@ class CommittedTests(TransactionTestCase):
 
 class DoubtTests(TestCase):
     def test_a_type_that_no_worker_knows_is_told(self):
-        def told(type_):
+        def told(type_, *options):
             out = io.StringIO()
-            call_command("pq_submit", f"k-{type_}", type_, "1", stdout=out, stderr=out)
+            call_command("pq_submit", f"k-{type_}", type_, "1", *options, stdout=out, stderr=out)
             return out.getvalue()
 
-        self.assertNotIn("knows the type", told("anything"))
+        self.assertIn("No handler here knows the type 'fali'. Did you mean 'fail'?", told("fali"))
+        self.assertNotIn("No", told("fail"))
+        self.assertIn("No worker serves queue 'mial'", told("fail", "--queue", "mial"))
         register(now=None)
         self.assertIn("knows the type 'reprot'. Did you mean 'report'?", told("reprot"))
         self.assertNotIn("knows the type", told("report"))

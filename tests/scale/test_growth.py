@@ -24,15 +24,6 @@ GROWS = {
     "pq_share": "MariaDB sorts the rows that someone has entered.",
     "fair shares": "MariaDB sorts the rows that someone has entered.",
     "fair shares, user": "Any part of a name is looked for among them.",
-    "fair shares, paused": "So are those that are paused.",
-}
-GROWS_ON = {
-    "postgresql": {},
-    "mysql": {},
-    "sqlite": {
-        f"task list, {status}": "SQLite reads all that the clock will move."
-        for status in ("scheduled", "retrying", "running")
-    },
 }
 
 
@@ -48,8 +39,7 @@ def allowed(scenario):
 
 def steady(scenarios):
     """Return those of which it is promised."""
-    known = GROWS.keys() | GROWS_ON[connection.vendor].keys()
-    return [scenario for scenario in scenarios if scenario.name not in known]
+    return [scenario for scenario in scenarios if scenario.name not in GROWS]
 
 
 @tag("thorough")

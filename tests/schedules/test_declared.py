@@ -4,7 +4,7 @@ import re
 import types
 from datetime import timedelta
 from pathlib import Path
-from unittest import SkipTest, mock
+from unittest import SkipTest, mock, skipUnless
 
 from django.test import SimpleTestCase, tag
 
@@ -12,11 +12,12 @@ from django_perfectqueue import store
 from django_perfectqueue.application import Registry, autodiscover, handler
 from django_perfectqueue.checks import check_schedules
 from django_perfectqueue.compat import HAS_TASKS
-from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.exceptions import ConfigError, InvalidScheduleError
 from django_perfectqueue.models import Schedule, Worker
 from django_perfectqueue.models.worker import UNSEEN
+from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.schedules import cron, every, scheduled
+from django_perfectqueue.schedules import Schedules, cron, every, scheduled
 from django_perfectqueue.schedules.declared import declarations
 from django_perfectqueue.schedules.sync import declared_for, sync
 from django_perfectqueue.store.arithmetic import ticks
@@ -165,6 +166,26 @@ class CheckTests(DeclaredCase):
         for (number, message), word in zip(self.problems(), words, strict=True):
             self.assertEqual(number, "perfectqueue.E050")
             self.assertIn(word, message)
+
+    @skipUnless(HAS_TASKS, "There are no tasks of Django here.")
+    def test_data_with_which_a_function_can_not_be_called_are_found(self):
+        from ..backend import jobs
+
+        for name, data in (
+            ("list", ["night"]),
+            ("few", {"args": [1]}),
+            ("well", {"args": [1], "kwargs": {"b": 2}}),
+        ):
+            scheduled(every(60), name=name, data=data)(jobs.add)
+        scheduled(every(60), name="context")(jobs.number)
+        words = ("'list' can't be stored: The data is not that", "'few' can't be stored")
+        for (number, message), word in zip(self.problems(), words, strict=True):
+            self.assertEqual(number, "perfectqueue.E050")
+            self.assertIn(word, message)
+        with self.assertRaisesMessage(InvalidScheduleError, "missing a required argument: 'b'"):
+            Schedules().put("few", "tests.backend.jobs.add", {"args": [1]}, every=60)
+        handle = Schedules().put("none", "tests.backend.jobs.nothing", every=60)
+        self.assertEqual(decode(handle.row().payload), {"args": [], "kwargs": {}})
 
     def test_missing_time_zones_are_found(self):
         self.declare(cron("@daily", "Europe/Rome"))

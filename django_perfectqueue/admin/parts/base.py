@@ -49,6 +49,16 @@ class BoundedPaginator(Paginator):
         return self.count >= COUNTED
 
 
+class IdsFirstPaginator(BoundedPaginator):
+    """Finds the ids of a page before its rows, where a database would sort the rows of all."""
+
+    def page(self, number: int | str) -> Any:
+        page = super().page(number)
+        ids = list(page.object_list.values_list("pk", flat=True))  # type: ignore[attr-defined]
+        page.object_list = self.object_list.filter(pk__in=ids)  # type: ignore[attr-defined]
+        return page
+
+
 class QueueAdmin(ModelAdmin):
     """
     Rows in the database that holds the tasks, of which no page counts them all.

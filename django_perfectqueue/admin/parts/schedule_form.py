@@ -133,7 +133,8 @@ class ScheduleForm(RuleForm):
         for name in list(terms):
             self.check(name, CHECKS[name], name, terms[name], now)
         self.check("name", checked_name, cleaned.get("name") or self.instance.name or "-")
-        self.check("data", checked_payload, cleaned.get("data"))
+        if (field := self.fields.get("data")) and not field.disabled:
+            self.check("data", checked_payload, cleaned.get("data"), cleaned.get("type") or "")
         if cleaned.get("type"):
             self.check("type", lambda type_: checked_type(type_, using=database()), cleaned["type"])
         if not self.errors:

@@ -103,6 +103,10 @@ class Command(VerbCommand):
             self.print_field(name, printable(json.dumps(value, ensure_ascii=False)))
 
     def do_put(self, options: CommandOptions) -> None:
+        if not options.get("cron") and not options.get("every"):
+            raise CommandError(
+                _("Give a cron expression or an interval: --cron '30 3 * * *' or --every 15m.")
+            )
         schedule = self.schedules.put(
             options["name"],
             options["type"],
@@ -136,6 +140,8 @@ class Command(VerbCommand):
 
     def do_backfill(self, options: CommandOptions) -> None:
         since, until = past("since", options["since"]), past("until", options["until"])
+        if until <= since:
+            raise CommandError(_("--until must be after --since."))
         schedule, dry_run = self.schedules[options["name"]], options["dry_run"]
         overlap = options["overlap"]
         ticks = schedule.backfill(since, until, overlap=overlap, dry_run=dry_run, by=person())

@@ -14,10 +14,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
+from django_perfectqueue.health.queues import named_queues
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.payload.inputs import OnConflict
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules.terms import dispatch_here, known_types
 
 from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis, nearest
 from ..tasks.tasks_file import TasksFile, parsed
@@ -137,14 +139,31 @@ class Command(QueueCommand):
             self.doubt(options["type"])
 
     def doubt(self, type_: str) -> None:
-        """Warn that no worker of the queue knows a type, where all workers report their types."""
+        """Warn that no worker of the queue knows a type; without workers, that no handler does."""
         workers = workers_serving(using=self.queue.using)
         here = [worker for worker in workers if self.queue.name in worker.queues]
-        if not here or any(may_know(worker.routes_text, type_) for worker in here):
+        if not here:
+            self.doubt_without_workers(type_)
+            return
+        if any(may_know(worker.routes_text, type_) for worker in here):
             return
         known = [name for worker in here if worker.routes for name in worker.routes["types"]]
         text = _("No worker that serves its queue knows the type '%s'.") % type_
         self.complain(text + nearest(type_, known))
+
+    def doubt_without_workers(self, type_: str) -> None:
+        """Warn that no setting names the queue, and no handler here knows the type."""
+        if self.queue.name not in named_queues(self.queue.using):
+            text = _("No worker serves queue '%s', and no setting names it.")
+            self.complain(text % self.queue.name)
+        try:
+            known = list(known_types(using=self.queue.using))
+            is_known = not known or type_ in known or dispatch_here().knows(type_)
+        except Exception:
+            # It is submitted; a worker says what is wrong with the handlers.
+            return
+        if not is_known:
+            self.complain(_("No handler here knows the type '%s'.") % type_ + nearest(type_, known))
 
     def submitted(self, task: CommandOptions, on_conflict: OnConflict) -> str:
         """Submit a task, and return what became of it."""

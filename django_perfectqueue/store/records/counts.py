@@ -46,8 +46,8 @@ FROM (
 ) AS "newest"
 """
 LATER = """
-SELECT "kind", "queue", '', '', {now}, COUNT(*), 0, 0, 0.0 FROM (
-    SELECT (SELECT "queue" FROM "perfectqueue_task" WHERE "id" = "live"."task_id") AS "queue", CASE
+SELECT "kind", "task"."queue", '', '', {now}, SUM("count"), 0, 0, 0.0 FROM (
+    SELECT COUNT(*) AS "count", MIN("task_id") AS "task_id", CASE
         WHEN "state" = 2 AND "alarm_at" <= {now} THEN 'stalled'
         WHEN "state" = 2 THEN 'leased'
         WHEN "alarm_at" <= {now} THEN 'waiting'
@@ -56,12 +56,15 @@ SELECT "kind", "queue", '', '', {now}, COUNT(*), 0, 0, 0.0 FROM (
         ELSE 'scheduled'
     END AS "kind"
     FROM (
-        SELECT "task_id", "state", "alarm_at", "run_at", "last_ending" FROM "perfectqueue_ticket"
+        SELECT "lane", "task_id", "state", "alarm_at", "run_at", "last_ending"
+        FROM "perfectqueue_ticket"
         WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT %(most)s
-    ) AS "live"
+    ) AS "live" GROUP BY "lane", "kind"
 ) AS "known"
-WHERE "queue" IS NOT NULL GROUP BY "queue", "kind"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "known"."task_id"
+GROUP BY "task"."queue", "kind"
 """
+"""The tasks of a lane have one queue, so one of them is looked up for it."""
 RUNNING = """
 SELECT 'running', "task"."queue", '', '', {now}, COUNT(*), 0, 0, 0.0
 FROM "perfectqueue_ticket" AS "ticket"
@@ -81,10 +84,12 @@ SELECT 'waiting', %({queue})s, '', '', {now}, COUNT(*), 0, 0, 0.0 FROM (
             LIMIT %(lanes)s
         ) AS "behind"
     ) AS "line"
-    JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."state" = 0 AND "ticket"."lane" = "line"."id"
+    CROSS JOIN "perfectqueue_ticket" AS "ticket"
+    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "line"."id"
     LIMIT %(most)s
 ) AS "counted"
 """
+"""With JOIN in place of CROSS JOIN SQLite would read all that waits, in whatever queue."""
 FAILED = """
 SELECT 'group', "group", '', '', {failed_at}, COUNT(*), 0, 0, 0.0 FROM (
     SELECT "group", "ended_at" FROM "perfectqueue_deadletter"

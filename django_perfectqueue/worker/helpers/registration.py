@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
@@ -17,10 +17,12 @@ from django_perfectqueue.schedules.sync import declared_for
 
 from ..database.link import Link
 from ..plan import Plan
-from ..shared.slot import Slot
+from ..shared.slot import Slot, TaskSlot
 from ..shared.status_page import StatusPage
 
 INTERVAL = 10.0
+SOON = 2.0
+LONG = 1.0
 DECIDES = ("handler_for", "knows", "look_up")
 
 
@@ -42,17 +44,39 @@ class WorkerRegistration:
         self.leaving = False
         self.drifted_at: float | None = None
         self.holders: list[int] = []
+        self.shown: set[int] = set()
 
     def renew(self, link: Link) -> None:
-        """Write the row when it is old, the worker leaves or a processor was replaced."""
-        holders = [slot.holder for slot in self.slots]
-        news = (self.status_page.status.leaving and not self.leaving) or holders != self.holders
-        if time.monotonic() >= self.due_at or news:
+        """Write the row when it is old, or does not say what is new."""
+        if time.monotonic() >= self.due_at or self.has_news():
             self.status_page.wakeup.wait(0)
-            self.leaving, self.holders = self.status_page.status.leaving, holders
+            self.leaving = self.status_page.status.leaving
+            self.holders = [slot.holder for slot in self.slots]
+            self.shown = {begun.task_id for begun in self.begun()}
             link.insist(lambda: self.write(link.using))
             self.status_page.reach()
             self.due_at = time.monotonic() + INTERVAL
+
+    def has_news(self) -> bool:
+        """
+        Return whether the worker leaves, a processor was replaced, or a task has run for a
+        second that the row does not show; the last is asked every two seconds.
+        """
+        if self.status_page.status.leaving and not self.leaving:
+            return True
+        if [slot.holder for slot in self.slots] != self.holders:
+            return True
+        now = time.monotonic()
+        if now < self.due_at - INTERVAL + SOON:
+            return False
+        return any(
+            now - begun.since >= LONG and begun.task_id not in self.shown for begun in self.begun()
+        )
+
+    def begun(self) -> Iterator[TaskSlot]:
+        """Yield the tasks that run."""
+        for slot in self.slots:
+            yield from slot.tasks
 
     def note_drift(self, at: float) -> None:
         """Record that a counter was corrected; the row is written soon."""

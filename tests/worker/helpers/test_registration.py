@@ -145,6 +145,20 @@ class RegistrationTests(TestCase):
         self.assertEqual(register.call_count, 1 + 30 // INTERVAL)
         self.assertLess(2 * INTERVAL, UNSEEN.total_seconds())
 
+    def test_a_task_that_runs_for_a_second_is_shown_soon(self):
+        slot = self.slots[0]
+        with (
+            mock.patch.object(store, "register") as register,
+            mock.patch("time.monotonic") as now,
+        ):
+            for second, written in ((0, 1), (3, 1), (4, 2), (5, 2), (9, 2), (14, 3)):
+                now.return_value = 1000.0 + second
+                if second == 3:
+                    slot.pid = os.getpid()
+                    slot.begin(7, since=1003.0)
+                self.registration.renew(self.link)
+                self.assertEqual(register.call_count, written, second)
+
 
 class WorkerTests(WorkerTestCase):
     """Real workers, in the eyes of those who wait for them."""
@@ -176,6 +190,7 @@ class WorkerTests(WorkerTestCase):
         row = self.registered()
         self.submit("k1", user="ann")
         processor = self.wait_for_note("start")
+        wait_until(lambda: Worker.objects.get().seats[0]["tasks"], within=INTERVAL - 2)
         wait_until(lambda: probe(port, "/ready") == 200)
         self.assert_metrics(page(port, "/metrics"))
 

@@ -1,3 +1,4 @@
+import inspect
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,14 +11,10 @@ from django.test import SimpleTestCase, override_settings
 
 from django_perfectqueue import checks as package
 from django_perfectqueue.backoff import Exponential
-from django_perfectqueue.checks import (
-    check_backoff,
-    check_database_settings,
-    check_dispatch,
-    check_server,
-    check_settings,
-    check_sqlite_options,
-)
+from django_perfectqueue.checks.databases import check_database_settings, check_sqlite_options
+from django_perfectqueue.checks.dotted_paths import check_backoff, check_dispatch
+from django_perfectqueue.checks.servers import check_server
+from django_perfectqueue.checks.settings import check_settings
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.management.worker import plan
 
@@ -294,7 +291,9 @@ class RegistrationTests(SimpleTestCase):
 
     def test_each_check_of_the_package_is_registered(self):
         registered = {check.__name__ for check in registry.registered_checks}
-        named = {name for name in vars(package) if name.startswith("check_")}
+        modules = [module for module in vars(package).values() if inspect.ismodule(module)]
+        named = {name for module in modules for name in vars(module) if name.startswith("check_")}
+        self.assertIn("check_settings", named)
         self.assertEqual(named - registered, set())
 
     @override_settings(PERFECTQUEUE={"XYZZY": 1})

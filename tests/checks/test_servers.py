@@ -7,7 +7,7 @@ from django.core import checks
 from django.db import connection, connections
 from django.test import TestCase
 
-from django_perfectqueue.checks import check_server, check_server_settings
+from django_perfectqueue.checks.servers import check_server, check_server_settings
 
 from .test_checks import ids
 

@@ -237,7 +237,7 @@ class ConcurrentProcessor(Processor):
         if self.in_hand.unsure:
             self.link.insist(self.leases.make_sure)
             self.hand_out()
-        if self.batch and self.prefetch.is_over(now - self.taken_at):
+        if self.batch and now >= self.prefetch.over_at(self.taken_at):
             # New leases would wait, too, until a place is free.
             self.held_up = self.more = True
             self.link.insist(self.leases.release_rest)
@@ -291,8 +291,8 @@ class ConcurrentProcessor(Processor):
             return max(0.001, min(until) - now)
         if (write_at := self.completions.late_at(after=WRITE_AFTER)) is not None:
             until.append(write_at)
-        if self.batch and (over_at := self.prefetch.over_at(self.taken_at)) is not None:
-            until.append(over_at)
+        if self.batch:
+            until.append(self.prefetch.over_at(self.taken_at))
         return max(0.001, min(until) - now)
 
     def is_called(self) -> bool:

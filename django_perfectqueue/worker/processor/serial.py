@@ -99,7 +99,7 @@ class SerialProcessor(Processor):
     def run_batch(self) -> None:
         over_at = self.prefetch.over_at(self.taken_at)
         while not self.stopping:
-            if over_at is not None and self.batch and time.monotonic() >= over_at:
+            if self.batch and time.monotonic() >= over_at:
                 self.link.insist(self.leases.release_rest)
             # The lease stays in the batch during the write: after an outage,
             # give_back_uncertain() releases leases that are in no list.

@@ -117,7 +117,7 @@ class Simulation:
 
     def go_on(self, processor: Processor, now: float) -> None:
         """Begin the next task of the batch, or of another batch."""
-        if processor.batch and processor.prefetch.is_over(now - processor.taken_at):
+        if processor.batch and now >= processor.prefetch.over_at(processor.taken_at):
             self.release_rest(processor, now)
         processor.idle = False
         if not processor.batch and not self.fetch(processor, now):

@@ -18,7 +18,7 @@ from django_perfectqueue.application.middleware import (
 )
 from django_perfectqueue.application.middleware.chain import arounds
 from django_perfectqueue.application.registry import Registry
-from django_perfectqueue.checks import check_middleware
+from django_perfectqueue.checks.dotted_paths import check_middleware
 from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import (
     CancelRequestedError,

@@ -25,15 +25,15 @@ settings.configure(
 django.setup()
 from django.core.management import load_command_class
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.management.commands import pq_worker
+from django_perfectqueue.management.worker import plan
 command = load_command_class("django_perfectqueue", "pq_worker")
 parser = command.create_parser("manage.py", "pq_worker")
 
 class Own(Dispatch):
     routes = {"report": print}
 
-pq_worker.found = lambda path: Own
-assert pq_worker.plan_of(vars(parser.parse_args([]))).dispatch is Own
+plan.found = lambda path: Own
+assert plan.plan_of(vars(parser.parse_args([]))).dispatch is Own
 try:
     import django_perfectqueue.backend
 except ImportError as error:

@@ -15,10 +15,10 @@ from django_perfectqueue.application import Dispatch
 from django_perfectqueue.backend import DummyBackend, PerfectQueueBackend
 from django_perfectqueue.compat import InvalidTask, TaskResultDoesNotExist, task_backends
 from django_perfectqueue.exceptions import AlreadyExistsError
-from django_perfectqueue.management.commands import pq_worker
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain
+from django_perfectqueue.worker import discovery
 
 
 class Derived(PerfectQueueBackend):
@@ -332,7 +332,7 @@ class BackendTests(TestCase):
             with self.assertRaises(ConnectionDoesNotExist):
                 asked()
         for using, queues in (("default", ["default"]), ("elsewhere", ["mail", "more"])):
-            self.assertEqual(pq_worker.with_django_tasks(Dispatch, using)[1], queues)
+            self.assertEqual(discovery.with_django_tasks(Dispatch, using)[1], queues)
 
 
 class TolerantTests(SimpleTestCase):

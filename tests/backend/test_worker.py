@@ -23,9 +23,9 @@ from django_perfectqueue.exceptions import (
     TimeLimitError,
     UnknownTypeError,
 )
-from django_perfectqueue.management.commands import pq_worker
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.worker import discovery
 from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
 from django_perfectqueue.worker.plan import Plan
 
@@ -373,11 +373,11 @@ class RouteTests(TestCase):
     @override_settings(TASKS=case.tasks_with(OPTIONS={"modules": ["tests.nowhere"]}))
     def test_a_module_that_can_not_be_imported_is_said_before_anything_runs(self):
         with self.assertRaisesMessage(ConfigError, "No module named 'tests.nowhere'"):
-            pq_worker.with_django_tasks(Dispatch, "default")
+            discovery.with_django_tasks(Dispatch, "default")
 
     @override_settings(TASKS={"default": {"BACKEND": "django_perfectqueue.backend.DummyBackend"}})
     def test_without_a_backend_of_ours_nothing_is_changed(self):
-        self.assertEqual(pq_worker.with_django_tasks(Dispatch, "default"), (Dispatch, []))
+        self.assertEqual(discovery.with_django_tasks(Dispatch, "default"), (Dispatch, []))
 
     def test_a_task_of_djangos_own_class_is_found_where_it_is_defined(self):
         """

@@ -10,7 +10,7 @@ from unittest import mock
 from django.db import OperationalError, connection, transaction
 from django.test import tag
 
-from django_perfectqueue.checks import check_server_settings
+from django_perfectqueue.checks.servers import check_server_settings
 from django_perfectqueue.models import Task, Ticket
 from django_perfectqueue.queue import Queue
 

@@ -6,7 +6,9 @@ from django.test import SimpleTestCase
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.management.commands import pq_worker
-from django_perfectqueue.management.queues.exec import exec_of
+from django_perfectqueue.management.worker.exec import exec_of
+from django_perfectqueue.management.worker.options import OVERRIDES, arguments, chosen_options
+from django_perfectqueue.management.worker.plan import work_of
 
 
 def options_of(*words):
@@ -41,18 +43,30 @@ class ExecTests(SimpleTestCase):
     def test_a_dispatch_beside_it_is_refused(self):
         options = options_of("tests.tasks.SampleDispatch", "--exec", "true")
         with self.assertRaisesMessage(ConfigError, "but not both"):
-            pq_worker.work_of(options, pq_worker.chosen_options(options), "default")
+            work_of(options, chosen_options(options), "default")
 
     def test_a_program_that_calls_the_command_hands_it_on(self):
         options = options_of("--exec", "sh -c 'exit 3'", "--burst")
-        self.assertEqual(options_of(*pq_worker.arguments(options)), options)
+        self.assertEqual(options_of(*arguments(options)), options)
+
+    def test_a_program_hands_on_each_option_that_overrides_a_setting(self):
+        words = ["--wait-for-database", "5", "--health-port", "[::1]:8001", "--queue", "mail"]
+        expected = {}
+        for number, (option, (setting, kind, _metavar)) in enumerate(OVERRIDES.items(), start=2):
+            text = {"processor_type": "thread", "queue_order": "shuffled"}.get(option, str(number))
+            words += [f"--{option.replace('_', '-')}", text]
+            expected[setting] = kind(text)
+        options = options_of(*words)
+        self.assertEqual(options_of(*arguments(options)), options)
+        chosen = chosen_options(options)
+        self.assertEqual({name: getattr(chosen, name) for name in expected}, expected)
 
     def test_it_serves_the_default_queue_or_those_that_are_named(self):
         """
         Those of Django's tasks have handlers; a program for them would be a mistake.
         """
-        values = pq_worker.chosen_options(options_of())
-        _dispatch, queues = pq_worker.work_of(options_of("--exec", "true"), values, "default")
+        values = chosen_options(options_of())
+        _dispatch, queues = work_of(options_of("--exec", "true"), values, "default")
         self.assertEqual(queues, ["default"])
 
     def test_its_help_tells_what_the_program_gets(self):

@@ -99,7 +99,9 @@ class RunTests(TestCase):
     """What a worker does is told elsewhere; here is one that does the work in place."""
 
     def submitted_and_run(self, worker, *options):
-        with mock.patch(f"{COMMANDS}.pq_submit.call_command", side_effect=worker) as called:
+        with mock.patch(
+            "django_perfectqueue.management.worker.burst.call_command", side_effect=worker
+        ) as called:
             try:
                 return run("pq_submit", "k1", "t", "1", "--run", *options)
             finally:

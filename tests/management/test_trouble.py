@@ -18,7 +18,7 @@ from django_perfectqueue.fairness.limits import limit, set_limit
 from django_perfectqueue.fairness.shares import set_share, share
 from django_perfectqueue.health import schema
 from django_perfectqueue.management import base
-from django_perfectqueue.management.commands import pq_worker
+from django_perfectqueue.management.worker import readiness
 from django_perfectqueue.queue import Queue
 
 from .running import refused
@@ -214,11 +214,11 @@ class WaitingTests(unittest.TestCase):
     def is_there(self, checks, *, seconds=60, pending=()):
         self.said = []
         with (
-            mock.patch.object(pq_worker, "check_database", side_effect=checks) as check,
-            mock.patch.object(pq_worker, "WAIT", 0.0),
+            mock.patch.object(readiness, "check_database", side_effect=checks) as check,
+            mock.patch.object(readiness, "WAIT", 0.0),
             mock.patch("signal.sigpending", return_value=set(pending)),
         ):
-            found = pq_worker.is_there("default", seconds, self.said.append)
+            found = readiness.is_there("default", seconds, self.said.append)
         return found, check.call_count
 
     def test_it_waits_for_a_database_and_says_so_once(self):

@@ -3,7 +3,8 @@ from unittest import mock
 
 from django.test import SimpleTestCase, TestCase, override_settings
 
-from django_perfectqueue.checks import check_codecs, check_settings
+from django_perfectqueue.checks.dotted_paths import check_codecs
+from django_perfectqueue.checks.settings import check_settings
 from django_perfectqueue.exceptions import ConfigError, InvalidTaskError, PayloadError
 from django_perfectqueue.models import Task
 from django_perfectqueue.payload import codecs

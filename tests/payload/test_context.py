@@ -6,7 +6,7 @@ from django.test import SimpleTestCase, TestCase, override_settings
 from django.utils import timezone, translation
 
 from django_perfectqueue import tracing
-from django_perfectqueue.checks import check_context
+from django_perfectqueue.checks.dotted_paths import check_context
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.models import Task
 from django_perfectqueue.payload import context

@@ -8,7 +8,7 @@ from django.test import SimpleTestCase, TestCase, override_settings
 
 import django_perfectqueue as pq
 from django_perfectqueue import logs, store
-from django_perfectqueue.checks import check_settings
+from django_perfectqueue.checks.settings import check_settings
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.models import Journal
 from django_perfectqueue.payload.journal import LONGEST_LINE, Notes, entry, part_of, read

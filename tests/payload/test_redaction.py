@@ -4,7 +4,7 @@ from django.contrib.auth.models import User
 from django.test import SimpleTestCase, TestCase, override_settings
 from django.urls import reverse
 
-from django_perfectqueue.checks import check_settings
+from django_perfectqueue.checks.settings import check_settings
 from django_perfectqueue.exceptions import PayloadError, TimeLimitError
 from django_perfectqueue.models import Attempt, DeadLetter, Task
 from django_perfectqueue.payload.codecs import decode

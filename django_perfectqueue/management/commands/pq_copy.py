@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -16,11 +14,9 @@ class Command(SteeringCommand):
         "Submits copies of tasks, due at once, each with a new key: the same type, data, user,"
         " priority, limits and time limit."
     )
+    signs = False
 
     def steer(self, task: TaskHandle) -> tuple[str, str]:
         copy = task.copy(by=person())
         text = _("Task '%(copy)s' is a copy of '%(key)s'.") % {"copy": copy.key, "key": task.key}
         return text, copy.key
-
-    def sign(self, keys: Iterable[str], word: str) -> None:
-        """Do nothing: it is recorded with the copy."""

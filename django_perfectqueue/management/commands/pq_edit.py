@@ -7,13 +7,14 @@ from django.utils.translation import gettext_lazy
 from django_perfectqueue.queue import TaskHandle
 
 from ..queues.rule_command import person
+from ..tasks.bulk import SelectingCommand
 from ..tasks.bulk_preview import json_text
-from ..tasks.revising import RevisingCommand
 
 
-class Command(RevisingCommand):
+class Command(SelectingCommand):
     summary = gettext_lazy("Changes the data of tasks that wait or have failed.")
     verb = "edit"
+    signs = False
     terms = ("patch",)
 
     def add_options(self, parser: CommandParser) -> None:

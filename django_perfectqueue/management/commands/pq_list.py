@@ -9,7 +9,6 @@ from django.db import connections
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.models.fields import ServerNow
 
@@ -17,6 +16,7 @@ from ..base import CommandOptions, QueueCommand, at_least
 from ..tasks.facts import ListedTask, content, situation, summary
 from ..tasks.hints import no_tasks
 from ..terminal.table import Column
+from ..terminal.text import ago
 
 PAGE = 1000
 STYLES = {
@@ -103,7 +103,7 @@ class Command(QueueCommand):
             Column(_("type"), lambda task: task.type, elastic=True),
             Column(_("user"), lambda task: task.user, elastic=True),
             Column(_("status"), lambda task: task.status, paint=self.coloured),
-            Column(_("created"), age, spare=True),
+            Column(_("created"), lambda task: ago(task.created_at, task.clock), spare=True),
             Column(_("when"), lambda task: situation(task, task.clock)),
             Column(_("attempts"), lambda task: str(task.tries), right=True),
             Column(_("data"), data_of, elastic=True),
@@ -153,10 +153,6 @@ def behind(tasks: TaskQuerySet, task_id: int) -> TaskQuerySet:
 def narrowed(options: dict[str, object]) -> bool:
     names = ("status", "user", "type", "tags", "key_prefix", "after")
     return any(options[name] is not None for name in names)
-
-
-def age(task: ListedTask) -> str:
-    return _("%s ago") % short_duration((task.clock - task.created_at).total_seconds())
 
 
 def data_of(task: ListedTask) -> str:

@@ -7,14 +7,15 @@ from django.utils.translation import gettext_lazy
 from django_perfectqueue.queue import TaskHandle
 
 from ..queues.rule_command import person
-from ..tasks.revising import RevisingCommand
+from ..tasks.bulk import SelectingCommand
 
 
-class Command(RevisingCommand):
+class Command(SelectingCommand):
     summary = gettext_lazy(
         "Moves tasks that wait or have failed to another queue, with all that is known of them."
     )
     verb = "move"
+    signs = False
     terms = ("to",)
 
     def add_options(self, parser: CommandParser) -> None:

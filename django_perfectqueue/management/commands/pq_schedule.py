@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
@@ -11,6 +10,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_perfectqueue.inspection.schedules import ailments, in_words, statuses_of
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Schedule
+from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.schedules import ScheduleHandle, Schedules
 
 from ..base import CommandOptions
@@ -192,7 +192,7 @@ class Command(VerbCommand):
             self.print_field("" if number else name, value)
 
 
-def data_from(text: str | None) -> Any:
+def data_from(text: str | None) -> JSON:
     try:
         return None if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:

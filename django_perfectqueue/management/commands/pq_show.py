@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import cast
 
@@ -20,17 +20,17 @@ from django_perfectqueue.inspection.attempts import (
     steps_of,
     tries,
 )
-from django_perfectqueue.inspection.family import Family, family
+from django_perfectqueue.inspection.family import family
 from django_perfectqueue.inspection.schedules import Origin, origin_of
 from django_perfectqueue.inspection.steering import actions_of, describe_action
-from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
+from django_perfectqueue.inspection.why_waiting import why_waiting
 from django_perfectqueue.inspection.workers import Location, location_of
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Change, Journal, Step, Task, TaskQuerySet
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.journal import Line
-from django_perfectqueue.queue import Batch, batch_of
+from django_perfectqueue.queue import batch_of
 
 from ..base import CommandOptions, QueueCommand
 from ..tasks.facts import (
@@ -50,7 +50,7 @@ from ..tasks.facts import (
 from ..tasks.family import family_facts, family_fields
 from ..tasks.hints import with_hint
 from ..terminal.progress import bar
-from ..terminal.text import local
+from ..terminal.text import ago, local
 
 LAST_LINES = 10
 LONGEST_ID = 19
@@ -111,10 +111,11 @@ class Command(QueueCommand):
                 facts["journals"] = [found for one in listed if (found := journal_facts(one))]
             self.print_json(facts)
             return
-        self.print_fields(task, attempts, reason)
-        self.print_family(own, batch)
-        self.print_tags(tags)
-        self.print_origin(origin)
+        title = _("Task '%(key)s' in queue '%(queue)s'") % {"key": task.key, "queue": task.queue}
+        self.print_title(title)
+        self.print_fields(fields(task, attempts, reason))
+        self.print_fields(family_fields(own, batch))
+        self.print_fields(marks(tags, origin))
         if location:
             name = _("runs on") if location.since else _("held by")
             self.print_field(name, runs_on(location, task.clock))
@@ -153,29 +154,14 @@ class Command(QueueCommand):
             found = by_id
         return cast("ListedTask", found)
 
-    def print_fields(self, task: ListedTask, attempts: list[Try], reason: Reason) -> None:
-        title = _("Task '%(key)s' in queue '%(queue)s'") % {"key": task.key, "queue": task.queue}
-        self.print_title(title)
-        for name, value in fields(task, attempts, reason):
+    def print_fields(self, known: Iterable[tuple[str, str]]) -> None:
+        for name, value in known:
             self.print_field(name, on_one_line(value))
-
-    def print_tags(self, tags: list[str]) -> None:
-        if tags:
-            self.print_field(_("tags"), on_one_line(", ".join(tags)))
-
-    def print_family(self, found: Family, batch: Batch | None) -> None:
-        for name, value in family_fields(found, batch):
-            self.print_field(name, on_one_line(value))
-
-    def print_origin(self, origin: Origin | None) -> None:
-        if origin:
-            words = {"name": origin.schedule, "tick": local(origin.tick)}
-            self.print_field(_("schedule"), on_one_line(_("%(name)s, tick %(tick)s") % words))
 
     def print_actions(self, actions: list[Change], now: datetime) -> None:
         for one in actions:
-            ago = _("%s ago") % short_duration((now - one.at).total_seconds())
-            self.print_field(_("by"), on_one_line(f"{one.by}: {describe_action(one)}, {ago}"))
+            what = f"{one.by}: {describe_action(one)}, {ago(one.at, now)}"
+            self.print_field(_("by"), on_one_line(what))
 
     def print_episode(self, task: ListedTask, episode: Episode) -> None:
         if episode.attempt:
@@ -243,6 +229,15 @@ class Command(QueueCommand):
             self.stdout.write("  " + printable(line))
 
 
+def marks(tags: list[str], origin: Origin | None) -> Iterator[tuple[str, str]]:
+    """Yield its tags, and the tick that it is of, each with its label."""
+    if tags:
+        yield _("tags"), ", ".join(tags)
+    if origin:
+        words = {"name": origin.schedule, "tick": local(origin.tick)}
+        yield _("schedule"), _("%(name)s, tick %(tick)s") % words
+
+
 def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_STEP else text[: LONGEST_STEP - 1] + "…"
 
@@ -257,9 +252,9 @@ def is_id(text: str) -> bool:
 
 def how_far(journal: Journal, now: datetime) -> str:
     """Return how far a handler said it is, and when."""
-    ago = _("%s ago") % short_duration((now - journal.updated_at).total_seconds())
+    said = ago(journal.updated_at, now)
     parts = [bar(journal.progress)] if journal.progress is not None else []
-    return "  ".join([*parts, ", ".join(filter(None, [on_one_line(journal.stage), ago]))])
+    return "  ".join([*parts, ", ".join(filter(None, [on_one_line(journal.stage), said]))])
 
 
 def runs_on(location: Location, now: datetime) -> str:

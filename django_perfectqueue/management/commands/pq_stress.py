@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -16,6 +15,7 @@ from django_perfectqueue.models import Task
 
 from ..base import CommandOptions, QueueCommand, at_least
 from ..terminal.progress import Progress
+from ..worker.burst import run_burst
 
 Figures = dict[str, dict[str, float]]
 PARTS = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
@@ -72,18 +72,8 @@ class Command(QueueCommand):
 
     def run(self, processors: int | None) -> float:
         """Run all that is due; return how many seconds that took."""
-        self.stdout.flush()
         began = time.monotonic()
-        call_command(
-            "pq_worker",
-            queues=[self.queue.name],
-            database=self.queue.using,
-            burst=True,
-            processors=processors,
-            verbosity=0,
-            stdout=self.stdout,
-            stderr=self.stderr,
-        )
+        run_burst(self, verbosity=0, processors=processors)
         return time.monotonic() - began
 
     def report(self, submitted: float, ran: float) -> None:

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import IO, Literal
 
-from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, transaction
 from django.utils.translation import gettext as _
@@ -25,6 +24,7 @@ from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis, 
 from ..tasks.tasks_file import TasksFile, parsed
 from ..terminal.progress import Progress
 from ..terminal.text import point, seconds
+from ..worker.burst import run_burst
 
 OF_ONE = (
     "key",
@@ -180,23 +180,13 @@ class Command(QueueCommand):
 
     def run(self, key: str) -> None:
         """Run what is due, and print how this task ended; raise CommandError unless it finished."""
-        queue, silent = self.queue, self.as_json or not self.verbosity
-        self.stdout.flush()
-        call_command(
-            "pq_worker",
-            queues=[queue.name],
-            database=queue.using,
-            burst=True,
-            verbosity=0 if silent else self.verbosity,
-            stdout=self.stdout,
-            stderr=self.stderr,
-        )
-        task = queue[key].metadata()
+        run_burst(self, verbosity=0 if self.as_json else self.verbosity)
+        task = self.queue[key].metadata()
         outcome = {"key": key, "status": task.status}
         if task.status != "finished":
             raise CommandError(_("Task '%(key)s' is %(status)s.") % outcome)
         outcome["result"] = json.dumps(task.result, ensure_ascii=False)
-        facts = {"queue": queue.name, "key": key, "result": task.result}
+        facts = {"queue": self.queue.name, "key": key, "result": task.result}
         self.answer(facts, on_one_line(_("Task '%(key)s' returned %(result)s.") % outcome))
 
     def submit_file(self, options: CommandOptions) -> None:

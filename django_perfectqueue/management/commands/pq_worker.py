@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import socket
 import sys
-import time
-from argparse import ArgumentTypeError
-from collections.abc import Callable
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
@@ -17,15 +13,12 @@ from django.db import connections
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_perfectqueue import backoff as backoffs
-from django_perfectqueue import compat, conf, queue, store
+from django_perfectqueue import conf, store
 from django_perfectqueue.application import Dispatch, Registry
-from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.health.schema import lacks_tables, unmigrated
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.worker.database.connecting import prepare
-from django_perfectqueue.worker.discovery import found, no_handlers, types_of, with_django_tasks
+from django_perfectqueue.worker.discovery import types_of
 from django_perfectqueue.worker.launcher.generation import (
     SUPERVISOR,
     Generation,
@@ -34,36 +27,23 @@ from django_perfectqueue.worker.launcher.generation import (
     may_fork,
     same_command,
 )
-from django_perfectqueue.worker.launcher.launcher import GENERATION, Launcher
+from django_perfectqueue.worker.launcher.launcher import Launcher
 from django_perfectqueue.worker.launcher.pid_file import PidFile
 from django_perfectqueue.worker.launcher.systemd import Notifier, taken_out_of
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process import output
-from django_perfectqueue.worker.process.signals import DETACH, STOP, STOP_NOW, hold_back
+from django_perfectqueue.worker.process.signals import hold_back
 from django_perfectqueue.worker.process.title import set_title
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
-from ..base import CommandOptions, SummedUpCommand, at_least, known_alias, speaking
-from ..queues.exec import Exec, exec_of
+from ..base import CommandOptions, SummedUpCommand, speaking
+from ..worker.exec import Exec
+from ..worker.options import add_options, arguments, chosen_options
+from ..worker.plan import plan_of
+from ..worker.readiness import check_database, check_health, check_unpatched, is_there
 
 SHOWN = 8
-WAIT = 0.5
-STOPS = {STOP, STOP_NOW, DETACH}
-PATCHERS = {"gevent.monkey": "is_module_patched", "eventlet.patcher": "is_monkey_patched"}
-PATCHED = ("os", "socket", "select", "signal", "thread", "threading", "time", "subprocess")
-
-OVERRIDES = {
-    "processors": "PROCESSORS",
-    "processor_type": "PROCESSOR_TYPE",
-    "concurrency": "CONCURRENCY",
-    "queue_order": "QUEUE_ORDER",
-    "poll_interval": "POLL_INTERVAL",
-    "prefetch": "TASK_PREFETCH",
-    "max_requests": "MAX_REQUEST_PER_CHILD",
-    "max_age": "MAX_AGE_PER_CHILD",
-    "max_memory": "MAX_MEMORY_PER_CHILD",
-}
 
 
 class Command(SummedUpCommand):
@@ -72,109 +52,7 @@ class Command(SummedUpCommand):
     started_by_itself = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add = parser.add_argument
-        add(
-            "dispatch",
-            nargs="?",
-            help=_(
-                "Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers"
-                " in the tasks modules of the installed apps."
-            ),
-        )
-        add(
-            "--exec",
-            metavar="COMMAND",
-            help=_(
-                "Run this program for every task, of whatever type: 'prog arg'. It gets the"
-                " data as JSON on its standard input, and the key as its last argument."
-            ),
-        )
-        add("--processors", type=at_least(1), metavar="N", help=_("How many processes."))
-        add(
-            "--queue",
-            action="append",
-            dest="queues",
-            metavar="NAME",
-            help=_("A queue to serve; may be repeated."),
-        )
-        add(
-            "--queue-order",
-            metavar="ORDER",
-            help=_(
-                "How to go through several queues: fair (by weight and time), ordered (the first"
-                " is served first), round_robin or shuffled."
-            ),
-        )
-        add("--database", metavar="ALIAS", help=_("The database of the queues."))
-        add(
-            "--wait-for-database",
-            type=at_least(1),
-            metavar="SECONDS",
-            help=_(
-                "Wait so long at the start for a database that can't be reached or is not migrated."
-            ),
-        )
-        how_long = parser.add_mutually_exclusive_group()
-        how_long.add_argument(
-            "--burst", action="store_true", help=_("Leave when no task is due any more.")
-        )
-        how_long.add_argument(
-            "--reload",
-            action="store_true",
-            help=_("Start anew whenever the code has changed. For development."),
-        )
-        add(
-            "--poll-interval",
-            type=float,
-            metavar="SECONDS",
-            help=_("How often to look for tasks when there were none."),
-        )
-        add(
-            "--processor-type",
-            metavar="TYPE",
-            help=_("How each of them runs tasks: process, thread or async."),
-        )
-        add(
-            "--concurrency",
-            type=at_least(1),
-            metavar="N",
-            help=_("How many tasks each of them runs at once, if they are thread or async."),
-        )
-        add(
-            "--prefetch",
-            type=at_least(0),
-            metavar="N",
-            help=_("How many tasks to take in advance."),
-        )
-        add(
-            "--max-requests",
-            type=at_least(1),
-            metavar="N",
-            help=_("Replace a processor when it has run so many tasks."),
-        )
-        add(
-            "--max-age",
-            type=float,
-            metavar="SECONDS",
-            help=_("Replace a processor when it is so old, between two tasks."),
-        )
-        add(
-            "--max-memory",
-            type=at_least(1),
-            metavar="MIB",
-            help=_("Replace a processor when it holds so much memory, between two tasks."),
-        )
-        add(
-            "--pid-file",
-            metavar="PATH",
-            help=_("Write the worker's pid there, and start no second one with the same file."),
-        )
-        add(
-            "--health-port",
-            type=address,
-            metavar="[HOST:]PORT",
-            help=_("Answer /live and /ready over HTTP there (default host: 127.0.0.1)."),
-        )
+        add_options(parser)
 
     def run_from_argv(self, argv: list[str]) -> None:
         self.started_by_itself = True
@@ -305,166 +183,3 @@ def staff(options: conf.Options) -> str:
         ngettext("%d task at once in each", "%d tasks at once in each", concurrency) % concurrency
     )
     return f"{words} ({options.PROCESSOR_TYPE}): {more}"
-
-
-def plan_of(options: CommandOptions) -> Plan:
-    """Return what is to be done; raise ConfigError or InvalidTaskError when it can't be."""
-    values = chosen_options(options)
-    if values.EAGER:
-        raise ConfigError(
-            _(
-                "EAGER is on: tasks run where they are submitted, and a worker would do so, too."
-                " Take it out of PERFECTQUEUE to run a worker."
-            )
-        )
-    using = known_alias(options["database"] or queue.database())
-    dispatch, names = work_of(options, values, using)
-    names = options["queues"] or names
-    check_backoff(values.BACKOFF)
-    if not dispatch.load():
-        raise ConfigError(no_handlers(dispatch))
-    return Plan(
-        dispatch=dispatch,
-        queues=tuple(
-            dict.fromkeys(queue.checked("queue", name, queue.QUEUE_LENGTH) for name in names)
-        ),
-        using=using,
-        options=values,
-        burst=options["burst"],
-        reload=options["reload"],
-        generation=int(os.environ.pop(GENERATION, "1")),
-        health=options["health_port"],
-    )
-
-
-def check_unpatched() -> None:
-    """Raise CommandError where someone has put other code in place of the system's calls."""
-    for module, ask in PATCHERS.items():
-        patcher = sys.modules.get(module)
-        if patcher is not None and any(map(getattr(patcher, ask), PATCHED)):
-            raise CommandError(
-                _(
-                    "%(module)s has replaced parts of Python, on which the processes of a worker"
-                    " depend. Don't let it do so where pq_worker runs, or in its settings; to run"
-                    " many tasks at once use --processor-type thread or async."
-                )
-                % {"module": module.partition(".")[0]}
-            )
-
-
-def check_backoff(backoff: object) -> None:
-    """Raise ConfigError when the waits of the settings are a path that leads nowhere."""
-    try:
-        if isinstance(backoff, str):
-            backoffs.backoff_at(backoff)
-    except ConfigError as error:
-        raise ConfigError(f"{conf.SETTING}['BACKOFF']: {error}") from error
-
-
-def work_of(
-    options: CommandOptions, values: conf.Options, using: str
-) -> tuple[type[Dispatch], list[str]]:
-    """Return the dispatch that was asked for, and the queues that go with it."""
-    names = [values.DEFAULT_QUEUE]
-    if options["exec"] is not None:
-        if options["dispatch"]:
-            raise ConfigError(_("Name a Dispatch, or a program by --exec, but not both."))
-        return exec_of(options["exec"]), names
-    dispatch = found(options["dispatch"] or values.DISPATCH)
-    if compat.HAS_TASKS:
-        dispatch, more = with_django_tasks(dispatch, using)
-        names += more
-    return dispatch, names
-
-
-def chosen_options(options: CommandOptions) -> conf.Options:
-    """Return the settings, with what the command line says instead."""
-    given = {
-        name: options[option] for option, name in OVERRIDES.items() if options[option] is not None
-    }
-    values = conf.options().replace(**given)
-    if values.PROCESSOR_TYPE == "process" and given.get("CONCURRENCY", 1) > 1:
-        raise ConfigError(
-            _(
-                "A processor of the type 'process' runs one task at a time: give"
-                " --processor-type thread or async as well, or more --processors."
-            )
-        )
-    return values
-
-
-def is_there(using: str, seconds: float, say: Callable[[str], object]) -> bool:
-    """
-    Wait a number of seconds for a database, and log why; return False on a signal to stop.
-
-    The signal stays pending until it is taken.
-    """
-    deadline, logged = time.monotonic() + seconds, False
-    while seconds:
-        try:
-            check_database(using)
-        except CommandError as error:
-            if signal.sigpending() & STOPS:
-                return False
-            if time.monotonic() >= deadline:
-                return True
-            if not logged:
-                say(
-                    _("Waiting up to %(seconds)d s. %(error)s")
-                    % {"seconds": seconds, "error": error}
-                )
-            logged = True
-            time.sleep(WAIT)
-        else:
-            return True
-    return True
-
-
-def check_database(using: str) -> None:
-    """Raise CommandError when the database can't be used as it is."""
-    with speaking(using):
-        if lacks_tables(using):
-            raise CommandError(unmigrated(using))
-
-
-def check_health(health: tuple[str, int] | None) -> None:
-    """Raise CommandError when nobody can listen there."""
-    if health is None:
-        return
-    # Imported here, as few workers need an HTTP server.
-    from django_perfectqueue.worker.helpers.probe_server import refusal
-
-    if why := refusal(health):
-        raise CommandError(
-            _("Can't listen at %(host)s, port %(port)d: %(why)s.")
-            % {"host": health[0], "port": health[1], "why": why}
-        )
-
-
-def address(text: str) -> tuple[str, int]:
-    """Return the host and the port that were written as "8001" or "0.0.0.0:8001"."""
-    host, _colon, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        message = _("must be a port from 1 to 65535, or HOST:PORT, not %(text)r")
-        raise ArgumentTypeError(message % {"text": text})
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
-def arguments(options: CommandOptions) -> list[str]:
-    """Return options as they are written on a command line."""
-    words = [options["dispatch"]] if options["dispatch"] else []
-    for name in options["queues"] or ():
-        words += ["--queue", name]
-    for option in ("exec", "database", *OVERRIDES):
-        if options[option] is not None:
-            words += [f"--{option.replace('_', '-')}", str(options[option])]
-    words += [f"--{name}" for name in ("burst", "reload") if options[name]]
-    if options["health_port"]:
-        host, port = options["health_port"]
-        words += ["--health-port", f"[{host}]:{port}"]
-    if options["wait_for_database"] is not None:
-        words += ["--wait-for-database", str(options["wait_for_database"])]
-    colour = "--force-color" if options["force_color"] else "--no-color"
-    if options["force_color"] or options["no_color"]:
-        words.append(colour)
-    return [*words, "--verbosity", str(options["verbosity"])]

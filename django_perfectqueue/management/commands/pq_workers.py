@@ -17,6 +17,7 @@ from django_perfectqueue.models.fields import ServerNow
 from ..base import CommandOptions, QueueCommand
 from ..tasks.facts import Clock, Facts, picked
 from ..terminal.table import Column
+from ..terminal.text import ago
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
@@ -118,10 +119,6 @@ def describe_assignment(task: Assignment, now: datetime) -> str:
         words.append(f"user={task.user}")
     words += [f"queue={task.queue}", span]
     return printable(" ".join([*words, *([task.how_far] if task.how_far else [])]))
-
-
-def ago(moment: datetime, now: datetime) -> str:
-    return _("%s ago") % short_duration((now - moment).total_seconds())
 
 
 def count_serving(serving: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import SUPPRESS
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
@@ -27,7 +27,7 @@ EMPTY = ("none", "all")
 def add_terms(parser: CommandParser) -> None:
     """Add the options that say when, what and by which rules; what is not given is left out."""
 
-    def add(*names: str, type: Callable[[str], Any] = str, **words: Any) -> None:  # noqa: A002
+    def add(*names: str, type: Callable[[str], object] = str, **words: Any) -> None:  # noqa: A002
         parser.add_argument(*names, default=SUPPRESS, type=type, **words)
 
     add(
@@ -92,12 +92,11 @@ def count(text: str) -> int | None:
 
 def given_terms(options: CommandOptions) -> Terms:
     """Return the terms that were given."""
-    terms: Any = {name: options[name] for name in CHECKS if name in options}
+    terms = {name: options[name] for name in CHECKS if name in options}
     for name in ("starts_at", "ends_at"):
         if name in terms:
             terms[name] = None if terms[name] in EMPTY else time(name, terms[name])
-    found: Terms = terms
-    return found
+    return cast("Terms", terms)
 
 
 def time(name: str, text: str) -> datetime | str | None:

@@ -43,7 +43,9 @@ class SelectingCommand(SteeringCommand):
 
     outcomes: ClassVar[tuple[str, ...]]
     choices: ClassVar[tuple[str, ...]] = ("group", "all", "type", "user", "tag")
-    all_help: ClassVar[str | Promise]
+    all_help: ClassVar[str | Promise] = gettext_lazy(
+        "Every task that waits or has failed, or only those with --status."
+    )
     status_help: ClassVar[str | Promise] = gettext_lazy("%s (any of these).")
     verb: ClassVar[Verb]
     terms: ClassVar[tuple[str, ...]] = ("rate", "run_in")

@@ -199,23 +199,21 @@ def fields(task: ListedTask, attempts: list[Try], reason: Reason) -> Iterator[tu
 
 
 def times(task: Task, attempts: list[Try]) -> Iterator[tuple[str, str]]:
-    yield _("created"), local(task.created_at)
-    if due_at(task) != task.created_at:
-        yield _("due"), local(due_at(task))
-    if task.expected_at:
-        yield _("expected"), local(task.expected_at)
-    if held_until := lease_until(task):
-        yield _("lease until"), local(held_until)
-    if task.expires_at:
-        yield _("expires"), local(task.expires_at)
-    if task.started_at:
-        yield _("started"), local(task.started_at)
-    if task.ended_at:
-        yield _("ended"), local(task.ended_at)
-    if (wait := waited(task, attempts)) is not None:
-        yield _("waited"), short_duration(wait)
-    if (run := ran(attempts)) is not None:
-        yield _("ran"), short_duration(run)
+    due = due_at(task)
+    for name, moment in (
+        (_("created"), task.created_at),
+        (_("due"), None if due == task.created_at else due),
+        (_("expected"), task.expected_at),
+        (_("lease until"), lease_until(task)),
+        (_("expires"), task.expires_at),
+        (_("started"), task.started_at),
+        (_("ended"), task.ended_at),
+    ):
+        if moment:
+            yield name, local(moment)
+    for name, span in ((_("waited"), waited(task, attempts)), (_("ran"), ran(attempts))):
+        if span is not None:
+            yield name, short_duration(span)
 
 
 def attempts_line(task: ListedTask) -> str:

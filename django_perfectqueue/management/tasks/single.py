@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
@@ -22,8 +23,11 @@ class SteeringCommand(QueueCommand):
     A command that takes keys, and says of each what became of it.
 
     ``steer`` does it to one task, and returns a sentence about it and a word for
-    programs. What can't be done to one task keeps none of the others from it.
+    programs. What can't be done to one task keeps none of the others from it. The command
+    ``signs`` what it did where the store has not recorded it with the change.
     """
+
+    signs: ClassVar[bool] = True
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("keys", metavar="KEY", nargs="+", help=_("Keys of the tasks."))
@@ -57,8 +61,9 @@ class SteeringCommand(QueueCommand):
 
     def sign(self, keys: Iterable[str], word: str) -> None:
         """Write down who did it."""
-        names = ((self.queue.name, key) for key in keys)
-        steering.sign(names, word, by=person(), using=self.queue.using)
+        if self.signs:
+            names = ((self.queue.name, key) for key in keys)
+            steering.sign(names, word, by=person(), using=self.queue.using)
 
     def refused(self, task: TaskHandle) -> str:
         """Steer one task; return why it could not be done, or nothing."""

@@ -11,7 +11,7 @@ from django.utils.timezone import is_naive, localtime
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.lib.durations import seconds_in
+from django_perfectqueue.lib.durations import seconds_in, short_duration
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
@@ -89,6 +89,10 @@ def no_time(name: str, value: object) -> InvalidTaskError:
 
 def local(moment: datetime) -> str:
     return localtime(moment).isoformat(" ", "milliseconds")
+
+
+def ago(moment: datetime, now: datetime) -> str:
+    return _("%s ago") % short_duration((now - moment).total_seconds())
 
 
 def columns_of(text: str) -> int:

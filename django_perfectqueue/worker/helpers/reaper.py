@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypedDict
 
-from django.db import Error
-
 from django_perfectqueue import logs, store
 from django_perfectqueue.application import Application
 from django_perfectqueue.exceptions import (
@@ -198,15 +196,11 @@ class Reaper(HelperProcess):
         """Count how the attempts ended; a failed write is lost."""
         if not self.endings or self.plan.options.USAGE_TIME == 0:
             return
-        using = self.plan.using
-        try:
-            self.link.once(
-                lambda: store.add_usage(
-                    store.ended_so(self.endings), using=using, at=store.clock(using=using)
-                )
-            )
-        except Error:
-            logger.debug("The usage of a dead processor can't be written.", exc_info=True)
+        using, ended = self.plan.using, store.ended_so(self.endings)
+        self.link.try_once(
+            lambda: store.add_usage(ended, using=using, at=store.clock(using=using)),
+            "The usage of a dead processor",
+        )
 
     def give_back(self, crashed: tuple[int, ...]) -> int:
         return store.give_back(

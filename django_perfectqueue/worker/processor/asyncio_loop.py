@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context, copy_context
+from contextvars import copy_context
 
 from django.db import connections
 
@@ -118,20 +118,14 @@ class AsyncioProcessor(ConcurrentProcessor):
             if kind := self.coroutine_kind(running):
                 # From the base context: the current one may be that of another task.
                 context = self.base.run(context_for, running.task)
-                self.tasks[running] = self.begin_in(context, self.attend(running, kind))
+                self.tasks[running] = context.run(self.loop.create_task, self.attend(running, kind))
             else:
                 self.pool.send(running)
 
-    def begin_in(self, context: Context, work: Work) -> asyncio.Task[object]:
-        return context.run(self.loop.create_task, work)
-
     def coroutine_kind(self, running: Running) -> type[Application] | None:
         """Return the handler of a task if it is asynchronous."""
-        try:
-            kind = self.plan.dispatch.handler_for(running.task.type)
-        except Exception:
-            return None
-        return kind if kind.is_async else None
+        kind = self.plan.handler_for(running.task.lease)
+        return kind if kind and kind.is_async else None
 
     async def attend(self, running: Running, kind: type[Application]) -> None:
         try:

@@ -153,7 +153,11 @@ class ConcurrentProcessor(Processor):
     def should_take(self) -> bool:
         """Return whether to acquire now: for short tasks, once half of the room is free."""
         now = time.monotonic()
-        if (self.held_up and not self.free) or self.leases.is_behind(now) or now < self.take_at:
+        if (
+            (self.held_up and not self.free)
+            or self.leases.is_behind(now)
+            or now < self.parking.take_at
+        ):
             return False
         room = self.room()
         return room > 0 and (not self.batch or 2 * room >= min(MOST, self.prefetch.next()))
@@ -209,7 +213,7 @@ class ConcurrentProcessor(Processor):
         self.sorting = True
         try:
             self.batch.extend(taken)
-            self.park_unknown_types()
+            self.parking.park()
         finally:
             self.sorting = False
         self.hand_out()
@@ -233,7 +237,7 @@ class ConcurrentProcessor(Processor):
         if self.in_hand.unsure:
             self.link.insist(self.leases.make_sure)
             self.hand_out()
-        if self.batch and self.prefetch.is_over(now - self.taken_at):
+        if self.batch and now >= self.prefetch.over_at(self.taken_at):
             # New leases would wait, too, until a place is free.
             self.held_up = self.more = True
             self.link.insist(self.leases.release_rest)
@@ -277,8 +281,8 @@ class ConcurrentProcessor(Processor):
 
     def pause(self, now: float) -> float:
         until = [now + LOOK_UP_AFTER * spread()]
-        if now < self.take_at:
-            until.append(self.take_at)
+        if now < self.parking.take_at:
+            until.append(self.parking.take_at)
         looks = not (self.more or self.stopping or self.resources.wakeups.is_tended())
         if looks and self.room() > 0:
             until.append(self.poll_at)
@@ -287,8 +291,8 @@ class ConcurrentProcessor(Processor):
             return max(0.001, min(until) - now)
         if (write_at := self.completions.late_at(after=WRITE_AFTER)) is not None:
             until.append(write_at)
-        if self.batch and (over_at := self.prefetch.over_at(self.taken_at)) is not None:
-            until.append(over_at)
+        if self.batch:
+            until.append(self.prefetch.over_at(self.taken_at))
         return max(0.001, min(until) - now)
 
     def is_called(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.application.dispatch import in_words
@@ -16,6 +17,7 @@ from .leases import Leases
 logger = logging.getLogger("django_perfectqueue.processor")
 
 MOST_TYPES = 1_000
+STAND_BACK = 0.1
 
 
 class Parking:
@@ -23,7 +25,8 @@ class Parking:
     Parks tasks whose types no handler of this worker knows, and unparks those that it knows.
 
     Workers that do not know the types park them again. So this one looks after each
-    acquire that took nothing, and for RETRY_WAIT after a find before each acquire.
+    acquire that took nothing, and for RETRY_WAIT after a find before each acquire. The
+    processor acquires nothing before ``take_at``, of the monotonic clock.
     """
 
     def __init__(self, plan: Plan, link: Link, leases: Leases) -> None:
@@ -34,13 +37,14 @@ class Parking:
         self.warned_types: set[str] = set()
         self.position = PARKED_FROM
         self.look_until = 0.0
+        self.take_at = 0.0
 
-    def park(self) -> bool:
-        """Park the tasks of unknown types in the batch; return whether there are any."""
+    def park(self) -> None:
+        """Park the tasks of unknown types in the batch; stand back if it has no others."""
         knows = self.plan.dispatch.knows
         unknown = {type_ for type_ in {lease.type for lease in self.batch} if not knows(type_)}
         if not unknown:
-            return False
+            return
         for type_ in sorted(unknown - self.warned_types):
             self.warn(type_)
         strange = [lease for lease in self.batch if lease.type in unknown]
@@ -49,7 +53,9 @@ class Parking:
         # If this process dies before store.park(), the tasks are due again after RETRY_WAIT.
         self.link.insist(lambda: self.leases.release(dropped, delay=delay))
         self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
-        return True
+        if not self.batch:
+            # Otherwise this worker would take them again before a worker that knows them.
+            self.take_at = time.monotonic() + STAND_BACK
 
     def warn(self, type_: str) -> None:
         """Log an unknown type once; the memory of logged types is limited."""

@@ -49,18 +49,14 @@ class Prefetch:
         most = max(self.places, min(MOST, fitting))
         return max(1, min(most, self.last * GROWTH or 1))
 
-    def is_over(self, seconds: float) -> bool:
+    def over_at(self, began: float) -> float:
         """
-        Return whether a batch has run far longer than planned, after ``seconds``.
+        Return when a batch that began at ``began`` has run far longer than planned, or inf.
 
         Then tasks are suddenly longer than before. The rest of the batch is released, so that
         free processors take it, in the order of that moment.
         """
-        return self.fixed is None and seconds > SPAN * TOO_FAR
-
-    def over_at(self, began: float) -> float | None:
-        """Return when is_over() holds for a batch that began at ``began``, if ever."""
-        return None if self.fixed is not None else began + SPAN * TOO_FAR
+        return began + SPAN * TOO_FAR if self.fixed is None else float("inf")
 
     def may_be_long(self, type_: str) -> bool:
         """Return whether a task of this type may delay the completions before it."""

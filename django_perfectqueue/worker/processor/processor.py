@@ -37,7 +37,7 @@ from ..report import Reporter
 from ..shared.queue_order import QueueAccounts, orders
 from .leases import Leases
 from .monitor import Monitor
-from .parking import Parking
+from .parking import STAND_BACK, Parking
 from .prefetch import Prefetch
 from .recycling import Recycling
 from .resources import ProcessorResources
@@ -50,7 +50,6 @@ LAST_TRIES = 10.0
 LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
 WEIGHTS_AFTER = 5.0
-STAND_BACK = 0.1
 LAST_LOOKS = 5
 TOO_LONG = 1.0
 
@@ -82,7 +81,6 @@ class Processor:
         self.batch = self.in_hand.batch
         self.requested = 0
         self.taken_at = time.monotonic()
-        self.take_at = 0.0
         self.rested = False
         self.found_few = False
         self.looks = 0
@@ -283,12 +281,6 @@ class Processor:
         capped = any(map(attrgetter("capped"), taken))
         if len(taken) >= self.requested or capped or self.slot.rung:
             self.resources.wakeups.wake_one()
-
-    def park_unknown_types(self) -> None:
-        """Park the tasks of unknown types in the batch, and stand back if it has no others."""
-        if self.parking.park() and not self.batch:
-            # Otherwise this worker would take them again before a worker that knows them.
-            self.take_at = time.monotonic() + STAND_BACK
 
     def look(self) -> store.Outlook:
         return store.look(self.plan.queues, using=self.plan.using)

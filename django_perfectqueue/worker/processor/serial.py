@@ -51,7 +51,7 @@ class SerialProcessor(Processor):
                 return RECYCLED
             if self.usage.is_due(time.monotonic()):
                 self.write_usage()
-            self.resources.wakeup.wait(max(0.0, self.take_at - time.monotonic()))
+            self.resources.wakeup.wait(max(0.0, self.parking.take_at - time.monotonic()))
             self.slot.seek()
             taken = self.link.insist(self.acquire)
             self.serve()
@@ -60,7 +60,7 @@ class SerialProcessor(Processor):
             if taken:
                 self.pass_on(taken)
             self.monitor.wake()
-            self.park_unknown_types()
+            self.parking.park()
             self.write_last_notes()
             self.run_batch()
             if self.plan.burst:
@@ -99,7 +99,7 @@ class SerialProcessor(Processor):
     def run_batch(self) -> None:
         over_at = self.prefetch.over_at(self.taken_at)
         while not self.stopping:
-            if over_at is not None and self.batch and time.monotonic() >= over_at:
+            if self.batch and time.monotonic() >= over_at:
                 self.link.insist(self.leases.release_rest)
             # The lease stays in the batch during the write: after an outage,
             # give_back_uncertain() releases leases that are in no list.

@@ -61,7 +61,5 @@ class PrefetchTests(SimpleTestCase):
 
     def test_a_batch_that_takes_far_longer_than_planned_is_over(self):
         """Tasks that are suddenly long must not keep what waits behind them from the others."""
-        prefetch = Prefetch()
-        self.assertFalse(prefetch.is_over(0.3))
-        self.assertTrue(prefetch.is_over(0.4))
-        self.assertFalse(Prefetch(fixed=3).is_over(0.4))
+        self.assertTrue(10.3 < Prefetch().over_at(10.0) < 10.4)
+        self.assertEqual(Prefetch(fixed=3).over_at(10.0), float("inf"))

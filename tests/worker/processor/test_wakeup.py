@@ -13,7 +13,7 @@ import unittest
 from django.db import connection
 from django.test import override_settings, tag
 
-from django_perfectqueue.checks import check_server_settings
+from django_perfectqueue.checks.servers import check_server_settings
 from django_perfectqueue.queue import Queue
 
 from ...databases import SQLite, UnavailableError, environment_for, server_like

@@ -10,9 +10,9 @@ from django_perfectqueue import conf, store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.processor import processor, serial
+from django_perfectqueue.worker.processor import parking, serial
 from django_perfectqueue.worker.processor.concurrent import ConcurrentProcessor
-from django_perfectqueue.worker.processor.processor import Processor
+from django_perfectqueue.worker.processor.parking import Parking
 from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.processor.serial import SerialProcessor
 from django_perfectqueue.worker.report import Reporter
@@ -116,7 +116,7 @@ class ProcessorTests(WakeupsCase):
         self.answers = []
         self.processor.link = mock.Mock(insist=lambda verb: verb())
         self.processor.acquire = self.acquire
-        self.processor.park_unknown_types = lambda: None
+        self.processor.parking.park = lambda: None
         self.processor.run_batch = self.processor.batch.clear
         self.processor.requested = 2
 
@@ -181,12 +181,12 @@ class ProcessorTests(WakeupsCase):
         one.batch.append(lease(type="strange"))
         with mock.patch.object(one.leases, "release"), mock.patch.object(store, "park") as park:
             one.parking.link = mock.Mock(insist=lambda verb: verb())
-            Processor.park_unknown_types(one)
+            Parking.park(one.parking)
         park.assert_called_once()
 
-    @mock.patch.object(processor, "STAND_BACK", 60.0)
+    @mock.patch.object(parking, "STAND_BACK", 60.0)
     def test_a_stop_is_heard_while_it_stands_back(self):
-        self.processor.park_unknown_types = lambda: self.stand_back(self.processor)
+        self.processor.parking.park = lambda: self.stand_back(self.processor)
         stop = threading.Timer(0.1, self.processor.stop)
         began = time.monotonic()
         self.answers = [lambda: stop.start() or [held()]]
@@ -195,7 +195,7 @@ class ProcessorTests(WakeupsCase):
         self.assertTrue(self.processor.stopping)
 
     def test_it_takes_none_while_it_stands_back(self):
-        self.processor.park_unknown_types = lambda: self.stand_back(self.processor)
+        self.processor.parking.park = lambda: self.stand_back(self.processor)
         moments = []
 
         def taken():
@@ -203,9 +203,9 @@ class ProcessorTests(WakeupsCase):
             return [held()]
 
         self.work(taken, taken)
-        self.assertGreaterEqual(moments[1] - moments[0], processor.STAND_BACK)
+        self.assertGreaterEqual(moments[1] - moments[0], parking.STAND_BACK)
 
-    @mock.patch.object(processor, "STAND_BACK", 60.0)
+    @mock.patch.object(parking, "STAND_BACK", 60.0)
     def test_one_that_runs_several_goes_on_with_these_while_it_stands_back(self):
         concurrent = ConcurrentProcessor(
             self.processor.plan, self.processor.resources, self.processor.reporter
@@ -214,9 +214,9 @@ class ProcessorTests(WakeupsCase):
         self.assertTrue(concurrent.has_to_act())
         self.stand_back(concurrent)
         self.assertFalse(concurrent.has_to_act())
-        concurrent.take_at = time.monotonic() + 1.0
+        concurrent.parking.take_at = time.monotonic() + 1.0
         self.assertLessEqual(concurrent.pause(time.monotonic()), 1.0)
-        concurrent.take_at = time.monotonic()
+        concurrent.parking.take_at = time.monotonic()
         self.assertTrue(concurrent.has_to_act())
 
     def test_without_anyone_to_ring_it_polls(self):

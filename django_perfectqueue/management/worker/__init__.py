@@ -1,0 +1,1 @@
+"""What pq_worker does before its processes start."""

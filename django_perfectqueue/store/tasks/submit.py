@@ -256,11 +256,9 @@ def ours(db: Session, tries: Tries, taken: set[tuple[str, str]]) -> dict[tuple[s
     return {(queue, key): id_ for queue, key, id_ in rows if (queue, key) in taken}
 
 
-def in_chunks(
-    submissions: Iterable[Submission], size: int = CHUNK, letters: int = CHUNK_LETTERS
-) -> Iterator[list[Submission]]:
+def in_chunks(submissions: Iterable[Submission]) -> Iterator[list[Submission]]:
     """
-    Yield lists of so many tasks, reading no further than needed.
+    Yield lists of at most CHUNK tasks, reading no further than needed.
 
     A list ends sooner once its payloads are longer than what a server takes as one
     statement: MariaDB closes the connection at 16 MB.
@@ -270,7 +268,7 @@ def in_chunks(
     for task in submissions:
         chunk.append(task)
         total += len(task.payload)
-        if len(chunk) == size or total >= letters:
+        if len(chunk) == CHUNK or total >= CHUNK_LETTERS:
             yield chunk
             chunk, total = [], 0
     if chunk:

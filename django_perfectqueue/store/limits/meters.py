@@ -185,8 +185,7 @@ class Meters:
         next_at = f', "next_at" = CASE "key" {" ".join(moments)} ELSE "next_at" END'
         statement = COUNT.replace("{running}", " ".join(running))
         statement = statement.replace("{next_at}", next_at if moments else "")
-        statement = statement.replace("{keys}", ", ".join(f"%({name})s" for name in names))
-        db.execute(statement, values)
+        db.execute(statement, values, keys=keys)
         self.settle()
 
     def settle(self) -> None:

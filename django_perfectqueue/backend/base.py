@@ -315,7 +315,7 @@ def lost_as_no_result() -> Iterator[None]:
 
 
 def configured() -> Iterator[PerfectQueueBackend]:
-    """Yield the backends of ours, or derived from ours, that TASKS names."""
+    """Yield the backends in TASKS that are a PerfectQueueBackend or derived from it."""
     for alias in task_backends:
         try:
             backend = task_backends[alias]

@@ -59,7 +59,7 @@ def not_installed(alias: str) -> CheckMessage:
 
 
 def is_installed() -> bool:
-    """Return whether the app is installed; until Django has loaded the apps nobody can tell."""
+    """Return whether the app is installed; True until Django has loaded the apps."""
     return not apps.apps_ready or apps.is_installed(NAME)
 
 
@@ -67,7 +67,7 @@ def option_problems(place: str, name: str, value: object) -> Iterator[CheckMessa
     if name not in OPTIONS:
         yield unknown(place, name, OPTIONS)
     elif problem := RULES[name](value):
-        yield error(34, f"{place}['{name}'] {problem}, not {value!r}.", "Mend it, or take it out.")
+        yield error(34, f"{place}['{name}'] {problem}, not {value!r}.", "Correct it, or remove it.")
 
 
 def unknown(place: str, name: object, names: Sequence[str]) -> CheckMessage:

@@ -38,7 +38,7 @@ else:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTask(Base[P, R]):
     """
-    What ``@task`` makes of a function when the backend is one of ours.
+    What ``@task`` makes of a function for a PerfectQueueBackend.
 
     Its own words may be given to ``@task(...)`` and to ``using()``, and those that are
     callables to ``@task(...)`` alone.

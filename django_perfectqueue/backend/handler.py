@@ -1,4 +1,4 @@
-"""Runs a Django task, and tells Django's signals of it."""
+"""Runs a Django task, and sends Django's signals for it."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def result_of(rows: Sequence[Mapping[str, Any]], definition: AnyTask, *, alias: 
     Raise PayloadError when its data can't be read.
     """
     row = rows[0]
-    tries = [attempt_columns(row, "attempt_") for row in rows if row["attempt_id"] is not None]
+    tries = [attempt_columns(row) for row in rows if row["attempt_id"] is not None]
     starts = [one["started_at"] for one in tries if one["started_at"]]
     workers = [one["worker"] for one in tries]
     status = STATUSES[row["status"]]
@@ -190,8 +190,8 @@ def set_attributes(result: AnyResult, **values: object) -> None:
         object.__setattr__(result, name, value)
 
 
-def attempt_columns(row: Mapping[str, object], prefix: str) -> dict[str, object]:
-    return {name: row[prefix + name] for name in OF_ATTEMPTS}
+def attempt_columns(row: Mapping[str, object]) -> dict[str, object]:
+    return {name: row[f"attempt_{name}"] for name in OF_ATTEMPTS}
 
 
 def error_of(attempt: Mapping[str, Any]) -> object:

@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from .fields import ExactCharField, ReadableDateTimeField, in_order
-from .task import Task
+from .task import keyed_by_task
 
 
 class Batch(models.Model):
@@ -46,14 +46,7 @@ class Batch(models.Model):
 class BatchMember(models.Model):
     """A task of a batch."""
 
-    task = models.OneToOneField(
-        Task,
-        models.DO_NOTHING,
-        primary_key=True,
-        db_constraint=False,
-        related_name="membership",
-        verbose_name=_("task"),
-    )
+    task = keyed_by_task("membership")
     batch_id = models.BigIntegerField(_("batch"))
 
     class Meta:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from .fields import ExactCharField, Kept, KeptManager, ReadableDateTimeField, in_order
 from .status import Outcome
-from .task import Task
-
-if TYPE_CHECKING:
-    pass
+from .task import keyed_by_task
 
 
 class DeadLetter(Kept):
@@ -23,14 +18,7 @@ class DeadLetter(Kept):
     table needs no index on how tasks ended. ``group`` is the error's class or the reason.
     """
 
-    task = models.OneToOneField(
-        Task,
-        models.DO_NOTHING,
-        primary_key=True,
-        db_constraint=False,
-        related_name="dead_letter",
-        verbose_name=_("task"),
-    )
+    task = keyed_by_task("dead_letter")
     status = models.CharField(_("status"), max_length=9, choices=Outcome.choices)
     group = ExactCharField(_("group"), max_length=255, blank=True, default="")
     message = models.TextField(_("message"), blank=True, default="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .task import Task
+from .task import of_task
 
 
 class IfFailed(models.IntegerChoices):
@@ -31,22 +31,8 @@ class Dependency(models.Model):
         FAILED = 2, _("failed")
         MET = 3, _("met")
 
-    child = models.ForeignKey(
-        Task,
-        models.DO_NOTHING,
-        db_constraint=False,
-        db_index=False,
-        related_name="dependencies",
-        verbose_name=_("task"),
-    )
-    parent = models.ForeignKey(
-        Task,
-        models.DO_NOTHING,
-        db_constraint=False,
-        db_index=False,
-        related_name="dependents",
-        verbose_name=_("waits for"),
-    )
+    child = of_task("dependencies")
+    parent = of_task("dependents", _("waits for"))
     if_failed = models.SmallIntegerField(
         _("if it fails"), choices=IfFailed.choices, db_default=IfFailed.WAIT.value
     )

@@ -34,6 +34,8 @@ from .fields import (
 from .status import Outcome, State, Status, condition, live_conditions
 
 if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise as StrPromise
+
     from .dead_letter import DeadLetter
     from .ticket import Ticket
 
@@ -196,6 +198,30 @@ class Task(Kept):
         return None if self.result_text is None else decode(self.result_text)
 
 
+def of_task(related_name: str, name: StrPromise | None = None) -> models.ForeignKey[Task, Task]:
+    """Return the column of a task of which there may be several rows; another index has it."""
+    return models.ForeignKey(
+        Task,
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name=related_name,
+        verbose_name=name or _("task"),
+    )
+
+
+def keyed_by_task(related_name: str) -> models.OneToOneField[Task, Task]:
+    """Return the primary key of rows of which a task has one at most."""
+    return models.OneToOneField(
+        Task,
+        models.DO_NOTHING,
+        primary_key=True,
+        db_constraint=False,
+        related_name=related_name,
+        verbose_name=_("task"),
+    )
+
+
 class Attempt(models.Model):
     """
     One attempt that did not finish its task.
@@ -254,14 +280,7 @@ class Journal(models.Model):
     first and the last of its log, as text.
     """
 
-    task = models.ForeignKey(
-        Task,
-        models.DO_NOTHING,
-        db_constraint=False,
-        db_index=False,
-        related_name="journals",
-        verbose_name=_("task"),
-    )
+    task = of_task("journals")
     number = models.IntegerField(_("number"))
     progress = models.FloatField(_("progress"), null=True, blank=True)
     stage = models.CharField(_("stage"), max_length=255, blank=True, default="")
@@ -295,14 +314,7 @@ class Journal(models.Model):
 class Step(models.Model):
     """What a named step of a task has returned, kept for the attempts after it."""
 
-    task = models.ForeignKey(
-        Task,
-        models.DO_NOTHING,
-        db_constraint=False,
-        db_index=False,
-        related_name="steps",
-        verbose_name=_("task"),
-    )
+    task = of_task("steps")
     name = ExactCharField(_("name"), max_length=STEP_LENGTH)
     result_text = models.TextField(_("result"), db_column="result")
     kept_at = ReadableDateTimeField(_("kept at"))
@@ -322,14 +334,7 @@ class Step(models.Model):
 class Tag(models.Model):
     """A tag of a task."""
 
-    task = models.ForeignKey(
-        Task,
-        models.DO_NOTHING,
-        db_constraint=False,
-        db_index=False,
-        related_name="tags",
-        verbose_name=_("task"),
-    )
+    task = of_task("tags")
     tag = ExactCharField(_("tag"), max_length=TAG_LENGTH)
 
     class Meta:
@@ -348,14 +353,7 @@ class Tag(models.Model):
 class Watch(models.Model):
     """A task that a person watches in the admin; ``person`` is the primary key as text."""
 
-    task = models.ForeignKey(
-        Task,
-        models.DO_NOTHING,
-        db_constraint=False,
-        db_index=False,
-        related_name="watches",
-        verbose_name=_("task"),
-    )
+    task = of_task("watches")
     person = ExactCharField(_("person"), max_length=255)
 
     class Meta:

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .fields import Kept, KeptManager, PartialIndex, ReadableDateTimeField, without_partial_indexes
 from .status import PARKED_FROM, LastEnding, State
-from .task import Task
+from .task import keyed_by_task
 
 
 class Ticket(Kept):
@@ -29,14 +29,7 @@ class Ticket(Kept):
     rounded down, is its batch.
     """
 
-    task = models.OneToOneField(
-        Task,
-        models.DO_NOTHING,
-        primary_key=True,
-        db_constraint=False,
-        related_name="ticket",
-        verbose_name=_("task"),
-    )
+    task = keyed_by_task("ticket")
     lane = models.BigIntegerField(_("lane"))
     state = models.SmallIntegerField(_("state"), choices=State.choices)
     last_ending = models.SmallIntegerField(

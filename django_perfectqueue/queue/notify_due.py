@@ -22,7 +22,7 @@ LATEST_UNHEARD = 0.5
 
 class DueWait:
     """
-    Tells when to look for a task again: once the bell of the queue was rung, when the clock
+    When to look for a task again: once the bell of the queue was rung, when the clock
     has something due, and at the latest after POLL_INTERVAL.
 
     Without a bell, as in a coroutine, it looks ever less often, down to twice a second.
@@ -91,7 +91,7 @@ class DueWait:
         if self.bell and not outlook.due:
             pause, self.unsure = latest, SOONEST
         else:
-            # Nothing tells of what comes, or what is due is in other hands for a moment.
+            # Nothing notifies of what comes, or others hold what is due for a moment.
             pause, self.unsure = self.unsure, min(latest, self.unsure * 2)
         if outlook.wait is not None:
             pause = min(pause, max(SOONEST, outlook.wait))

@@ -131,7 +131,9 @@ class ReportingTask:
                 store.write_journal([note], using=using)
         except Error as error:
             logger.warning(
-                "What a task tells can't be written. key=%s error=%s", printable(self.key), error
+                "The journal of a task can't be written. key=%s error=%s",
+                printable(self.key),
+                error,
             )
 
     def redacted(self, text: str) -> str:

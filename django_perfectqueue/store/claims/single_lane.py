@@ -27,8 +27,8 @@ def take_alone(
     now: datetime | None = None,
 ) -> list[Lease]:
     """
-    Take up to ``limit`` due tasks where a single lane is open, it has no cap, and no alarm
-    rings; else none. On other databases than PostgreSQL, which need several statements, none.
+    Take up to ``limit`` due tasks where a single lane is open, it has no cap, and no timer
+    is due; else none. On other databases than PostgreSQL, which need several statements, none.
 
     For a holder that has nothing to do: it may be what starts a lone task. It commits
     asynchronously and is not repeated, so the caller must know what to do with tasks that

@@ -73,7 +73,7 @@ def create_batch(
     values = {"queue": queue, "name": name, "user": user, "parent": parent}
     with in_transaction(using) as db:
         if parent is not None:
-            refuse_ended(db, parent)
+            refuse_ended_batch(db, parent)
         if db.execute(FIND, values).fetchone():
             raise AlreadyExistsError(f"Queue '{queue}' already has a batch called '{name}'.")
         db.execute(f"INSERT INTO {CREATE}", values, now=now)
@@ -85,7 +85,7 @@ def create_batch(
     return batch
 
 
-def refuse_ended(db: Session, batch: int) -> None:
+def refuse_ended_batch(db: Session, batch: int) -> None:
     """Keep a batch from ending before the commit; raise BatchEndedError where it has."""
     statement = OPEN + db.dialect.share_clause()
     row = db.execute(statement, {"batch": batch}).fetchone()
@@ -117,7 +117,7 @@ def submit_joining(
         if fresh and is_member(next(iter(fresh.values())), using=using):
             return fresh  # type: ignore[no-any-return]
     with together(using=using), reading(using) as db:
-        refuse_ended(db, batch)
+        refuse_ended_batch(db, batch)
         fresh = submit(submissions, using=using, now=now)
         if len(fresh) == len(submissions):
             ids = sorted(fresh.values())

@@ -48,7 +48,7 @@ def cancel_request(
     for child in waiting.ids:
         with suppress(AlreadyFinishedError, NotFoundError):
             cancel_one(child, using=using, now=now)
-    return cancel_one(task_id, using=using, now=now)
+    return bool(cancel_one(task_id, using=using, now=now))
 
 
 @retry_transaction

@@ -5,7 +5,6 @@ from __future__ import annotations
 from django_perfectqueue.models import Policy
 
 from ..arithmetic.policies import rule_of
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id, open_again
@@ -78,9 +77,8 @@ def raise_to(db: Session, accounts: list[int], floor: float) -> None:
     if not accounts:
         return
     values = {"floor": floor}
-    lock = LOCK.replace("{accounts}", numbers(accounts)) + db.dialect.lock_clause()
-    locked = [account for (account,) in db.execute(lock, values).fetchall()]
+    locked = db.rows(LOCK + db.dialect.lock_clause(), values, accounts=accounts)
     if locked:
-        db.execute(LIFT.replace("{accounts}", numbers(locked)), values)
+        db.execute(LIFT, values, accounts=[account for (account,) in locked])
     # Copies that were behind their accounts would be found again and again.
     db.dialect.copy_accounts(db.cursor, accounts)

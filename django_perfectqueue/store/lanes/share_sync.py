@@ -9,7 +9,6 @@ from functools import partial
 from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from .shares import Share, shares_of
@@ -58,13 +57,12 @@ def write(db: Session, lanes: Iterable[int], share: Share, floor: float | None) 
         "max_running": share.max_running,
         "paused": share.paused,
     }
-    db.execute(APPLY.replace("{lanes}", numbers(lanes)), values)
+    db.execute(APPLY, values, lanes=lanes)
 
 
 def outdated(db: Session, lanes: Iterable[int], lock: str = "") -> dict[int, tuple[str, Share]]:
     """Return the lanes that carry another share than they should, with their queue and that."""
-    statement = LANE.replace("{lanes}", numbers(lanes)) + lock
-    rows = db.execute(statement).fetchall()
+    rows = db.rows(LANE + lock, lanes=lanes)
     shares = shares_of(db, {(row[1], row[2]) for row in rows}) if rows else {}
     return {
         lane: (queue, shares[queue, user])

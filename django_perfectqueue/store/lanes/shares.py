@@ -32,11 +32,9 @@ def shares_of(db: Session, owners: Iterable[tuple[str, str]]) -> dict[tuple[str,
     """Return the share of each (queue, user): the first row there is of those in places()."""
     owners = set(owners)
     users = sorted({user for _queue, user in owners} | {EVERYONE})
-    names = {f"user{number}": user for number, user in enumerate(users)}
-    statement = SHARES.replace("{users}", ", ".join(f"%({name})s" for name in names))
     found = {
         (queue, user): Share(float(weight), max_running, bool(paused))
-        for queue, user, weight, max_running, paused in db.execute(statement, names).fetchall()
+        for queue, user, weight, max_running, paused in db.rows(SHARES, users=users)
     }
     return {
         (queue, user): next(
@@ -48,10 +46,8 @@ def shares_of(db: Session, owners: Iterable[tuple[str, str]]) -> dict[tuple[str,
 
 def queue_weights(queues: Sequence[str], *, using: str) -> dict[str, float]:
     """Return the weight of each of these queues that has a share of its own."""
-    names = {f"queue{number}": queue for number, queue in enumerate(queues)}
-    statement = QUEUE_WEIGHTS.replace("{queues}", ", ".join(f"%({name})s" for name in names))
     with reading(using) as db:
-        rows = db.execute(statement, names).fetchall()
+        rows = db.rows(QUEUE_WEIGHTS, queues=queues)
     return {queue: float(weight) for queue, weight in rows}
 
 

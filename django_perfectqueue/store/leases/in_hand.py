@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ..arithmetic.fair_order import Pick
-from ..database.dialects.base import numbers
 from ..database.transaction import reading, retry_transaction, timely
 from ..lanes.accounts import expected_cost
 from ..values import Lease
@@ -50,12 +49,11 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]
     What their lanes were charged is known to the holder alone; the leases carry what they
     would be charged now.
     """
-    statement = IN_HAND.replace("{ids}", numbers(task_ids))
     with reading(using) as db:
-        rows = db.execute(statement, {"holder": holder}).fetchall()
+        rows = db.rows(IN_HAND, {"holder": holder}, ids=task_ids)
     found = []
     for *columns, token, cancel_requested, cost in rows:
-        [row] = named([columns])
+        [row] = named([tuple(columns)])
         pick = Pick(row.lane, expected_cost(cost))
         whose = {"holder": holder, "token": token}
         lease = leased(row, pick, using=using, moment=db.dialect.moment, **whose)
@@ -79,7 +77,6 @@ def renew(holder: int, *, using: str, alive_time: float, now: datetime | None = 
 @retry_transaction
 def wanted(holder: int, task_ids: Iterable[int], *, using: str) -> set[int]:
     """Return which of these tasks a holder still has, and is to go on with."""
-    statement = WANTED.replace("{ids}", numbers(task_ids))
     with reading(using) as db:
-        rows = db.execute(statement, {"holder": holder}).fetchall()
+        rows = db.rows(WANTED, {"holder": holder}, ids=task_ids)
     return {task_id for (task_id,) in rows}

@@ -13,7 +13,7 @@ from ..database.session import Session
 
 LIMITS = """
 SELECT "scope", "name", "max_running", "rate", "period", "burst", "paused"{more}
-FROM "perfectqueue_limit" WHERE {named}
+FROM "perfectqueue_limit" WHERE {condition}
 """
 METERS = """
 SELECT "key", "running", "next_at", {now} FROM "perfectqueue_meter"
@@ -58,9 +58,9 @@ def allowances(
         max_running, rate, period, burst, paused = row
         running, ahead, moment = counted.get(key, (0, 0.0, None))
         found[key] = Allowance(
-            # MariaDB returns decimals where a UNION has signed and unsigned numbers.
             key=key,
             max_running=max_running,
+            # MariaDB returns decimals where a UNION has signed and unsigned numbers.
             interval=period / float(rate) if rate else 0.0,
             burst=int(burst or rate or 1),
             paused=bool(paused),
@@ -73,12 +73,12 @@ def allowances(
 
 def limits(db: Session, keys: Collection[str]) -> dict[str, Said]:
     """Return the rows of the limits with these keys that exist."""
-    condition, values = named(keys)
-    rows = db.rows(LIMITS.replace("{more}", "").replace("{named}", condition), values)
+    condition, values = condition_for(keys)
+    rows = db.rows(LIMITS.replace("{more}", "").replace("{condition}", condition), values)
     return {f"{scope}:{name}": row for scope, name, *row in rows}
 
 
-def named(keys: Collection[str]) -> tuple[str, dict[str, str]]:
+def condition_for(keys: Collection[str]) -> tuple[str, dict[str, str]]:
     """Return the condition for the limits with these keys, and its parameters."""
     names: dict[str, list[str]] = {}
     values: dict[str, str] = {}
@@ -98,8 +98,8 @@ def read_both(
     """Return what is counted, and the rows of the limits, by one statement."""
     counted: dict[str, Count] = {}
     rows: dict[str, Said] = {}
-    condition, values = named(keys)
-    statement = LIMITS.replace("{more}", ", NULL, {now}").replace("{named}", condition)
+    condition, values = condition_for(keys)
+    statement = LIMITS.replace("{more}", ", NULL, {now}").replace("{condition}", condition)
     found = db.rows(statement + METERS_TOO, values, now=now, keys=sorted(keys))
     for scope, name, *row, next_at, at in found:
         if scope:
@@ -187,8 +187,7 @@ class Meters:
         next_at = f', "next_at" = CASE "key" {" ".join(moments)} ELSE "next_at" END'
         statement = COUNT.replace("{running}", " ".join(running))
         statement = statement.replace("{next_at}", next_at if moments else "")
-        statement = statement.replace("{keys}", ", ".join(f"%({name})s" for name in names))
-        db.execute(statement, values)
+        db.execute(statement, values, keys=keys)
         self.settle()
 
     def settle(self) -> None:

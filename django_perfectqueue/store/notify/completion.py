@@ -11,7 +11,6 @@ from django.db import connections
 from django_perfectqueue.conf import options
 
 from ..database.dialects import dialect_of
-from ..database.dialects.base import numbers
 from ..database.transaction import is_callers, reading, retry_transaction
 from .postgres import EndNotices
 
@@ -80,8 +79,7 @@ def rows(statement: str, ids: Sequence[int], *, using: str) -> Iterator[tuple[An
     """Yield what a statement says of these tasks, some of them at a time."""
     with reading(using) as db:
         for begin in range(0, len(ids), IDS):
-            some = statement.replace("{ids}", numbers(ids[begin : begin + IDS]))
-            yield from db.execute(some).fetchall()
+            yield from db.rows(statement, ids=ids[begin : begin + IDS])
 
 
 @retry_transaction
@@ -95,7 +93,7 @@ def watch(ids: Sequence[int], *, using: str) -> None:
     """
     with reading(using) as db:
         statement = WATCH.replace("{asynchronous_commit}", db.dialect.asynchronous_commit)
-        db.execute(statement.replace("{ids}", numbers(ids)))
+        db.execute(statement, ids=ids)
 
 
 def end_notices(using: str) -> EndNotices | None:

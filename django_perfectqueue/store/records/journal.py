@@ -18,7 +18,7 @@ STAGE_LENGTH = 255
 KEY = ("task_id", "number")
 COLUMNS = ("progress", "stage", "lines", "updated_at")
 
-TELL = """
+WRITE = """
 INSERT INTO "perfectqueue_journal"
     ("task_id", "number", "progress", "stage", "lines", "updated_at")
 SELECT "given"."task_id", "given"."number", "given"."progress", "given"."stage",
@@ -64,7 +64,7 @@ def in_statements(notes: Sequence[Note]) -> Iterator[list[Note]]:
 
 
 def write(db: Session, notes: Sequence[Note], *, lasting: bool, now: datetime | None) -> None:
-    statement = TELL.replace("{rows}", " UNION ALL ".join(map(row, range(len(notes)), notes)))
+    statement = WRITE.replace("{rows}", " UNION ALL ".join(map(row, range(len(notes)), notes)))
     more = "" if lasting else db.dialect.asynchronous_commit
     statement = statement.replace("{asynchronous_commit}", more)
     keys = " ".join(f"WHEN {int(note.task_id)} THEN %(key{n})s" for n, note in enumerate(notes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -13,6 +13,7 @@ from django_perfectqueue.models import Bucket
 from ..arithmetic.entitlement import Contender, entitlements
 from ..arithmetic.fair_order import lane_id
 from ..database.dialects import Dialect
+from ..database.dialects.base import Row
 from ..database.session import Session
 from .usage import AMOUNTS, Tally, UsageKey
 
@@ -52,7 +53,7 @@ SELECT "id", "weight", "max_running" FROM "perfectqueue_lane" WHERE "id" IN ({la
 """
 STANDINGS = """
 SELECT "id", "account", "gate", "weight", "max_running", "running" FROM "perfectqueue_lane"
-WHERE "id" IN ({accounts}) OR ("gate" <> 0 AND "account" IN ({accounts}))
+WHERE "id" IN ({lanes}) OR ("gate" <> 0 AND "account" IN ({lanes}))
 """
 COUNT = """
 SELECT {lane}, COUNT(*) FROM (
@@ -147,13 +148,15 @@ def entitle(tallies: dict[UsageKey, Tally], terms: dict[str, Terms]) -> None:
 def terms_of(db: Session, queue: str, users: Iterable[str]) -> dict[str, Terms]:
     """Return the terms of users; one that has no lane has those of anyone."""
     owners = {lane_id(queue, user): user for user in users}
-    lanes = sorted(owners)
-    terms: dict[str, Terms] = {}
-    for first in range(0, len(lanes), LANES_A_STATEMENT):
-        some = lanes[first : first + LANES_A_STATEMENT]
-        rows = db.rows(TERMS, lanes=some)
-        terms.update({owners[lane]: Terms(weight, most) for lane, weight, most in rows})
-    return terms
+    rows = rows_of_lanes(db, TERMS, owners)
+    return {owners[lane]: Terms(weight, most) for lane, weight, most in rows}
+
+
+def rows_of_lanes(db: Session, statement: str, lanes: Iterable[int]) -> Iterator[Row]:
+    """Yield the rows of a statement for some of the lanes at a time."""
+    ids = sorted(lanes)
+    for first in range(0, len(ids), LANES_A_STATEMENT):
+        yield from db.rows(statement, lanes=ids[first : first + LANES_A_STATEMENT])
 
 
 def place(
@@ -175,15 +178,12 @@ def standings(db: Session, queue: str, users: Iterable[str], most: int) -> dict[
     owners = {lane_id(queue, user): user for user in users}
     found: dict[str, Standing] = {}
     lanes: dict[int, str] = {}
-    ids = sorted(owners)
-    for first in range(0, len(ids), LANES_A_STATEMENT):
-        some = ids[first : first + LANES_A_STATEMENT]
-        rows = db.rows(STANDINGS, accounts=some)
-        for lane, account, gate, weight, max_running, running in rows:
-            lanes[lane] = user = owners[account]
-            facts = found.setdefault(user, {"waiting": 0})
-            if not gate:
-                facts |= {"weight": weight, "max_running": max_running, "running": running}
+    rows = rows_of_lanes(db, STANDINGS, owners)
+    for lane, account, gate, weight, max_running, running in rows:
+        lanes[lane] = user = owners[account]
+        facts = found.setdefault(user, {"waiting": 0})
+        if not gate:
+            facts |= {"weight": weight, "max_running": max_running, "running": running}
     counts = waiting(db, sorted(lanes), most)
     for lane, count in counts.items():
         facts = found[lanes[lane]]

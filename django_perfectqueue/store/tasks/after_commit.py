@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import connections, transaction
 
@@ -13,6 +14,7 @@ from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, 
 
 from ..database.transaction import reading
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 logger = logging.getLogger("django_perfectqueue.queue")
@@ -32,26 +34,33 @@ def refuse_ended(key: str, outcome: str, state: int | None) -> None:
         raise AlreadyFinishedError(f"Task '{key}' has ended: it is {outcome}.")
 
 
-def once_committed(
-    act: Callable[[], R], task_id: int, *, using: str, check: Check = refuse_ended
-) -> R | None:
+def after_callers_commit(
+    act: Callable[Concatenate[int, P], R], check: Check = refuse_ended
+) -> Callable[Concatenate[int, P], R | None]:
     """
-    Steer a task at once, and return what ``act`` returns; in a transaction of the caller's
-    steer it after the commit, and return None.
+    Make a verb, which gets a task's id first, wait for the commit of a transaction of the
+    caller's; then it returns None, and else at once what ``act`` returns.
 
     Locks that are held until that commit would hold up the worker that runs the task, and
     all tasks of its user. What can't succeed is refused at once: raise what ``check`` raises
     for the key, the outcome and the ticket's state, or NotFoundError.
     """
-    if not is_in_block(connections[using]):
-        return act()
-    with reading(using) as db:
-        row = db.execute(SEEN, {"task_id": task_id}).fetchone()
-    if row is None:
-        raise NotFoundError(f"There is no task with the id {task_id}.")
-    check(*row)
-    transaction.on_commit(Steering(act, task_id), using=using, robust=True)
-    return None
+
+    @wraps(act)
+    def steer(task_id: int, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
+        using = str(kwargs["using"])
+        if not is_in_block(connections[using]):
+            return act(task_id, *args, **kwargs)
+        with reading(using) as db:
+            row = db.execute(SEEN, {"task_id": task_id}).fetchone()
+        if row is None:
+            raise NotFoundError(f"There is no task with the id {task_id}.")
+        check(*row)
+        steering = Steering(partial(act, task_id, *args, **kwargs), task_id)
+        transaction.on_commit(steering, using=using, robust=True)
+        return None
+
+    return steer
 
 
 def is_in_block(connection: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from django.db import IntegrityError
@@ -22,7 +21,7 @@ from ..database.session import Session
 from ..database.transaction import Tries, in_transaction, retry_remembering_commits
 from ..notify.ring import ring
 from ..records.trail import sign
-from .after_commit import once_committed
+from .after_commit import after_callers_commit
 from .steer import FIND, known, lane_after, live
 
 RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" = %(task_id)s'
@@ -67,19 +66,6 @@ class Row(NamedTuple):
     payload: str
 
 
-def revise(task_id: int, revision: Revision, *, using: str) -> None:
-    """
-    Change a task that waits, or that ended without finishing, and record who did it.
-
-    In a transaction of the caller's it is done after the commit. Raise NotFoundError when it
-    is gone, AlreadyFinishedError when it has finished, NotSupportedError while it is running
-    or where it is in that queue already, AlreadyExistsError where its key is taken there, and
-    what ``rewrite`` raises.
-    """
-    act = partial(revise_now, task_id, revision, using=using)
-    once_committed(act, task_id, using=using, check=refuse_unrevisable)
-
-
 def refuse_unrevisable(key: str, outcome: str, state: int | None) -> None:
     """Raise AlreadyFinishedError or NotSupportedError where a task can't be changed."""
     if outcome == Outcome.FINISHED:
@@ -90,6 +76,13 @@ def refuse_unrevisable(key: str, outcome: str, state: int | None) -> None:
 
 @retry_remembering_commits
 def revise_now(tries: Tries, task_id: int, revision: Revision, *, using: str) -> None:
+    """
+    Change a task that waits, or that ended without finishing, and record who did it.
+
+    Raise NotFoundError when it is gone, AlreadyFinishedError when it has finished,
+    NotSupportedError while it is running or where it is in that queue already,
+    AlreadyExistsError where its key is taken there, and what ``rewrite`` raises.
+    """
     to = revision.queue
     try:
         # In a savepoint of the caller's transaction, which a key that is taken must not spoil.
@@ -111,6 +104,9 @@ def revise_now(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
         raise taken(to, row.key) from error
     if is_live:
         ring(to or row.queue, using=using)
+
+
+revise = after_callers_commit(revise_now, check=refuse_unrevisable)
 
 
 def taken(queue: str, key: str) -> AlreadyExistsError:
@@ -162,7 +158,9 @@ def record(row: Row, revision: Revision, using: str) -> None:
         sign(names, "edited", by=revision.by, using=using)
 
 
-def set_priority(task_id: int, priority: int, *, using: str) -> None:
+@after_callers_commit
+@retry_remembering_commits
+def set_priority(tries: Tries, task_id: int, priority: int, *, using: str) -> None:
     """
     Give a task that has yet to end another priority, and with it another place in its line.
 
@@ -170,12 +168,6 @@ def set_priority(task_id: int, priority: int, *, using: str) -> None:
     of the caller's it is done after the commit. Raise NotFoundError when it is gone,
     AlreadyFinishedError when it has ended.
     """
-    act = partial(set_priority_now, task_id, priority, using=using)
-    once_committed(act, task_id, using=using)
-
-
-@retry_remembering_commits
-def set_priority_now(tries: Tries, task_id: int, priority: int, *, using: str) -> None:
     with in_transaction(using) as db:
         try:
             live(db, task_id)

@@ -28,7 +28,7 @@ from ..limits.limit_cache import known_limits
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
 from ..records.dependency_events import Counts, note_added, note_counts, note_ended
-from .after_commit import once_committed
+from .after_commit import after_callers_commit
 from .close import CANCELLED, EndedAttempt, bury
 
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
@@ -137,19 +137,15 @@ def find(queue: str, key: str, *, using: str) -> int:
     return int(row[0])
 
 
-def force_finish(task_id: int, *, using: str, now: datetime | None = None) -> None:
+@after_callers_commit
+@retry_remembering_commits
+def force_finish(tries: Tries, task_id: int, *, using: str, now: datetime | None = None) -> None:
     """
     Close a task as finished, even if it is held; the holder's next write is refused.
 
     In a transaction of the caller's it is done after the commit. Raise NotFoundError when
     it is gone, AlreadyFinishedError when it has ended.
     """
-    act = partial(force_finish_now, task_id, using=using, now=now)
-    once_committed(act, task_id, using=using)
-
-
-@retry_remembering_commits
-def force_finish_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> None:
     with in_transaction(using) as db:
         try:
             ticket = live(db, task_id)
@@ -170,20 +166,14 @@ def force_finish_now(tries: Tries, task_id: int, *, using: str, now: datetime | 
         call(ticket.holder or 0, using=using)
 
 
-def cancel_one(task_id: int, *, using: str, now: datetime | None = None) -> bool:
+@retry_remembering_commits
+def cancel_one_now(tries: Tries, task_id: int, *, using: str, now: datetime | None = None) -> bool:
     """
     Cancel a task that has yet to run, or ask its holder to stop; tasks that wait for it stay.
 
-    Return whether it is cancelled already; in a transaction of the caller's it is not, as
-    that is done after the commit. Raise NotFoundError when it is gone, AlreadyFinishedError
-    when it has ended.
+    Return whether it is cancelled already. Raise NotFoundError when it is gone,
+    AlreadyFinishedError when it has ended.
     """
-    act = partial(cancel_one_now, task_id, using=using, now=now)
-    return bool(once_committed(act, task_id, using=using))
-
-
-@retry_remembering_commits
-def cancel_one_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> bool:
     with in_transaction(using) as db:
         try:
             ticket = live(db, task_id)
@@ -207,17 +197,7 @@ def cancel_one_now(tries: Tries, task_id: int, *, using: str, now: datetime | No
         return True
 
 
-def retry_ended(task_id: int, *, using: str, now: datetime | None = None) -> None:
-    """
-    Put a failed, cancelled or expired task back in its line, or hasten one that waits.
-
-    Its counts of errors and crashes begin anew, and it expires no more. In a transaction
-    of the caller's it is done after the commit. Raise NotFoundError when it is gone,
-    AlreadyFinishedError when it has finished, NotSupportedError while it is waiting or
-    running.
-    """
-    act = partial(retry_ended_now, task_id, using=using, now=now)
-    once_committed(act, task_id, using=using, check=refuse_unfit)
+cancel_one = after_callers_commit(cancel_one_now)
 
 
 def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
@@ -229,8 +209,17 @@ def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
         raise NotSupportedError(f"Task '{key}' is {words.get(state, 'in no known state')} already.")
 
 
+@partial(after_callers_commit, check=refuse_unfit)
 @retry_remembering_commits
-def retry_ended_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> None:
+def retry_ended(tries: Tries, task_id: int, *, using: str, now: datetime | None = None) -> None:
+    """
+    Put a failed, cancelled or expired task back in its line, or hasten one that waits.
+
+    Its counts of errors and crashes begin anew, and it expires no more. In a transaction
+    of the caller's it is done after the commit. Raise NotFoundError when it is gone,
+    AlreadyFinishedError when it has finished, NotSupportedError while it is waiting or
+    running.
+    """
     try:
         with in_transaction(using) as db:
             retry_or_hasten(db, task_id, using, now)

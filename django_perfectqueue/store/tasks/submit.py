@@ -47,7 +47,7 @@ WHERE "task"."queue" = %(queue)s AND "task"."key" = %(key)s AND (
     )
 )
 """
-OURS = 'SELECT "queue", "key", "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
+STORED_BEFORE = 'SELECT "queue", "key", "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 
 
 def submit(
@@ -234,7 +234,7 @@ def store_some(
         first.setdefault((task.queue, task.key), task)
     fresh = insert(db.cursor, list(first.values()), now) if first else {}
     if tries.doubtful:
-        fresh |= ours(db, tries, first.keys() - fresh.keys())
+        fresh |= stored_before(db, tries, first.keys() - fresh.keys())
     tries.commits(fresh)
     return fresh
 
@@ -245,22 +245,22 @@ def refuse_too_long(db: Session, task: Submission) -> None:
         raise InvalidTaskError(f"The data of task '{task.key}' can't be stored: {why}.")
 
 
-def ours(db: Session, tries: Tries, taken: set[tuple[str, str]]) -> dict[tuple[str, str], int]:
+def stored_before(
+    db: Session, tries: Tries, taken: set[tuple[str, str]]
+) -> dict[tuple[str, str], int]:
     """
     Return which of these keys an earlier try has taken, with the ids of the tasks.
 
     The ids were drawn for it alone. They are looked for after the inserting, which has
     waited for that try if its commit was still under way.
     """
-    rows = db.rows(OURS, ids={id_ for note in tries.doubtful for id_ in note.values()})
+    rows = db.rows(STORED_BEFORE, ids={id_ for note in tries.doubtful for id_ in note.values()})
     return {(queue, key): id_ for queue, key, id_ in rows if (queue, key) in taken}
 
 
-def in_chunks(
-    submissions: Iterable[Submission], size: int = CHUNK, letters: int = CHUNK_LETTERS
-) -> Iterator[list[Submission]]:
+def in_chunks(submissions: Iterable[Submission]) -> Iterator[list[Submission]]:
     """
-    Yield lists of so many tasks, reading no further than needed.
+    Yield lists of at most CHUNK tasks, reading no further than needed.
 
     A list ends sooner once its payloads are longer than what a server takes as one
     statement: MariaDB closes the connection at 16 MB.
@@ -270,7 +270,7 @@ def in_chunks(
     for task in submissions:
         chunk.append(task)
         total += len(task.payload)
-        if len(chunk) == size or total >= letters:
+        if len(chunk) == CHUNK or total >= CHUNK_LETTERS:
             yield chunk
             chunk, total = [], 0
     if chunk:

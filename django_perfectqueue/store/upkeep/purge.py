@@ -97,7 +97,7 @@ class Surplus:
 
 def surplus(keep: int, *, using: str) -> Surplus:
     """
-    Tell which tasks are beyond the newest ``keep`` of their queue that have ended.
+    Return which tasks are beyond the newest ``keep`` of their queue that have ended.
 
     It reads from the newest task down, some thousand rows in a statement, until it knows this
     of every queue or has read them all.

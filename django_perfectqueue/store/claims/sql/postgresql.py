@@ -87,7 +87,7 @@ def claim_alone(
     db: Session, queue: str, limit: int, taker: Taker
 ) -> list[tuple[ClaimedRow, OpenLane]]:
     """
-    Take from the only open lane of a queue, unless it has a cap or an alarm rings; return rows
+    Take from the only open lane of a queue, unless it has a cap or a timer is due; return rows
     as claim() does, each with its lane.
     """
     rows = run(db, CLAIM_ALONE, {"queue": queue, "limit": limit}, taker)

@@ -22,7 +22,7 @@ from .postgresql_arrays import array, texts
 from .postgresql_errors import PostgreSQLErrors
 from .postgresql_submit import PostgreSQLSubmit
 
-TELL = f"pg_notify('{ENDED}' || \"task_id\", '')"
+NOTIFY_END = f"pg_notify('{ENDED}' || \"task_id\", '')"
 
 FINISH = f"""
 WITH "given" AS (
@@ -49,7 +49,7 @@ WITH "given" AS (
         AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
     RETURNING "task"."id", "given"."token"
 )
-SELECT "id", "token", NULL::bigint, (SELECT count({TELL}) FROM "closed" WHERE "watched")
+SELECT "id", "token", NULL::bigint, (SELECT count({NOTIFY_END}) FROM "closed" WHERE "watched")
 FROM "ended"
 UNION ALL
 SELECT "task_id", "token", "followed", 0 FROM "closed" WHERE "followed" IS NOT NULL
@@ -83,12 +83,12 @@ SET "outcome" = 'finished', "attempt" = %(attempt)s, "worker" = %(worker)s,
     "ended_at" = {{now}} - %(ended)s * interval '1 second',
     "result" = %(result)s
 WHERE "id" = (SELECT "task_id" FROM "closed")
-RETURNING "id", (SELECT count({TELL}) FROM "closed" WHERE "watched")
+RETURNING "id", (SELECT count({NOTIFY_END}) FROM "closed" WHERE "watched")
 """
 
 REMOVE = f"""
 DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s
-RETURNING "followed", CASE WHEN "watched" THEN {TELL} END
+RETURNING "followed", CASE WHEN "watched" THEN {NOTIFY_END} END
 """
 
 CHARGE = f"""

@@ -15,7 +15,7 @@ from ..shared.wakeups import Wakeups
 logger = logging.getLogger("django_perfectqueue.janitor")
 
 LONGEST_SILENCE = 2.0
-SEEN_WITHIN = 6.0
+RECENTLY = 2.0
 
 
 class LeaseProxy:
@@ -40,7 +40,7 @@ class LeaseProxy:
         now = time.monotonic()
         for slot in self.slots:
             silent = slot.pid and now - slot.beat_at >= self.pause
-            if silent and now - slot.seen_at <= SEEN_WITHIN and slot.tasks:
+            if silent and now - slot.computed_at <= RECENTLY and slot.tasks:
                 self.stand_in(slot, slot.holder, now)
 
     def stand_in(self, slot: Slot, holder: int, now: float) -> None:

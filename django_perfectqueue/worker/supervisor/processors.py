@@ -39,7 +39,7 @@ from .forks import Forks
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 ENOUGH_AFTER = 5.0
-SILENT = 3.0
+UNHEARD = 0.5
 
 PROCESSOR_TYPES: dict[str, type[Processor]] = {
     "process": SerialProcessor,
@@ -53,7 +53,8 @@ class Tenure:
     """
     One processor at its place, from its fork to its end.
 
-    ``heartbeat_r`` is the read end of the pipe of its heartbeats. ``silence`` is for how many
+    ``heartbeat_r`` is the read end of the pipe of its heartbeats. ``seen_at`` is when it last
+    sent one, or computed. ``silence`` is for how many
     seconds there were none, if it was killed for that. ``overdue_since`` is when a task should
     have ended. ``forced`` means that the processor was killed for that.
     """
@@ -62,6 +63,7 @@ class Tenure:
     holder: int
     slot: Slot
     heartbeat_r: int
+    seen_at: float
     usage: CpuUsage | None = None
     silence: float = 0.0
     overdue_since: float | None = None
@@ -70,10 +72,10 @@ class Tenure:
     def listen(self, now: float, *, limit: float, frozen: bool) -> None:
         """Kill it after ``limit`` seconds without a heartbeat."""
         if drain(self.heartbeat_r) or frozen:
-            self.slot.seen_at, self.usage = now, None
-        elif now - self.slot.seen_at > min(limit / 2, SILENT):
+            self.seen_at, self.usage = now, None
+        elif self.slot.tasks and now - self.slot.beat_at > UNHEARD:
             self.look_for_work(now)
-        silence = now - self.slot.seen_at
+        silence = now - self.seen_at
         if silence > limit and not self.child.killed:
             logger.error(
                 "A processor is silent; it is killed. pid=%s seconds=%.0f", self.child.pid, silence
@@ -89,8 +91,8 @@ class Tenure:
         """
         if self.usage is None:
             self.usage = CpuUsage(self.child.pid, now)
-        elif self.usage.is_busy(now) and self.slot.tasks:
-            self.slot.seen_at = now
+        elif self.usage.is_busy(now):
+            self.seen_at = self.slot.computed_at = now
 
     def enforce(self, now: float, *, interval: float) -> None:
         """
@@ -303,7 +305,6 @@ class Processors:
         )
         drain(place.wakeup.read_fd)
         place.slot.sign_on(resources.holder)
-        place.slot.seen_at = now
 
         def process() -> int:
             mark(resources.holder)
@@ -317,7 +318,7 @@ class Processors:
             raise
         finally:
             os.close(heartbeat_w)
-        place.tenure = Tenure(child, resources.holder, place.slot, heartbeat_r)
+        place.tenure = Tenure(child, resources.holder, place.slot, heartbeat_r, now)
         place.slot.pid = child.pid
         words = {"number": place.number, "pid": child.pid}
         self.reporter.say(_("Processor %(number)s started, pid %(pid)s.") % words)

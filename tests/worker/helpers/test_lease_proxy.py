@@ -10,7 +10,7 @@ from django_perfectqueue.application import TimeLimits
 from django_perfectqueue.models import Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.database.link import Link
-from django_perfectqueue.worker.helpers.lease_proxy import SEEN_WITHIN, LeaseProxy
+from django_perfectqueue.worker.helpers.lease_proxy import RECENTLY, LeaseProxy
 from django_perfectqueue.worker.process.child import fork
 from django_perfectqueue.worker.process.cpu_usage import CpuUsage
 from django_perfectqueue.worker.process.wakeup import Wakeup
@@ -78,14 +78,14 @@ class LeaseProxyTests(TestCase):
         link = Link("default", wakeup, lambda: 0.0)
         self.proxy = LeaseProxy(plan_of(Limited), Wakeups([(self.slot, wakeup)]), link)
 
-    def sit_down(self, pid, *, renewed=150.0, silent=10.0, unseen=0.0):
+    def sit_down(self, pid, *, renewed=150.0, silent=10.0, idle=0.0):
         now = time.monotonic()
         self.slot.sign_on(HOLDER)
         self.slot.pid = pid
         self.slot.begin(self.lease.task_id, since=now - silent, limits=TimeLimits(kill_wait=9.0))
         self.slot.beat_at = now - silent
         self.slot.renewed_at = now - renewed
-        self.slot.seen_at = now - unseen
+        self.slot.computed_at = now - idle
 
     def renewed(self):
         return Ticket.objects.get().alarm_at > self.before
@@ -107,8 +107,8 @@ class LeaseProxyTests(TestCase):
         self.assertLess(time.monotonic() - self.slot.renewed_at, 60)
         self.assertGreater(self.slot.tasks[0].kill_at, time.monotonic())
 
-    def test_who_has_not_been_seen_alive_for_too_long_is_not(self):
-        self.sit_down(os.getpid(), unseen=SEEN_WITHIN + 1)
+    def test_who_has_not_been_seen_to_compute_lately_is_not(self):
+        self.sit_down(os.getpid(), idle=RECENTLY + 1)
         self.proxy.look()
         self.assertFalse(self.renewed())
 

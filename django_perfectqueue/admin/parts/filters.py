@@ -117,8 +117,10 @@ class BatchFilter(ValueFilter):
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         value = request.GET.get("batch", "")
-        if not value.isdecimal() or len(value) > LONGEST:
+        if not value:
             return []
+        if not value.isdecimal() or len(value) > LONGEST:
+            raise IncorrectLookupParameters
         batches = in_scope(Batch.objects.using(database()), request, "user")
         names = batches.filter(pk=value).values_list("name", flat=True)
         return [(value, printable(names.first() or value))]

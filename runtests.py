@@ -41,6 +41,7 @@ WARNINGS = ("error",)
 PATIENCE = 15.0
 THOROUGH = "thorough"
 NO_DATABASE = "no-database"
+ANY_DATABASE = "any-database"
 OUTCOME = "PERFECTQUEUE_TEST_OUTCOME"
 EXAMPLES = "PERFECTQUEUE_TEST_THOROUGH"
 
@@ -50,7 +51,8 @@ All other options and test labels go to Django's test command: -k, -v, --failfas
 
 Left out unless --thorough is given: long storms, growth of the tables, outages, clusters
 and all else that takes its time, and three quarters of the examples of state machines.
-Where several databases are tested, a test that needs none runs beside the first.
+Where several databases are tested, a test that needs none runs beside the first, and so does,
+unless --thorough is given, one whose subject is the same on each: browsers, signals, output.
 
 To use a server of your own, name it in DATABASE_URL's form, and its tests will make and
 drop a database there: PERFECTQUEUE_TEST_POSTGRESQL_URL, PERFECTQUEUE_TEST_MARIADB_URL,
@@ -83,11 +85,11 @@ def main() -> int:
     elif OUTCOME not in os.environ:
         os.environ[EXAMPLES] = "1"
     if len(wanted) > 1 and not (chosen.in_turn or "--pdb" in arguments):
-        return summarise(test_side_by_side(wanted, chosen.require, arguments))
+        return summarise(test_side_by_side(wanted, chosen, arguments))
     outcomes = [
         test_on(
             database,
-            [*arguments, *beside_the_first(wanted, database)],
+            [*arguments, *beside_the_first(wanted, database, chosen)],
             required=database in chosen.require,
         )
         for database in wanted
@@ -144,12 +146,15 @@ def without(tag: str) -> str:
     return f"--exclude-tag={tag}"
 
 
-def beside_the_first(names: list[str], name: str) -> list[str]:
-    """Return the option that leaves out what is tested beside the first of these databases."""
-    return [] if name == names[0] else [without(NO_DATABASE)]
+def beside_the_first(names: list[str], name: str, chosen: argparse.Namespace) -> list[str]:
+    """Return the options that leave out what is tested beside the first of these databases."""
+    once = [NO_DATABASE] if chosen.thorough else [NO_DATABASE, ANY_DATABASE]
+    return [] if name == names[0] else [without(tag) for tag in once]
 
 
-def test_side_by_side(names: list[str], required: list[str], arguments: list[str]) -> list[Outcome]:
+def test_side_by_side(
+    names: list[str], chosen: argparse.Namespace, arguments: list[str]
+) -> list[Outcome]:
     """Test each database in a process of its own, by this very script."""
     for name in names:
         with contextlib.suppress(UnavailableError):
@@ -158,10 +163,10 @@ def test_side_by_side(names: list[str], required: list[str], arguments: list[str
     commands = {
         name: [
             *(sys.executable, str(ROOT / "runtests.py"), "--database", name),
-            *(("--require", name) if name in required else ()),
+            *(("--require", name) if name in chosen.require else ()),
             "--thorough",  # what is left out stands in the arguments already
             *arguments,
-            *beside_the_first(names, name),
+            *beside_the_first(names, name, chosen),
         ]
         for name in names
     }

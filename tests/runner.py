@@ -17,6 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.models.signals import post_migrate
 from django.test.runner import DiscoverRunner
 
+from .databases.emptying import empty_instead_of_flush
 from .databases.environment import kind_of
 
 REPORT = "PERFECTQUEUE_TEST_REPORT"
@@ -31,6 +32,7 @@ class Runner(DiscoverRunner):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        empty_instead_of_flush()
         if self.parallel > 1:
             # Workers started otherwise get SQLite in memory, out of other processes' reach.
             multiprocessing.set_start_method("fork", force=True)

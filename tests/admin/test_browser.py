@@ -7,6 +7,7 @@ from unittest import mock
 
 from django.contrib.auth.models import User
 from django.contrib.staticfiles.testing import StaticLiveServerTestCase
+from django.test import tag
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import limit, set_limit
@@ -62,6 +63,7 @@ class BrowserCase(StaticLiveServerTestCase):
             self.page.screenshot(path=path, full_page=True)
 
 
+@tag("any-database")
 class BrowserTests(BrowserCase):
     """What a person sees."""
 

@@ -9,7 +9,7 @@ import re
 
 from django.contrib.auth.models import Permission
 from django.db import connection
-from django.test import override_settings
+from django.test import override_settings, tag
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
@@ -60,6 +60,7 @@ class StatementTests(AdminTestCase):
             Step.objects.create(task_id=task.pk, name="load", result_text="1", kept_at=NOON)
             store.sign([(task.queue, task.key)], "retried", by="ann", using="default")
 
+    @tag("any-database")
     def test_no_page_takes_more_than_twelve(self):
         urls = [*shown_pages(), *(f"{APP}task/{task.pk}/change/" for task in Task.objects.all())]
         for url in urls:

@@ -44,27 +44,50 @@ def children(pid: int) -> list[int]:
 
 
 def running() -> Iterator[tuple[int, int]]:
-    """Yield the id of each live process and of its parent, on systems that have /proc."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                yield int(folder.name), int(parent)
+    """Yield the id of each live process and of its parent."""
+    for pid in processes():
+        parent = parent_of(pid)
+        if parent is not None:
+            yield pid, parent
+
+
+def processes() -> list[int]:
+    """Return the ids of all processes, on systems that have /proc."""
+    names = os.listdir("/proc") if os.path.isdir("/proc") else []
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def parent_of(pid: int) -> int | None:
+    """Return the parent of a live process, or None when there is none or a zombie."""
+    with contextlib.suppress(OSError):
+        state, parent = read_about(pid, "stat").rpartition(b")")[2].split()[:2]
+        return None if state == b"Z" else int(parent)
+    return None
+
+
+def read_about(pid: int, name: str) -> bytes:
+    # Tests ask of every process again and again, so this takes no file object.
+    file = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
+    try:
+        return b"".join(iter(lambda: os.read(file, 1 << 16), b""))
+    finally:
+        os.close(file)
 
 
 def processes_with(setting: str) -> list[int]:
     """Return the processes that were started with ``NAME=value`` in their environment."""
     found = []
-    for pid, _ in running():
+    for pid in processes():
+        # A zombie has no environment.
         with contextlib.suppress(OSError):
-            if setting.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if setting.encode() in read_about(pid, "environ").split(b"\0"):
                 found.append(pid)
     return found
 
 
 def command_line(pid: int) -> str:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        return read_about(pid, "cmdline").replace(b"\0", b" ").decode().strip()
     return ""
 
 
@@ -74,7 +97,7 @@ def remove_shared_memory(segment: int) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    return any(pid == other for other, _ in running())
+    return parent_of(pid) is not None
 
 
 def make_folder(name: str) -> Path:

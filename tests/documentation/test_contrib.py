@@ -17,7 +17,7 @@ from unittest import skipUnless
 
 from django.core.management import load_command_class
 from django.db import connection
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 
 from ..checks.test_checks import database_errors
 from ..databases import die_with_parent
@@ -122,6 +122,7 @@ def databases_of(text):
             yield names["DATABASES"]["default"]
 
 
+@tag("no-database")
 class SeveralDatabasesTests(SimpleTestCase):
     """One unit of the template for each database, as `workers.target` starts them."""
 

@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 from unittest import mock
 
 from django.db import DatabaseError
-from django.test import SimpleTestCase, TestCase, override_settings
+from django.test import SimpleTestCase, TestCase, override_settings, tag
 
 import django_perfectqueue as pq
 from django_perfectqueue import logs, store
@@ -43,6 +43,7 @@ class PartTests(SimpleTestCase):
             part_of(40)
 
 
+@tag("no-database")
 class LineTests(SimpleTestCase):
     def test_a_line_is_read_as_it_was_written(self):
         told = entry(MOMENT, "WARNING", "shop.mail", "It took:\nlong.")

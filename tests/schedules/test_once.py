@@ -19,6 +19,7 @@ from django_perfectqueue.store.notify import ring
 from django_perfectqueue.store.schedules import fire
 from django_perfectqueue.worker.database.link import close_for_fork
 
+from ..examples import examples
 from ..factories import elsewhere
 from .test_schedules import MINUTE, NOON, Case
 
@@ -138,12 +139,13 @@ class TogetherTests(TransactionTestCase):
 
         thread = threading.Thread(target=change)
         thread.start()
-        for minute in range(1, 31):
+        last = examples(30)
+        for minute in range(1, last + 1):
             self.fire(NOON + minute * MINUTE)
         stop.set()
         thread.join()
-        self.fire(NOON + 30 * MINUTE)
-        self.assertEqual(self.ticks(), list(range(1, 31)))
+        self.fire(NOON + last * MINUTE)
+        self.assertEqual(self.ticks(), list(range(1, last + 1)))
 
 
 LOOK, PAUSE, UNPAUSE, SLOWER, QUICKER, BACK = (
@@ -168,7 +170,7 @@ class RandomTests(HypothesisTestCase):
 
     put, fire, ticks, setUp = Case.put, Case.fire, Case.ticks, Case.setUp
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(STEPS)
     def test_no_tick_is_lost_or_doubled(self, steps):
         schedule = self.put(every=60, overlap="allow", catch_up=None)

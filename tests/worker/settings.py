@@ -35,6 +35,10 @@ if given.pop("PATCHED", None):
 if given.pop("THREAD", None):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 
+# Hundreds of workers start, a fifth faster without these. Those of the example have them.
+PAGES = ("admin", "sessions", "messages", "staticfiles")
+INSTALLED_APPS = [app for app in INSTALLED_APPS if app.rpartition(".")[2] not in PAGES]  # noqa: F405
+
 DATABASES["default"]["OPTIONS"] |= given.pop("OPTIONS", {})  # noqa: F405
 TASKS = given.pop("TASKS", TASKS)  # noqa: F405
 

@@ -146,9 +146,9 @@ class Batches(RuleBasedStateMachine):
             found = batch.progress()
             assert (found.total, found.finished, found.dead) == self.counts(name), name
             assert found.ended == (name in self.ended), name
-        for (name, when), expected in self.callbacks.items():
-            word = Queue()[f"{name}-{when}"].metadata().status
-            assert word == expected, f"{name}-{when} is {word} instead of {expected}"
+        expected = {f"{name}-{when}": word for (name, when), word in self.callbacks.items()}
+        found = {task.key: task.status for task in Queue().list().filter(type="callback")}
+        assert found == expected, f"{found} instead of {expected}"
         assert not BatchDelta.objects.exists()
 
 

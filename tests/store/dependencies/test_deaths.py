@@ -3,7 +3,6 @@
 import os
 import signal
 from datetime import timedelta
-from itertools import count
 
 from django.db import connection
 from django.test import TransactionTestCase
@@ -14,6 +13,7 @@ from django_perfectqueue.models import Batch, BatchDelta, Dependency, Dependency
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.database.link import close_for_fork
 
+from ...examples import each_moment
 from ...waiting import wait_until
 
 MOST = 200
@@ -60,7 +60,7 @@ def run_and_die(act, at):
 class DeathTests(TransactionTestCase):
     def each_death(self, prepare, act, check):
         """Have a process that acts die at each step; see that the work goes on all the same."""
-        for at in count(1):
+        for at in each_moment():
             assert at < MOST
             with self.subTest(at=at):
                 prepare()

@@ -194,7 +194,7 @@ class Graph(RuleBasedStateMachine):
     @invariant()
     def is_as_expected(self):
         store.follow(using="default")
-        found = {key: self.queue[key].metadata().status for key in self.status}
+        found = {task.key: task.status for task in self.queue.list()}
         assert found == self.status, f"{found} instead of {self.status}"
         assert not DependencyEvent.objects.exists()
 

@@ -16,6 +16,7 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.limits.holds import RECHECK
 from django_perfectqueue.store.upkeep import timers
 
+from ...examples import examples
 from ...factories import (
     NOON,
     acquire,
@@ -262,7 +263,7 @@ class RandomTests(TransactionTestCase):
 
     def test_none_waits_for_a_sweep(self):
         self.enterContext(without_sweep())
-        for seed in range(4):
+        for seed in range(examples(4)):
             with self.subTest(seed=seed):
                 self.play(random.Random(seed))
 

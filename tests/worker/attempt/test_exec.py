@@ -2,6 +2,8 @@ import os
 import shlex
 import signal
 
+from django.test import tag
+
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
 
@@ -28,6 +30,7 @@ def program(script, *arguments):
     return shlex.join(["/bin/sh", "-c", script, "sh", *arguments])
 
 
+@tag("any-database")
 class ExecTests(WorkerTestCase):
     def test_a_program_runs_tasks_of_every_type(self):
         for type_ in ("report", "echo", "tests.backend.jobs.add", "broken", "later", "hopeless"):

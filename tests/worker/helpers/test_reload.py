@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.helpers.reloader import SourceFiles, installed, project_files
@@ -24,6 +24,7 @@ class SayDispatch(Dispatch):
 """
 
 
+@tag("any-database")
 class WatchTests(SimpleTestCase):
     def test_what_is_watched_is_the_project_and_not_what_is_installed(self):
         files = set(project_files())
@@ -40,6 +41,7 @@ class WatchTests(SimpleTestCase):
         self.assertIsNone(watch.changed())
 
 
+@tag("any-database")
 class ReloadTests(WorkerTestCase):
     def save(self, name, text):
         """Write a file with a time of change that no earlier one has had."""

@@ -22,6 +22,7 @@ LINE = b"x" * 99 + b"\n"
 TOO_MANY = 3 * output.MOST_KEPT // len(LINE)
 
 
+@tag("any-database")
 class OutletTests(SimpleTestCase):
     def read_all(self, file, out):
         """Read all that there is, while the outlet writes what it has kept."""
@@ -86,6 +87,7 @@ class OutletTests(SimpleTestCase):
         self.assertEqual(output.dropped.total() - before, 2)
 
 
+@tag("any-database")
 class StandingReaderTests(WorkerTestCase):
     def narrow_pipe(self):
         reader, writer = os.pipe()

@@ -6,6 +6,7 @@ from unittest import mock
 
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.test import tag
 
 from django_perfectqueue.queue import Queue
 
@@ -155,6 +156,7 @@ class BurstTests(WorkerTestCase):
         self.assertIn("There is no dispatch 'tests.tasks.Nothing'", err.getvalue())
 
 
+@tag("any-database")
 class MistakeTests(WorkerTestCase):
     """What can't work is said in one line, before anything is started."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 from django.core.management.color import no_style
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 
 from django_perfectqueue.application import Registry
 from django_perfectqueue.conf import Options
@@ -82,6 +82,7 @@ class RecyclingTests(SimpleTestCase):
             self.assertGreaterEqual(resident(), most * unit)
 
 
+@tag("any-database")
 class ReplacementTests(WorkerTestCase):
     def test_what_has_grown_is_replaced_after_its_task(self):
         self.submit("k0", "spend", data={"seconds": 1.1})

@@ -168,6 +168,7 @@ phases = st.lists(
 )
 
 
+@tag("no-database")
 class AdversaryTests(SimpleTestCase):
     @settings(max_examples=200, deadline=None)
     @given(weights, phases)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
 
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.worker.launcher.launcher import Launcher
@@ -226,6 +226,7 @@ class TitleTests(SimpleTestCase):
             set_title("launcher")
 
 
+@tag("any-database")
 class ImportTests(SimpleTestCase):
     def test_the_command_does_not_import_helpers_that_few_workers_have(self):
         ran = subprocess.run(
@@ -238,6 +239,7 @@ class ImportTests(SimpleTestCase):
         self.assertEqual(imported & rare, set())
 
 
+@tag("any-database")
 class ServiceTests(WorkerTestCase):
     def assert_programs_lack(self, path, *names):
         """Run a task whose program writes its environment to this file."""

@@ -109,6 +109,7 @@ class StopTests(WorkerTestCase):
         self.assertEqual(self.status("k0"), "waiting")
 
 
+@tag("any-database")
 class EarlyTests(WorkerTestCase):
     """Signals that come at a moment of the start that is another with each run."""
 
@@ -174,6 +175,7 @@ class EarlyTests(WorkerTestCase):
             self.assertTrue(worker.ready())
 
 
+@tag("any-database")
 class TerminalTests(WorkerTestCase):
     """Started by hand, a worker does what people expect of their keys."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import django_perfectqueue  # noqa: F401
 from tests.settings import *  # noqa: F403
+from tests.worker.statements import log_statements
 
 with open(os.environ["PERFECTQUEUE_TEST_SETTINGS"] + ".read", "a") as read:
     read.write(f"{os.getpid()}\n")
@@ -34,6 +35,9 @@ if given.pop("PATCHED", None):
 
 if given.pop("THREAD", None):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+if statements := given.pop("STATEMENTS", None):
+    log_statements(statements)
 
 DATABASES["default"]["OPTIONS"] |= given.pop("OPTIONS", {})  # noqa: F405
 TASKS = given.pop("TASKS", TASKS)  # noqa: F405

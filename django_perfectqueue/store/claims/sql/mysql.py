@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from datetime import timezone
 from operator import methodcaller
 
+from ...arithmetic.fair_order import OpenLane
 from ...database.dialects.base import numbers
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
+from .only_lane import LANE, ONLY_LANE, with_lanes
 
 LINE = """
 (SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
@@ -33,6 +35,33 @@ JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 WHERE "ticket"."task_id" IN ({{ids}})
 """
 
+# The tickets are locked by an inner query: one that joins would lock the whole lane to sort it.
+LOCK_ALONE = f"""{ONLY_LANE}
+SELECT {TICKET}, "ticket"."run_at", COALESCE("task"."expires_at" <= {{now}}, 0), {TASK}, {LANE}
+FROM (
+    SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
+    WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only")
+    ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+) AS "line"
+STRAIGHT_JOIN "perfectqueue_ticket" AS "ticket" FORCE INDEX (PRIMARY)
+    ON "ticket"."task_id" = "line"."task_id"
+STRAIGHT_JOIN "perfectqueue_task" AS "task" FORCE INDEX (PRIMARY)
+    ON "task"."id" = "line"."task_id"
+STRAIGHT_JOIN "only"
+ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id" FOR UPDATE SKIP LOCKED
+"""
+
+TAKE_ALONE = """
+UPDATE "perfectqueue_ticket" AS "ticket" FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN "perfectqueue_lane" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id" = %(lane)s
+SET "ticket"."state" = 2, "ticket"."attempt" = "ticket"."attempt" + 1,
+    "ticket"."holder" = %(holder)s, "ticket"."token" = %(token)s,
+    "ticket"."alarm_at" = {later}, "lane"."running" = "lane"."running" + %(tasks)s,
+    "lane"."virtual_time" = "lane"."virtual_time" + %(charge)s / "lane"."weight",
+    "lane"."since" = {now}
+WHERE "ticket"."task_id" IN ({ids})
+"""
+
 aware = methodcaller("replace", tzinfo=timezone.utc)
 
 
@@ -47,6 +76,30 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> li
     db.execute(take, values, now=now)
     statement = READ.replace("{ids}", ids) + db.dialect.current_clause(db.cursor)
     return named(db.execute(statement, now=now).fetchall())
+
+
+def claim_alone(
+    db: Session, queue: str, limit: int, taker: Taker
+) -> list[tuple[ClaimedRow, OpenLane]]:
+    holder, token, seconds, now = taker
+    rows = db.execute(LOCK_ALONE, {"queue": queue, "limit": limit}, now=now).fetchall()
+    claimed = with_lanes(rows)
+    if not claimed:
+        return []
+    lane = claimed[0][1]
+    values = {
+        "holder": holder,
+        "token": token,
+        "seconds": seconds,
+        "lane": lane.id,
+        "tasks": len(claimed),
+        "charge": lane.charge(abs(lane.cost)) * len(claimed),
+    }
+    take = TAKE_ALONE.replace("{later}", db.dialect.later("%(seconds)s"))
+    done = db.execute(take, values, now=now, ids=[row.task_id for row, _lane in claimed])
+    # Nothing is written where the lane was deleted meanwhile.
+    taken = claimed if done.rowcount else []
+    return [(row._replace(attempt=row.attempt + 1), lane) for row, lane in taken]
 
 
 def lock_lines(db: Session, wants: Mapping[int, int], limit: int) -> list[int]:

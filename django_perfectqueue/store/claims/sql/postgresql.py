@@ -9,6 +9,7 @@ from ...database.dialects.base import Row
 from ...database.dialects.postgresql_arrays import array
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
+from .only_lane import LANE, ONLY_LANE, with_lanes
 
 CLAIM = f"""
 WITH "want" AS (
@@ -32,23 +33,7 @@ RETURNING {TICKET}, "ticket"."run_at",
     COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
 """
 
-CLAIM_ALONE = f"""
-WITH "ready" AS (
-    SELECT "id", "gate", "cost", "virtual_time", "weight", "policy", "max_running"
-    FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = TRUE ORDER BY "turn" LIMIT 2
-),
-"only" AS (
-    SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "ready"
-    WHERE "max_running" IS NULL AND "gate" = 0 AND (SELECT count(*) FROM "ready") = 1
-        AND (
-            SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
-            ORDER BY "alarm_at" LIMIT 1
-        ) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
-        AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
-),
+CLAIM_ALONE = f"""{ONLY_LANE},
 "taken" AS (
     UPDATE "perfectqueue_ticket" AS "ticket"
     SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
@@ -56,7 +41,10 @@ WITH "ready" AS (
     FROM "perfectqueue_task" AS "task"
     WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
         SELECT "task_id" FROM "perfectqueue_ticket"
-        WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only")
+        WHERE "state" = 0 AND "lane" = (
+            SELECT "id" FROM "only"
+            WHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
+        )
         ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ))
@@ -66,14 +54,13 @@ WITH "ready" AS (
 "charged" AS (
     UPDATE "perfectqueue_lane" AS "lane"
     SET "running" = "lane"."running" + "count"."tasks",
-        "virtual_time" = "lane"."virtual_time"
-            + "count"."tasks" * (SELECT "charge" FROM "only") / "lane"."weight",
+        "virtual_time" = "lane"."virtual_time" + "count"."tasks" / "lane"."weight"
+            * (SELECT GREATEST(ABS("cost"), {LEAST_COST}) FROM "only"),
         "since" = {{now}}
     FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
     WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0
 )
-SELECT "taken".*, "only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"
-FROM "taken", "only"
+SELECT "taken".*, {LANE} FROM "taken", "only"
 ORDER BY "taken"."rank", "taken"."run_at", "taken"."task_id"
 """
 
@@ -86,26 +73,7 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> li
 def claim_alone(
     db: Session, queue: str, limit: int, taker: Taker
 ) -> list[tuple[ClaimedRow, OpenLane]]:
-    """
-    Take from the only open lane of a queue, unless it has a cap or a timer is due; return rows
-    as claim() does, each with its lane.
-    """
-    rows = run(db, CLAIM_ALONE, {"queue": queue, "limit": limit}, taker)
-    claimed = named(row[:-4] for row in rows)
-    return [
-        (
-            one,
-            OpenLane(
-                id=one.lane,
-                virtual_time=row[-4],
-                cost=row[-3],
-                weight=row[-2],
-                room=None,
-                policy=row[-1],
-            ),
-        )
-        for one, row in zip(claimed, rows, strict=True)
-    ]
+    return with_lanes(run(db, CLAIM_ALONE, {"queue": queue, "limit": limit}, taker))
 
 
 def run(db: Session, sql: str, values: Mapping[str, object], taker: Taker) -> list[Row]:

@@ -60,6 +60,26 @@ SET "task"."outcome" = 'finished', "task"."attempt" = "given"."attempt",
     "task"."result" = "given"."result"
 """
 
+CLOSE_ONE = """
+DELETE FROM "perfectqueue_ticket"
+WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2 AND "followed" IS NULL
+"""
+# The lane may be gone; the task is finished all the same.
+FINISH_ONE = f"""
+UPDATE "perfectqueue_task" AS "task" FORCE INDEX (PRIMARY)
+LEFT JOIN "perfectqueue_lane" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id" = %(lane)s
+SET "task"."outcome" = 'finished', "task"."attempt" = %(attempt)s,
+    "task"."worker" = %(worker)s,
+    "task"."started_at" = TIMESTAMPADD(MICROSECOND, -%(started)s, {{now}}),
+    "task"."ended_at" = TIMESTAMPADD(MICROSECOND, -%(ended)s, {{now}}),
+    "task"."result" = %(result)s,
+    "lane"."running" = "lane"."running" + %(running)s,
+    "lane"."virtual_time" = "lane"."virtual_time" + %(seconds)s / "lane"."weight",
+    "lane"."cost" = {average('"lane"."cost"', mean="%(mean)s", keep="%(keep)s")},
+    "lane"."finish_tag" = GREATEST("lane"."finish_tag", %(finish_tag)s)
+WHERE "task"."id" = %(id)s
+"""
+
 CHARGE = """
 UPDATE ({given}) AS "given"
 STRAIGHT_JOIN "perfectqueue_lane" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id" = "given"."lane"
@@ -98,6 +118,7 @@ LET_STAND_AS_BEFORE = "SET SESSION idle_transaction_timeout = @perfectqueue_idle
 
 class MySQL(MySQLErrors, MySQLSubmit):
     bounds_statements = True
+    finishes_one = True
     by_primary_key = " FORCE INDEX (PRIMARY)"
     at_read_uncommitted = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
     clock = "UTC_TIMESTAMP(6)"
@@ -209,6 +230,25 @@ class MySQL(MySQLErrors, MySQLSubmit):
             self.write_results(cursor, some, report)
         fences = [(done.lease.task_id, done.lease.token) for done in written]
         return {fence: held[fence] for fence in fences}
+
+    def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
+        worker, monotonic, now = report
+        lease = done.lease
+        self.execute(cursor, CLOSE_ONE, {"id": lease.task_id, "token": lease.token})
+        if not cursor.rowcount:
+            return False
+        parameters = {
+            "id": lease.task_id,
+            "attempt": lease.attempt,
+            "started": round((monotonic - done.started) * 1e6),
+            "ended": round((monotonic - done.ended) * 1e6),
+            "result": done.result,
+            "worker": worker,
+            **entry._asdict(),
+        }
+        self.execute(cursor, FINISH_ONE, parameters, now=now)
+        self.copy_accounts(cursor, [entry.lane])
+        return True
 
     def remove(self, cursor: Cursor, task_id: int) -> int | None:
         # MySQL has no RETURNING; so few are followed that the other statements are rare.

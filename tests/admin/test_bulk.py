@@ -56,7 +56,10 @@ class BulkPageTests(AdminTestCase):
                 self.assertTrue(response.context["form"].errors)
         response = self.client.post(f"{DEAD}bulk/", {"verb": "retry", "queue": "q" * 101})
         self.assertContains(response, "at most 100 characters")
-        self.assertContains(self.ask(verb="edit", rate="5", patch=deep), "nested too deeply")
+        refused = self.ask(verb="edit", rate="5", patch=deep)
+        # Python before 3.13 can't even read it.
+        said = "nested too deeply" if b"nested too deeply" in refused.content else "valid JSON"
+        self.assertContains(refused, said)
         for patch in ("[" * 200_000, many, deep):
             values = {"ids": task.id, "confirmed": "1", "value": patch}
             self.assertIn(self.client.post(f"{LIST}steer/edit/", values).status_code, (200, 302))

@@ -44,7 +44,8 @@ class BulkCommandTests(TestCase):
             with self.subTest(patch=patch[:10]):
                 self.assertIn("must be JSON", refused(self, "pq_retry", "--all", "--patch", patch))
         text = refused(self, "pq_retry", "--all", "--patch", deep, "--dry-run")
-        self.assertIn("nested too deeply", text)
+        # Python before 3.13 can't even read it.
+        self.assertRegex(text, "nested too deeply|maximum recursion depth")
         self.assertEqual(Queue().list().count(), 1)
 
     def test_a_text_that_is_no_utf8_is_refused(self):

@@ -1,8 +1,10 @@
 """What a lone task costs a worker at rest, in all of its processes."""
 
 import statistics
+import time
 
 from django.db import connection
+from django.test import tag
 from django.test.utils import CaptureQueriesContext
 
 from ...waiting import wait_until
@@ -26,7 +28,7 @@ class LoneTaskTests(WorkerTestCase):
         worker.helpers()
         for number in range(3):
             self.run_one(f"first-{number}")
-            self.wait_for_rest()
+            time.sleep(0.5)
         return worker
 
     def run_one(self, key):
@@ -69,3 +71,15 @@ class LoneTaskTests(WorkerTestCase):
             self.submit(f"next-{number}", "note")
             self.open_gate()
             self.wait_for_note("ran", ran + number + 1, within=SOON)
+
+    @tag("thorough")
+    def test_at_rest_it_sends_less_than_a_statement_a_second(self):
+        self.idle_worker(POLL_INTERVAL=1.0)
+        rates = []
+        # On a slow machine it comes to rest later.
+        while not rates or (rates[-1] >= 1.0 and len(rates) < 4):
+            before = len(logged(self.log))
+            time.sleep(24.0)
+            rates.append((len(logged(self.log)) - before) / 24.0)
+        self.assertGreater(rates[-1], 0)
+        self.assertLess(rates[-1], 1.0, rates)

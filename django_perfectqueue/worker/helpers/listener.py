@@ -53,6 +53,7 @@ class Listener(HelperProcess):
         self.look_at = 0.0
         self.tick_at = 0.0
         self.known_at = self.heard_at = self.unheard_until = 0.0
+        self.may_be_unheard = False
 
     def work(self) -> None:
         if self.plan.options.BELL:
@@ -130,7 +131,7 @@ class Listener(HelperProcess):
                 self.look_at = min(self.look_at, now + ring.delay + MARGIN)
                 self.known_at = min(self.known_at, now + ring.delay)
             else:
-                self.heard_at = now
+                self.heard_at, self.may_be_unheard = now, False
                 self.wakeups.wake_one()
                 # A poll now would find the same task, and wake another processor for it.
                 self.look_at = min(max(self.look_at, now + GRACE), now + self.longest)
@@ -155,22 +156,28 @@ class Listener(HelperProcess):
 
     def wake_for(self, outlook: store.Outlook) -> float:
         """Wake a processor if something is due; return in how many seconds to poll again."""
+        self.note_unheard(due=outlook.due)
         if outlook.due:
             self.wakeups.wake_one()
             self.pause = self.shortest
-            self.note_unheard()
         self.known_at = time.monotonic() + (math.inf if outlook.wait is None else outlook.wait)
         longest = self.longest * self.times_at_rest()
         wait = min(self.pause, longest) * random.uniform(0.9, 1.0)  # noqa: S311
         self.pause = min(longest, self.pause * 2)
         return wait if outlook.wait is None else min(wait, outlook.wait + MARGIN)
 
-    def note_unheard(self) -> None:
-        """Record that something is due of which no notification came, and no poll has known."""
+    def note_unheard(self, *, due: bool) -> None:
+        """
+        Record that something was due of which no notification came, and no poll had known.
+
+        It counts at the next poll: the notification is sent after the commit.
+        """
         now = time.monotonic()
-        if now < self.known_at and now - self.heard_at > HEARD_FOR:
+        if self.may_be_unheard:
             self.unheard_until = now + UNHEARD_FOR
-        self.heard_at = now
+        self.may_be_unheard = due and now < self.known_at and now - self.heard_at > HEARD_FOR
+        if due:
+            self.heard_at = now
 
     def times_at_rest(self) -> int:
         """Return for how many times POLL_INTERVAL nothing can be missed."""

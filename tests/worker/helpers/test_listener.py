@@ -116,6 +116,12 @@ class LookTests(ListenerCase):
         self.looks(store.Outlook(due=True, wait=None))
         self.assertLess(self.at_rest_on_one_host(), 16.1)
 
+    def test_a_notification_may_come_after_the_poll_that_finds_its_task(self):
+        self.at_rest_on_one_host()
+        self.looks(store.Outlook(due=True, wait=None))
+        self.listener.take([Ring("mail")])
+        self.assertGreater(self.at_rest_on_one_host(), 40.0)
+
     def test_what_a_timer_has_made_due_was_known(self):
         self.at_rest_on_one_host()
         self.looks(store.Outlook(due=False, wait=0.0), store.Outlook(due=True, wait=None))

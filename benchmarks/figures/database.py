@@ -143,7 +143,8 @@ def sent(statements: list[str]) -> Counter[str]:
     for sql in statements:
         if sql.startswith(PACKETS):
             counts["statements"] += 1
-            counts["transactions"] += 1 if sql.endswith("COMMIT") else 2
+            inside = "COMMIT" not in sql
+            counts["transactions"] += 1 if inside or sql.endswith("COMMIT") else 2
         elif sql.startswith("BEGIN"):
             inside = True
             counts["transactions"] += 1

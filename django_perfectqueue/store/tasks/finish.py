@@ -51,9 +51,7 @@ def finish_one(done: Completion, *, using: str, worker: str, now: datetime | Non
     accounts.end(done.lease, done.seconds)
     entry = accounts.of(done.lease.lane).entry(done.lease.lane)
     report = Report(worker, time.monotonic(), now)
-    # Where a single statement does it, that is the transaction.
-    opened = reading if dialect_of(using).single_statement else in_transaction
-    with opened(using) as db:
+    with reading(using) as db:
         return db.dialect.finish_one(db.cursor, done, entry, report)
 
 

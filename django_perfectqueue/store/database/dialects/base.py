@@ -215,7 +215,8 @@ class Dialect(ABC):
     def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
         """
         Close a ticket that is still held as given, and charge its lane, where
-        ``finishes_one``; return whether it was. One for which others wait is left.
+        ``finishes_one``, in a transaction of its own or the caller's; return whether it was. One
+        for which others wait is left.
         """
         raise NotSupportedError("This database closes one as it does several.")
 

@@ -56,8 +56,8 @@ def take_alone(
 def claim(queue: str, limit: int, taker: Taker, *, using: str) -> list[tuple[Lease, bool]]:
     """Take tickets in one transaction; return each lease with whether its task has expired."""
     statements = BY_VENDOR[connections[using].vendor]
-    # Where a single statement does it all, that is the transaction.
-    opened = reading if dialect_of(using).single_statement else in_transaction
+    # Elsewhere claim_alone() is a transaction by itself.
+    opened = in_transaction if dialect_of(using).one_writer else reading
     with opened(using) as db:
         claimed = statements.claim_alone(db, queue, limit, taker)
         whose: dict[str, Any] = {"using": using, "holder": taker.holder, "token": taker.token}

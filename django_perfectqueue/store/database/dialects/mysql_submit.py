@@ -68,7 +68,7 @@ class MySQLSubmit(Dialect):
     def submit_alone(
         self, cursor: Cursor, task: Submission, *, token: int, message: str, now: datetime | None
     ) -> Stored:
-        begin = begin_of(cursor.db)
+        begin = BEGIN if reads_committed(cursor.db) else (READ_COMMITTED, *BEGIN)
         end = END_AND_LOOK if task.run_at is None else END
         try:
             return self.insert_one(cursor, task, token, now, begin=begin, end=end)
@@ -233,23 +233,19 @@ def in_one_packet(
         yield
 
 
-def begin_of(connection: BaseDatabaseWrapper) -> tuple[str, ...]:
-    """Return what begins a transaction at READ COMMITTED."""
-    return BEGIN if reads_committed(connection) else (READ_COMMITTED, *BEGIN)
-
-
 @contextlib.contextmanager
 def own_transaction(cursor: Cursor) -> Iterator[tuple[str, ...]]:
     """
-    Yield the statements that the caller sends first, and commit; without Django's atomic(),
-    which takes three round trips. In a transaction of others there is nothing to send.
+    Yield what begins a transaction at READ COMMITTED, for the caller to send, and commit;
+    without Django's atomic(), which takes three round trips. In a transaction of others there
+    is nothing to send.
     """
     connection = cursor.db
     if connection.in_atomic_block or not connection.autocommit:
         yield ()
         return
     try:
-        yield begin_of(connection)
+        yield BEGIN if reads_committed(connection) else (READ_COMMITTED, *BEGIN)
         cursor.execute("COMMIT")
     except Error:
         with contextlib.suppress(Error):

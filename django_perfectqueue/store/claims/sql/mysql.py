@@ -38,18 +38,19 @@ WHERE "ticket"."task_id" IN ({{ids}})
 """
 
 # The tickets are locked by an inner query: one that joins would lock the whole lane to sort it.
-LOCK_ALONE = f"""{ONLY_LANE}
+LOCK_ALONE = f"""
 SELECT {TICKET}, "ticket"."run_at", COALESCE("task"."expires_at" <= {{now}}, 0), {TASK}, {LANE}
 FROM (
     SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
-    WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only")
+    WHERE "state" = 0 AND "lane" = {ONLY_LANE}
     ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ) AS "line"
 STRAIGHT_JOIN "perfectqueue_ticket" AS "ticket" FORCE INDEX (PRIMARY)
     ON "ticket"."task_id" = "line"."task_id"
 STRAIGHT_JOIN "perfectqueue_task" AS "task" FORCE INDEX (PRIMARY)
     ON "task"."id" = "line"."task_id"
-STRAIGHT_JOIN "only"
+STRAIGHT_JOIN "perfectqueue_lane" AS "only" FORCE INDEX (PRIMARY)
+    ON "only"."id" = "ticket"."lane"
 ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id" FOR UPDATE SKIP LOCKED
 """
 

@@ -8,15 +8,17 @@ from ...arithmetic.fair_order import OpenLane
 from ...database.dialects.base import Row
 from ...leases.leased import ClaimedRow, named
 
-ONLY_LANE = """
-WITH "ready" AS (
-    SELECT "id", "gate", "cost", "virtual_time", "weight", "policy", "max_running"
-    FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = TRUE ORDER BY "turn" LIMIT 2
-),
-"only" AS (
-    SELECT * FROM "ready"
-    WHERE "max_running" IS NULL AND "gate" = 0 AND (SELECT COUNT(*) FROM "ready") = 1
+ONLY_LANE = """(
+    SELECT "id" FROM (
+        SELECT COUNT(*) AS "count", MAX("id") AS "id", MAX("gate") AS "gate",
+            MAX("max_running") AS "max_running"
+        FROM (
+            SELECT "id", "gate", "max_running" FROM "perfectqueue_lane"
+            WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = TRUE
+            ORDER BY "turn" LIMIT 2
+        ) AS "ready"
+    ) AS "first"
+    WHERE "count" = 1 AND "gate" = 0 AND "max_running" IS NULL
         AND (
             SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now}
             ORDER BY "alarm_at" LIMIT 1

@@ -33,34 +33,37 @@ RETURNING {TICKET}, "ticket"."run_at",
     COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
 """
 
-CLAIM_ALONE = f"""{ONLY_LANE},
-"taken" AS (
+CLAIM_ALONE = f"""
+WITH "taken" AS (
     UPDATE "perfectqueue_ticket" AS "ticket"
     SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
         "token" = %(token)s, "alarm_at" = {{later}}
     FROM "perfectqueue_task" AS "task"
     WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
         SELECT "task_id" FROM "perfectqueue_ticket"
-        WHERE "state" = 0 AND "lane" = (
-            SELECT "id" FROM "only"
-            WHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
-        )
+        WHERE "state" = 0 AND "lane" = {ONLY_LANE}
+            AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
         ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ))
     RETURNING {TICKET}, "ticket"."run_at",
         COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
 ),
+"charge" AS (
+    SELECT "only"."id", count(*) AS "tasks",
+        count(*) * GREATEST(ABS("only"."cost"), {LEAST_COST}) AS "seconds"
+    FROM "taken" JOIN "perfectqueue_lane" AS "only" ON "only"."id" = "taken"."lane"
+    GROUP BY "only"."id"
+),
 "charged" AS (
     UPDATE "perfectqueue_lane" AS "lane"
-    SET "running" = "lane"."running" + "count"."tasks",
-        "virtual_time" = "lane"."virtual_time" + "count"."tasks" / "lane"."weight"
-            * (SELECT GREATEST(ABS("cost"), {LEAST_COST}) FROM "only"),
+    SET "running" = "lane"."running" + "charge"."tasks",
+        "virtual_time" = "lane"."virtual_time" + "charge"."seconds" / "lane"."weight",
         "since" = {{now}}
-    FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
-    WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0
+    FROM "charge" WHERE "lane"."id" = "charge"."id"
 )
-SELECT "taken".*, {LANE} FROM "taken", "only"
+SELECT "taken".*, {LANE}
+FROM "taken" JOIN "perfectqueue_lane" AS "only" ON "only"."id" = "taken"."lane"
 ORDER BY "taken"."rank", "taken"."run_at", "taken"."task_id"
 """
 

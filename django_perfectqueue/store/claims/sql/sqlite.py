@@ -37,14 +37,14 @@ JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 """
 
 # CROSS JOIN keeps the order of the tables.
-READ_ALONE = f"""{ONLY_LANE}
+READ_ALONE = f"""
 SELECT {TICKET}, "ticket"."run_at" || '+00:00',
     COALESCE("task"."expires_at" <= {{now}}, 0), {TASK.replace(CREATED, f"{CREATED} || '+00:00'")},
     {LANE}
 FROM "perfectqueue_ticket" AS "ticket"
 CROSS JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
-CROSS JOIN "only"
-WHERE "ticket"."state" = 0 AND "ticket"."lane" = (SELECT "id" FROM "only")
+CROSS JOIN "perfectqueue_lane" AS "only" ON "only"."id" = "ticket"."lane"
+WHERE "ticket"."state" = 0 AND "ticket"."lane" = {ONLY_LANE}
 ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id" LIMIT %(limit)s
 """
 

@@ -51,7 +51,7 @@ STRAIGHT_JOIN "perfectqueue_task" AS "task" FORCE INDEX (PRIMARY)
     ON "task"."id" = "line"."task_id"
 STRAIGHT_JOIN "perfectqueue_lane" AS "only" FORCE INDEX (PRIMARY)
     ON "only"."id" = "ticket"."lane"
-ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id" FOR UPDATE SKIP LOCKED
+FOR UPDATE SKIP LOCKED
 """
 
 TAKE_ALONE = """

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ...arithmetic.fair_order import OpenLane
 from ...database.dialects.base import Row
-from ...leases.leased import ClaimedRow, named
+from ...leases.leased import ClaimedRow, in_line, named
 
 ONLY_LANE = """(
     SELECT "id" FROM (
@@ -30,7 +30,7 @@ LANE = '"only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"'
 
 
 def with_lanes(rows: Iterable[Row]) -> list[tuple[ClaimedRow, OpenLane]]:
-    """Return rows that end with the columns of LANE, each with its lane."""
+    """Return rows that end with the columns of LANE, in line, each with its lane."""
     claimed = []
     for *columns, virtual_time, cost, weight, policy in rows:
         [one] = named([tuple(columns)])
@@ -43,4 +43,5 @@ def with_lanes(rows: Iterable[Row]) -> list[tuple[ClaimedRow, OpenLane]]:
             policy=policy,
         )
         claimed.append((one, lane))
-    return claimed
+    # Not by the statement: MySQL and MariaDB would make a temporary table for it.
+    return sorted(claimed, key=lambda one: in_line(one[0]))

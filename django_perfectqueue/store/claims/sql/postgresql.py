@@ -64,7 +64,6 @@ WITH "taken" AS (
 )
 SELECT "taken".*, {LANE}
 FROM "taken" JOIN "perfectqueue_lane" AS "only" ON "only"."id" = "taken"."lane"
-ORDER BY "taken"."rank", "taken"."run_at", "taken"."task_id"
 """
 
 

@@ -9,7 +9,7 @@ from ...database.dialects.base import Row
 from ...database.dialects.postgresql_arrays import array
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
-from .only_lane import LANE, ONLY_LANE, with_lanes
+from .only_lane import LANE, with_lanes
 
 CLAIM = f"""
 WITH "want" AS (
@@ -33,37 +33,48 @@ RETURNING {TICKET}, "ticket"."run_at",
     COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
 """
 
+# Not by ONLY_LANE: this reads the lane once.
 CLAIM_ALONE = f"""
-WITH "taken" AS (
+WITH "ready" AS (
+    SELECT "id", "gate", "cost", "virtual_time", "weight", "policy", "max_running"
+    FROM "perfectqueue_lane"
+    WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = TRUE ORDER BY "turn" LIMIT 2
+),
+"only" AS (
+    SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "ready"
+    WHERE "max_running" IS NULL AND "gate" = 0 AND (SELECT count(*) FROM "ready") = 1
+        AND (
+            SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
+            ORDER BY "alarm_at" LIMIT 1
+        ) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
+        AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
+),
+"taken" AS (
     UPDATE "perfectqueue_ticket" AS "ticket"
     SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
         "token" = %(token)s, "alarm_at" = {{later}}
     FROM "perfectqueue_task" AS "task"
     WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
         SELECT "task_id" FROM "perfectqueue_ticket"
-        WHERE "state" = 0 AND "lane" = {ONLY_LANE}
-            AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
+        WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only")
         ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ))
     RETURNING {TICKET}, "ticket"."run_at",
         COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
 ),
-"charge" AS (
-    SELECT "only"."id", count(*) AS "tasks",
-        count(*) * GREATEST(ABS("only"."cost"), {LEAST_COST}) AS "seconds"
-    FROM "taken" JOIN "perfectqueue_lane" AS "only" ON "only"."id" = "taken"."lane"
-    GROUP BY "only"."id"
-),
 "charged" AS (
     UPDATE "perfectqueue_lane" AS "lane"
-    SET "running" = "lane"."running" + "charge"."tasks",
-        "virtual_time" = "lane"."virtual_time" + "charge"."seconds" / "lane"."weight",
+    SET "running" = "lane"."running" + "count"."tasks",
+        "virtual_time" = "lane"."virtual_time"
+            + "count"."tasks" * (SELECT "charge" FROM "only") / "lane"."weight",
         "since" = {{now}}
-    FROM "charge" WHERE "lane"."id" = "charge"."id"
+    FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
+    WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0
 )
-SELECT "taken".*, {LANE}
-FROM "taken" JOIN "perfectqueue_lane" AS "only" ON "only"."id" = "taken"."lane"
+SELECT "taken".*, {LANE} FROM "taken", "only"
 """
 
 

@@ -229,9 +229,10 @@ class StepTests(TransactionTestCase):
 class CostTests(TransactionTestCase):
     def steps(self, number):
         """Take the way on which most is told; return how many statements that took."""
-        # Limits are asked for anew every second, which may be now.
-        fresh = mock.patch.object(limit_cache, "FRESH", float("inf"))
-        with fresh, CaptureQueriesContext(connection) as queries:
+        # Limits are asked for anew now and then, which may be now.
+        store.forget_limits("default")
+        limit_cache.known_limits([], using="default")
+        with CaptureQueriesContext(connection) as queries:
             submit(f"a{number}")
             submit(f"b{number}", expires_at=5)
             acquire(now=after(6))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import django_perfectqueue  # noqa: F401
 from tests.settings import *  # noqa: F403
+from tests.worker.statements import log_statements
 
 with open(os.environ["PERFECTQUEUE_TEST_SETTINGS"] + ".read", "a") as read:
     read.write(f"{os.getpid()}\n")
@@ -38,6 +39,9 @@ if given.pop("THREAD", None):
 # Hundreds of workers start, a fifth faster without these. Those of the example have them.
 PAGES = ("admin", "sessions", "messages", "staticfiles")
 INSTALLED_APPS = [app for app in INSTALLED_APPS if app.rpartition(".")[2] not in PAGES]  # noqa: F405
+
+if statements := given.pop("STATEMENTS", None):
+    log_statements(statements)
 
 DATABASES["default"]["OPTIONS"] |= given.pop("OPTIONS", {})  # noqa: F405
 TASKS = given.pop("TASKS", TASKS)  # noqa: F405

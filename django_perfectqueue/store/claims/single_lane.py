@@ -1,8 +1,9 @@
-"""Take from the only lane there is, by one statement."""
+"""Take from the only lane there is, by few statements."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from django.db import connections
 
@@ -13,7 +14,7 @@ from ..leases.leased import Taker, leased
 from ..tasks.close import Loss, expire
 from ..upkeep.give_back import give_back
 from ..values import Lease, new_token
-from .sql.postgresql import claim_alone
+from .sql import BY_VENDOR
 from .unreadable import may_be_a_row
 
 
@@ -27,35 +28,44 @@ def take_alone(
     now: datetime | None = None,
 ) -> list[Lease]:
     """
-    Take up to ``limit`` due tasks where a single lane is open, it has no cap, and no timer
-    is due; else none. On other databases than PostgreSQL, which need several statements, none.
+    Take up to ``limit`` due tasks where a single lane is open, it has no cap, there are no
+    limits and no timer is due; else none.
 
     For a holder that has nothing to do: it may be what starts a lone task. It commits
     asynchronously and is not repeated, so the caller must know what to do with tasks that
-    were taken when the answer was lost, as acquire() does by itself.
+    were taken when the answer was lost, as acquire() does by itself. What loses against another
+    transaction takes nothing.
     """
-    if connections[using].vendor != "postgresql":
-        return []
-    token = new_token()
+    dialect = dialect_of(using)
+    taker = Taker(holder, new_token(), seconds=alive_time, now=now)
     try:
-        with reading(using) as db:
-            taker = Taker(holder, token, seconds=alive_time, now=now)
-            claimed = claim_alone(db, queue, limit, taker)
+        leases = claim(queue, limit, taker, using=using)
     except Exception as error:
-        if not may_be_a_row(error, dialect_of(using)):
+        if dialect.passes(error):
+            return []
+        if not may_be_a_row(error, dialect):
             raise
-        # It has been committed all the same; acquire() sets aside what can't be read.
+        # It may have been committed all the same; acquire() sets aside what can't be read.
         give_back(holder, using=using, alive_time=alive_time, loss=Loss(), now=now)
         return []
-    leases: list[Lease] = []
-    late: list[Lease] = []
-    for row, lane in claimed:
-        pick = lane.pick(lane.charge(abs(lane.cost)), 0, len(claimed))
-        lease = leased(row, pick, using=using, moment=None, holder=holder, token=token)
-        (late if row.late else leases).append(lease)
-    if late:
+    if late := [lease for lease, is_late in leases if is_late]:
         end_late(late, using=using, now=now)
-    return leases
+    return [lease for lease, is_late in leases if not is_late]
+
+
+def claim(queue: str, limit: int, taker: Taker, *, using: str) -> list[tuple[Lease, bool]]:
+    """Take tickets in one transaction; return each lease with whether its task has expired."""
+    statements = BY_VENDOR[connections[using].vendor]
+    # Elsewhere claim_alone() is a transaction by itself.
+    opened = in_transaction if dialect_of(using).one_writer else reading
+    with opened(using) as db:
+        claimed = statements.claim_alone(db, queue, limit, taker)
+        whose: dict[str, Any] = {"using": using, "holder": taker.holder, "token": taker.token}
+        leases = []
+        for row, lane in claimed:
+            pick = lane.pick(lane.charge(abs(lane.cost)), 0, len(claimed))
+            leases.append((leased(row, pick, moment=statements.aware, **whose), bool(row.late)))
+        return leases
 
 
 def end_late(late: list[Lease], *, using: str, now: datetime | None) -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 from ..arithmetic.fair_order import Pick, counted
 from ..database.session import Session
 from ..lanes.accounts import Accounts
-from ..leases.leased import ClaimedRow, Taker, leased
+from ..leases.leased import ClaimedRow, Taker, in_line, leased
 from ..tasks.close import expire
 from ..values import ClaimRequest, Lease, new_token
 from .lanes import Choice
 from .sql import BY_VENDOR
 from .unreadable import noting_unreadable
-
-in_line = attrgetter("rank", "run_at", "task_id")
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..arithmetic.fair_order import Pick
@@ -51,6 +52,10 @@ class ClaimedRow(NamedTuple):
     time_limit: float | None
     context: str | None
     limits: str
+
+
+in_line = attrgetter("rank", "run_at", "task_id")
+"""The order in which the tickets of a lane are taken, as a key of claimed rows."""
 
 
 def named(rows: Iterable[Row]) -> list[ClaimedRow]:

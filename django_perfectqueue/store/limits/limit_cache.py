@@ -11,6 +11,8 @@ from ..database.transaction import reading, retry_transaction
 from .meters import limits
 
 FRESH = 1.0
+FRESH_WITHOUT = 30.0
+"""In seconds, where there are no limits: until then a task may be moved when it is acquired."""
 MOST = 1_000
 MOST_ASKED = 10_000
 
@@ -20,11 +22,11 @@ FIRST = 'SELECT "scope", "name" FROM "perfectqueue_limit" LIMIT %(limit)s'
 @dataclass(slots=True)
 class Heard:
     """
-    What was heard at a time: the keys of all limits, or where there are more than MOST of
+    What holds ``until`` a time: the keys of all limits, or where there are more than MOST of
     them, of each key that was asked for whether there is such a limit.
     """
 
-    at: float
+    until: float
     keys: frozenset[str]
     all: bool
     asked: dict[str, bool] = field(default_factory=dict)
@@ -38,20 +40,21 @@ def limits_of(
 ) -> tuple[str, ...]:
     """Return the keys of the limits that exist for a task, sorted, as known_limits() has heard."""
     known = heard.get(using)
-    if known and known.all and not known.keys and time.monotonic() - known.at < FRESH:
+    if known and known.all and not known.keys and time.monotonic() < known.until:
         return ()
     return tuple(sorted(known_limits(may_hold(queue, type_, user, names), using=using)))
 
 
 def known_limits(keys: Collection[str], *, using: str) -> set[str]:
     """
-    Return which of these limits exist; it is asked for anew once a second.
+    Return which of these limits exist; it is asked for anew once a second, and where there are
+    none, each half minute.
 
     It spares a task that is submitted a move to another lane, which it otherwise gets when
     it is acquired. So what has been missed does no harm.
     """
     known = heard.get(using)
-    if known is None or time.monotonic() - known.at >= FRESH:
+    if known is None or time.monotonic() >= known.until:
         known = heard[using] = first_limits(using=using)
     if known.all:
         return set(known.keys.intersection(keys))
@@ -68,7 +71,8 @@ def first_limits(*, using: str) -> Heard:
     with reading(using) as db:
         rows = db.rows(FIRST, {"limit": MOST + 1})
     keys = frozenset(key_of(scope, name) for scope, name in rows)
-    return Heard(time.monotonic(), keys, all=len(rows) <= MOST)
+    until = time.monotonic() + (FRESH if keys else FRESH_WITHOUT)
+    return Heard(until, keys, all=len(rows) <= MOST)
 
 
 @retry_transaction

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 CALL = "call"
+AT_REST = 5
+"""How many times less often than each POLL_INTERVAL a worker at rest polls, at the most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from django_perfectqueue.lib.running import running
 from ..database.dialects import dialect_for, dialect_of
 from . import datagrams, postgres
 from .datagrams import Datagrams, QueueDatagrams
-from .messages import Call, Ring
+from .messages import AT_REST, Call, Ring
 from .postgres import Notices, QueueNotices
 
 logger = logging.getLogger("django_perfectqueue.bell")
@@ -44,10 +44,10 @@ def ring(
 
     ``lanes`` are those in which a task waits from then on, each with such a task: those
     that sleep are woken before, by ``wake``. One ring a transaction and queue is sent, and
-    none for what is due only after POLL_INTERVAL: by then every worker has looked. Nothing
-    is done where the caller has switched autocommit off, and its commit is not heard of.
-    Raise nothing; a ring that is lost costs at most POLL_INTERVAL, and a lane that still
-    sleeps is woken by the next sweep.
+    none for what is due only after AT_REST times POLL_INTERVAL: by then every worker has
+    looked. Nothing is done where the caller has switched autocommit off, and its commit is
+    not heard of. Raise nothing; a ring that is lost is made up for by the next poll, and a
+    lane that still sleeps is woken by the next sweep.
 
     With EAGER there is no worker: what is due is run here, once it is committed.
     """
@@ -61,7 +61,7 @@ def ring(
 def message_of(queue: str, delay: float) -> str:
     """Return the ring that a statement may send itself, or nothing where it is to send none."""
     values = options()
-    if values.EAGER or not values.BELL or delay > values.POLL_INTERVAL:
+    if values.EAGER or not values.BELL or delay > AT_REST * values.POLL_INTERVAL:
         return ""
     return Ring(queue, delay).message()
 
@@ -77,7 +77,7 @@ def notify(
 ) -> None:
     """Do so where there are workers; with ``silent`` only wake lanes."""
     values = options()
-    silent = silent or not values.BELL or delay > values.POLL_INTERVAL
+    silent = silent or not values.BELL or delay > AT_REST * values.POLL_INTERVAL
     if lanes or not silent:
         ringing = Ringing(connections[using], queue, time.monotonic() + delay, silent=silent)
         if lanes:

@@ -34,7 +34,7 @@ def finish(
     attempt has finished already is not refused: a commit whose answer was lost may be
     repeated.
     """
-    alone = len(completions) == 1 and dialect_of(using).single_statement
+    alone = len(completions) == 1 and dialect_of(using).finishes_one
     alone = alone and not is_gated(completions[0].lease.lane)
     if alone and finish_one(completions[0], using=using, worker=worker, now=now):
         return []
@@ -46,7 +46,7 @@ def finish(
 
 
 def finish_one(done: Completion, *, using: str, worker: str, now: datetime | None) -> bool:
-    """Close a task by one statement; return whether it was held indeed."""
+    """Close a task by itself; return whether it was held indeed, and nobody follows it."""
     accounts = Accounts(now)
     accounts.end(done.lease, done.seconds)
     entry = accounts.of(done.lease.lane).entry(done.lease.lane)

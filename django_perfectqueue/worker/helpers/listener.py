@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Iterable
 
 from django_perfectqueue import store
+from django_perfectqueue.store.notify.messages import AT_REST
 
 from ..plan import Plan
 from ..shared.wakeups import Wakeups
@@ -23,8 +25,10 @@ GRACE = 0.05
 WHILE_BUSY = 0.1
 BUSY_INTERVAL = 2.0
 MARGIN = 0.002
-AT_REST = 5
-"""How many times less often it polls at rest, where the database sends each notification."""
+UNHEARD_AT_REST = 3
+"""AT_REST where only programs of this host notify."""
+UNHEARD_FOR = 3600.0
+HEARD_FOR = 1.0
 
 
 class Listener(HelperProcess):
@@ -32,9 +36,11 @@ class Listener(HelperProcess):
     Receives the database's notifications, waits for the next due time, and polls.
 
     It polls in one statement: soon after a poll has found a task without a notification, and
-    else less and less often, down to POLL_INTERVAL, or AT_REST times as long where the
-    database sends notifications and no task runs. While all processors are busy it polls for
-    schedules only, when the next is due and at least each BUSY_INTERVAL.
+    else less and less often, down to POLL_INTERVAL, and while no task runs to a multiple of
+    it: AT_REST where the database sends each notification, otherwise UNHEARD_AT_REST unless a
+    poll has found a task without a notification within the last hour, as of another host.
+    While all processors are busy it polls for schedules only, when the next is due and at
+    least each BUSY_INTERVAL.
     """
 
     def __init__(self, plan: Plan, wakeups: Wakeups, *, parent_alive: int) -> None:
@@ -46,13 +52,15 @@ class Listener(HelperProcess):
         self.pause = self.shortest
         self.look_at = 0.0
         self.tick_at = 0.0
+        self.known_at = self.heard_at = self.unheard_until = 0.0
+        self.may_be_unheard = False
 
     def work(self) -> None:
         if self.plan.options.BELL:
             self.notifications = store.ear(self.plan.using)
         while not self.stopping:
             self.link.insist(self.attend)
-            self.wakeups.tend()
+            self.wakeups.tend(hears=self.notifications is not None)
             pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
             self.wait(pause, *self.sources())
 
@@ -121,7 +129,9 @@ class Listener(HelperProcess):
             now = time.monotonic()
             if ring.delay > 0:
                 self.look_at = min(self.look_at, now + ring.delay + MARGIN)
+                self.known_at = min(self.known_at, now + ring.delay)
             else:
+                self.heard_at, self.may_be_unheard = now, False
                 self.wakeups.wake_one()
                 # A poll now would find the same task, and wake another processor for it.
                 self.look_at = min(max(self.look_at, now + GRACE), now + self.longest)
@@ -135,6 +145,8 @@ class Listener(HelperProcess):
             outlook = store.look(self.plan.queues, using=self.plan.using)
             if is_free:
                 wait = self.wake_for(outlook)
+            else:
+                self.heard_at = time.monotonic()
             if outlook.ticks_due:
                 store.fire_schedules(using=self.plan.using)
                 wait = min(wait, SOONEST)
@@ -144,15 +156,37 @@ class Listener(HelperProcess):
 
     def wake_for(self, outlook: store.Outlook) -> float:
         """Wake a processor if something is due; return in how many seconds to poll again."""
+        self.note_unheard(due=outlook.due)
         if outlook.due:
             self.wakeups.wake_one()
             self.pause = self.shortest
-        # What runs may put tasks off, of which no notification comes.
-        at_rest = isinstance(self.notifications, store.Notices) and not self.wakeups.is_at_work()
-        longest = self.longest * AT_REST if at_rest else self.longest
+        self.known_at = time.monotonic() + (math.inf if outlook.wait is None else outlook.wait)
+        longest = self.longest * self.times_at_rest()
         wait = min(self.pause, longest) * random.uniform(0.9, 1.0)  # noqa: S311
         self.pause = min(longest, self.pause * 2)
         return wait if outlook.wait is None else min(wait, outlook.wait + MARGIN)
+
+    def note_unheard(self, *, due: bool) -> None:
+        """
+        Record that something was due of which no notification came, and no poll had known.
+
+        It counts at the next poll: the notification is sent after the commit.
+        """
+        now = time.monotonic()
+        if self.may_be_unheard:
+            self.unheard_until = now + UNHEARD_FOR
+        self.may_be_unheard = due and now < self.known_at and now - self.heard_at > HEARD_FOR
+        if due:
+            self.heard_at = now
+
+    def times_at_rest(self) -> int:
+        """Return for how many times POLL_INTERVAL nothing can be missed."""
+        # What runs may put tasks off, of which no notification comes.
+        if self.notifications is None or self.wakeups.is_at_work():
+            return 1
+        if isinstance(self.notifications, store.Notices):
+            return AT_REST
+        return 1 if time.monotonic() < self.unheard_until else UNHEARD_AT_REST
 
     def close(self) -> None:
         if self.notifications is not None:

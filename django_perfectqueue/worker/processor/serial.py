@@ -34,6 +34,7 @@ class SerialProcessor(Processor):
         self.interrupter = MainThreadInterrupter()
         self.runner = Runner(plan.dispatch, link=self.link, interrupter=self.interrupter)
         self.held_until = 0.0
+        self.last_wakeup = 0
 
     def open(self) -> None:
         self.interrupter.install()
@@ -49,7 +50,8 @@ class SerialProcessor(Processor):
         while not self.stopping:
             if self.is_spent():
                 return RECYCLED
-            if self.usage.is_due(time.monotonic()):
+            # Not before a task that ends a rest, and not before its completion.
+            if not (self.rested or self.found_few) and self.usage.is_due(time.monotonic()):
                 self.write_usage()
             self.resources.wakeup.wait(max(0.0, self.parking.take_at - time.monotonic()))
             self.slot.seek()
@@ -75,12 +77,16 @@ class SerialProcessor(Processor):
         """
         Acquire tasks; after a few that ended a rest, only if more are due.
 
-        To write their completions and to look takes fewer statements than an acquire.
+        To write their completions and to look takes fewer statements than an acquire. No look is
+        needed where they were all that was due, and no wake-up came since: a task that was
+        committed later still wakes this processor, which is free by now.
         """
         few, self.found_few = self.found_few, False
+        last, self.last_wakeup = self.last_wakeup, self.resources.wakeups.last
         if few and not (self.stopping or self.plan.burst):
             self.write_completions()
-            if not self.look().due:
+            none_came = self.found_all and not self.resources.wakeups.came_since(last)
+            if none_came or not self.look().due:
                 return []
         return super().acquire()
 
@@ -150,6 +156,8 @@ class SerialProcessor(Processor):
         """
         look_at = time.monotonic() + LOOK_AFTER * random.uniform(0.7, 1.0)  # noqa: S311
         while not self.stopping:
+            if self.usage.is_due(time.monotonic()):
+                self.write_usage()
             tended = self.resources.wakeups.is_tended()
             pause = LOOK_UP_AFTER if tended else self.options.POLL_INTERVAL
             rung = self.resources.wakeup.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
@@ -160,8 +168,6 @@ class SerialProcessor(Processor):
                 if self.link.insist(self.look).due:
                     return
                 look_at = time.monotonic() + LOOK_AFTER
-            if self.usage.is_due(time.monotonic()):
-                self.write_usage()
 
     def close(self) -> None:
         super().close()

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+import os
 import time
 from collections.abc import Sequence
 
-from ..process.shared_memory import shared
+from ..process.shared_memory import shared, with_fields
 from ..process.wakeup import Wakeup
 from .slot import Slot
 
 TENDED_FOR = 10.0
+
+
+@with_fields
+class Tended(ctypes.Structure):
+    """
+    Until when a listener sends wake-ups, and hears of each task, by the monotonic clock; and
+    a number that no two wake-ups share: that of the last one, for a free processor or not.
+    """
+
+    until: float
+    hears_until: float
+    last: int
 
 
 class Wakeups:
@@ -23,10 +37,18 @@ class Wakeups:
 
     def __init__(self, processors: Sequence[tuple[Slot, Wakeup]] = ()) -> None:
         self.processors = processors
-        self.tended_until = shared(ctypes.c_double)
+        self.tended = shared(Tended)
+        self.numbers = itertools.count()
+
+    @property
+    def last(self) -> int:
+        """The number of the last wake-up, for a free processor or not."""
+        return self.tended.last
 
     def wake_one(self) -> bool:
         """Wake the first free processor; return whether there was one."""
+        # Before the search: a processor becomes free first, and compares the number then.
+        self.tended.last = (os.getpid() << 32) + next(self.numbers)
         for slot, wakeup in self.processors:
             if slot.is_free:
                 slot.rung = True
@@ -47,10 +69,18 @@ class Wakeups:
         """Return whether any task runs."""
         return any(slot.tasks for slot, _wakeup in self.processors)
 
-    def tend(self) -> None:
-        """Promise wake-ups for some seconds, during which processors need not poll."""
-        self.tended_until.value = time.monotonic() + TENDED_FOR
+    def tend(self, *, hears: bool = False) -> None:
+        """
+        Promise wake-ups for some seconds, during which processors need not poll; where it
+        ``hears`` of each task, one for each at once.
+        """
+        self.tended.until = time.monotonic() + TENDED_FOR
+        self.tended.hears_until = self.tended.until if hears else 0.0
 
     def is_tended(self) -> bool:
         """Return whether a listener sends wake-ups."""
-        return time.monotonic() < self.tended_until.value
+        return time.monotonic() < self.tended.until
+
+    def came_since(self, last: int) -> bool:
+        """Return whether a wake-up may have come since the one with this number."""
+        return self.tended.last != last or time.monotonic() >= self.tended.hears_until

@@ -2,7 +2,7 @@
 
 from unittest import skipUnless
 
-from django.db import connection
+from django.db import connection, connections, transaction
 from django.test import TransactionTestCase
 from django.test.utils import CaptureQueriesContext
 
@@ -19,6 +19,11 @@ from tests.factories import (
     submit_many,
 )
 
+from ...worker.statements import in_packet
+
+TICKETS = "perfectqueue_ticket"
+STATEMENTS = {"postgresql": 1, "mysql": 2, "sqlite": 3}
+
 
 def take(limit=1, *, queue="default", now=NOON):
     return store.take_alone(
@@ -26,28 +31,19 @@ def take(limit=1, *, queue="default", now=NOON):
     )
 
 
-class ElsewhereTests(TransactionTestCase):
-    def test_it_takes_nothing_where_it_would_need_several_statements(self):
-        if connection.vendor == "postgresql":
-            return
-        submit()
-        acquire(0)
-        self.assertEqual(take(), [])
-
-
-@skipUnless(connection.vendor == "postgresql", "Others need several statements.")
 class AloneTests(TransactionTestCase):
     def setUp(self):
         submit("first", user="ann")
         finish(*acquire())
 
-    def test_it_is_one_statement_and_leases_as_acquire_does(self):
+    def test_it_is_few_statements_and_leases_as_acquire_does(self):
         submit_many(3, user="ann")
         submit("first-of-all", user="ann", priority=9)
         with CaptureQueriesContext(connection) as queries:
             held = take(2)
 
-        self.assertEqual(len(queries), 1)
+        sent = [one for query in queries for one in in_packet(query["sql"])]
+        self.assertEqual(len(sent), STATEMENTS[connection.vendor])
         self.assertEqual(len(held), 2)
         self.assertEqual(held[0].key, "first-of-all")
         self.assertEqual({(lease.attempt, lease.user) for lease in held}, {(1, "ann")})
@@ -85,6 +81,40 @@ class AloneTests(TransactionTestCase):
 
         self.assertEqual(take(9), [])
 
+    def test_no_ticket_is_locked_but_those_that_are_taken(self):
+        self.require_row_locks()
+        submit_many(5, user="ann")
+        with transaction.atomic():
+            [held] = take()
+            with self.other.cursor() as cursor:
+                cursor.execute(f"SELECT task_id FROM {TICKETS} FOR UPDATE SKIP LOCKED")
+                free = {task_id for (task_id,) in cursor.fetchall()}
+
+        self.assertEqual(len(free), 4)
+        self.assertNotIn(held.task_id, free)
+
+    def test_what_another_has_locked_is_passed_over(self):
+        self.require_row_locks()
+        submit_many(3, user="ann")
+        first = Task.objects.order_by("id").exclude(key="first").first()
+        self.other.set_autocommit(False)
+        with self.other.cursor() as cursor:
+            cursor.execute(
+                f"SELECT task_id FROM {TICKETS} WHERE task_id = %s FOR UPDATE", [first.pk]
+            )
+        held = take(9)
+        self.other.rollback()
+
+        self.assertEqual(len(held), 2)
+        self.assertNotIn(first.pk, {lease.task_id for lease in held})
+        assert_books_balance(self)
+
+    def require_row_locks(self):
+        if not connection.features.has_select_for_update_skip_locked:
+            self.skipTest("This database has a single writer.")
+        self.other = connections.create_connection("default")
+        self.addCleanup(self.other.close)
+
     def test_nothing_is_taken_from_another_queue(self):
         submit(queue="other", user="ann")
 
@@ -97,6 +127,7 @@ class AloneTests(TransactionTestCase):
         self.assertEqual(Task.objects.get(key="late").status, "expired")
         assert_books_balance(self)
 
+    @skipUnless(connection.vendor == "postgresql", "Others commit in one way.")
     def test_the_session_commits_as_before(self):
         """Only what may be lost as a whole goes without waiting for the disk."""
         submit_many(3, user="ann")

@@ -628,6 +628,34 @@ class UnknownNameTests(TestCase):
         self.assertEqual(len(queries), 0)
 
 
+class AskingTests(TransactionTestCase):
+    """A submit asks which limits there are, but seldom."""
+
+    def setUp(self):
+        store.forget_limits("default")
+        self.addCleanup(store.forget_limits, "default")
+
+    def asks_after(self, seconds):
+        now = time.monotonic() + seconds
+        with (
+            mock.patch.object(limit_cache.time, "monotonic", return_value=now),
+            CaptureQueriesContext(connection) as queries,
+        ):
+            submit(f"task-{seconds}")
+        return any('FROM "perfectqueue_limit"' in one["sql"].replace("`", '"') for one in queries)
+
+    def test_where_there_is_none_it_asks_each_half_minute(self):
+        self.assertTrue(self.asks_after(0.0))
+        self.assertFalse(self.asks_after(29.0))
+        self.assertTrue(self.asks_after(31.0))
+
+    def test_where_there_is_one_it_asks_each_second(self):
+        limit("smtp", max_running=1)
+        self.assertTrue(self.asks_after(0.0))
+        self.assertFalse(self.asks_after(0.9))
+        self.assertTrue(self.asks_after(1.1))
+
+
 class LaneOfKeysTests(SimpleTestCase):
     def test_by_which_limits_a_lane_was_named_is_found(self):
         for count in (0, 1, 3, 6, 12):

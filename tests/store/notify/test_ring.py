@@ -18,7 +18,7 @@ from django_perfectqueue.models import FairShare
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.notify import datagrams, postgres
 from django_perfectqueue.store.notify import ring as bell
-from django_perfectqueue.store.notify.messages import Call, Ring, parsed
+from django_perfectqueue.store.notify.messages import AT_REST, Call, Ring, parsed
 
 from ...factories import acquire, failed, running, submit
 from ...waiting import wait_until
@@ -123,7 +123,7 @@ class RingTests(RingCase):
         """
         A worker that looks only every so often must know when the next task is due.
         """
-        with override_settings(PERFECTQUEUE={"POLL_INTERVAL": 10.0}):
+        with override_settings(PERFECTQUEUE={"POLL_INTERVAL": 10.0 / AT_REST}):
             submit(run_at=60.0)
             self.assertEqual(self.rung, [])
             submit(run_at=5.0)

@@ -97,6 +97,36 @@ class LookTests(ListenerCase):
             waits = self.looks(*[IDLE] * 3)
         self.assertLessEqual(max(waits), 16.0)
 
+    def at_rest_on_one_host(self):
+        """Come to rest where only programs of this host notify; return the longest wait."""
+        self.listener.notifications = mock.create_autospec(store.Datagrams, instance=True)
+        self.slot.seek()
+        self.looks(*[IDLE] * 9)
+        [wait] = self.looks(IDLE)
+        return wait
+
+    def test_it_looks_less_often_at_rest_where_each_task_was_announced(self):
+        self.assertGreater(self.at_rest_on_one_host(), 40.0)
+        self.listener.take([Ring("mail")])
+        self.looks(store.Outlook(due=True, wait=None))
+        self.assertGreater(self.at_rest_on_one_host(), 40.0)
+
+    def test_it_looks_as_often_as_it_may_where_it_has_found_what_was_not_announced(self):
+        self.at_rest_on_one_host()
+        self.looks(store.Outlook(due=True, wait=None))
+        self.assertLess(self.at_rest_on_one_host(), 16.1)
+
+    def test_a_notification_may_come_after_the_poll_that_finds_its_task(self):
+        self.at_rest_on_one_host()
+        self.looks(store.Outlook(due=True, wait=None))
+        self.listener.take([Ring("mail")])
+        self.assertGreater(self.at_rest_on_one_host(), 40.0)
+
+    def test_what_a_timer_has_made_due_was_known(self):
+        self.at_rest_on_one_host()
+        self.looks(store.Outlook(due=False, wait=0.0), store.Outlook(due=True, wait=None))
+        self.assertGreater(self.at_rest_on_one_host(), 40.0)
+
     def test_it_looks_again_soon_where_it_found_something(self):
         self.looks(*[IDLE] * 5)
         [wait] = self.looks(store.Outlook(due=True, wait=None))

@@ -185,11 +185,9 @@ class IdleTests(ServerCase):
     # So many statements are of the look itself.
     OWN = {"postgresql": 2, "mysql": 1}
 
-    def test_a_worker_with_eight_processors_costs_under_two_statements_a_second(self):
+    def test_a_worker_with_eight_processors_costs_under_one_statement_a_second(self):
         self.idle_worker("--processors", "8", POLL_INTERVAL=1.0)
-        # MariaDB has no notice for other hosts, so there the listener polls each second.
-        most = 1.0 if connection.vendor == "postgresql" else 2.0
-        rates = []
+        most, rates = 1.0, []
         with contextlib.closing(self.server.connect(DATABASE)) as link:
             # A worker on a slow machine comes to rest later.
             while not rates or (rates[-1] >= most and len(rates) < 4):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from ...arithmetic.fair_order import OpenLane
 from ...database.session import Session
 from ...leases.leased import ClaimedRow, Taker
 from . import mysql, postgresql, sqlite
@@ -13,16 +14,21 @@ from . import mysql, postgresql, sqlite
 
 class Statements(NamedTuple):
     """
-    ``claim`` takes up to so many tickets of each lane, lane by lane until it is ``limit``;
-    ``aware`` makes an aware time of one in its rows, where they are not aware already.
+    ``claim`` takes up to so many tickets of each lane, lane by lane until it is ``limit``.
+    ``claim_alone`` takes up to ``limit`` tickets of the only open lane of a queue, where it has
+    no cap, there are no limits and no timer is due, and charges it; it returns rows as ``claim``
+    does, each with its lane as it was. It is a transaction of its own where there is more than
+    one writer. ``aware`` makes an aware time of one in these rows, where they are not aware
+    already.
     """
 
     claim: Callable[[Session, Mapping[int, int], int, Taker], list[ClaimedRow]]
+    claim_alone: Callable[[Session, str, int, Taker], list[tuple[ClaimedRow, OpenLane]]]
     aware: Callable[[Any], datetime] | None
 
 
 BY_VENDOR = {
-    "sqlite": Statements(sqlite.claim, sqlite.aware),
-    "postgresql": Statements(postgresql.claim, None),
-    "mysql": Statements(mysql.claim, mysql.aware),
+    "sqlite": Statements(sqlite.claim, sqlite.claim_alone, sqlite.aware),
+    "postgresql": Statements(postgresql.claim, postgresql.claim_alone, None),
+    "mysql": Statements(mysql.claim, mysql.claim_alone, mysql.aware),
 }

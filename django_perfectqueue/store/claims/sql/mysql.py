@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from datetime import timezone
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from operator import methodcaller
 
-from ...database.dialects.base import numbers
+from ...arithmetic.fair_order import OpenLane
+from ...database.dialects.base import Row, numbers
+from ...database.dialects.mysql_submit import given, in_one_packet, own_transaction
+from ...database.dialects.one_task import Value
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
+from .only_lane import LANE, ONLY_LANE, with_lanes
 
 LINE = """
 (SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
@@ -33,6 +37,34 @@ JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 WHERE "ticket"."task_id" IN ({{ids}})
 """
 
+# The tickets are locked by an inner query: one that joins would lock the whole lane to sort it.
+LOCK_ALONE = f"""
+SELECT {TICKET}, "ticket"."run_at", COALESCE("task"."expires_at" <= {{now}}, 0), {TASK}, {LANE}
+FROM (
+    SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
+    WHERE "state" = 0 AND "lane" = {ONLY_LANE}
+    ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+) AS "line"
+STRAIGHT_JOIN "perfectqueue_ticket" AS "ticket" FORCE INDEX (PRIMARY)
+    ON "ticket"."task_id" = "line"."task_id"
+STRAIGHT_JOIN "perfectqueue_task" AS "task" FORCE INDEX (PRIMARY)
+    ON "task"."id" = "line"."task_id"
+STRAIGHT_JOIN "perfectqueue_lane" AS "only" FORCE INDEX (PRIMARY)
+    ON "only"."id" = "ticket"."lane"
+FOR UPDATE SKIP LOCKED
+"""
+
+TAKE_ALONE = """
+UPDATE "perfectqueue_ticket" AS "ticket" FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN "perfectqueue_lane" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id" = %(lane)s
+SET "ticket"."state" = 2, "ticket"."attempt" = "ticket"."attempt" + 1,
+    "ticket"."holder" = %(holder)s, "ticket"."token" = %(token)s,
+    "ticket"."alarm_at" = {later}, "lane"."running" = "lane"."running" + %(tasks)s,
+    "lane"."virtual_time" = "lane"."virtual_time" + %(charge)s / "lane"."weight",
+    "lane"."since" = {now}
+WHERE "ticket"."task_id" IN ({ids})
+"""
+
 aware = methodcaller("replace", tzinfo=timezone.utc)
 
 
@@ -47,6 +79,44 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> li
     db.execute(take, values, now=now)
     statement = READ.replace("{ids}", ids) + db.dialect.current_clause(db.cursor)
     return named(db.execute(statement, now=now).fetchall())
+
+
+def claim_alone(
+    db: Session, queue: str, limit: int, taker: Taker
+) -> list[tuple[ClaimedRow, OpenLane]]:
+    with own_transaction(db.cursor) as begin:
+        claimed = with_lanes(locked_alone(db, begin, queue, limit, taker.now))
+        if not claimed:
+            return []
+        holder, token, seconds, now = taker
+        lane = claimed[0][1]
+        values = {
+            "holder": holder,
+            "token": token,
+            "seconds": seconds,
+            "lane": lane.id,
+            "tasks": len(claimed),
+            "charge": lane.charge(abs(lane.cost)) * len(claimed),
+        }
+        take = TAKE_ALONE.replace("{later}", db.dialect.later("%(seconds)s"))
+        done = db.execute(take, values, now=now, ids=[row.task_id for row, _lane in claimed])
+        # Nothing is written where the lane was deleted meanwhile.
+        taken = claimed if done.rowcount else []
+    return [(row._replace(attempt=row.attempt + 1), lane) for row, lane in taken]
+
+
+def locked_alone(
+    db: Session, begin: Sequence[str], queue: str, limit: int, now: datetime | None
+) -> list[Row]:
+    """Send what begins a transaction, and lock the tickets in the same packet; return the rows."""
+    clock = db.dialect.clock if now is None else db.dialect.given_clock
+    select = LOCK_ALONE.replace("{now}", clock).replace('"', db.dialect.quote)
+    values: dict[str, Value] = {"queue": queue, "limit": limit, "now": now and given(now)}
+    with db.cursor.db.wrap_database_errors:
+        for _ in in_one_packet(db.cursor, [*begin, select], values):
+            pass
+    rows: list[Row] = db.cursor.fetchall()
+    return rows
 
 
 def lock_lines(db: Session, wants: Mapping[int, int], limit: int) -> list[int]:

@@ -9,6 +9,7 @@ from ...database.dialects.base import Row
 from ...database.dialects.postgresql_arrays import array
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
+from .only_lane import LANE, with_lanes
 
 CLAIM = f"""
 WITH "want" AS (
@@ -32,6 +33,7 @@ RETURNING {TICKET}, "ticket"."run_at",
     COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
 """
 
+# Not by ONLY_LANE: this reads the lane once.
 CLAIM_ALONE = f"""
 WITH "ready" AS (
     SELECT "id", "gate", "cost", "virtual_time", "weight", "policy", "max_running"
@@ -72,9 +74,7 @@ WITH "ready" AS (
     FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
     WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0
 )
-SELECT "taken".*, "only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"
-FROM "taken", "only"
-ORDER BY "taken"."rank", "taken"."run_at", "taken"."task_id"
+SELECT "taken".*, {LANE} FROM "taken", "only"
 """
 
 
@@ -86,26 +86,7 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> li
 def claim_alone(
     db: Session, queue: str, limit: int, taker: Taker
 ) -> list[tuple[ClaimedRow, OpenLane]]:
-    """
-    Take from the only open lane of a queue, unless it has a cap or a timer is due; return rows
-    as claim() does, each with its lane.
-    """
-    rows = run(db, CLAIM_ALONE, {"queue": queue, "limit": limit}, taker)
-    claimed = named(row[:-4] for row in rows)
-    return [
-        (
-            one,
-            OpenLane(
-                id=one.lane,
-                virtual_time=row[-4],
-                cost=row[-3],
-                weight=row[-2],
-                room=None,
-                policy=row[-1],
-            ),
-        )
-        for one, row in zip(claimed, rows, strict=True)
-    ]
+    return with_lanes(run(db, CLAIM_ALONE, {"queue": queue, "limit": limit}, taker))
 
 
 def run(db: Session, sql: str, values: Mapping[str, object], taker: Taker) -> list[Row]:

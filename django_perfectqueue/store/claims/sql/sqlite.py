@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from django.utils import timezone
 
+from ...arithmetic.fair_order import OpenLane
 from ...database.dialects.sqlite import stamp, to_json
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
+from .only_lane import LANE, ONLY_LANE, with_lanes
 
 CREATED = '"task"."created_at"'
 LINE = """
@@ -34,6 +36,24 @@ JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "given"."value"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 """
 
+# CROSS JOIN keeps the order of the tables.
+READ_ALONE = f"""
+SELECT {TICKET}, "ticket"."run_at" || '+00:00',
+    COALESCE("task"."expires_at" <= {{now}}, 0), {TASK.replace(CREATED, f"{CREATED} || '+00:00'")},
+    {LANE}
+FROM "perfectqueue_ticket" AS "ticket"
+CROSS JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+CROSS JOIN "perfectqueue_lane" AS "only" ON "only"."id" = "ticket"."lane"
+WHERE "ticket"."state" = 0 AND "ticket"."lane" = {ONLY_LANE}
+ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id" LIMIT %(limit)s
+"""
+
+CHARGE = """
+UPDATE "perfectqueue_lane" SET "running" = "running" + %(tasks)s,
+    "virtual_time" = "virtual_time" + %(charge)s / "weight", "since" = {now}
+WHERE "id" = %(lane)s
+"""
+
 aware = datetime.fromisoformat
 """Return a time as READ returns it, aware."""
 
@@ -49,8 +69,29 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> li
         picked += [task_id for (task_id,) in found]
     if not picked:
         return []
+    ids = take(db, picked, taker, now)
+    return named(db.execute(READ, {"ids": ids}, now=now).fetchall())
+
+
+def take(db: Session, picked: Sequence[int], taker: Taker, now: datetime) -> str:
+    """Take tickets; return their ids as JSON."""
     ids = to_json(picked)
     until = stamp(now + timedelta(seconds=taker.seconds))
     values = {"holder": taker.holder, "token": taker.token, "until": until, "ids": ids}
     db.execute(TAKE, values)
-    return named(db.execute(READ, {"ids": ids}, now=now).fetchall())
+    return ids
+
+
+def claim_alone(
+    db: Session, queue: str, limit: int, taker: Taker
+) -> list[tuple[ClaimedRow, OpenLane]]:
+    now = taker.now or timezone.now()
+    found = db.execute(READ_ALONE, {"queue": queue, "limit": limit}, now=now)
+    claimed = with_lanes(found.fetchall())
+    if claimed:
+        take(db, [row.task_id for row, _lane in claimed], taker, now)
+        lane = claimed[0][1]
+        charge = lane.charge(abs(lane.cost)) * len(claimed)
+        values = {"lane": lane.id, "tasks": len(claimed), "charge": charge}
+        db.execute(CHARGE, values, now=now)
+    return [(row._replace(attempt=row.attempt + 1), lane) for row, lane in claimed]

@@ -99,6 +99,9 @@ class Dialect(ABC):
     single_statement = False
     """Whether one task is submitted, taken or finished by a single statement."""
 
+    finishes_one = False
+    """Whether finish_one() takes fewer statements than finish() and charge()."""
+
     by_primary_key = ""
     """A hint behind a table: by IN a small one would be read, and each of its rows waited for."""
 
@@ -212,9 +215,10 @@ class Dialect(ABC):
     def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
         """
         Close a ticket that is still held as given, and charge its lane, where
-        ``single_statement``; return whether it was. One for which others wait is left.
+        ``finishes_one``, in a transaction of its own or the caller's; return whether it was. One
+        for which others wait is left.
         """
-        raise NotSupportedError("This database takes several statements for it.")
+        raise NotSupportedError("This database closes one as it does several.")
 
     def remove(self, cursor: Cursor, task_id: int) -> int | None:
         """

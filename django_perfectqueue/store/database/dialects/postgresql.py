@@ -132,6 +132,7 @@ levels: WeakKeyDictionary[object, str] = WeakKeyDictionary()
 class PostgreSQL(PostgreSQLErrors, PostgreSQLSubmit):
     notifies = True
     single_statement = True
+    finishes_one = True
     clock = "statement_timestamp()"
     given_clock = "%(now)s::timestamptz"
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"

@@ -1,0 +1,47 @@
+"""What a claim reads where a single lane is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...arithmetic.fair_order import OpenLane
+from ...database.dialects.base import Row
+from ...leases.leased import ClaimedRow, in_line, named
+
+ONLY_LANE = """(
+    SELECT "id" FROM (
+        SELECT COUNT(*) AS "count", MAX("id") AS "id", MAX("gate") AS "gate",
+            MAX("max_running") AS "max_running"
+        FROM (
+            SELECT "id", "gate", "max_running" FROM "perfectqueue_lane"
+            WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = TRUE
+            ORDER BY "turn" LIMIT 2
+        ) AS "ready"
+    ) AS "first"
+    WHERE "count" = 1 AND "gate" = 0 AND "max_running" IS NULL
+        AND (
+            SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now}
+            ORDER BY "alarm_at" LIMIT 1
+        ) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
+)"""
+LANE = '"only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"'
+
+
+def with_lanes(rows: Iterable[Row]) -> list[tuple[ClaimedRow, OpenLane]]:
+    """Return rows that end with the columns of LANE, in line, each with its lane."""
+    claimed = []
+    for *columns, virtual_time, cost, weight, policy in rows:
+        [one] = named([tuple(columns)])
+        lane = OpenLane(
+            id=one.lane,
+            virtual_time=virtual_time,
+            cost=cost,
+            weight=weight,
+            room=None,
+            policy=policy,
+        )
+        claimed.append((one, lane))
+    # Not by the statement: MySQL and MariaDB would make a temporary table for it.
+    return sorted(claimed, key=lambda one: in_line(one[0]))

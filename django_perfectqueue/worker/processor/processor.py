@@ -201,6 +201,7 @@ class Processor:
             )
             batch.refused += refused
         self.renewed(before)
+        self.prefetch.took(taken)
         if self.shares:
             queues = [lease.queue for lease in taken]
             self.accounts.took(order, queues, limit, time.monotonic())

@@ -98,7 +98,8 @@ class SerialProcessor(Processor):
         Return whether to acquire the next batch while this one runs: where more are due, all
         are short, and nothing depends on what is held.
 
-        SQLite's driver gives up the GIL at each row, and would wait for it as often.
+        Only on PostgreSQL: SQLite's driver gives up the GIL at each row, and MariaDB gains
+        nothing by it.
         """
         seconds = self.prefetch.mean * len(taken)
         if len(taken) < self.requested or not 0.0 < seconds <= SHORT:
@@ -106,7 +107,7 @@ class SerialProcessor(Processor):
         if self.shares or self.remaining is not None or self.prefetch.fixed is not None:
             return False
         connection = connections[self.plan.using]
-        if connection.vendor == "sqlite" or connection.settings_dict["OPTIONS"].get("pool"):
+        if connection.vendor != "postgresql" or connection.settings_dict["OPTIONS"].get("pool"):
             return False
         if self.stopping or self.taken_at < max(self.not_ahead_before, self.parking.look_until):
             return False

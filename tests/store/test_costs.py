@@ -53,7 +53,7 @@ class LogTests(TransactionTestCase):
     @skipUnless(connection.vendor == "postgresql", "Only PostgreSQL tells how much it logged.")
     def test_the_log_grows_by_little_from_submit_to_finish(self):
         """Its every byte is written, flushed, shipped to standbys and kept in backups."""
-        count = 20 * MOST
+        count = 4 * MOST
         submit(now=None)
         drain()
         before = log_position()
@@ -65,7 +65,7 @@ class LogTests(TransactionTestCase):
 
     @skipUnless(connection.vendor == "postgresql", "Only PostgreSQL tells how much it logged.")
     def test_the_log_grows_by_a_tenth_of_that_for_a_purge(self):
-        submit_many(5 * MOST, now=None)
+        submit_many(MOST, now=None)
         count = drain()
         before = log_position()
         purged = purge({"finished": 0.0}).deleted

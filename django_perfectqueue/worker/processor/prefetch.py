@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from django_perfectqueue import store
+
 SPAN = 0.25
 LONG = 0.05
-MOST = 200
+MOST = 1_000
+MOST_CHARACTERS = 4_000_000
+"""Of the data of all tasks that are taken at once."""
 GROWTH = 4
 TOO_FAR = 1.5
 MEMORY = 0.9
@@ -24,7 +30,13 @@ class Prefetch:
         self.places = places
         self.mean = 0.0
         self.means: dict[str, float] = {}
+        self.characters = 0.0
         self.last = 0
+
+    def took(self, leases: Sequence[store.Lease]) -> None:
+        """Note how large the data of tasks is that were taken together."""
+        if leases:
+            self.characters = sum([len(lease.payload) for lease in leases]) / len(leases)
 
     def ran(self, type_: str, seconds: float) -> None:
         before = self.means.get(type_, seconds)
@@ -46,6 +58,8 @@ class Prefetch:
         fitting = int(span / self.mean) if self.mean > span / MOST else MOST
         if not self.mean:
             fitting = self.places if self.places > 1 else MOST
+        if self.characters * MOST > MOST_CHARACTERS:
+            fitting = min(fitting, int(MOST_CHARACTERS / self.characters))
         most = max(self.places, min(MOST, fitting))
         return max(1, min(most, self.last * GROWTH or 1))
 

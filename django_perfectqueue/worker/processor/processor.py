@@ -188,7 +188,13 @@ class Processor:
         before = time.monotonic()
         if before < self.parking.look_until:
             self.parking.unpark(before)
-        order = self.queues_in_order(before)
+        taken = self.claim(limit, before)
+        self.renewed(before)
+        return taken if taken or not self.parking.unpark(before) else self.take_in_order(limit)
+
+    def claim(self, limit: int, now: float) -> list[store.Lease]:
+        """Write completions, and take tasks in fair order, in one transaction."""
+        order = self.queues_in_order(now)
         request = store.ClaimRequest(
             queues=order,
             limit=limit,
@@ -202,11 +208,11 @@ class Processor:
                 batch.completions, request, worker=self.worker
             )
             batch.refused += refused
-        self.renewed(before)
+        self.prefetch.took(taken)
         if self.shares:
             queues = [lease.queue for lease in taken]
             self.accounts.took(order, queues, limit, time.monotonic())
-        return taken if taken or not self.parking.unpark(before) else self.take_in_order(limit)
+        return taken
 
     def queues_in_order(self, now: float) -> Sequence[str]:
         """Return the order of queues for this acquire; reread their weights every 5 s."""

@@ -6,6 +6,9 @@ import logging
 import os
 import random
 import time
+from operator import attrgetter
+
+from django.db import Error, connections
 
 from django_perfectqueue import store
 from django_perfectqueue.queue import AcquiredTask
@@ -13,12 +16,18 @@ from django_perfectqueue.queue import AcquiredTask
 from ..attempt.context import prepare
 from ..attempt.interrupt_main import MainThreadInterrupter
 from ..attempt.runner import Runner, Running
+from ..database.link import Link
 from ..plan import Plan
 from ..report import Reporter
+from .background import Ahead
 from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor
 from .resources import ProcessorResources
 
 logger = logging.getLogger("django_perfectqueue.processor")
+
+SHORT = 0.05
+"""In seconds: the next batch is acquired while one runs that takes no longer."""
+NOT_AHEAD_AFTER_ERROR = 60.0
 
 
 class SerialProcessor(Processor):
@@ -26,7 +35,8 @@ class SerialProcessor(Processor):
     Runs one task after another, in the main thread, which also acquires them.
 
     Completions are written together, with the next acquire or after 50 ms if a handler
-    takes long.
+    takes long. While a full batch of short tasks runs, another thread writes the completions
+    of the batch before and acquires the next, so tasks do not wait for the database.
     """
 
     def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
@@ -35,6 +45,11 @@ class SerialProcessor(Processor):
         self.runner = Runner(plan.dispatch, link=self.link, interrupter=self.interrupter)
         self.held_until = 0.0
         self.last_wakeup = 0
+        link = Link(plan.using, resources.wakeup, self.patience, outage=plan.outage)
+        self.ahead = Ahead(link, self.batch)
+        self.not_ahead_before = 0.0
+        self.monitor.watchdog.add(link)
+        self.link.returned = self.returned
 
     def open(self) -> None:
         self.interrupter.install()
@@ -54,11 +69,11 @@ class SerialProcessor(Processor):
             if not (self.rested or self.found_few) and self.usage.is_due(time.monotonic()):
                 self.write_usage()
             self.resources.wakeup.wait(max(0.0, self.parking.take_at - time.monotonic()))
-            self.slot.seek()
-            taken = self.link.insist(self.acquire)
+            taken = self.taken_ahead() or self.take()
             self.serve()
             self.taken_at = time.monotonic()
-            self.batch.extend(taken)
+            if self.may_take_ahead(taken):
+                self.ahead.begin(self.wanted(), self.claim)
             if taken:
                 self.pass_on(taken)
             self.monitor.wake()
@@ -72,6 +87,54 @@ class SerialProcessor(Processor):
                 self.idle()
                 self.rested = True
         return DONE
+
+    def take(self) -> list[store.Lease]:
+        """Acquire a batch, and wait for it."""
+        self.slot.seek()
+        taken = self.link.insist(self.acquire)
+        self.batch.extend(taken)
+        return taken
+
+    def may_take_ahead(self, taken: list[store.Lease]) -> bool:
+        """
+        Return whether to acquire the next batch while this one runs: where more are due, all
+        are short, and nothing depends on what is held.
+
+        Only on PostgreSQL: SQLite's driver gives up the GIL at each row, and MariaDB gains
+        nothing by it.
+        """
+        seconds = self.prefetch.mean * len(taken)
+        if len(taken) < self.requested or not 0.0 < seconds <= SHORT:
+            return False
+        if self.shares or self.remaining is not None or self.prefetch.fixed is not None:
+            return False
+        connection = connections[self.plan.using]
+        if connection.vendor != "postgresql" or connection.settings_dict["OPTIONS"].get("pool"):
+            return False
+        if self.stopping or self.taken_at < max(self.not_ahead_before, self.parking.look_until):
+            return False
+        return not any(map(attrgetter("capped"), taken))
+
+    def taken_ahead(self) -> list[store.Lease]:
+        """Return the batch that was acquired ahead, if any."""
+        try:
+            taken = self.ahead.take()
+        except Error as error:
+            # It may hold leases whose answer was lost; ``link`` gives them back now.
+            self.not_ahead_before = time.monotonic() + NOT_AHEAD_AFTER_ERROR
+            self.link.trouble(error)
+            return []
+        if taken:
+            self.requested = self.ahead.limit
+            if self.batch and self.batch[0].token == taken[0].token:
+                # Nothing is left of the batch before, whose leases end sooner.
+                self.renewed(self.ahead.before)
+        return taken
+
+    def returned(self) -> None:
+        """After an outage give back what is unknown, once the other thread's leases are known."""
+        self.ahead.wait()
+        self.leases.give_back_uncertain(self.kept())
 
     def acquire(self) -> list[store.Lease]:
         """
@@ -112,6 +175,8 @@ class SerialProcessor(Processor):
             if self.completions.waiting and self.should_write_before_next():
                 self.link.insist(self.write_completions)
                 self.write_last_notes()
+            if len(self.batch) <= self.ahead.count:
+                return
             if self.stopping or not (lease := self.next_lease()):
                 return
             self.run_one(lease)
@@ -164,11 +229,15 @@ class SerialProcessor(Processor):
             if rung or not tended or self.slot.rung or self.recycling.is_due():
                 logger.debug("A processor looks for tasks. pid=%s rung=%s", os.getpid(), rung)
                 return
+            self.ahead.rest()
             if time.monotonic() >= look_at:
                 if self.link.insist(self.look).due:
                     return
                 look_at = time.monotonic() + LOOK_AFTER
 
     def close(self) -> None:
+        self.stop()
+        # What it acquires until then is released with the rest of the batch.
+        self.ahead.stop()
         super().close()
         self.runner.event_loop.close()

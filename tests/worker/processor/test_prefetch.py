@@ -1,5 +1,6 @@
 from django.test import SimpleTestCase
 
+from django_perfectqueue import store
 from django_perfectqueue.worker.processor.prefetch import Prefetch
 
 
@@ -13,12 +14,16 @@ def limits(prefetch, seconds, rounds):
     return taken
 
 
+def lease(payload):
+    return store.Lease(*[None] * 13, payload, *[None] * 3)
+
+
 class PrefetchTests(SimpleTestCase):
     def test_it_begins_with_one_and_grows(self):
         """
         A processor that knows nothing of its tasks must not keep many from the others.
         """
-        self.assertEqual(limits(Prefetch(), 0.0001, 6), [1, 4, 16, 64, 200, 200])
+        self.assertEqual(limits(Prefetch(), 0.0001, 7), [1, 4, 16, 64, 256, 1000, 1000])
 
     def test_long_tasks_are_taken_one_by_one(self):
         self.assertEqual(limits(Prefetch(), 2.0, 4), [1, 1, 1, 1])
@@ -47,6 +52,15 @@ class PrefetchTests(SimpleTestCase):
         for _task in range(100):
             prefetch.ran("report", 60.0)
         self.assertEqual(prefetch.limit(), 10)
+
+    def test_large_data_makes_a_batch_smaller(self):
+        """A batch of the largest data would fill the memory of the processor."""
+        prefetch = Prefetch()
+        limits(prefetch, 0.0001, 6)
+        prefetch.took([lease("x" * 100_000), lease("x" * 300_000)])
+        self.assertEqual(prefetch.limit(), 20)
+        prefetch.took([lease("x" * 50_000_000)])
+        self.assertEqual(prefetch.limit(), 1)
 
     def test_a_type_is_long_until_it_was_seen_to_be_short(self):
         """

@@ -2,7 +2,9 @@
 PostgreSQL: each verb is one statement, and arrays carry the batch.
 
 Rows are reached by ``= ANY(ARRAY(SELECT ...))``: the planner takes such an array to be
-short, and goes by the primary key however small or large the table.
+short, and goes by the primary key however small or large the table. But not where it would
+join row by row, as with the few rows that it expects of a DELETE: each row would sort the
+array anew.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from .postgresql_errors import PostgreSQLErrors
 from .postgresql_submit import PostgreSQLSubmit
 
 NOTIFY_END = f"pg_notify('{ENDED}' || \"task_id\", '')"
+NOTIFY_ENDS = NOTIFY_END.replace("task_id", "id")
 
 FINISH = f"""
 WITH "given" AS (
@@ -36,23 +39,21 @@ WITH "given" AS (
     WHERE "ticket"."task_id" = ANY(ARRAY(SELECT "id" FROM "given"))
         AND "ticket"."task_id" = "given"."id" AND "ticket"."token" = "given"."token"
         AND "ticket"."state" = 2
-    RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched", "ticket"."followed"
+    RETURNING "given".*, "ticket"."watched", "ticket"."followed"
 ),
 "ended" AS (
     UPDATE "perfectqueue_task" AS "task"
-    SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
-        "started_at" = {{now}} - "given"."started" * interval '1 second',
-        "ended_at" = {{now}} - "given"."ended" * interval '1 second',
-        "result" = "given"."result"
-    FROM "given"
-    WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
-        AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
-    RETURNING "task"."id", "given"."token"
+    SET "outcome" = 'finished', "attempt" = "closed"."attempt", "worker" = %(worker)s,
+        "started_at" = {{now}} - "closed"."started" * interval '1 second',
+        "ended_at" = {{now}} - "closed"."ended" * interval '1 second',
+        "result" = "closed"."result"
+    FROM "closed" WHERE "task"."id" = "closed"."id"
+    RETURNING "task"."id", "closed"."token"
 )
-SELECT "id", "token", NULL::bigint, (SELECT count({NOTIFY_END}) FROM "closed" WHERE "watched")
+SELECT "id", "token", NULL::bigint, (SELECT count({NOTIFY_ENDS}) FROM "closed" WHERE "watched")
 FROM "ended"
 UNION ALL
-SELECT "task_id", "token", "followed", 0 FROM "closed" WHERE "followed" IS NOT NULL
+SELECT "id", "token", "followed", 0 FROM "closed" WHERE "followed" IS NOT NULL
 """
 
 FINISH_ONE = f"""

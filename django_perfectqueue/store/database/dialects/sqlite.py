@@ -269,9 +269,11 @@ class SQLite(Dialect):
             )
             for done in completions
         ]
-        closed = self.execute(cursor, CLOSE, {"rows": to_json(rows)}).fetchall()
+        written = to_json(rows)
+        closed = self.execute(cursor, CLOSE, {"rows": written}).fetchall()
         fences = {(task_id, token): followed for task_id, token, followed in closed}
-        written = to_json([row for row in rows if row[:2] in fences])
+        if len(fences) < len(rows):
+            written = to_json([row for row in rows if row[:2] in fences])
         if fences:
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
         return fences

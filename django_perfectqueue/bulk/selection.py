@@ -24,6 +24,7 @@ from django_perfectqueue.models import (
     TaskQuerySet,
     Ticket,
     condition,
+    type_condition,
 )
 from django_perfectqueue.payload.names import JSON, LAST_CHARACTER
 
@@ -120,10 +121,8 @@ class Selection:
         if self.queue:
             # By the index of queues SQLite would read, and sort, the whole queue.
             found &= Q(queue__unindexed=self.queue)
-        if self.type.endswith("*"):
-            found &= Q(type__startswith=self.type[:-1])
-        elif self.type:
-            found &= Q(type=self.type)
+        if self.type:
+            found &= type_condition(self.type)
         if self.user is not None:
             found &= Q(user=self.user)
         if self.users is not None:

@@ -7,7 +7,7 @@ import os
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -154,6 +154,14 @@ def at_least(least: int) -> Callable[[str], int]:
     return whole_number
 
 
+def number(text: str) -> float:
+    """Return the value of an option that is any number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(_("must be a number, not %r") % text) from None
+
+
 @contextmanager
 def speaking(using: str | None = None) -> Iterator[None]:
     """Turn what a user may have to do with into a CommandError without a traceback."""
@@ -177,6 +185,12 @@ def speaking(using: str | None = None) -> Iterator[None]:
     except BrokenPipeError as error:
         fall_silent()
         raise SystemExit(UNREAD) from error
+    except OSError as error:
+        # What can't be printed now would raise once more when the interpreter ends.
+        with suppress(OSError):
+            sys.stdout.flush()
+        fall_silent()
+        raise CommandError(on_one_line(error)) from error
 
 
 def replace_closed_streams() -> None:
@@ -187,7 +201,7 @@ def replace_closed_streams() -> None:
 
 
 def fall_silent() -> None:
-    """Send what the interpreter flushes at exit to /dev/null: the reader is gone."""
+    """Send what the interpreter flushes at exit to /dev/null: nobody can read it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

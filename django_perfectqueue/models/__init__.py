@@ -51,6 +51,7 @@ from .task import (
     TaskManager,
     TaskQuerySet,
     Watch,
+    type_condition,
 )
 from .ticket import Ticket
 from .usage import ALL_TYPES, WAIT_BUCKETS, Bucket, Overview, Usage
@@ -119,5 +120,6 @@ __all__ = [
     "condition",
     "id_for",
     "live_conditions",
+    "type_condition",
     "without_partial_indexes",
 ]

@@ -40,6 +40,15 @@ if TYPE_CHECKING:
     from .ticket import Ticket
 
 
+def type_condition(pattern: str) -> Q:
+    """Return the condition of a type, or, with ``*`` at its end, of those that begin so."""
+    if not pattern.endswith("*"):
+        return Q(type=pattern)
+    # No LIKE, as that of SQLite ignores case.
+    start = pattern[:-1]
+    return Q(type__gte=start, type__lt=start + LAST_CHARACTER)
+
+
 class TaskQuerySet(KeptQuerySet["Task"]):
     def with_status(self, now: datetime | None = None) -> TaskQuerySet:
         """Add ``status``: the outcome, or else what the ticket says."""

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 WEEKEND = 5
 
 # customer: items with their price and usual number a day, branches, months, weekend factor
-CUSTOMERS = {
+CUSTOMERS: dict[str, tuple[dict[str, tuple[float, int]], list[str], int, float]] = {
     "cobalt": (
         {"letter": (1.2, 300), "parcel": (5.9, 80)},
         ["depot-1", "depot-2", "depot-3", "depot-4", "depot-5", "depot-6", "depot-7"],

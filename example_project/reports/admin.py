@@ -1,4 +1,9 @@
+from __future__ import annotations
+
 from django.contrib import admin
+from django.db.models import Model
+from django.forms import ModelForm
+from django.http import HttpRequest
 
 from .intake import entitle
 from .models import Customer, Report, Upload
@@ -8,7 +13,9 @@ from .models import Customer, Report, Upload
 class CustomerAdmin(admin.ModelAdmin):
     list_display = ["name", "slug", "plan"]
 
-    def save_model(self, request, obj, form, change):
+    def save_model(
+        self, request: HttpRequest, obj: Customer, form: ModelForm, change: bool
+    ) -> None:
         super().save_model(request, obj, form, change)
         entitle(obj)
 
@@ -16,10 +23,10 @@ class CustomerAdmin(admin.ModelAdmin):
 class ReadOnlyAdmin(admin.ModelAdmin):
     """What comes from the page and the tasks is only looked at here."""
 
-    def has_add_permission(self, request):
+    def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
-    def has_change_permission(self, request, obj=None):
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
 

@@ -1,5 +1,6 @@
 from django import forms
 from django.core.exceptions import ValidationError
+from django.core.files.uploadedfile import UploadedFile
 
 from .models import Upload
 
@@ -11,8 +12,8 @@ class UploadForm(forms.ModelForm):
         model = Upload
         fields = ["customer", "file"]
 
-    def clean_file(self):
-        file = self.cleaned_data["file"]
-        if file.size > LARGEST:
+    def clean_file(self) -> UploadedFile:
+        file: UploadedFile = self.cleaned_data["file"]
+        if (file.size or 0) > LARGEST:
             raise ValidationError("A file may have 1 MB.")
         return file

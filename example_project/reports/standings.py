@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from django_perfectqueue.models import FairShare, Status, Task
 from django_perfectqueue.queue import Queue
 
 from .models import Customer, Upload
+
+
+class Run(NamedTuple):
+    """When a task that has ended was submitted, begun and ended."""
+
+    created_at: datetime
+    started_at: datetime
+    ended_at: datetime
 
 
 @dataclass
@@ -38,26 +47,30 @@ class Standing:
         return sum(task.ended_at is None for task in self.tasks)
 
     @property
-    def ran(self) -> list[Task]:
-        return [task for task in self.tasks if task.started_at and task.ended_at]
+    def ran(self) -> list[Run]:
+        return [
+            Run(task.created_at, task.started_at, task.ended_at)
+            for task in self.tasks
+            if task.started_at and task.ended_at
+        ]
 
     @property
     def last_start(self) -> datetime:
-        return max(task.started_at for task in self.ran)
+        return max(run.started_at for run in self.ran)
 
     @property
     def mean_wait(self) -> float:
-        waits = [(task.started_at - task.created_at).total_seconds() for task in self.ran]
+        waits = [(run.started_at - run.created_at).total_seconds() for run in self.ran]
         return sum(waits) / len(waits) if waits else 0.0
 
     def seconds(self, until: datetime | None = None) -> float:
         """Return the processor time it got, in all or until then."""
-        return sum(seconds_of(task, until) for task in self.ran)
+        return sum(seconds_of(run, until) for run in self.ran)
 
 
-def seconds_of(task: Task, until: datetime | None) -> float:
-    end = min(task.ended_at, until) if until else task.ended_at
-    return max(0.0, (end - task.started_at).total_seconds())
+def seconds_of(run: Run, until: datetime | None) -> float:
+    end = min(run.ended_at, until) if until else run.ended_at
+    return max(0.0, (end - run.started_at).total_seconds())
 
 
 def standings(uploads: Sequence[Upload], since: datetime) -> list[Standing]:

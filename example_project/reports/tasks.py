@@ -54,7 +54,7 @@ class Summarise(Application):
 
     decider = SummaryDecider
 
-    def perform(self) -> dict[str, Any] | None:
+    def perform(self) -> Any:
         upload = Upload.objects.select_related("customer").get(pk=self.task.data["upload"])
         with upload.file.open() as file:
             content = file.read()
@@ -87,7 +87,8 @@ class Draw(Application):
 @handler("reports.close")
 def close(task: AcquiredTask) -> dict[str, int]:
     """Count the charts of a batch; it runs once, when all of its tasks have ended."""
-    return {"charts": sum("chart" in result for _key, result in task.closes.results())}
+    results = task.closes.results() if task.closes else []
+    return {"charts": sum("chart" in result for _key, result in results)}
 
 
 @scheduled(every("15s"), user="chartroom")

@@ -98,7 +98,7 @@ def failures(tasks: Sequence[Task]) -> str:
 
 
 def contest(customers: Sequence[Standing], until: datetime) -> str:
-    began = min(task.started_at for one in customers for task in one.ran)
+    began = min(run.started_at for one in customers for run in one.ran)
     seconds = (until - began).total_seconds()
     return (
         f"\n  The shares are of the processor time in the first {seconds:.1f} s, while each of them"

@@ -42,6 +42,7 @@ class ListTests(AdminTestCase):
         self.assertEqual(self.keys(user="ann"), ["c", "a"])
         self.assertEqual(self.keys(type="mail"), ["c"])
         self.assertEqual(self.keys(type="report.*"), ["b", "a"])
+        self.assertEqual(self.keys(type="Report.*"), [])
         self.assertEqual(self.keys(user="ann", queue="imports"), ["a"])
 
     def test_a_nul_character_is_no_server_error(self):

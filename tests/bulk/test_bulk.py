@@ -113,6 +113,8 @@ class VerbTests(TestCase):
 
         self.assertEqual([task.key for task in found.sample], [wanted.key])
         self.assertEqual((found.statuses, found.users), ([("failed", 1)], [("ann", 1)]))
+        shouted = Selection(type="REP*")
+        self.assertEqual(preview("retry", shouted, using="default").total, 0)
         confined = Selection(users=("bob",))
         self.assertEqual(preview("retry", confined, using="default").total, 1)
 

@@ -14,6 +14,11 @@ def terms(user="acme", queue=""):
 
 
 class QueueShareTests(TestCase):
+    def test_a_weight_that_is_no_number_is_refused(self):
+        self.assertIn(
+            "must be a number, not 'heavy'", refused(self, "pq_share", "u", "--weight", "heavy")
+        )
+
     def test_the_weight_of_a_queue_is_set_shown_and_taken_back(self):
         out = run("pq_share", "--of-queue", "mail", "--weight", "2")
         self.assertEqual(out, "Queue 'mail', as a whole: weight 2.\n")

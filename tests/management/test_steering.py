@@ -188,6 +188,17 @@ class RetryTests(TestCase):
         self.assertIn("Did you mean 'boom'?", run("pq_retry", "--group", "bom", "--dry-run"))
         self.assertEqual(run_json("pq_retry", "--group", "nosuch"), [{"retried": 0}])
 
+    def test_a_queue_that_is_not_there_gets_those_that_are(self):
+        broken("a")
+
+        for command in ("pq_retry", "pq_cancel_request"):
+            self.assertEqual(
+                run(command, "--all", "--queue", "nosuch"),
+                "Queue 'nosuch' has no tasks. There is 'default'.\n",
+            )
+        self.assertIn("Did you mean 'default'?", run("pq_retry", "--all", "--queue", "defualt"))
+        self.assertEqual(run_json("pq_retry", "--all", "--queue", "nosuch"), [{"retried": 0}])
+
     def test_it_may_be_those_of_a_type_or_a_user(self):
         for key, type_, user in (("a", "mail", "ann"), ("b", "mail", "ben"), ("c", "fax", "ann")):
             broken(key, type=type_, user=user)

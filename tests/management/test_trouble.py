@@ -1,3 +1,4 @@
+import errno
 import io
 import os
 import signal
@@ -196,6 +197,16 @@ class TroubleTests(SimpleTestCase):
             call_command("pq_list")
 
         self.assertEqual(caught.exception.code, 128 + signal.SIGPIPE)
+        silent.assert_called_once_with()
+
+    def test_a_full_disk_is_one_line_and_an_exit_code(self):
+        """As in pq_list > /dev/full."""
+        with (
+            mock.patch(READS, side_effect=OSError(errno.ENOSPC, "No space left on device")),
+            mock.patch.object(base, "fall_silent") as silent,
+        ):
+            self.assertIn("No space left on device", refused(self, "pq_list"))
+
         silent.assert_called_once_with()
 
     def test_every_command_has_its_help(self):

@@ -19,7 +19,17 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.inspection.scope import in_scope, scope_of
 from django_perfectqueue.lib.durations import seconds_in
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import DEAD, LIVE, Batch, DeadLetter, Status, Tag, Ticket, Watch
+from django_perfectqueue.models import (
+    DEAD,
+    LIVE,
+    Batch,
+    DeadLetter,
+    Status,
+    Tag,
+    Ticket,
+    Watch,
+    type_condition,
+)
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import groups
 
@@ -117,8 +127,10 @@ class BatchFilter(ValueFilter):
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         value = request.GET.get("batch", "")
-        if not value.isdecimal() or len(value) > LONGEST:
+        if not value:
             return []
+        if not value.isdecimal() or len(value) > LONGEST:
+            raise IncorrectLookupParameters
         batches = in_scope(Batch.objects.using(database()), request, "user")
         names = batches.filter(pk=value).values_list("name", flat=True)
         return [(value, printable(names.first() or value))]
@@ -252,9 +264,7 @@ class TypeFilter(TextFilter):
     hint = _("exactly, or report*")
 
     def condition(self, value: str) -> Q:
-        if value.endswith("*"):
-            return Q(type__startswith=value[:-1])
-        return Q(type=value)
+        return type_condition(value)
 
 
 class ReachFilter(ValueFilter):

@@ -21,7 +21,7 @@ from django_perfectqueue.fairness.wording import queue_of, share_terms, user_of,
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change, FairShare, QueueShare
 
-from ..base import CommandOptions, or_dash
+from ..base import CommandOptions, number, or_dash
 from ..queues.rule_command import RuleCommand, changes_for_programs, edits, first_rows, person
 from ..tasks.facts import Facts, picked
 from ..terminal.table import Column
@@ -53,7 +53,7 @@ class Command(RuleCommand):
         add("--no-user", action="store_true", help=_("The tasks without a user."))
         add(
             "--weight",
-            type=float,
+            type=number,
             metavar="W",
             help=_("Twice the weight gets twice the processor time while users compete."),
         )

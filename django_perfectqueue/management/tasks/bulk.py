@@ -26,7 +26,7 @@ from ..base import CommandOptions, at_least
 from ..queues.rule_command import person, rate
 from ..terminal.progress import Progress
 from .bulk_preview import print_preview
-from .hints import no_group
+from .hints import no_group, no_tasks
 from .single import SteeringCommand
 
 PAGE = 500
@@ -90,15 +90,20 @@ class SelectingCommand(SteeringCommand):
             return
         selection = self.selection(options)
         tasks = selection.tasks(self.verb, using=self.queue.using)
-        group = options.get("group")
-        if group and not self.as_json and not tasks.exists():
-            self.say(no_group(self.queue, group))
+        if not self.as_json and not tasks.exists() and (why := self.why_none(options)):
+            self.say(why)
             return
         keys = keys_of(tasks, selection.page_by(self.verb), options["limit"])
         if options["dry_run"]:
             self.print_keys(keys)
         else:
             self.steer_many(keys)
+
+    def why_none(self, options: CommandOptions) -> str:
+        """Return what was named that does not exist, and what does, or an empty text."""
+        if not self.queue.list().exists():
+            return no_tasks(self.queue)
+        return no_group(self.queue, options["group"]) if options.get("group") else ""
 
     def chooses(self, options: CommandOptions) -> bool:
         """

@@ -6,6 +6,8 @@ from django.test import SimpleTestCase
 
 from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, MainThreadInterrupter
 
+from ...waiting import LONG
+
 
 class BreakOffError(Exception):
     pass
@@ -30,15 +32,18 @@ class MainThreadInterrupterTests(SimpleTestCase):
 
         def act():
             ready.wait()
+            time.sleep(0.2)  # a signal that comes just before the system call does not end it
             self.interrupter.interrupt("token", BreakOffError())
 
         def sleep():
             ready.set()
-            time.sleep(60)
+            time.sleep(LONG)
 
         self.in_a_thread(act)
+        began = time.monotonic()
         with self.assertRaises(BreakOffError):
             self.interrupter.call("token", sleep)
+        self.assertLess(time.monotonic() - began, LONG / 2)
 
     def test_nothing_is_raised_in_another_call(self):
         """

@@ -226,10 +226,11 @@ class SerialProcessor(Processor):
             tended = self.resources.wakeups.is_tended()
             pause = LOOK_UP_AFTER if tended else self.options.POLL_INTERVAL
             rung = self.resources.wakeup.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
+            if not rung:
+                self.ahead.rest()
             if rung or not tended or self.slot.rung or self.recycling.is_due():
                 logger.debug("A processor looks for tasks. pid=%s rung=%s", os.getpid(), rung)
                 return
-            self.ahead.rest()
             if time.monotonic() >= look_at:
                 if self.link.insist(self.look).due:
                     return

@@ -161,8 +161,9 @@ class WorkerTestCase(TransactionTestCase):
 
     def notes(self, word):
         """Return (key, pid) of each line in the diary that begins with this word."""
-        lines = self.diary.read_text().splitlines() if self.diary.exists() else []
-        split = [line.split() for line in lines]
+        lines = self.diary.read_text().splitlines(keepends=True) if self.diary.exists() else []
+        # The last one may still be written.
+        split = [line.split() for line in lines if line.endswith("\n")]
         return [(key, int(pid)) for first, key, pid in split if first == word]
 
     def wait_for_note(self, word, count=1, *, within=60):

@@ -47,6 +47,16 @@ class MainThreadInterrupter:
         if self._thread:
             signal.pthread_kill(self._thread, SIGNAL)
 
+    def remind(self) -> None:
+        """
+        Send the signal again where its exception has yet to be raised.
+
+        One that comes just before a system call that blocks does not end it.
+        """
+        wanted = self._wanted
+        if wanted is not None and wanted[0] is self._inside:
+            signal.pthread_kill(self._thread, SIGNAL)
+
     def _deliver(self, signum: int = 0, frame: object = None) -> None:
         wanted = self._wanted
         if wanted is not None and wanted[0] is self._inside:

@@ -141,6 +141,7 @@ class Monitor:
                 running.kill(reason("The processor stops."))
         for running in self.running():
             self.enforce_limits(running, now)
+        self.processor.remind()
         if self.leases.have_expired(now):
             self.leases.preempt_all()
         if self.leases.is_alone() or not self.may_send(now):

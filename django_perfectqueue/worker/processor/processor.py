@@ -155,6 +155,9 @@ class Processor:
         """Record that an acquire at ``at`` gave new leases."""
         self.slot.renewed_at = at
 
+    def remind(self) -> None:
+        """Repeat an interrupt that did not reach the handler."""
+
     def is_busy(self) -> bool:
         return bool(self.running or self.batch or self.completions.waiting or self.journal.left)
 

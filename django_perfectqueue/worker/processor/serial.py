@@ -61,6 +61,9 @@ class SerialProcessor(Processor):
         running = self.runner.running
         return [] if running is None else [running]
 
+    def remind(self) -> None:
+        self.interrupter.remind()
+
     def work(self) -> int:
         while not self.stopping:
             if self.is_spent():

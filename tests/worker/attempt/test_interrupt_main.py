@@ -1,12 +1,13 @@
 import signal
 import threading
 import time
+from unittest import mock
 
 from django.test import SimpleTestCase
 
 from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, MainThreadInterrupter
 
-from ...waiting import LONG
+from ...waiting import LONG, wait_until
 
 
 class BreakOffError(Exception):
@@ -32,17 +33,38 @@ class MainThreadInterrupterTests(SimpleTestCase):
 
         def act():
             ready.wait()
-            time.sleep(0.2)  # a signal that comes just before the system call does not end it
             self.interrupter.interrupt("token", BreakOffError())
+            wait_until(lambda: self.interrupter.remind() or is_over)
 
         def sleep():
             ready.set()
             time.sleep(LONG)
 
+        is_over = []
         self.in_a_thread(act)
         began = time.monotonic()
         with self.assertRaises(BreakOffError):
             self.interrupter.call("token", sleep)
+        is_over.append(True)
+        self.assertLess(time.monotonic() - began, LONG / 2)
+
+    def test_a_lost_signal_is_repeated(self):
+        """One that comes just before a system call that blocks does not end it."""
+
+        def act():
+            with mock.patch.object(signal, "pthread_kill"):
+                self.interrupter.interrupt("token", BreakOffError())
+            wait_until(lambda: self.interrupter.remind() or is_over)
+
+        def sleep():
+            self.in_a_thread(act)
+            time.sleep(LONG)
+
+        is_over = []
+        began = time.monotonic()
+        with self.assertRaises(BreakOffError):
+            self.interrupter.call("token", sleep)
+        is_over.append(True)
         self.assertLess(time.monotonic() - began, LONG / 2)
 
     def test_nothing_is_raised_in_another_call(self):

@@ -40,6 +40,9 @@ class MonitoredProcessor(Protocol):
 
     def stop(self) -> None: ...
 
+    def remind(self) -> None:
+        """Repeat an interrupt that did not reach the handler."""
+
     def is_busy(self) -> bool:
         """Return whether a handler runs, or something waits to be run or written."""
 

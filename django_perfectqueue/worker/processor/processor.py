@@ -156,7 +156,7 @@ class Processor:
         self.slot.renewed_at = at
 
     def remind(self) -> None:
-        """Repeat an interrupt that did not reach the handler."""
+        """Repeat an interrupt that did not reach the handler, where that can happen."""
 
     def is_busy(self) -> bool:
         return bool(self.running or self.batch or self.completions.waiting or self.journal.left)

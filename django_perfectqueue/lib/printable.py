@@ -15,5 +15,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def printable_lines(text: str) -> str:
+    """Do the same for a text of several lines, which keeps its line breaks and tabs."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
 def on_one_line(text: object) -> str:
     return " ".join(printable(str(text).replace("\n", " ").replace("\t", " ")).split())

@@ -245,6 +245,18 @@ class StoryTests(AdminTestCase):
         self.assertNotContains(response, EVIL)
         self.assertContains(response, "&lt;script&gt;alert(1)&lt;/script&gt;")
 
+    def test_marks_of_direction_are_spelt_out(self):
+        """A text with them looks like another one."""
+        mark = "\u202e"
+        task, held = running("k1", data={"file": f"invoice{mark}gpj.exe"})
+        why = store.Failure(error="boom", message=f"a{mark}b", traceback=f"line 1\nline{mark}2")
+        store.fail(held, why=why, seconds=0.0, using="default", now=NOON)
+
+        response = self.story(task)
+        self.assertNotContains(response, mark)
+        self.assertContains(response, "invoice\\u202egpj.exe")
+        self.assertContains(response, "line 1\nline\\u202e2")
+
     def test_broken_data_is_shown_as_such(self):
         task = submit("k1")
         Task.objects.update(payload='{"uid": ')

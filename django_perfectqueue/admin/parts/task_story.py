@@ -35,7 +35,7 @@ from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.inspection.together import read_together
 from django_perfectqueue.inspection.why_waiting import Case, Code
 from django_perfectqueue.inspection.workers import location_of
-from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.lib.printable import printable, printable_lines
 from django_perfectqueue.models import (
     Attempt,
     BatchMember,
@@ -84,6 +84,8 @@ class Shown:
     """One attempt as it is shown; without ``attempt`` it runs, or does not count."""
 
     attempt: Try | None
+    message: str
+    traceback: str
     number: int | None
     label: str
     started: str
@@ -124,6 +126,7 @@ def task_story(task: Any, *, using: str, known: Known, sees_all: bool = True) ->
     if case:
         case.around = around
     ended = attempts(task, newest[::-1])
+    letter = getattr(task, "dead_letter", None)
     return {
         "badge": badge(task.status),
         "sentences": [explain(task), *reasons(task, case, sees_all)],
@@ -132,7 +135,8 @@ def task_story(task: Any, *, using: str, known: Known, sees_all: bool = True) ->
         "batch_name": printable(batches[0].name) if batches else "",
         "times": times(task, ticket, ended, task.clock),
         "line": position_facts(task, case),
-        "letter": getattr(task, "dead_letter", None),
+        "letter": letter,
+        "why": printable_lines(letter.message) if letter else "",
         "data": shown(task.payload),
         "result": None if task.result_text is None else shown(task.result_text),
         "context": None if task.context is None else shown(task.context),
@@ -310,6 +314,8 @@ def attempt_row(task: Any, episode: Episode) -> Shown:
         number, label = task.tries, _("running")
     return Shown(
         attempt=attempt,
+        message=printable_lines(attempt.message) if attempt else "",
+        traceback=printable_lines(attempt.traceback) if attempt else "",
         number=number,
         label=label,
         started=moment(attempt.started_at or attempt.ended_at) if attempt else "",
@@ -323,7 +329,7 @@ def attempt_row(task: Any, episode: Episode) -> Shown:
 
 def said(line: Line) -> Said:
     at = template_localtime(line.at).strftime("%H:%M:%S") if line.at else ""
-    return Said(at=at, level=line.level, source=line.source, text=line.text)
+    return Said(at=at, level=line.level, source=line.source, text=printable_lines(line.text))
 
 
 def how_far(journal: Journal | None) -> HowFar | None:
@@ -344,6 +350,7 @@ def shown(text: str) -> Text:
     except (PayloadError, RecursionError) as error:
         is_deep = isinstance(error.__cause__ or error, RecursionError)
         pretty, problem = STARS if is_deep else text, str(error)
+    pretty = printable_lines(pretty)
     return Text(pretty[:LONGEST], problem, cut=max(0, len(pretty) - LONGEST))
 
 

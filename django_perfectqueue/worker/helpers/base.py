@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from django.db import connections
 
+from ..database.connecting import keep_few_statements
 from ..database.link import AwayError, Link
 from ..database.watchdog import Watchdog
 from ..plan import Plan
@@ -38,6 +39,7 @@ class HelperProcess:
 
     def run(self) -> int:
         take_signals(self.on_signal)
+        keep_few_statements(self.plan.using)
         self.watchdog.start()
         try:
             self.work()

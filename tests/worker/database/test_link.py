@@ -311,6 +311,16 @@ class ConnectingTests(SimpleTestCase):
             given = options.get("connect_timeout")
         self.assertEqual(given, None if connection.vendor == "sqlite" else 5)
 
+    def test_helpers_keep_few_statements_of_sqlite(self):
+        options = dict(connection.settings_dict["OPTIONS"])
+        with mock.patch.dict(connection.settings_dict, {"OPTIONS": options}):
+            connecting.keep_few_statements("default")
+            own = connection.copy()
+            own.connect()
+            own.close()
+        kept = options.get("cached_statements")
+        self.assertEqual(kept, 16 if connection.vendor == "sqlite" else None)
+
     @contextmanager
     def prepared(self, options):
         with mock.patch.dict(connection.settings_dict, {"OPTIONS": options}):

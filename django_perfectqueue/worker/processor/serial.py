@@ -19,7 +19,7 @@ from ..attempt.runner import Runner, Running
 from ..database.link import Link
 from ..plan import Plan
 from ..report import Reporter
-from .background import Ahead
+from .prefetch import Ahead
 from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor
 from .resources import ProcessorResources
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 
-def printable(text: str) -> str:
+def printable(text: str, keep: str = "") -> str:
     """
     Return a text in which nothing steers a terminal or begins another line.
 
     What is not printable, such as line breaks, escapes and marks of direction, is spelt
-    out: ``\\n``, ``\\x1b``, ``\\u202e``.
+    out: ``\\n``, ``\\x1b``, ``\\u202e``. The characters of ``keep`` stay.
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
 
 
 def printable_lines(text: str) -> str:
     """Do the same for a text of several lines, which keeps its line breaks and tabs."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    return printable(text, keep="\n\t")
 
 
 def on_one_line(text: object) -> str:

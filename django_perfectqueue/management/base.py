@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -31,6 +32,7 @@ R = TypeVar("R")
 TAKEN = 3
 INTERRUPTED = 130
 UNREAD = 141
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 CommandOptions = dict[str, Any]
@@ -166,7 +168,8 @@ def number(text: str) -> float:
 def speaking(using: str | None = None) -> Iterator[None]:
     """Turn what a user may have to do with into a CommandError without a traceback."""
     try:
-        yield
+        with printing():
+            yield
     except CommandError as error:
         error.args = (printable(str(error)),)
         raise
@@ -182,13 +185,19 @@ def speaking(using: str | None = None) -> Iterator[None]:
         raise CommandError(_("Interrupted."), returncode=INTERRUPTED) from interrupt
     except UnicodeEncodeError as error:
         raise CommandError(printable(_("A text can't be written: %s.") % error)) from error
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """End where nobody reads on, or where the output can't be written."""
+    try:
+        yield
     except BrokenPipeError as error:
         fall_silent()
         raise SystemExit(UNREAD) from error
     except OSError as error:
-        # What can't be printed now would raise once more when the interpreter ends.
-        with suppress(OSError):
-            sys.stdout.flush()
+        if error.errno not in UNWRITABLE:
+            raise
         fall_silent()
         raise CommandError(on_one_line(error)) from error
 

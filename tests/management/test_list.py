@@ -1,5 +1,10 @@
+from contextlib import suppress
+from unittest import mock
+
+from django.core.management import CommandError, call_command
 from django.test import TestCase
 
+from django_perfectqueue.management import base
 from django_perfectqueue.models import Ticket
 from django_perfectqueue.store import release
 from tests.factories import acquire, finish, retry, running, submit, submit_many
@@ -20,6 +25,19 @@ class ListTests(TestCase):
         self.assertRegex(out, r"held +report +running +\S+ ago +leased for \S+ +1\n")
         self.assertRegex(out, r"broken +report +failed +\S+ ago +ended \S+ ago +1\n")
         self.assertTrue(out.endswith("3 entries.\n"), out)
+
+    def test_a_full_disk_is_one_line_and_an_exit_code(self):
+        """As in pq_list > /dev/full, which takes nothing once the buffer is written."""
+        submit("a", now=None)
+        with (
+            suppress(OSError),  # as the file is closed
+            open("/dev/full", "w") as full,
+            mock.patch("sys.stdout", full),
+            mock.patch.object(base, "fall_silent") as silent,
+        ):
+            with self.assertRaisesMessage(CommandError, "No space left on device"):
+                call_command("pq_list", stdout=full)
+            silent.assert_called_once_with()
 
     def test_attempts_are_those_that_count(self):
         """

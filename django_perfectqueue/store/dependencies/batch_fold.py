@@ -69,13 +69,9 @@ UPDATE "perfectqueue_batch" SET "total" = %(total)s, "finished" = %(finished)s, 
     "ended_at" = {ended_at}
 WHERE "id" = %(batch)s
 """
-WAITING = """
-SELECT "id", "child_id", "parent_id", "if_failed" FROM "perfectqueue_dependency"
-WHERE "parent_id" IN ({ids}) AND "state" < 3
-"""
 CALLBACKS = """
 SELECT "id", "child_id", "parent_id", "if_failed" FROM "perfectqueue_dependency"
-WHERE "parent_id" = %(parent)s AND "state" < 3
+WHERE "parent_id" IN ({ids}) AND "state" < 3
 """
 
 
@@ -245,7 +241,7 @@ def write(
 
 def release(db: Session, batch: int, state: State, now: datetime | None) -> None:
     """Release the callbacks for which it is time; a batch without a dead task never failed."""
-    rows = db.rows(CALLBACKS, {"parent": -batch})
+    rows = db.rows(CALLBACKS, ids=[-batch])
     if not rows:
         return
     fold = Fold(db, now)
@@ -271,7 +267,7 @@ def cancel_callbacks(db: Session, batches: Collection[int], now: datetime | None
     Return the batches without those of which someone else holds a callback.
     """
     fold = Fold(db, now)
-    edges = [Edge(*row) for row in db.rows(WAITING, ids=[-batch for batch in batches])]
+    edges = [Edge(*row) for row in db.rows(CALLBACKS, ids=[-batch for batch in batches])]
     held = fold.lock({edge.child for edge in edges})
     for edge in edges:
         if edge.child not in held:

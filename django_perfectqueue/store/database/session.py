@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from .dialects import Dialect
-from .dialects.base import Row
+from .dialects.base import Row, numbers
 
 
 class Session(NamedTuple):
@@ -33,9 +33,9 @@ class Session(NamedTuple):
         ``lists`` are the insides of the IN lists that the SQL names in braces.
         """
         for name, values in lists.items():
-            inside, given = self.listed(name, values)
+            inside, texts = listed(name, values)
             sql = sql.replace(f"{{{name}}}", inside)
-            parameters = {**(parameters or {}), **given} if given else parameters
+            parameters = {**(parameters or {}), **texts} if texts else parameters
         return self.dialect.execute(self.cursor, sql, parameters, now=now, after=after)
 
     def rows(
@@ -50,12 +50,11 @@ class Session(NamedTuple):
         """Do the same; return the rows."""
         return list(self.execute(sql, parameters, now=now, after=after, **lists).fetchall())
 
-    def listed(
-        self, name: str, values: Iterable[int] | Iterable[str]
-    ) -> tuple[str, dict[str, str]]:
-        """Return the inside of an IN list, and the parameters that it names."""
-        items = list(values)
-        if not items or not isinstance(items[0], str):
-            return self.dialect.listed_numbers(name, cast("list[int]", items))
+
+def listed(name: str, values: Iterable[int] | Iterable[str]) -> tuple[str, dict[str, str]]:
+    """Return the inside of an IN list: numbers as they are, texts as parameters with these."""
+    items = list(values)
+    if items and isinstance(items[0], str):
         texts = {f"{name}_{number}": str(item) for number, item in enumerate(items)}
         return ", ".join([f"%({each})s" for each in texts]), texts
+    return numbers(cast("list[int]", items)), {}

@@ -272,14 +272,9 @@ class Dialect(ABC):
         """
         return ""
 
-    def listed_numbers(self, name: str, items: list[int]) -> tuple[str, dict[str, str]]:
-        """Return the inside of an IN list of whole numbers, and its parameters."""
-        return numbers(items), {}
-
     def delete(self, cursor: Cursor, table: str, ids: Iterable[int], *, key: str = "id") -> None:
         """Delete rows by their primary keys; no other row is waited for."""
-        inside, given = self.listed_numbers("ids", list(ids))
-        self.execute(cursor, f'DELETE FROM "{table}" WHERE "{key}" IN ({inside})', given)
+        self.execute(cursor, f'DELETE FROM "{table}" WHERE "{key}" IN ({numbers(ids)})')
 
     def parameter(self, moment: datetime | None) -> datetime | str | None:
         """Return a time as the driver takes it."""

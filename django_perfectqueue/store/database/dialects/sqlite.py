@@ -43,7 +43,6 @@ SAID = {
 }
 
 IMMEDIATE = "IMMEDIATE"
-MANY = 50
 ITEM = re.compile(r'((?:"given"\.)?"value") ->> (\d+)')
 
 
@@ -175,16 +174,6 @@ class SQLite(Dialect):
 
     def skip_clause(self) -> str:
         return ""
-
-    def listed_numbers(self, name: str, items: list[int]) -> tuple[str, dict[str, str]]:
-        """
-        Give many as one parameter.
-
-        The driver keeps the last 128 statements in memory; each with a thousand ids is 130 KB.
-        """
-        if len(items) > MANY:
-            return f"SELECT value FROM json_each(%({name})s)", {name: to_json(items)}
-        return super().listed_numbers(name, items)
 
     def submit(
         self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None

@@ -13,6 +13,7 @@ when the server crashes. What has begun on it is told apart: see ``forgotten``.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
@@ -377,3 +378,18 @@ def is_forgotten(history: History, run: Run, until: float) -> bool:
 def forgotten(history: History) -> list[Run]:
     """Return the attempts that began on an acquire which a crashed server did not keep."""
     return [run for run in history.runs if is_forgotten(history, run, run.began)]
+
+
+def acquired_ahead(history: History) -> int:
+    """Count the attempts whose acquire was committed while their process ran another."""
+    runs_of: dict[int, list[Run]] = defaultdict(list)
+    for run in sorted(history.runs, key=lambda run: run.began):
+        runs_of[run.pid].append(run)
+    count = 0
+    for runs in runs_of.values():
+        begins = [run.began for run in runs]
+        for run in runs:
+            for change in acquires(history, run)[:1]:
+                before = bisect_right(begins, change.at) - 1
+                count += before >= 0 and change.at < (runs[before].ended or 0.0)
+    return count

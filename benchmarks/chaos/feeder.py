@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,8 @@ from .terms import Terms
 
 TICK = 0.05
 BATCH = 25
+BURST_AFTER = 15.0
+"""Seconds from one burst to the next."""
 
 
 class Feeder(threading.Thread):
@@ -37,6 +40,8 @@ class Feeder(threading.Thread):
         self.stored: list[str] = []
         self.doubtful: list[str] = []
         self.asked: set[str] = set()
+        self.bursts = itertools.count(1)
+        self.burst_at = time.monotonic() + BURST_AFTER
         self.ended = threading.Event()
         self.trouble: BaseException | None = None
 
@@ -54,6 +59,7 @@ class Feeder(threading.Thread):
             if Ticket.objects.count() < self.terms.backlog:
                 self.submit(list(itertools.islice(self.coming, BATCH)))
                 self.submit_graph()
+                self.submit_burst()
             self.ask_for_cancels()
         except Error:
             connection.close()
@@ -63,6 +69,13 @@ class Feeder(threading.Thread):
         first, rest = tasks[0], tasks[1:]
         self.try_to(lambda: self.queue.submit(**first), [first["key"]])
         self.try_to(lambda: self.queue.submit_many(rest), [task["key"] for task in rest])
+
+    def submit_burst(self) -> None:
+        if time.monotonic() < self.burst_at:
+            return
+        self.burst_at = time.monotonic() + BURST_AFTER
+        tasks = scenario.burst(next(self.bursts))
+        self.try_to(lambda: self.queue.submit_many(tasks), [task["key"] for task in tasks])
 
     def submit_graph(self) -> None:
         """Submit tasks that wait for earlier ones, and a batch of batches."""

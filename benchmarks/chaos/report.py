@@ -31,8 +31,8 @@ def report(records: Iterable[Record]) -> str:
 
 def summary(runs: Sequence[Record]) -> str:
     heads = [
-        *("", "minutes", "seed", "tasks", "ticks", "attempts", "broken off", "refused", "faults"),
-        *("forgotten", "violations"),
+        *("", "minutes", "seed", "tasks", "ticks", "attempts", "ahead", "broken off", "refused"),
+        *("faults", "forgotten", "violations"),
     ]
     rows = [
         [
@@ -42,6 +42,7 @@ def summary(runs: Sequence[Record]) -> str:
             f"{run['tasks']:,}",
             f"{run.get('ticks', 0):,}",
             f"{run['attempts']:,}",
+            f"{run.get('ahead', 0):,}",
             f"{run['broken_off']:,}",
             f"{run['refused']:,}",
             f"{sum(run['strikes'].values()):,}",

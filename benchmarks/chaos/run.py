@@ -257,6 +257,7 @@ class Chaos:
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),
+            "ahead": checker.acquired_ahead(seen),
             "broken_off": sum(run.ended is None for run in seen.runs),
             "refused": sum(verb.answer == "refused" for verb in seen.verbs),
             "told": Counter(told.reason for told in seen.told),

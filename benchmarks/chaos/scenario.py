@@ -11,6 +11,8 @@ CAPPED, CAP = "capped", 2
 NARROW, WIDTH = "narrow", 2
 SHARES = {"ann": (1.0, None), "bob": (2.0, None), "carl": (4.0, None), CAPPED: (2.0, CAP)}
 USERS = (*SHARES, None)
+SWIFT, BURST = "swift", 1_500
+"""A user with nothing to wait for, and how many tasks it submits at once."""
 
 SCHEDULES = {f"tick{number}": number % 60 + 1 for number in range(200)}
 """How many seconds apart the ticks of each schedule are."""
@@ -69,6 +71,14 @@ def tasks(seed: int, alive_time: float) -> Iterator[dict[str, Any]]:
             "limits": [NARROW] if drawn.random() < 0.08 else [],
             "run_at": drawn.uniform(0.1, 3.0) if drawn.random() < 0.05 else None,
         }
+
+
+def burst(number: int) -> list[dict[str, Any]]:
+    """Return tasks so short that processors acquire the next of them while some run."""
+    return [
+        {"key": f"burst-{number}-{one}", "type": "steady", "data": {"seconds": 0.0}, "user": SWIFT}
+        for one in range(BURST)
+    ]
 
 
 def data_for(kind: Kind, drawn: random.Random) -> dict[str, Any]:

@@ -343,6 +343,16 @@ class CheckerTests(SimpleTestCase):
                 book.close(11.0).close(11.0, 2, holder=20)
                 self.assert_found("cap exceeded", book)
 
+    def test_tasks_that_were_acquired_while_others_ran_are_counted(self):
+        from benchmarks.chaos import checker
+
+        book = Book().acquire(10.0).run(10.1, 10.9).close(11.0)
+        book.acquire(11.1, 2).run(11.2, 11.9, 2).close(12.0, 2)
+        self.assertEqual(checker.acquired_ahead(book.history()), 0)
+        book.acquire(11.5, 3).run(11.95, 12.1, 3).close(12.2, 3)
+        book.acquire(11.6, 4, holder=20).run(11.7, 12.1, 4, holder=20).close(12.2, 4, holder=20)
+        self.assertEqual(checker.acquired_ahead(book.history()), 1)
+
     def test_as_many_as_a_cap_allows_one_after_another_are_no_violation(self):
         book = Book().task(1, user="capped").task(2, user="capped")
         book.acquire(10.0).run(10.1, 10.9).close(11.0)

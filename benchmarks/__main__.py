@@ -29,7 +29,7 @@ ROUNDS = 3
 PATIENCE = 5.0
 EPILOG = """
 The results are written as they come, one JSON object a line; --report makes tables of them.
-docs/reference/benchmarks.md tells what is measured, and how.
+docs/reference/benchmarks.md says what is measured, and how.
 """
 
 
@@ -191,7 +191,7 @@ def measured(
         write(file, record)
         records.append(record)
         passed = time.monotonic() - began
-        say(f"{number}/{len(jobs)} {passed:4.0f} s  round {job.round}  {told(job, found)}")
+        say(f"{number}/{len(jobs)} {passed:4.0f} s  round {job.round}  {reported(job, found)}")
     return records
 
 
@@ -206,7 +206,7 @@ def write(file: TextIO, record: dict[str, Any]) -> None:
     file.flush()
 
 
-def told(job: Job, found: dict[str, Any]) -> str:
+def reported(job: Job, found: dict[str, Any]) -> str:
     if "error" in found:
         return f"{job}: FAILED: {found['error']}"
     trouble = "" if found.get("whole", True) else "  NOT WHOLE"

@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Violation:
-    """``kind`` is the name of a check; ``told`` says what happened, to ``task`` if it was one."""
+    """``kind`` is the name of a check; ``text`` says what happened, to ``task`` if it was one."""
 
     kind: str
     task: Any
-    told: str
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.told}"
+        return f"{self.kind}: {self.text}"
 
 
 Check = Callable[[Any], Iterator[tuple[Any, str]]]
@@ -35,7 +35,7 @@ class Checks(dict[str, Check]):
     def violations(
         self, recorded: Any, named: Callable[[Any, Any], str] = lambda _recorded, task: str(task)
     ) -> list[Violation]:
-        """Return all that the checks find; ``named`` tells how a task is called."""
+        """Return all that the checks find; ``named`` returns the name of a task."""
         return [
             Violation(kind, task, text if task is None else f"{named(recorded, task)}: {text}")
             for kind, look in self.items()

@@ -1,4 +1,4 @@
-"""Where one sample runs: a fresh database, and how each library is told of it."""
+"""Where one sample runs: a fresh database, and how each library is configured for it."""
 
 from __future__ import annotations
 

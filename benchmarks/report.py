@@ -74,7 +74,7 @@ def tables(records: Iterable[Record]) -> str:
 
 
 def noise(records: Iterable[Record]) -> str:
-    """Tell what the machine did beside, and how its disk varied."""
+    """Describe what the machine did beside, and how its disk varied."""
     records = list(records)
     parts = []
     for name, words, digits in NOISE:

@@ -1,4 +1,4 @@
-"""What a process and all that it started use, as Linux tells it."""
+"""What a process and all that it started use, as Linux reports it."""
 
 from __future__ import annotations
 

@@ -76,13 +76,13 @@ def register(
         queues=json.dumps(queues or ["default"]),
         routes=routes or json.dumps(given),
     )
-    told = json.dumps(list(seats), separators=(",", ":"))
-    store.register(worker, seats=told, leaving=leaving, using="default", now=now)
+    reported = json.dumps(list(seats), separators=(",", ":"))
+    store.register(worker, seats=reported, leaving=leaving, using="default", now=now)
     return worker
 
 
 def seat(number, *tasks, seconds=5.0, pid=None, holder=0, memory=40 * 2**20, **counts):
-    """Return what a worker tells of a processor that runs these tasks, for so many seconds."""
+    """Return what a worker reports of a processor that runs these tasks, for so many seconds."""
     return {
         "number": number,
         "pid": pid or 1000 + number,

@@ -26,7 +26,7 @@ LONGEST = 600.0
 
 class Runner(DiscoverRunner):
     """
-    Django's test runner: over this package unless told otherwise, and telling the
+    Django's test runner: over this package by default, and printing the
     counts to the program that started it, in the file that PERFECTQUEUE_TEST_REPORT names.
     """
 

@@ -1,4 +1,4 @@
-"""The tests of several databases at the same time, told one after the other."""
+"""The tests of several databases at the same time, printed one after the other."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def report(task):
 
 @handler("tell")
 def tell(task):
-    """Tell what there is to tell, and fail."""
+    """Log what there is to log, and fail."""
     task.progress(1, "counting", of=2)
     logger.warning("Nearly there, %s.", task.data["password"])
     raise ValueError(f"no {task.data['password']}")
@@ -63,7 +63,7 @@ def spend(task):
 
 @handler("wait")
 class Wait(Application):
-    """Run until a file is there; tell when that is broken off."""
+    """Run until a file is there; record when that is broken off."""
 
     retry_wait = 0
 
@@ -107,13 +107,13 @@ async def steps_in_a_loop(task):
 
 @handler("fail", max_attempts=2, retry_wait=0)
 def fail(task):
-    raise ValueError("as it was told")
+    raise ValueError("as it should")
 
 
 @handler("fail-once", retry_wait=0)
 def fail_once(task):
     if task.attempt == 1:
-        raise ValueError("as it was told")
+        raise ValueError("as it should")
 
 
 @handler("die")
@@ -164,7 +164,7 @@ def fork(task):
 
 @handler("leave")
 def leave(task):
-    sys.exit("as it was told")
+    sys.exit("as it should")
 
 
 @handler("offspring")
@@ -242,7 +242,7 @@ class Undecided(Application):
     decider = Stubborn
 
     def perform(self):
-        raise ValueError("as it was told")
+        raise ValueError("as it should")
 
 
 class Skipping(Decider):
@@ -254,7 +254,7 @@ class Lenient(Application):
     decider = Skipping
 
     def perform(self):
-        raise ValueError("as it was told")
+        raise ValueError("as it should")
 
 
 class SampleDispatch(Dispatch):
@@ -268,7 +268,7 @@ class SampleDispatch(Dispatch):
 
 
 class Hooked(Application):
-    """Tells in a file when its processes begin and end."""
+    """Records in a file when its processes begin and end."""
 
     @classmethod
     def tell(cls, word):

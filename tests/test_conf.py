@@ -15,14 +15,14 @@ class OptionsTests(SimpleTestCase):
             self.assertEqual(conf.options().ALIVE_TIME, 60)
         self.assertEqual(conf.options().ALIVE_TIME, 300)
 
-    def test_a_misspelt_name_is_told_its_neighbour(self):
+    def test_a_misspelt_name_is_reported_with_its_neighbour(self):
         with (
             override_settings(PERFECTQUEUE={"PROCESORS": 2}),
             self.assertRaisesMessage(ConfigError, "Did you mean 'PROCESSORS'?"),
         ):
             conf.options()
 
-    def test_a_value_that_will_not_do_is_told_with_what_would(self):
+    def test_a_value_that_will_not_do_is_reported_with_what_would(self):
         cases = {
             "PROCESSORS": (0, "whole number of at least 1"),
             "POLL_INTERVAL": (0, "a number above 0"),
@@ -36,8 +36,8 @@ class OptionsTests(SimpleTestCase):
             "POLICY": (7, "or a dict from queues to these"),
             "QUEUE_ORDER": ("robin", "one of 'fair', 'ordered', 'round_robin', 'shuffled'"),
         }
-        for name, (value, told) in cases.items():
-            with self.subTest(name), self.assertRaisesMessage(ConfigError, told):
+        for name, (value, reported) in cases.items():
+            with self.subTest(name), self.assertRaisesMessage(ConfigError, reported):
                 conf.Options().replace(**{name: value})
 
     def test_what_is_no_dict_is_refused(self):
@@ -57,30 +57,30 @@ class OptionsTests(SimpleTestCase):
         self.assertEqual(options.retention_time("cancelled"), 5)
 
     def test_each_queue_has_the_policy_that_is_given_to_it_or_to_all_others(self):
-        for given, told in (
+        for given, reported in (
             ("slots", ["slots", "slots"]),
             ({"mail": "fifo"}, ["fifo", "fair"]),
             ({"mail": "fifo", "*": "slots"}, ["fifo", "slots"]),
         ):
             options = conf.Options().replace(POLICY=given)
-            self.assertEqual([options.policy("mail"), options.policy("reports")], told)
+            self.assertEqual([options.policy("mail"), options.policy("reports")], reported)
 
-    def test_a_wrong_word_is_told_its_neighbour(self):
+    def test_a_wrong_word_is_reported_with_its_neighbour(self):
         cases = {
             "POLICY": ("Slot", "Did you mean 'slots'?"),
             "QUEUE_ORDER": ("round-robin", "Did you mean 'round_robin'?"),
         }
-        for name, (value, told) in cases.items():
-            with self.subTest(name), self.assertRaisesMessage(ConfigError, told):
+        for name, (value, reported) in cases.items():
+            with self.subTest(name), self.assertRaisesMessage(ConfigError, reported):
                 conf.Options().replace(**{name: value})
 
-    def test_a_wrong_policy_of_one_queue_is_told_with_the_queue(self):
-        for given, told in (
+    def test_a_wrong_policy_of_one_queue_is_reported_with_the_queue(self):
+        for given, reported in (
             ({"mail": "fiffo"}, "for the queue 'mail'"),
             ({"mail": "fiffo"}, "Did you mean 'fifo'?"),
             ({"mail": 3}, "for the queue 'mail'"),
             ({"mail": ["fifo"]}, "for the queue 'mail'"),
             ({"": "fair"}, "names of queues"),
         ):
-            with self.subTest(given), self.assertRaisesMessage(ConfigError, told):
+            with self.subTest(given), self.assertRaisesMessage(ConfigError, reported):
                 conf.Options().replace(POLICY=given)

@@ -50,16 +50,16 @@ class ContextTests(LogTestCase):
         parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
         token = tracing.traceparent.set(parent)
         self.addCleanup(tracing.traceparent.reset, token)
-        told = as_json(logged())
-        self.assertEqual("-".join((told["trace_id"], told["span_id"])), parent[3:-3])
+        reported = as_json(logged())
+        self.assertEqual("-".join((reported["trace_id"], reported["span_id"])), parent[3:-3])
         self.assertEqual(as_json(logged(trace_id="mine"))["trace_id"], "mine")
 
     def test_a_record_tells_the_task_that_runs(self):
         self.run_task()
         record = logged()
         self.assertTrue(TaskContext().filter(record))
-        told = [getattr(record, name) for name in FIELDS]
-        self.assertEqual(told, ["reports", "k1", "report.draw", "ann", 2, "app1:17"])
+        reported = [getattr(record, name) for name in FIELDS]
+        self.assertEqual(reported, ["reports", "k1", "report.draw", "ann", 2, "app1:17"])
 
     def test_outside_of_a_task_it_is_empty(self):
         """
@@ -69,7 +69,7 @@ class ContextTests(LogTestCase):
         TaskContext().filter(record)
         self.assertEqual([getattr(record, name) for name in FIELDS], [""] * len(FIELDS))
 
-    def test_what_was_told_where_it_was_logged_stays(self):
+    def test_what_was_reported_where_it_was_logged_stays(self):
         """
         Behind a queue handler the record is seen again, in another thread.
         """
@@ -91,11 +91,13 @@ class ContextTests(LogTestCase):
 class JsonTests(LogTestCase):
     def test_a_record_is_an_object_on_a_line(self):
         self.run_task()
-        told = as_json(logged("It took\n%d rows.", 3, rows=3))
-        self.assertEqual(told["message"], "It took\n3 rows.")
-        self.assertEqual((told["level"], told["logger"]), ("ERROR", "shop.mail"))
-        self.assertEqual((told["pq_key"], told["pq_attempt"], told["rows"]), ("k1", 2, 3))
-        self.assertRegex(told["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+        reported = as_json(logged("It took\n%d rows.", 3, rows=3))
+        self.assertEqual(reported["message"], "It took\n3 rows.")
+        self.assertEqual((reported["level"], reported["logger"]), ("ERROR", "shop.mail"))
+        self.assertEqual(
+            (reported["pq_key"], reported["pq_attempt"], reported["rows"]), ("k1", 2, 3)
+        )
+        self.assertRegex(reported["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
 
     def test_outside_of_a_task_it_names_none(self):
         self.assertFalse([name for name in as_json(logged()) if name.startswith("pq_")])
@@ -104,19 +106,19 @@ class JsonTests(LogTestCase):
         try:
             raise KeyError("boom")
         except KeyError as error:
-            told = as_json(logged(error=error))
-        self.assertEqual(told["error"], "KeyError")
-        self.assertIn("KeyError: 'boom'", told["traceback"])
+            reported = as_json(logged(error=error))
+        self.assertEqual(reported["error"], "KeyError")
+        self.assertIn("KeyError: 'boom'", reported["traceback"])
 
     def test_what_json_does_not_know_is_written_all_the_same(self):
-        told = as_json(logged(at=NOON, pair=float("nan"), odd={(1, 2): "x"}, word="\ud800"))
-        self.assertIn("2030", told["at"])
-        self.assertEqual((told["pair"], told["odd"]), ("nan", "{(1, 2): 'x'}"))
-        self.assertEqual(told["word"], "\ud800")
+        reported = as_json(logged(at=NOON, pair=float("nan"), odd={(1, 2): "x"}, word="\ud800"))
+        self.assertIn("2030", reported["at"])
+        self.assertEqual((reported["pair"], reported["odd"]), ("nan", "{(1, 2): 'x'}"))
+        self.assertEqual(reported["word"], "\ud800")
 
-    def test_no_data_is_told_with_a_task(self):
+    def test_no_data_is_reported_with_a_task(self):
         """
-        Who logs a task, or sends the locals of a traceback somewhere, tells no payload.
+        Who logs a task, or sends the locals of a traceback somewhere, shows no payload.
         """
         self.run_task()
         held = task()

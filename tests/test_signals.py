@@ -1,4 +1,4 @@
-"""Each step on a task's way is told to those who listen, by the process that takes it."""
+"""Each step on a task's way is signalled to those who listen, by the process that takes it."""
 
 from contextlib import ExitStack, contextmanager
 from unittest import mock
@@ -32,7 +32,7 @@ EVERY = {
 
 @contextmanager
 def listening():
-    """Collect who is told what, as (step, key)."""
+    """Collect the signals, as (step, key)."""
     heard = []
     with ExitStack() as stack:
         for step, signal in EVERY.items():
@@ -57,33 +57,33 @@ class StepTests(TransactionTestCase):
         self.heard = stack.enter_context(listening())
         self.addCleanup(stack.close)
 
-    def told(self):
-        """Return what has been told since it was last asked."""
-        told, self.heard[:] = list(self.heard), []
-        return told
+    def reported(self):
+        """Return what has been signalled since it was last asked."""
+        reported, self.heard[:] = list(self.heard), []
+        return reported
 
-    def test_a_submit_is_told_once_it_is_committed(self):
+    def test_a_submit_is_reported_once_it_is_committed(self):
         with transaction.atomic():
             submit("k1")
-            self.assertEqual(self.told(), [])
-        self.assertEqual(self.told(), [("submitted", "k1")])
+            self.assertEqual(self.reported(), [])
+        self.assertEqual(self.reported(), [("submitted", "k1")])
         submit("k1", on_conflict="ignore")
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.reported(), [])
         submit("k1", on_conflict="replace")
-        self.assertEqual(self.told(), [("submitted", "k1")])
+        self.assertEqual(self.reported(), [("submitted", "k1")])
         with transaction.atomic():
             submit("k2")
             transaction.set_rollback(True)
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.reported(), [])
 
-    def test_where_autocommit_is_off_nothing_is_told_too_early(self):
+    def test_where_autocommit_is_off_nothing_is_reported_too_early(self):
         transaction.set_autocommit(False)
         try:
             submit("k1")
             transaction.rollback()
         finally:
             transaction.set_autocommit(True)
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.reported(), [])
 
     def test_what_a_receiver_calls_is_no_part_of_the_call_that_it_hears_of(self):
         """
@@ -101,50 +101,50 @@ class StepTests(TransactionTestCase):
             self.assertIsNotNone(shared.get())
         self.assertEqual(seen, [None])
 
-    def test_of_many_each_is_told_that_was_stored(self):
+    def test_of_many_each_is_reported_that_was_stored(self):
         submit("k2")
-        self.told()
+        self.reported()
         tasks = [{"key": f"k{number}", "type": "report"} for number in (1, 2, 3)]
         Queue().submit_many(tasks, on_conflict="ignore")
-        self.assertEqual(self.told(), [("submitted", "k1"), ("submitted", "k3")])
+        self.assertEqual(self.reported(), [("submitted", "k1"), ("submitted", "k3")])
 
-    def test_what_people_do_is_told_where_they_do_it(self):
+    def test_what_people_do_is_reported_where_they_do_it(self):
         for key in ("k1", "k2"):
             submit(key, now=None)
-        self.told()
+        self.reported()
         call_command("pq_cancel_request", "k1", verbosity=0)
-        self.assertEqual(self.told(), [("cancelled", "k1")])
+        self.assertEqual(self.reported(), [("cancelled", "k1")])
         Queue()["k1"].retry()
-        self.assertEqual(self.told(), [("put_back", "k1")])
+        self.assertEqual(self.reported(), [("put_back", "k1")])
         Queue()["k2"].force_finish()
-        self.assertEqual(self.told(), [("finished", "k2")])
+        self.assertEqual(self.reported(), [("finished", "k2")])
 
-    def test_what_comes_too_late_is_told_as_expired(self):
+    def test_what_comes_too_late_is_reported_as_expired(self):
         submit("late", expires_at=5)
-        self.told()
+        self.reported()
         acquire(now=after(6))
-        self.assertEqual(self.told(), [("expired", "late")])
+        self.assertEqual(self.reported(), [("expired", "late")])
 
-    def test_what_was_lost_is_told_with_what_comes_of_it(self):
+    def test_what_was_lost_is_reported_with_what_comes_of_it(self):
         lease = running("k1")
-        self.told()
+        self.reported()
         acquire(0, now=after(61))
         store.answer_alarms(using="default", now=after(61))
-        self.assertEqual(self.told(), [("lost", "k1")])
+        self.assertEqual(self.reported(), [("lost", "k1")])
 
         [lease] = acquire(now=after(61))
         with override_settings(PERFECTQUEUE={"MAX_CRASHES": 2}):
             self.give_back(lease, crashed=[lease.task_id])
-        self.assertEqual(self.told(), [("lost", "k1"), ("failed", "k1")])
+        self.assertEqual(self.reported(), [("lost", "k1"), ("failed", "k1")])
 
-    def test_what_is_to_be_cancelled_is_told_so_however_it_comes_back(self):
+    def test_what_is_to_be_cancelled_is_reported_so_however_it_comes_back(self):
         for key, crashed in (("k1", True), ("k2", False)):
             lease = running(key)
             Queue()[key].cancel_request()
-            self.told()
+            self.reported()
             self.give_back(lease, crashed=[lease.task_id] if crashed else ())
             self.assertEqual(
-                self.told(),
+                self.reported(),
                 [("lost", key), ("cancelled", key)] if crashed else [("cancelled", key)],
             )
 
@@ -169,7 +169,7 @@ class StepTests(TransactionTestCase):
             submit("k2", type="exit")
         self.assertEqual(len(Queue()), 2)
 
-    def test_what_is_ended_by_force_is_told_by_who_buries_it(self):
+    def test_what_is_ended_by_force_is_reported_by_who_buries_it(self):
         noted = {}
 
         class Report(Application):
@@ -191,7 +191,7 @@ class StepTests(TransactionTestCase):
         taken = store.acquire(["default"], limit=4, alive_time=300, holder=7, using="default")
         Queue()["unwanted"].cancel_request()
         routes = {"report": Report, "dropped": Dropped, "again": Again, "unwanted": Report}
-        self.told()
+        self.reported()
         reaper = self.reaper(routes, {lease.task_id: 60.0 for lease in taken})
         with (
             mock.patch.object(base, "take_signals"),
@@ -199,7 +199,7 @@ class StepTests(TransactionTestCase):
         ):
             self.assertEqual(reaper.run(), 0)
         self.assertEqual(
-            sorted(self.told()),
+            sorted(self.reported()),
             [
                 ("cancelled", "unwanted"),
                 ("discarded", "dropped"),
@@ -228,7 +228,7 @@ class StepTests(TransactionTestCase):
 
 class CostTests(TransactionTestCase):
     def steps(self, number):
-        """Take the way on which most is told; return how many statements that took."""
+        """Take the way with most signals; return how many statements that took."""
         # Limits are asked for anew now and then, which may be now.
         store.forget_limits("default")
         limit_cache.known_limits([], using="default")
@@ -247,7 +247,7 @@ class CostTests(TransactionTestCase):
         """
 
         def tell(**kwargs):
-            raise AssertionError("told")
+            raise AssertionError("reported")
 
         for number in (4, 0):  # A connection that submits again prepares its statements.
             self.steps(number)

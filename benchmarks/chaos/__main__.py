@@ -29,7 +29,7 @@ READING = 900.0
 FAREWELL = 15.0
 EPILOG = """
 The results are written as they come, one JSON object a line; --report makes tables of them.
-docs/reference/benchmarks.md tells what is proved. The exit code is 0 where nothing was found.
+docs/reference/benchmarks.md says what is proved. The exit code is 0 where nothing was found.
 """
 
 
@@ -124,7 +124,7 @@ def taken(
         record = {"database": one.database, "terms": one.as_json(), **run(options, one)}
         write(file, record)
         records.append(record)
-        say(told(record))
+        say(reported(record))
     versions = {one["database"]: one["version"] for one in records if "version" in one}
     records.append({"machine": {**head, "servers": versions}})
     write(file, records[-1])
@@ -165,7 +165,7 @@ def is_bad(record: dict[str, Any]) -> bool:
     return "error" in record or bool(record.get("violations"))
 
 
-def told(record: dict[str, Any]) -> str:
+def reported(record: dict[str, Any]) -> str:
     if "error" in record:
         return f"{record['database']}: FAILED: {record['error']}"
     late = sum(one["late"] for one in record["recoveries"])

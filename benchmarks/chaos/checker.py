@@ -1,5 +1,5 @@
 """
-Reads a history and tells what must not have happened. It asks no one and changes nothing.
+Reads a history and reports what must not have happened. It reads nothing else and writes nothing.
 
 A lease is live from its acquire, and each renewal, until its alarm, by the database's
 clock; or until its own handler has settled the task. That somebody else has taken it away
@@ -7,7 +7,7 @@ earlier ends it only for the database: to have it taken from a handler that runs
 is looked for here.
 
 On PostgreSQL an acquire is committed without waiting for the disk, and may be forgotten
-when the server crashes. What has begun on it is told apart: see ``forgotten``.
+when the server crashes. What has begun on it is listed apart: see ``forgotten``.
 """
 
 from __future__ import annotations
@@ -245,15 +245,15 @@ def ended_by_another(history: History) -> Iterator[Finding]:
 def cap_exceeded(history: History) -> Iterator[Finding]:
     """Never do more tasks of a user, or behind a limit, hold a lease than may run."""
     running: dict[str, set[int]] = defaultdict(set)
-    told: set[str] = set()
+    reported: set[str] = set()
     for change in sorted(history.changes, key=lambda change: change.id):
         for who, cap in caps_of(history, change.task):
             if change.state != RUNNING:
                 running[who].discard(change.task)
                 continue
             running[who].add(change.task)
-            if len(running[who]) > cap and who not in told:
-                told.add(who)
+            if len(running[who]) > cap and who not in reported:
+                reported.add(who)
                 yield (
                     None,
                     f"{who}: {len(running[who])} at once where {cap} may run, at {change.at:.3f}",
@@ -301,9 +301,9 @@ def overlaps(history: History) -> Iterator[tuple[Run, Run]]:
 
 def were_at_once(first: Run, second: Run) -> bool:
     """
-    Tell whether one ran when the other began.
+    Return whether one ran when the other began.
 
-    Of two that lived to their end the times tell it, and of others the lock.
+    Two that lived to their end are compared by their times, others by the lock.
     """
     if first.ended is None:
         return second.rival == first.pid
@@ -334,7 +334,7 @@ def is_live(history: History, run: Run, at: float) -> bool:
 
 
 def is_own(history: History, run: Run) -> bool:
-    """Tell whether an attempt had the task, and a live lease, when it began."""
+    """Return whether an attempt had the task, and a live lease, when it began."""
     own = [change for change in acquires(history, run) if change.at <= run.began + TICK]
     if not own or not is_live(history, run, run.began):
         return False
@@ -346,7 +346,7 @@ def is_own(history: History, run: Run) -> bool:
 
 def was_held_up(history: History, run: Run) -> bool:
     """
-    Tell whether its process was held up between its last look at its lease and its handler:
+    Return whether its process was held up between its last look at its lease and its handler:
     it was frozen, or the lease has run out only just before.
     """
     thawed = (
@@ -360,9 +360,9 @@ def was_held_up(history: History, run: Run) -> bool:
 
 def is_forgotten(history: History, run: Run, until: float) -> bool:
     """
-    Tell whether the server has forgotten in a crash that it gave this attempt the task.
+    Return whether the server has forgotten in a crash that it gave this attempt the task.
 
-    The task is then in line again, and its holder is told. So what counts is whether the
+    The task then waits again, and its holder is interrupted. So what counts is whether the
     database knew at that moment.
     """
     if any(change.at <= until + TICK for change in acquires(history, run)):

@@ -123,8 +123,8 @@ class Host:
 
     def processors(self) -> list[int]:
         """Return all processors that live, also those of workers that are leaving."""
-        told = {int(line) for line in self.seats.read_text().split()}
-        return sorted(told.intersection(self.pids()))
+        reported = {int(line) for line in self.seats.read_text().split()}
+        return sorted(reported.intersection(self.pids()))
 
     def current_processors(self) -> list[int]:
         """Return those of the newest worker."""
@@ -134,8 +134,8 @@ class Host:
     def helpers(self) -> list[int]:
         """Return what supervisors have started besides processors."""
         below = [pid for supervisor in self.supervisors() for pid in children(supervisor)]
-        told = set(self.processors())
-        return [pid for pid in below if pid not in told]
+        reported = set(self.processors())
+        return [pid for pid in below if pid not in reported]
 
     def send(self, signum: int) -> None:
         """Signal the worker as a service manager does: by its launcher."""
@@ -155,7 +155,7 @@ class Fleet:
             host.keep()
 
     def stop(self) -> None:
-        """Tell all to stop, for good."""
+        """Stop all, for good."""
         for host in self:
             host.wanted = False
             host.send(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What the tasks of a run do. Each says when it begins and ends, and what it was told."""
+"""What the tasks of a run do. Each records when it begins and ends, and what interrupted it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .clock import spread
 from .recorder import recorder
 from .terms import HOST, this_folder
 
-TOLD = (PreemptedError, CancelRequestedError, ProcessStopError)
+INTERRUPTIONS = (PreemptedError, CancelRequestedError, ProcessStopError)
 STEP = 0.02
 EFFECT = "INSERT INTO chaos_effect (child) VALUES (%s)"
 
@@ -54,13 +54,13 @@ class Watched(Application):
             try:
                 recorder().end(self.task.lease, how)
                 self.closed = True
-            except TOLD as reason:
+            except INTERRUPTIONS as reason:
                 interruption = reason
         if interruption is not None:
             raise interruption
 
     def kill(self, reason: BaseException) -> None:
-        recorder().write("told", self.task.lease, reason=type(reason).__name__)
+        recorder().write("reported", self.task.lease, reason=type(reason).__name__)
         super().kill(reason)
 
     def verb(self, word: str, act: Callable[[], Any]) -> None:
@@ -92,7 +92,7 @@ class Flaky(Watched):
     def perform(self) -> None:
         self.sleep()
         if self.task.lease.errors < self.task.data["errors"]:
-            raise RuntimeError("as it was told")
+            raise RuntimeError("as it should")
 
 
 class Hopeless(Watched):
@@ -102,18 +102,18 @@ class Hopeless(Watched):
 
     def perform(self) -> None:
         self.sleep()
-        raise RuntimeError("as it was told")
+        raise RuntimeError("as it should")
 
 
 class Stubborn(Watched):
-    """Takes its time whatever it is told."""
+    """Takes its time whatever interrupts it."""
 
     def perform(self) -> None:
         until = time.monotonic() + self.task.data["seconds"]
         while (left := until - time.monotonic()) > 0:
             try:
                 time.sleep(left)
-            except TOLD:
+            except INTERRUPTIONS:
                 continue
 
 
@@ -125,7 +125,7 @@ class Attentive(Watched):
         self.reason: BaseException | None = None
 
     def kill(self, reason: BaseException) -> None:
-        recorder().write("told", self.task.lease, reason=type(reason).__name__)
+        recorder().write("reported", self.task.lease, reason=type(reason).__name__)
         self.reason = reason
 
     def perform(self) -> None:
@@ -170,7 +170,7 @@ class Parent(Watched):
                 with connections[using].cursor() as cursor:
                     cursor.execute(EFFECT, [child])
                 if self.task.data["rolls_back"] and not self.task.lease.errors:
-                    raise RuntimeError("as it was told")
+                    raise RuntimeError("as it should")
         except AlreadyExistsError:
             return
         recorder().write("submitted", self.task.lease, key=child)
@@ -193,7 +193,7 @@ class ChaosDispatch(Dispatch):
 
     @classmethod
     def after_fork(cls) -> None:
-        """Tell which process this processor is."""
+        """Record which process this processor is."""
         spread()
         home = this_folder().home(os.environ[HOST])
         with (home / "processors").open("a") as file:

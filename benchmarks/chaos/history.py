@@ -96,8 +96,8 @@ class Verb:
 
 
 @dataclass(frozen=True)
-class Told:
-    """A handler that was told to give up, and why."""
+class Interruption:
+    """A handler that was interrupted, and why."""
 
     task: int
     attempt: int
@@ -110,7 +110,7 @@ class Told:
 class Strike:
     """
     One fault: what was struck, from when until when. ``host`` is empty for the database,
-    ``crash`` tells that the server may have forgotten what it had not confirmed.
+    ``crash`` is set if the server may have forgotten what it had not confirmed.
     """
 
     fault: str
@@ -141,7 +141,7 @@ class History:
     ``stored`` are the keys whose submit was confirmed, ``doubtful`` those whose submit got
     no answer. ``caps`` and ``limits`` are how many tasks of a user, and behind a limit, may
     run at once; ``drift`` is what the accounts say at the end beside what they should, and
-    ``leftovers`` which workers did not end well when they were told to stop.
+    ``leftovers`` which workers did not end well when they were stopped.
     """
 
     rows: Sequence[Row] = ()
@@ -149,7 +149,7 @@ class History:
     closes: Sequence[Close] = ()
     runs: Sequence[Run] = ()
     verbs: Sequence[Verb] = ()
-    told: Sequence[Told] = ()
+    reported: Sequence[Interruption] = ()
     strikes: Sequence[Strike] = ()
     stored: frozenset[str] = frozenset()
     doubtful: frozenset[str] = frozenset()
@@ -187,7 +187,7 @@ def story(history: History, task: int) -> list[str]:
     seen += [(one.at, one) for one in history.closes_of.get(task, ())]
     seen += [(one.began, one) for one in history.runs_of.get(task, ())]
     seen += [(one.asked, one) for one in history.verbs if one.task == task]
-    seen += [(one.at, one) for one in history.told if one.task == task]
+    seen += [(one.at, one) for one in history.reported if one.task == task]
     if seen:
         first, last = min(at for at, _ in seen), max(at for at, _ in seen)
         strikes = (one for one in history.strikes if first - 10 < one.restored < last + 10)
@@ -208,7 +208,7 @@ class Diary:
 
     runs: list[Run]
     verbs: list[Verb]
-    told: list[Told]
+    reported: list[Interruption]
     submitted: list[str]
 
 
@@ -223,14 +223,14 @@ def read_diary(file: Path, offset: float) -> Diary:
             begun[name] = {**line, "at": at}
         elif line["word"] == "ended":
             ended.setdefault(name, (at, line["how"]))
-        elif line["word"] == "told":
-            found.told.append(Told(*name, at, line["reason"]))
+        elif line["word"] == "reported":
+            found.reported.append(Interruption(*name, at, line["reason"]))
         elif line["word"] == "verb":
             asked = line["asked"] + offset
             found.verbs.append(Verb(*name, line["verb"], asked, at, line["answer"]))
         elif line["word"] == "submitted":
             found.submitted.append(line["key"])
-    found.verbs[:] = [broken_off(verb, found.told) for verb in found.verbs]
+    found.verbs[:] = [broken_off(verb, found.reported) for verb in found.verbs]
     for name, line in begun.items():
         end, how = ended.get(name, (None, ""))
         found.runs.append(
@@ -249,9 +249,9 @@ def read_diary(file: Path, offset: float) -> Diary:
     return found
 
 
-def broken_off(verb: Verb, told: Sequence[Told]) -> Verb:
+def broken_off(verb: Verb, reported: Sequence[Interruption]) -> Verb:
     """
-    Return a call as it is known: one in the middle of which the handler was told to give up
+    Return a call as it is known: one in the middle of which the handler was interrupted
     may have been done, though it has raised what the store raises when it refuses.
     """
     if verb.answer != "refused":
@@ -259,7 +259,7 @@ def broken_off(verb: Verb, told: Sequence[Told]) -> Verb:
     name = (verb.task, verb.attempt, verb.pid)
     meanwhile = any(
         (one.task, one.attempt, one.pid) == name and verb.asked <= one.at <= verb.answered
-        for one in told
+        for one in reported
     )
     return replace(verb, answer="broken") if meanwhile else verb
 

@@ -1,5 +1,5 @@
 """
-Stands between each host and the database server, and spoils the connection when told to:
+Stands between each host and the database server, and spoils the connection on request:
 ``python -m benchmarks.chaos.proxy SERVER SOCKET…``.
 
 Orders come as JSON, one a line; it ends with its input. ``cut`` breaks all connections of a

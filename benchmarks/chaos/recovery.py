@@ -17,7 +17,7 @@ MEASURED = 20.0
 GIVEN_BACK = "its tasks are given back"
 WORKS = "each processor that is free has begun a task"
 HOST_WORKS = "the host begins a task again"
-INTERRUPTED = "a handler that has lost its lease is told"
+INTERRUPTED = "a handler that has lost its lease is interrupted"
 FROM_THE_BLOW = (GIVEN_BACK, HOST_WORKS)
 
 
@@ -73,7 +73,7 @@ def by_fault(history: History) -> dict[str, list[Strike]]:
 
 
 def disturbed(history: History, strike: Strike, until: float) -> bool:
-    """Tell whether another fault came, to the same host or to the database, meanwhile."""
+    """Return whether another fault came, to the same host or to the database, meanwhile."""
     return any(
         other is not strike
         and other.at < until
@@ -149,10 +149,10 @@ def host_works(index: Index, strike: Strike) -> float | None:
 
 
 def interrupted(index: Index, strike: Strike) -> float | None:
-    """Return until the last handler that stood still in these processes was told of it."""
-    told = [
+    """Return until the last handler that stood still in these processes was interrupted."""
+    reported = [
         one.at - strike.restored
-        for one in index.history.told
+        for one in index.history.reported
         if one.pid in strike.pids
         and one.reason == "PreemptedError"
         and strike.restored <= one.at <= strike.restored + MEASURED
@@ -162,7 +162,7 @@ def interrupted(index: Index, strike: Strike) -> float | None:
             if (run.task, run.attempt) == (one.task, one.attempt)
         )
     ]
-    return max(told, default=None)
+    return max(reported, default=None)
 
 
 Measure = Callable[[Index, Strike], float | None]

@@ -136,9 +136,9 @@ class Chaos:
         with self.link() as link:
             for _sample in range(SAMPLES):
                 before = time.monotonic()
-                told = audit.clock(link)
+                reported = audit.clock(link)
                 after = time.monotonic()
-                found.append((after - before, told - (before + after) / 2))
+                found.append((after - before, reported - (before + after) / 2))
         return min(found)[1]
 
     def go_wrong(self, stage: Stage, client: Host) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class Chaos:
             closes=closes,
             runs=diary.runs,
             verbs=diary.verbs,
-            told=diary.told,
+            reported=diary.reported,
             strikes=stage.strikes,
             stored=frozenset([*feeder.stored, *diary.submitted]),
             doubtful=frozenset([*feeder.doubtful, *children]),
@@ -260,7 +260,7 @@ class Chaos:
             "ahead": checker.acquired_ahead(seen),
             "broken_off": sum(run.ended is None for run in seen.runs),
             "refused": sum(verb.answer == "refused" for verb in seen.verbs),
-            "told": Counter(told.reason for told in seen.told),
+            "reported": Counter(reported.reason for reported in seen.reported),
             "doubtful": sum(not key.endswith("/child") for key in seen.doubtful),
             "forgotten": len(checker.forgotten(seen)),
             "strikes": Counter(strike.fault for strike in seen.strikes),
@@ -273,8 +273,8 @@ class Chaos:
         """Keep all that was seen of the tasks to which something happened."""
         with (self.files.folder / "evidence.txt").open("w") as file:
             for one in found[:SHOWN]:
-                told = [str(one), *(history.story(seen, one.task) if one.task else ())]
-                file.write("\n".join(told) + "\n\n")
+                reported = [str(one), *(history.story(seen, one.task) if one.task else ())]
+                file.write("\n".join(reported) + "\n\n")
 
 
 def tell(struck: history.Strike) -> None:

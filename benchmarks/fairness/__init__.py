@@ -1,5 +1,5 @@
 """
 How fairly processor time is shared, against what the weights say.
 
-``python -m benchmarks.fairness`` runs it; docs/reference/benchmarks.md tells what is measured.
+``python -m benchmarks.fairness`` runs it; docs/reference/benchmarks.md says what is measured.
 """

@@ -28,7 +28,7 @@ PROCESSORS = [1, 4]
 MODULE = "benchmarks.fairness"
 EPILOG = """
 The results are written as they come, one JSON object a line; --report makes tables of them.
-docs/reference/benchmarks.md tells what is measured, and how to write a scenario.
+docs/reference/benchmarks.md says what is measured, and how to write a scenario.
 """
 
 
@@ -108,7 +108,7 @@ def taken(
         for record in samples:
             write(file, record)
             records.append(record)
-            say(told(record))
+            say(reported(record))
     return records
 
 
@@ -162,7 +162,7 @@ def described(
     }
 
 
-def told(record: dict[str, Any]) -> str:
+def reported(record: dict[str, Any]) -> str:
     what = f"{record['scenario']} on {record['database']}, {record['processors']} at once"
     if "error" in record:
         return f"{what}: FAILED: {record['error']}"

@@ -1,4 +1,4 @@
-"""Who submits what, and when: scenarios, as files of TOML tell them."""
+"""Who submits what, and when: scenarios, read from files of TOML."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def others(before: Used, after: Used) -> float:
 
 
 def checked(starts: list[Start], count: int, pending: int) -> dict[str, Any]:
-    """Tell whether every task ran, and none of them twice."""
+    """Return whether every task ran, and none of them twice."""
     runs = Counter(start.task for start in starts)
     missing = sum(index not in runs for index in range(count))
     repeated = len(starts) - len(runs)

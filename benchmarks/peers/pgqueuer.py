@@ -1,4 +1,4 @@
-"""pgqueuer: ``pgq run`` with asyncpg, submitting with psycopg; batches of 10 unless told."""
+"""pgqueuer: ``pgq run`` with asyncpg, submitting with psycopg; batches of 10 by default."""
 
 from __future__ import annotations
 

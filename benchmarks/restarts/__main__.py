@@ -86,11 +86,11 @@ def taken(options: argparse.Namespace) -> list[dict[str, Any]]:
             found = runner.run_module(f"{MODULE}.live", job.as_json(), site)
             records.append({"database": database, "processors": options.processors, **found})
             write(file, records[-1])
-            say(told(records[-1]))
+            say(reported(records[-1]))
     return records
 
 
-def told(record: dict[str, Any]) -> str:
+def reported(record: dict[str, Any]) -> str:
     if "error" in record:
         return f"{record['database']}: FAILED: {record['error']}"
     return (

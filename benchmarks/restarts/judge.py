@@ -58,7 +58,7 @@ def tenures(events: Iterable[Event]) -> list[tuple[float, float]]:
     """
     Return from when to when each processor was there to acquire.
 
-    That is from its first acquire until it last acquired, or ended a task: one that is told
+    That is from its first acquire until it last acquired, or ended a task: one that is asked
     to stop ends at most the task that it is running, of some 20 ms.
     """
     found: dict[int, tuple[float, float]] = {}

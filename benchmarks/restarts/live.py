@@ -81,7 +81,7 @@ class Load(PerfectQueue):
 
 
 class Manager:
-    """A service manager, to which the worker tells when it is ready."""
+    """A service manager, which the worker notifies when it is ready."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "notify"
@@ -123,7 +123,7 @@ class Run:
         found = judged(
             self.load.reader.read(), restarts, submitted=self.load.submitted, began=began
         )
-        return {**found, **self.told_by_rows()}
+        return {**found, **self.reported_by_rows()}
 
     def restart(self, workers: Workers, number: int) -> Restart:
         asked = time.monotonic()
@@ -152,7 +152,7 @@ class Run:
         workers.processes[0].terminate()
         self.stand.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
 
-    def told_by_rows(self) -> dict[str, int]:
+    def reported_by_rows(self) -> dict[str, int]:
         """Return what the database says of tasks that did not finish, or not at once."""
         from django_perfectqueue.models import Attempt, Task
 

@@ -45,7 +45,7 @@ def report(records: Iterable[dict[str, Any]]) -> str:
 
 
 def is_unbroken(one: dict[str, Any]) -> bool:
-    """Tell whether no task was lost or run twice, and someone acquired at every moment."""
+    """Return whether no task was lost or run twice, and someone acquired at every moment."""
     if "error" in one:
         return False
     return not any(one[name] for name in ("lost", "unfinished", "twice", "attempts", "unattended"))

@@ -164,7 +164,7 @@ class Run:
         }
 
     def is_quiet(self) -> bool:
-        """Tell whether for a second the supervisor had the children that it should have."""
+        """Return whether for a second the supervisor had the children that it should have."""
         wanted = self.job.processors + HELPERS
         before = set(children(self.supervisor))
         time.sleep(1.0)

@@ -25,7 +25,7 @@ class Portion:
 
 
 def is_busy(seconds: float) -> bool:
-    """Tell whether there is work at this moment of the soak."""
+    """Return whether there is work at this moment of the soak."""
     return seconds % CYCLE < BUSY
 
 

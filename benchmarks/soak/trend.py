@@ -28,7 +28,7 @@ class Trend:
 
     def grows(self, allowed: float) -> bool:
         """
-        Tell whether it grows by more than a part of its mean in a day.
+        Return whether it grows by more than a part of its mean in a day.
 
         It does so only when the slope is beyond what chance explains.
         """

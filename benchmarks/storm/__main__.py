@@ -29,7 +29,7 @@ EVERY = 30.0
 LINES = 12
 LEVELS = ("read committed", "repeatable read", "serializable")
 EPILOG = """
-docs/reference/benchmarks.md tells what is audited. The exit code is 0 where nothing was found.
+docs/reference/benchmarks.md says what is audited. The exit code is 0 where nothing was found.
 """
 
 
@@ -92,7 +92,7 @@ def terms(options: argparse.Namespace, database: str) -> Terms:
 
 
 def storms(options: argparse.Namespace, chosen: Sequence[Terms]) -> list[dict[str, Any]]:
-    """Run each storm, and write and tell each result at once."""
+    """Run each storm, and write and print each result at once."""
     file = options.json or new_file("storm")
     records: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
@@ -108,7 +108,7 @@ def storms(options: argparse.Namespace, chosen: Sequence[Terms]) -> list[dict[st
         for record in pool.map(run, runners, chosen):
             write(opened, record)
             records.append(record)
-            say(told(record))
+            say(reported(record))
         write(opened, {"machine": machine.described((), {}, module=MODULE)})
     return records
 
@@ -156,7 +156,7 @@ def written(file: Path) -> int:
         return sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))
 
 
-def told(record: dict[str, Any]) -> str:
+def reported(record: dict[str, Any]) -> str:
     """Return a verdict, and how to have the same storm again."""
     name = record["database"]
     if "error" in record:

@@ -1,4 +1,4 @@
-"""Reads what was recorded of a storm, and tells what must not have happened."""
+"""Reads what was recorded of a storm, and reports what must not have happened."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def refused_as_known(record: Record) -> Iterator[Finding]:
         for task in call.given["tasks"]:
             users.setdefault((task["queue"], task["key"]), []).append(call)
     for call in submits:
-        if call.told.get("error") == "AlreadyExistsError":
+        if call.reported.get("error") == "AlreadyExistsError":
             places = [(task["queue"], task["key"]) for task in call.given["tasks"]]
             if all(users[place] == [call] for place in places):
                 yield call.given["tasks"][0]["life"], "was refused as known, and is new"
@@ -125,11 +125,11 @@ def ran_after_its_end(record: Record) -> Iterator[Finding]:
                     continue
                 back = record.may_have_been_put_back(life, end.asked, take.answered)
                 if end.outcome == "finished" or not back:
-                    yield life.life, f"attempt {take.attempt} was given out after {told(end)}"
+                    yield life.life, f"attempt {take.attempt} was given out after {reported(end)}"
 
 
 def was_frozen(record: Record, take: Take) -> bool:
-    """Tell whether a worker may have stood still between its acquire and its handler."""
+    """Return whether a worker may have stood still between its acquire and its handler."""
     return math.isinf(take.asked) and any(
         strike.at <= take.answered <= strike.restored + 2 * record.alive_time
         for strike in record.strikes
@@ -146,7 +146,7 @@ def ended_twice(record: Record) -> Iterator[Finding]:
             both = first.outcome == second.outcome == "finished"
             since, until = min(first.asked, second.asked), max(first.answered, second.answered)
             if both or not record.may_have_been_put_back(life, since, until):
-                yield life.life, f"{told(first)}, and {told(second)}"
+                yield life.life, f"{reported(first)}, and {reported(second)}"
 
 
 def is_finish(*ends: End) -> bool:
@@ -175,12 +175,12 @@ def past(life: Life, call: Call, ref: Ref) -> str:
         if end.ref == ref and end.outcome == "finished" and call.verb in ("finish", "acquire"):
             continue
         if was_before(life, ref, end):
-            return told(end)
+            return reported(end)
     return ""
 
 
 def was_before(life: Life, ref: Ref, end: End) -> bool:
-    """Tell whether a lease is older than an end, after which its task may have been put back."""
+    """Return whether a lease is older than an end, after which its task may have been put back."""
     if end.ref is not None:
         return ref[1] <= end.ref[1]
     return any(take.ref == ref and take.answered <= end.asked for take in life.takes)
@@ -214,13 +214,13 @@ def refused_though_held(record: Record) -> Iterator[Finding]:
 
 
 def refused_of(call: Call) -> set[Ref]:
-    if call.told.get("error") == "PreemptedError":
+    if call.reported.get("error") == "PreemptedError":
         return set(call.refs)
     return call.refused if call.is_done else set()
 
 
 def holds_during(record: Record, life: Life, take: Take, call: Call) -> bool:
-    """Tell whether a lease held all the time that a call took, but for what that may end."""
+    """Return whether a lease held all the time that a call took, but for what that may end."""
     until = min(record.lapse(life, take), record.may_end(life, take, but=call))
     return take.answered <= call.asked and call.answered <= until
 
@@ -252,13 +252,13 @@ def end_not_kept(record: Record) -> Iterator[Finding]:
             if end.outcome != "finished" and put_back:
                 continue
             if row.outcome != end.outcome:
-                yield life.life, f"{told(end)}, and is {row.outcome or 'live'}"
+                yield life.life, f"{reported(end)}, and is {row.outcome or 'live'}"
             elif (
                 end.ref
                 and end.outcome == "finished"
                 and refs([row.result or ("", 0, 0)]) != [end.ref]
             ):
-                yield life.life, f"{told(end)}, and has the result {row.result}"
+                yield life.life, f"{reported(end)}, and has the result {row.result}"
 
 
 @check("cap passed")
@@ -371,7 +371,7 @@ def counters(record: Record) -> Iterator[Finding]:
 def stumbled(record: Record) -> Iterator[Finding]:
     """No verb raises what is neither a refusal nor a broken connection; and that has a cause."""
     for call in record.calls:
-        what = f"{call.verb} of {call.by} at {call.asked:.3f}: {call.told.get('error')}"
+        what = f"{call.verb} of {call.by} at {call.asked:.3f}: {call.reported.get('error')}"
         if call.answer == STUMBLED:
             yield None, what
         elif (
@@ -381,7 +381,7 @@ def stumbled(record: Record) -> Iterator[Finding]:
 
 
 def was_disturbed(record: Record, call: Call) -> bool:
-    """Tell whether something may have broken a connection, or held a lock, in a call's time."""
+    """Return whether something may have broken a connection, or held a lock, in a call's time."""
     return any(
         strike.at <= call.answered and call.asked <= strike.restored + AFTERMATH
         for strike in record.strikes
@@ -400,7 +400,7 @@ def known(record: Record, life: Any) -> str | None:
     return life if life in record.lives else None
 
 
-def told(end: End) -> str:
+def reported(end: End) -> str:
     whose = "" if end.ref is None else f" by attempt {end.ref[1]}"
     return f"{end.call.verb} of {end.call.by}{whose} at {end.answered:.3f}"
 
@@ -440,5 +440,5 @@ def brief(call: Call, life: str) -> str:
         return [one for one in things if life in str(one)] or f"{len(things)} others"
 
     given = {name: own(value) for name, value in call.given.items()}
-    told = {name: own(value) for name, value in call.told.items()}
-    return f"-> {call.answered:.4f} {call.by} {call.verb} {call.answer} {given} {told}"
+    reported = {name: own(value) for name, value in call.reported.items()}
+    return f"-> {call.answered:.4f} {call.by} {call.verb} {call.answer} {given} {reported}"

@@ -68,32 +68,32 @@ class Client:
     # One call, and what became of it
 
     def call(self, verb: str, act: Callable[[], dict[str, Any] | None], **given: Any) -> str:
-        """Write down a call and its answer; return that. ``act`` returns what it was told."""
+        """Write down a call and its answer; return that. ``act`` returns the answer."""
         from django.db import Error, InterfaceError, OperationalError, connection
 
         from django_perfectqueue.exceptions import TaskError
 
         number = self.log.ask(verb, **given)
-        told: dict[str, Any] = {}
+        reported: dict[str, Any] = {}
         self.reconnects.seen = False
         try:
-            told = act() or {}
+            reported = act() or {}
             answer = DONE
         except Undone:
             answer = UNDONE
         except TaskError as error:
-            answer, told = REFUSED, {"error": type(error).__name__}
+            answer, reported = REFUSED, {"error": type(error).__name__}
         except (OperationalError, InterfaceError) as error:
-            answer, told = BROKEN, {"error": str(error)[:200]}
+            answer, reported = BROKEN, {"error": str(error)[:200]}
         except Error as error:
             # In a transaction of its own the client goes on after the connection has broken.
             answer = BROKEN if given.get("how") else STUMBLED
-            told = {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+            reported = {"error": f"{type(error).__name__}: {str(error)[:200]}"}
         except Exception as error:
-            answer, told = STUMBLED, {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+            answer, reported = STUMBLED, {"error": f"{type(error).__name__}: {str(error)[:200]}"}
         if self.reconnects.seen:
-            told = {**told, "reconnected": True}
-        self.log.answer(number, answer, **told)
+            reported = {**reported, "reconnected": True}
+        self.log.answer(number, answer, **reported)
         if answer in (BROKEN, STUMBLED):
             connection.close()
         return answer
@@ -267,14 +267,14 @@ class Client:
         }
         taken: list[Any] = []
 
-        def told() -> dict[str, Any]:
+        def reported() -> dict[str, Any]:
             taken.extend(act(terms))
             return {
                 "taken": [{"ref": self.ref(one), "edit": edit_of(one)} for one in taken],
                 "refused": [self.ref(done.lease) for done in refused],
             }
 
-        self.call(verb, told, **given)
+        self.call(verb, reported, **given)
         self.held += taken
         self.keys += [(lease.queue, lease.key) for lease in taken]
         del self.keys[:-RECENT]
@@ -313,7 +313,7 @@ class Client:
         ]
 
     def settle(self, verb: str, leases: Sequence[Any], act: Callable[[], Any], **more: Any) -> None:
-        """Call a verb with leases; it tells the refused ones, or those that it cancelled."""
+        """Call a verb with leases; it returns the refused ones, or those that it cancelled."""
         self.call(verb, act, leases=[self.ref(lease) for lease in leases], **more)
         self.drop(leases)
 
@@ -334,11 +334,11 @@ class Client:
             if not how:
                 return close()
             with transaction.atomic():
-                told = close()
+                reported = close()
                 self.hesitate()
                 if how == "rolled back":
                     raise Undone
-            return told
+            return reported
 
         if leases:
             self.settle("finish", leases, act, how=how)
@@ -376,11 +376,11 @@ class Client:
         """Settle one lease; ``act`` returns "cancelled" where its task was that instead."""
         for lease in self.some_held()[:1]:
 
-            def told(lease: Any = lease) -> dict[str, Any]:
+            def reported(lease: Any = lease) -> dict[str, Any]:
                 instead = act(lease) == "cancelled" and verb != "cancel"
                 return {"cancelled": [self.ref(lease)] if instead else []}
 
-            self.settle(verb, [lease], told)
+            self.settle(verb, [lease], reported)
 
     def retry(self) -> None:
         from django_perfectqueue import store
@@ -587,16 +587,16 @@ def edit_of(lease: Any) -> str | None:
 
 
 @contextmanager
-def until_told() -> Iterator[Callable[[], bool]]:
-    """Give what tells whether SIGTERM has come."""
-    told: list[int] = []
-    signal.signal(signal.SIGTERM, lambda signum, _frame: told.append(signum))
-    yield lambda: bool(told)
+def until_reported() -> Iterator[Callable[[], bool]]:
+    """Return a function that says whether SIGTERM has come."""
+    reported: list[int] = []
+    signal.signal(signal.SIGTERM, lambda signum, _frame: reported.append(signum))
+    yield lambda: bool(reported)
 
 
 def main() -> None:
     number, text = sys.argv[1:]
-    with until_told() as is_over:
+    with until_reported() as is_over:
         django.setup()
         Client(Terms.of(text), this_folder(), number).use_verbs(is_over)
 

@@ -40,7 +40,7 @@ class Call:
     answered: float = math.inf
     answer: str = ""
     given: dict[str, Any] = field(default_factory=dict)
-    told: dict[str, Any] = field(default_factory=dict)
+    reported: dict[str, Any] = field(default_factory=dict)
 
     @property
     def may_hold(self) -> bool:
@@ -53,7 +53,7 @@ class Call:
     @property
     def reconnected(self) -> bool:
         """Whether its connection was lost, and what it may have done was tried again."""
-        return bool(self.told.get("reconnected"))
+        return bool(self.reported.get("reconnected"))
 
     @property
     def refs(self) -> list[Ref]:
@@ -62,7 +62,7 @@ class Call:
 
     @property
     def refused(self) -> set[Ref]:
-        return set(refs(self.told.get("refused", ())))
+        return set(refs(self.reported.get("refused", ())))
 
 
 def refs(lists: Any) -> list[Ref]:
@@ -84,8 +84,8 @@ class Log:
         self.write(number=number, verb=verb, given=given)
         return number
 
-    def answer(self, number: int, answer: str, **told: Any) -> None:
-        self.write(number=number, answer=answer, told=told)
+    def answer(self, number: int, answer: str, **reported: Any) -> None:
+        self.write(number=number, answer=answer, reported=reported)
 
     def write(self, **line: Any) -> None:
         line = {"by": self.by, "at": time.monotonic(), **line}
@@ -101,13 +101,15 @@ def read_calls(file: Path) -> list[Call]:
         if "verb" in line:
             asked[name] = line
         elif name in asked:
-            found.append(call(asked.pop(name), line["at"], line["answer"], line["told"]))
+            found.append(call(asked.pop(name), line["at"], line["answer"], line["reported"]))
     found += [call(line) for line in asked.values()]
     return sorted(found, key=lambda one: one.asked)
 
 
-def call(line: dict[str, Any], at: float = math.inf, answer: str = "", told: Any = None) -> Call:
-    return Call(line["by"], line["verb"], line["at"], at, answer, line["given"], told or {})
+def call(
+    line: dict[str, Any], at: float = math.inf, answer: str = "", reported: Any = None
+) -> Call:
+    return Call(line["by"], line["verb"], line["at"], at, answer, line["given"], reported or {})
 
 
 def lines(file: Path) -> Iterator[dict[str, Any]]:

@@ -55,7 +55,7 @@ class Take:
 
 @dataclass(frozen=True)
 class End:
-    """An end of a task that a call has brought about; ``sure`` tells that it has indeed."""
+    """An end of a task that a call has brought about; ``sure`` is set if it certainly has."""
 
     outcome: str
     call: Call
@@ -97,7 +97,7 @@ class Life:
 class Record:
     """
     ``rows`` are the tasks at the end. ``drift`` is where counters differ from rows then,
-    and ``stuck`` what did not end when it was asked to. ``forgets`` tells that a crash of
+    and ``stuck`` what did not end when it was asked to. ``forgets`` says that a crash of
     the server may undo an acquire.
     """
 
@@ -159,7 +159,7 @@ class Record:
 
     def taken(self) -> Iterator[Take]:
         for call in self.calls:
-            for one in call.told.get("taken", ()):
+            for one in call.reported.get("taken", ()):
                 [ref] = refs([one["ref"]])
                 until = call.asked + self.alive_time - SLACK
                 forgettable = self.may_be_forgotten(call.asked, call.answered)
@@ -203,7 +203,7 @@ class Record:
                 yield End("finished", call, call.is_done and life.alone)
             elif call.verb == "cancel_request":
                 # One that is running is cancelled by its holder, or once its lease is over.
-                at_once = call.is_done and call.told["cancelled"]
+                at_once = call.is_done and call.reported["cancelled"]
                 yield End("cancelled", call, at_once and life.alone)
 
     def lapse(self, life: Life, take: Take) -> float:
@@ -280,7 +280,7 @@ def outcome_of(call: Call, ref: Ref) -> str:
         return MAY_END[call.verb]
     if call.verb not in ("retry", "release", "snooze"):
         return ""
-    cancelled = ref in refs(call.told.get("cancelled", ()))
+    cancelled = ref in refs(call.reported.get("cancelled", ()))
     return "cancelled" if cancelled or not call.is_done else ""
 
 

@@ -17,7 +17,7 @@ GROWN_AFTER = 1.2
 
 
 class Noted(Application):
-    """Tells that a processor has begun with it."""
+    """Records that a processor has begun with it."""
 
     def perform(self) -> None:
         note(self.task.type)

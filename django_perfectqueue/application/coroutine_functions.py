@@ -1,4 +1,4 @@
-"""Tell coroutine functions from other callables."""
+"""Distinguish coroutine functions from other callables."""
 
 from __future__ import annotations
 

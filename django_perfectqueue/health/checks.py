@@ -1,4 +1,4 @@
-"""What must be so for tasks to be run, as the database tells it."""
+"""What must be so for tasks to be run, read from the database."""
 
 from __future__ import annotations
 

@@ -58,5 +58,5 @@ class AdminTestCase(TestCase):
     def story(self, task):
         return self.client.get(reverse("admin:perfectqueue_task_change", args=[row(task).pk]))
 
-    def told(self, response):
+    def reported(self, response):
         return [str(message) for message in response.context["messages"]]

@@ -33,7 +33,7 @@ class ForceFinishTests(AdminTestCase):
 
         response = self.confirm(asked)
         self.assertEqual(
-            self.told(response),
+            self.reported(response),
             ["2 tasks were force-finished.", "Not done: 1 had ended already, 1 is gone."],
         )
         self.assertEqual((status(held), status(waiting)), ("finished", "finished"))
@@ -75,7 +75,7 @@ class CancelTests(AdminTestCase):
 
         response = self.confirm(self.choose("cancel", held, waiting))
         self.assertEqual(
-            self.told(response), ["1 running task was asked to stop. 1 task was cancelled."]
+            self.reported(response), ["1 running task was asked to stop. 1 task was cancelled."]
         )
         self.assertEqual(status(waiting), "cancelled")
         self.assertTrue(Ticket.objects.get(task_id=row(held).pk).cancel_requested)
@@ -98,7 +98,7 @@ class RetryTests(AdminTestCase):
 
         self.choose("retry", lost, waiting)
         self.assertEqual(
-            self.told(self.client.get(LIST)),
+            self.reported(self.client.get(LIST)),
             ["1 task was put back in line.", "Not done: 1 is waiting, running or blocked."],
         )
         self.assertFalse(DeadLetter.objects.exists())
@@ -181,7 +181,7 @@ class RetryTests(AdminTestCase):
         response = self.client.post(f"{DEAD}retry-group/", data)
         for text in ("Put these tasks back in line?", "failed", "report", "ann", "and 5 more"):
             self.assertContains(response, text)
-        self.assertEqual(self.told(self.confirm(response)), ["25 tasks were put back in line."])
+        self.assertEqual(self.reported(self.confirm(response)), ["25 tasks were put back in line."])
         self.assertEqual(self.letters(), ["other"])
 
     def test_a_group_is_retried_only_by_who_may(self):
@@ -215,7 +215,7 @@ class RetryTests(AdminTestCase):
         asked = self.client.post(DEAD, data)
         self.assertContains(asked, "Delete these tasks")
         self.assertContains(asked, "<td>k1</td>")
-        self.assertEqual(self.told(self.confirm(asked)), ["1 task was deleted."])
+        self.assertEqual(self.reported(self.confirm(asked)), ["1 task was deleted."])
         self.assertFalse(gone.exists())
         self.assertTrue(kept.exists())
         self.assertEqual(LogEntry.objects.get().object_repr, "k1")
@@ -224,8 +224,8 @@ class RetryTests(AdminTestCase):
         task = failed("k1")
         pk = row(task).pk
         task.retry()
-        told = self.told(self.steer("purge", ids=pk, confirmed="1"))
-        self.assertEqual(told, ["Not done: 1 is waiting, running or blocked."])
+        reported = self.reported(self.steer("purge", ids=pk, confirmed="1"))
+        self.assertEqual(reported, ["Not done: 1 is waiting, running or blocked."])
         self.assertTrue(task.exists())
 
     def test_a_dead_letters_page_is_its_tasks_story(self):
@@ -242,7 +242,7 @@ class ManyTests(AdminTestCase):
         submit_many(5)
 
         self.choose("retry", lost[0], across=True, status="failed")
-        self.assertEqual(self.told(self.client.get(LIST)), ["3 tasks were put back in line."])
+        self.assertEqual(self.reported(self.client.get(LIST)), ["3 tasks were put back in line."])
 
     @mock.patch.object(action_pages, "CAP", 2)
     def test_no_more_are_taken_than_one_request_can_do(self):
@@ -254,7 +254,7 @@ class ManyTests(AdminTestCase):
         asked = self.choose("force_finish", *tasks)
         self.assertIn(
             "At most 2 tasks are taken at a time: repeat it for the rest.",
-            self.told(self.confirm(asked)),
+            self.reported(self.confirm(asked)),
         )
 
     @mock.patch.object(action_pages, "CAP", 2)

@@ -90,7 +90,7 @@ class BatchTests(BatchCase):
         self.assertEqual(page.context["matching"]["total"], "1")
         for text in ("x", "1x"):
             page = self.client.get(f"{LIST}bulk/", {"batch": text}, follow=True)
-            self.assertEqual(self.told(page)[0], "There is no such batch.")
+            self.assertEqual(self.reported(page)[0], "There is no such batch.")
 
     def test_names_are_escaped(self):
         with Queue().batch(EVIL, user=EVIL) as batch:
@@ -106,7 +106,7 @@ class BatchTests(BatchCase):
         asked, done = self.press("cancel")
         self.assertContains(asked, "its callbacks still run")
         self.assertEqual([count for _badge, count in asked.context["counts"]], [2])
-        self.assertEqual(self.told(done), ["2 tasks were cancelled."])
+        self.assertEqual(self.reported(done), ["2 tasks were cancelled."])
         self.assertEqual(
             [status(key) for key in "abcd"], ["failed", "finished", *["cancelled"] * 2]
         )
@@ -120,7 +120,7 @@ class BatchTests(BatchCase):
     def test_retry_puts_the_dead_ones_back(self):
         asked, done = self.press("retry")
         self.assertEqual([count for _badge, count in asked.context["counts"]], [1])
-        self.assertEqual(self.told(done), ["1 task was put back in line."])
+        self.assertEqual(self.reported(done), ["1 task was put back in line."])
         self.assertEqual(status("a"), "waiting")
         self.assertContains(self.client.get(f"{BATCHES}{self.batch.id}/history/"), "Retry")
 
@@ -199,13 +199,13 @@ class FamilyTests(AdminTestCase):
         self.assertEqual([count for _badge, count in asked.context["counts"]], [3])
         self.assertEqual(status("b"), "blocked")
         done = self.steer("cancel", confirmed="1", **dict(asked.context["given"]))
-        self.assertEqual(self.told(done), ["3 tasks were cancelled."])
+        self.assertEqual(self.reported(done), ["3 tasks were cancelled."])
         self.assertEqual([status(key) for key in "abcd"], ["waiting", *["cancelled"] * 3])
 
     def test_one_for_which_others_wait_is_not_cancelled_without_them(self):
         done = self.steer("cancel", ids=row(Queue()["b"]).pk, confirmed="1", back=LIST)
         said = "Not done: for 1 others wait: its page cancels it with them."
-        self.assertEqual(self.told(done), [said])
+        self.assertEqual(self.reported(done), [said])
         self.assertEqual([verb.name for verb in self.verbs("b")], ["force_finish"])
         self.assertEqual([verb.name for verb in self.verbs("d")], ["force_finish", "cancel"])
 
@@ -219,7 +219,7 @@ class FamilyTests(AdminTestCase):
         self.assertEqual([count for _badge, count in asked.context["counts"]], [3, 1])
         done = self.steer("cancel", confirmed="1", **dict(asked.context["given"]))
         said = "3 tasks were cancelled. 1 running task was asked to stop."
-        self.assertEqual(self.told(done), [said])
+        self.assertEqual(self.reported(done), [said])
 
     def test_a_task_is_retried_with_those_that_were_cancelled_for_it(self):
         end("a", "fail")

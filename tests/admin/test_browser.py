@@ -132,10 +132,10 @@ class BrowserTests(BrowserCase):
     def test_nothing_is_wider_than_a_phone(self):
         task, held = running("a-rather-long-key-" * 8)
         lines = entry(1.9e9, "WARNING", "some_package.some_module", "x" * 300)
-        told = store.Note(
+        reported = store.Note(
             task_id=task.id, key=task.key, attempt=1, progress=0.4, stage="s" * 99, lines=lines
         )
-        store.write_journal([told], using="default")
+        store.write_journal([reported], using="default")
         fail(held, error="some_package.some_module.errors.ARatherLongError", message="m" * 90)
         running("k2")
         self.open("phone", viewport=PHONE, color_scheme="dark")

@@ -102,16 +102,16 @@ class BulkPageTests(AdminTestCase):
 
     def test_a_filter_that_it_has_not_is_refused(self):
         failed("a")
-        for query, told in (
+        for query, reported in (
             ({"ended_at__gt": "2020-01-01"}, "has no filter &#x27;ended_at__gt&#x27;"),
             ({"status": "lost"}, "no status"),
         ):
             response = self.client.get(f"{DEAD}bulk/", query, follow=False)
             self.assertEqual(response.status_code, 302)
-            self.assertContains(self.client.get(DEAD), told)
+            self.assertContains(self.client.get(DEAD), reported)
 
     def test_terms_that_are_wrong_are_said_on_the_page(self):
-        for terms, told in (
+        for terms, reported in (
             ({"verb": "move"}, "to which queue"),
             ({"verb": "edit", "patch": "{"}, "Enter a valid JSON."),
             ({"verb": "retry", "rate": "0"}, "The rate must be"),
@@ -119,7 +119,7 @@ class BulkPageTests(AdminTestCase):
         ):
             with self.subTest(terms):
                 response = self.ask(**terms)
-                self.assertContains(response, told)
+                self.assertContains(response, reported)
                 self.assertNotIn("matching", response.context)
 
     def test_it_needs_the_permission_of_all_that_it_does(self):
@@ -160,13 +160,13 @@ class SingleTests(AdminTestCase):
 
     def test_what_is_typed_in_wrong_is_asked_again(self):
         task = submit("a", now=None, data={"n": 1})
-        for verb, value, told in (
+        for verb, value, reported in (
             ("move", "", "must not be empty"),
             ("move", "x" * 101, "at most 100"),
             ("edit", "{", "This is no JSON"),
         ):
             with self.subTest(verb, value=value):
-                self.assertContains(self.press(self.choose(verb, task), value), told)
+                self.assertContains(self.press(self.choose(verb, task), value), reported)
         submit("a", queue="slow")
         response = self.press(self.choose("move", task), "slow")
         self.assertContains(response, "1 has a key that is taken there")

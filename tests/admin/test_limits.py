@@ -39,7 +39,7 @@ class LimitTests(AdminTestCase):
 
     def test_what_can_not_be_is_refused_at_its_field(self):
         set_limit("taken", max_running=1)
-        for values, told in (
+        for values, reported in (
             ({"name": "taken"}, "already exists"),
             ({"name": "a,b"}, "must not hold a comma"),
             ({"scope": "queue", "name": "x" * 101}, "at most 100 characters"),
@@ -52,7 +52,7 @@ class LimitTests(AdminTestCase):
         ):
             with self.subTest(values):
                 response = self.client.post(f"{LIMITS}add/", filled(**values))
-                self.assertContains(response, told)
+                self.assertContains(response, reported)
         self.assertEqual(Limit.objects.count(), 1)
 
     def test_the_list_tells_what_runs_now_and_when_the_next_may_start(self):
@@ -102,9 +102,9 @@ class LimitTests(AdminTestCase):
     def test_limits_are_paused_unpaused_and_deleted(self):
         rows = [set_limit(name, max_running=2) for name in ("a", "b")]
 
-        self.assertEqual(self.told(self.act("pause", *rows)), ["2 were paused."])
+        self.assertEqual(self.reported(self.act("pause", *rows)), ["2 were paused."])
         self.assertTrue(limit("a").paused)
-        self.assertEqual(self.told(self.act("unpause", rows[0])), ["1 was unpaused."])
+        self.assertEqual(self.reported(self.act("unpause", rows[0])), ["1 was unpaused."])
         self.assertFalse(limit("a").paused)
         self.act("delete_selected", *rows, post="yes")
         self.assertFalse(Limit.objects.exists())

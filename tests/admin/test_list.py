@@ -120,7 +120,7 @@ class SearchTests(AdminTestCase):
         self.assertEqual(self.keys(q="upload-", queue="other"), ["upload-2"])
         self.assertEqual(self.keys(q="oad"), [])
 
-    def test_the_queue_is_told_where_there_are_several(self):
+    def test_the_queue_is_reported_where_there_are_several(self):
         submit("a", queue="only-one")
         self.assertNotContains(self.client.get(LIST), 'class="field-of_queue"')
         submit("b", queue="other")
@@ -266,12 +266,12 @@ class CountTests(AdminTestCase):
         self.assertNotContains(page, "Show all")
         self.assertRegex(self.client.get(LIST).content.decode(), r"4\s+Tasks")
 
-    def test_how_far_back_was_looked_is_told(self):
+    def test_how_far_back_was_looked_is_reported(self):
         submit("k1")
-        told = "Found among the newest 100,000"
-        self.assertContains(self.client.get(LIST, {"type": "report"}), told)
-        self.assertNotContains(self.client.get(LIST, {"type": "report", "reach": "all"}), told)
-        self.assertNotContains(self.client.get(LIST), told)
+        reported = "Found among the newest 100,000"
+        self.assertContains(self.client.get(LIST, {"type": "report"}), reported)
+        self.assertNotContains(self.client.get(LIST, {"type": "report", "reach": "all"}), reported)
+        self.assertNotContains(self.client.get(LIST), reported)
 
     def test_a_list_from_which_nothing_is_chosen_has_a_plain_title(self):
         for page, title in (

@@ -100,7 +100,7 @@ class FormTests(ScheduleTestCase):
         self.assertEqual((row.cron, row.timezone, row.user), ("0 3 * * *", "Europe/Zurich", "42"))
         self.assertEqual((row.payload, row.limits), ('{"customer":42}', "pdf,smtp"))
         self.assertEqual((row.deadline, row.jitter, row.state), (3600, 30, "active"))
-        self.assertIn("The next ticks", " ".join(self.told(response)))
+        self.assertIn("The next ticks", " ".join(self.reported(response)))
         change = Change.objects.get()
         self.assertEqual((change.by, change.kind, change.name), ("boss", "sched", "nightly"))
 
@@ -237,7 +237,7 @@ class SteerTests(ScheduleTestCase):
         self.assertEqual(found, {(True, "Until it is right", "boss")})
         self.act("unpause", rows[0])
         self.assertEqual(Schedule.objects.filter(paused=True).count(), 1)
-        self.assertIn("2 tasks were submitted.", self.told(self.act("run", *rows)))
+        self.assertIn("2 tasks were submitted.", self.reported(self.act("run", *rows)))
         self.assertEqual(Task.objects.count(), 2)
         self.assertEqual(LogEntry.objects.count(), 5)
         self.assertEqual(set(Change.objects.exclude(by="").values_list("by")), {("boss",)})
@@ -245,9 +245,9 @@ class SteerTests(ScheduleTestCase):
     def test_no_more_rows_are_taken_than_a_page_says(self):
         rows = [self.put(name) for name in "abc"]
         with mock.patch("django_perfectqueue.admin.pages.schedules.CAP", 2):
-            told = self.told(self.act("run", *rows))
+            reported = self.reported(self.act("run", *rows))
         self.assertEqual(Task.objects.count(), 2)
-        self.assertIn("At most 2 rows are taken at a time: repeat it for the rest.", told)
+        self.assertIn("At most 2 rows are taken at a time: repeat it for the rest.", reported)
 
     def test_buttons_of_the_page(self):
         row = self.put()

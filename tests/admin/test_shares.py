@@ -97,14 +97,16 @@ class FairShareTests(AdminTestCase):
 
         response = self.act("pause", *shares)
 
-        self.assertEqual(self.told(response), ["1 was paused."])
+        self.assertEqual(self.reported(response), ["1 was paused."])
         self.assertEqual(FairShare.objects.filter(paused=True).count(), 2)
         self.assertEqual(LogEntry.objects.get().get_change_message(), "Paused.")
         last = Change.objects.last()
         self.assertEqual((last.by, last.name, last.after["paused"]), ("boss", "ann", True))
 
-        self.assertEqual(self.told(self.act("pause", *shares))[0][:22], "Nothing had to be done")
-        self.assertEqual(self.told(self.act("unpause", *shares)), ["2 were unpaused."])
+        self.assertEqual(
+            self.reported(self.act("pause", *shares))[0][:22], "Nothing had to be done"
+        )
+        self.assertEqual(self.reported(self.act("unpause", *shares)), ["2 were unpaused."])
         self.assertFalse(FairShare.objects.filter(paused=True).exists())
 
     def test_who_may_only_look_can_not_pause(self):

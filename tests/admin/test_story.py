@@ -38,10 +38,10 @@ class StoryTests(AdminTestCase):
         retry(held)
         [again] = acquire(now=after(900))
         finish(again, now=after(960), seconds=10.0)
-        [told] = run_json("pq_show", "k1")
-        self.assertLess(told["waited"], 60)
+        [reported] = run_json("pq_show", "k1")
+        self.assertLess(reported["waited"], 60)
         shown = dict(self.story(task).context["times"])["waited"]
-        self.assertEqual(shown, durations.long_duration(told["waited"]))
+        self.assertEqual(shown, durations.long_duration(reported["waited"]))
 
     def test_it_takes_at_most_twelve_statements(self):
         register(now=None)
@@ -64,13 +64,13 @@ class StoryTests(AdminTestCase):
     def test_queue_type_user_and_worker_are_links(self):
         task, lease = running("k1", now=None, type="mail.send", user="ann & bob")
         register(now=None, seats=[seat(1, lease.task_id, holder=lease.holder)])
-        told = self.story(task).content.decode()
+        reported = self.story(task).content.decode()
         for link in ("?queue=default", "?queue=default&amp;type=mail.send", "?user=ann+%26+bob"):
             with self.subTest(link):
-                self.assertIn(f'href="{LIST}{link}"', told)
-        self.assertIn('href="/admin/perfectqueue/worker/"', told.partition("runs on")[2])
+                self.assertIn(f'href="{LIST}{link}"', reported)
+        self.assertIn('href="/admin/perfectqueue/worker/"', reported.partition("runs on")[2])
 
-    def test_where_it_runs_is_told(self):
+    def test_where_it_runs_is_reported(self):
         task, held = running("k1", now=None)
         self.assertNotContains(self.story(task), "runs on")
         own = seat(2, task.id, pid=77, holder=held.holder)
@@ -78,7 +78,7 @@ class StoryTests(AdminTestCase):
 
         self.assertContains(self.story(task), "app1:77, processor 2")
 
-    def test_when_it_is_expected_and_its_limits_are_told(self):
+    def test_when_it_is_expected_and_its_limits_are_reported(self):
         task = submit("k1", expected_at=after(3600), limits=["mail", "api"])
 
         response = self.story(task)
@@ -95,7 +95,7 @@ class StoryTests(AdminTestCase):
 
         self.assertContains(self.story(task), "Someone closed it as finished.")
 
-    def test_each_attempt_is_told_with_its_error(self):
+    def test_each_attempt_is_reported_with_its_error(self):
         task, held = running("k1")
         why = store.Failure(error="ValueError", message="no such file", traceback="line 7")
         retry(held, why=why, seconds=2.5)
@@ -113,7 +113,7 @@ class StoryTests(AdminTestCase):
         self.assertContains(self.story(task), "Only the newest", count=0)
         self.assertContains(response, "<details><summary>Traceback</summary>")
 
-    def test_how_far_it_is_and_what_it_has_logged_is_told(self):
+    def test_how_far_it_is_and_what_it_has_logged_is_reported(self):
         submit("k1", data={"password": "hunter22"}, now=None)
         task = Queue().poll()
         task.progress(0.4, f"drawing {EVIL}")
@@ -224,9 +224,9 @@ class StoryTests(AdminTestCase):
 
         response = self.steer("retry", ids=row(task).pk, back=url)
         self.assertRedirects(response, url)
-        self.assertEqual(self.told(response), ["1 task was put back in line."])
+        self.assertEqual(self.reported(response), ["1 task was put back in line."])
 
-    def test_what_it_has_taken_along_is_told_with_stars(self):
+    def test_what_it_has_taken_along_is_reported_with_stars(self):
         self.assertNotContains(self.story(submit("k1")), "<h2>Context</h2>")
         task = submit("k2")
         Task.objects.filter(key="k2").update(context='{"shop.tenant":"acme","shop.token":"hunter"}')
@@ -274,14 +274,14 @@ class StoryTests(AdminTestCase):
     def test_a_long_payload_is_cut(self):
         self.assertContains(self.story(submit("k1", data=["x" * 50])), "more characters")
 
-    def test_a_missing_task_is_told(self):
+    def test_a_missing_task_is_reported(self):
         response = self.client.get(f"{LIST}{10**30}/change/", follow=True)
 
         self.assertContains(response, "exist. Perhaps it was deleted?")
 
 
 class SpanTests(SimpleTestCase):
-    def test_a_span_is_told_in_its_two_largest_units(self):
+    def test_a_span_is_reported_in_its_two_largest_units(self):
         for seconds, words in (
             (None, "\N{EN DASH}"),
             (-1, "0 ms"),

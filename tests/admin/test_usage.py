@@ -50,11 +50,11 @@ class SharesReceivedTests(AdminTestCase):
         self.assertContains(response, "1 min 40 s")
 
     def test_it_says_that_no_worker_serves_the_queue(self):
-        told = "No worker serves queue 'reports'; its oldest task has been due for"
+        reported = "No worker serves queue 'reports'; its oldest task has been due for"
         add(ann=1.0)
         submit_many(2, queue="reports", user="ann", now=None)
         store.wake_forgotten_lanes(using="default")
-        self.assertContains(self.client.get(USAGE, {"queue": "reports"}), told)
+        self.assertContains(self.client.get(USAGE, {"queue": "reports"}), reported)
         self.assertNotContains(self.client.get(USAGE), "No worker serves")
         register("reports", now=None)
         self.assertNotContains(self.client.get(USAGE, {"queue": "reports"}), "No worker serves")

@@ -17,7 +17,7 @@ class WorkerTests(AdminTestCase):
             self.assertContains(response, words)
         self.assertNotContains(response, "pq-failed")
 
-    def test_who_is_gone_is_told_so(self):
+    def test_who_is_gone_is_shown_as_gone(self):
         register(host="one", now=None)
         Worker.objects.update(seen_at=Worker.objects.get().seen_at - UNSEEN)
 
@@ -50,7 +50,7 @@ class WorkerTests(AdminTestCase):
 
         self.assertContains(self.client.get(WORKERS), "<li>and 7 more</li>")
 
-    def test_who_is_leaving_is_told_so(self):
+    def test_who_is_leaving_is_shown_as_leaving(self):
         register(now=None, leaving=True)
 
         self.assertContains(self.client.get(WORKERS), '<span class="pq-status pq-retrying">leaving')

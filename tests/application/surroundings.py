@@ -1,6 +1,6 @@
 """Middleware that tests name by its path."""
 
-told = []
+reported = []
 """What it has seen; tests empty it."""
 
 
@@ -13,18 +13,18 @@ class Both:
         type(self).made += 1
 
     def around_perform(self, handler, perform):
-        told.append(("begin", handler.task.key))
+        reported.append(("begin", handler.task.key))
         try:
             return perform()
         finally:
-            told.append(("end", handler.task.key))
+            reported.append(("end", handler.task.key))
 
     async def aaround_perform(self, handler, perform):
-        told.append(("begin", handler.task.key))
+        reported.append(("begin", handler.task.key))
         try:
             return await perform()
         finally:
-            told.append(("end", handler.task.key))
+            reported.append(("end", handler.task.key))
 
 
 class Demanding(Both):

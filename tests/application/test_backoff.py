@@ -26,7 +26,7 @@ class WaitTests(SimpleTestCase):
         self.assertEqual(Exponential(1, 50, 10, jitter=0).wait(32_767), 50)
         self.assertTrue(math.isfinite(Linear(1).wait(32_767)))
 
-    def test_chance_spreads_them_unless_told_otherwise(self):
+    def test_chance_spreads_them_unless_configured_otherwise(self):
         """
         Tasks that failed together must not come back in one wave.
         """

@@ -92,7 +92,7 @@ class WhatItGetsTests(SimpleTestCase):
     def test_its_environment_tells_of_the_task_but_not_its_data(self):
         with mock.patch.dict(os.environ, {"PERFECTQUEUE_HOLDER": "7", "OURS": "1"}):
             lines = shell("env", {"password": "hunter2"}).run().splitlines()
-        told = dict(line.split("=", 1) for line in lines)
+        reported = dict(line.split("=", 1) for line in lines)
         wanted = {
             "PERFECTQUEUE_QUEUE": "reports",
             "PERFECTQUEUE_KEY": "k1",
@@ -103,8 +103,8 @@ class WhatItGetsTests(SimpleTestCase):
             "PERFECTQUEUE_HOLDER": "7",
             "OURS": "1",
         }
-        self.assertEqual({name: told[name] for name in wanted}, wanted)
-        self.assertNotIn("hunter2", str(told))
+        self.assertEqual({name: reported[name] for name in wanted}, wanted)
+        self.assertNotIn("hunter2", str(reported))
 
     def test_a_subclass_says_otherwise(self):
         class Page(CommandHandler):
@@ -194,7 +194,7 @@ class ExitCodeTests(SimpleTestCase):
         self.assertTrue(message.endswith("eeeNo such page."))
         self.assertLess(len(message), 2100)
 
-    def test_a_signal_is_told_by_its_name(self):
+    def test_a_signal_is_reported_by_its_name(self):
         for number, name in ((signal.SIGSEGV, "SIGSEGV"), (signal.SIGRTMIN + 1, "signal 3")):
             with self.assertRaisesRegex(CommandFailedError, f"^'/bin/sh' was ended by {name}"):
                 shell(f"kill -{int(number)} $$").run()
@@ -202,7 +202,7 @@ class ExitCodeTests(SimpleTestCase):
     def test_a_code_can_mean_success(self):
         self.assertEqual(shell("echo 5; exit 1", exit_codes={1: "finish"}).run(), 5)
 
-    def test_a_program_that_is_not_there_is_told_by_its_name(self):
+    def test_a_program_that_is_not_there_is_reported_by_its_name(self):
         with tempfile.NamedTemporaryFile() as file:
             for name in ("no-such-program", file.name):
                 handler = type("Missing", (CommandHandler,), {"command": [name]})

@@ -175,13 +175,13 @@ class ProcessorTests(ConcurrentTestCase):
 
     def test_it_stands_around_handlers_of_all_kinds_in_all_processors(self):
         for type_ in ("process", "thread", "async"):
-            surroundings.told.clear()
+            surroundings.reported.clear()
             with self.subTest(type_), override_settings(PERFECTQUEUE=EVERYWHERE):
                 routes = {"function": lambda task: None, "coroutine": self.coroutine}
                 keys = self.submit("function", "coroutine")
                 self.work(self.processor(type_, routes))
                 steps = {(step, key) for key in keys for step in ("begin", "end")}
-                self.assertEqual(set(surroundings.told), steps)
+                self.assertEqual(set(surroundings.reported), steps)
                 self.assertEqual(self.statuses(), dict.fromkeys(keys, "finished"))
             Queue().clear()
 
@@ -286,7 +286,7 @@ class RetryOnTests(RunnerCase):
             row = self.run_with(perform, RetryOn(ConnectionError), expect="finished")
         self.assertEqual(row.result, "done")
 
-    def test_it_must_be_told_of_errors(self):
+    def test_it_must_be_notified_of_errors(self):
         with self.assertRaisesMessage(TypeError, "RetryOn needs an exception"):
             RetryOn()
 
@@ -326,19 +326,19 @@ class MemoryLimitTests(RunnerCase):
 class ReportErrorsTests(RunnerCase):
     data = {"page": "private", "password": "s3cret-w0rd"}
 
-    def test_a_reporter_is_told_of_the_task_but_not_its_data(self):
-        told = []
-        around = ReportErrors(lambda error, facts: told.append((error, facts)))
+    def test_a_reporter_is_notified_of_the_task_but_not_its_data(self):
+        reported = []
+        around = ReportErrors(lambda error, facts: reported.append((error, facts)))
         error = ValueError("s3cret-w0rd is wrong")
         self.run_with(self.failing(error), around, expect="retried", data=self.data)
-        [(reported, facts)] = told
-        self.assertIs(reported, error)
+        [(raised, facts)] = reported
+        self.assertIs(raised, error)
         self.assertEqual((facts["type"], facts["attempt"]), ("report", 1))
         self.assertIn("raise error", facts["traceback"])
         for private in ("private", "s3cret-w0rd"):
             self.assertNotIn(private, str(facts))
 
-    def test_admins_can_be_told_by_mail(self):
+    def test_admins_can_be_notified_by_mail(self):
         error, around = self.failing(ValueError("boom")), ReportErrors(mail_error)
         with mock.patch.object(report_errors, "mail_admins") as mail:
             self.run_with(error, around, expect="retried", data=self.data)
@@ -360,7 +360,7 @@ class ReportErrorsTests(RunnerCase):
         self.assertIn("boom", Attempt.objects.get().message)
 
     def test_what_is_no_error_is_not_reported(self):
-        told = []
-        around = ReportErrors(lambda error, facts: told.append(error))
+        reported = []
+        around = ReportErrors(lambda error, facts: reported.append(error))
         self.run_with(self.failing(CancelRequestedError()), around, expect="retried")
-        self.assertEqual(told, [])
+        self.assertEqual(reported, [])

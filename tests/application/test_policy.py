@@ -27,7 +27,7 @@ def held(errors=0, crashes=0):
 
 
 def no_waits(error, task):
-    raise RuntimeError("as it was told")
+    raise RuntimeError("as it should")
 
 
 class PolicyCase(SimpleTestCase):
@@ -80,11 +80,13 @@ class VerdictTests(PolicyCase):
         with self.assertRaisesMessage(InvalidTaskError, "Retry waits for a timedelta, seconds"):
             Retry("soon")
 
-    def test_the_cause_is_what_is_told(self):
-        told = failure(raised_from(KeyError("k1"), "no such document"))
-        self.assertEqual((told.error, told.message), ("builtins.KeyError", "no such document"))
-        self.assertIn("KeyError: 'k1'", told.traceback)
-        self.assertIn("Retry: no such document", told.traceback)
+    def test_the_cause_is_what_is_reported(self):
+        reported = failure(raised_from(KeyError("k1"), "no such document"))
+        self.assertEqual(
+            (reported.error, reported.message), ("builtins.KeyError", "no such document")
+        )
+        self.assertIn("KeyError: 'k1'", reported.traceback)
+        self.assertIn("Retry: no such document", reported.traceback)
         self.assertEqual(failure(raised_from(KeyError("k1"))).message, "'k1'")
 
 
@@ -192,14 +194,14 @@ class BackoffTests(PolicyCase):
         """
 
         def leave(self, error):
-            raise SystemExit("as it was told")
+            raise SystemExit("as it should")
 
         wrong = (leave, lambda self, error: "soon", lambda self: 5, lambda self, error: 1e300)
         wrong += (lambda self, error: float("nan"), lambda self, error: True)
         for backoff in wrong:
             with self.assertLogs("django_perfectqueue.runner", logging.ERROR) as log:
-                told = self.rule(ValueError(), backoff=backoff, retry_wait=100)
-            self.assertTrue(75 <= told.wait <= 125, told)
+                reported = self.rule(ValueError(), backoff=backoff, retry_wait=100)
+            self.assertTrue(75 <= reported.wait <= 125, reported)
             self.assertIn("A backoff will not do", log.output[0])
 
     def test_the_settings_have_one_for_all(self):

@@ -1,4 +1,4 @@
-"""Skips what needs Django's tasks where there are none, and tells who was told."""
+"""Skips what needs Django's tasks where there are none, and finds who was notified."""
 
 import unittest
 from contextlib import contextmanager

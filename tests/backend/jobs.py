@@ -7,8 +7,8 @@ from django_perfectqueue.application import Discard, Fixed, Retry, Snooze
 from django_perfectqueue.compat import task
 from django_perfectqueue.queue import Queue
 
-told = []
-"""What backoff functions were told; tests empty it."""
+reported = []
+"""What backoff functions were called with; tests empty it."""
 
 
 @task
@@ -59,7 +59,7 @@ async def stepping_async():
 
 @task
 def leave():
-    raise SystemExit("as it was told")
+    raise SystemExit("as it should")
 
 
 @task
@@ -86,7 +86,7 @@ def third_time(context):
 
 
 def waits(exception, result):
-    told.append((type(exception).__name__, result.attempts, len(result.errors)))
+    reported.append((type(exception).__name__, result.attempts, len(result.errors)))
     return None if str(exception) == "hopeless" else 60
 
 
@@ -100,7 +100,7 @@ def wrong_backoff():
     raise ValueError("boom")
 
 
-VERDICTS = {"retry": Retry(60), "snooze": Snooze(60), "discard": Discard("as it was told")}
+VERDICTS = {"retry": Retry(60), "snooze": Snooze(60), "discard": Discard("as it should")}
 
 
 @task

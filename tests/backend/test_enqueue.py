@@ -246,12 +246,12 @@ class WordTests(TestCase):
             jobs.add.using(backoff=lambda exception, result: 1).enqueue(1, 2)
 
     def test_a_word_that_there_is_not(self):
-        told = "Did you mean 'max_attempts'?"
+        reported = "Did you mean 'max_attempts'?"
         for name in ("max_attempt", "max_retries", "retries"):
             with self.subTest(name):
-                with self.assertRaisesMessage(TypeError, told):
+                with self.assertRaisesMessage(TypeError, reported):
                     jobs.add.using(**{name: 5})
-                with self.assertRaisesMessage(TypeError, told):
+                with self.assertRaisesMessage(TypeError, reported):
                     compat.task(**{name: 5})(jobs.add.func)
 
 

@@ -40,7 +40,7 @@ class OutcomeTests(TestCase):
             discarded = self.run_one(task, "discard", word="discarded")
             self.assertEqual(discarded.status, "FAILED")
             self.assertEqual(self.kinds(discarded), [verdicts.Discard])
-            self.assertIn("as it was told", discarded.errors[0].traceback)
+            self.assertIn("as it should", discarded.errors[0].traceback)
 
     def test_attempts_that_are_given_hold_for_a_retry_too(self):
         self.run_one(jobs.says.using(max_attempts=1), "retry", word="failed")
@@ -57,7 +57,7 @@ class OutcomeTests(TestCase):
         self.run_one(jobs.ruled, "value", word="failed")
         self.run_one(jobs.ruled, "other", word="failed")
 
-    def test_what_signals_are_told_is_what_is_stored(self):
+    def test_what_signals_are_reported_is_what_is_stored(self):
         heard = {}
 
         def hear(task_result, **kwargs):
@@ -72,8 +72,8 @@ class OutcomeTests(TestCase):
             (jobs.ruled, ["key"], "discarded"),
         ):
             stored = self.run_one(task, *args, word=word)
-            told = heard[stored.id]
-            self.assertEqual((told.status, told.errors), (stored.status, stored.errors))
+            reported = heard[stored.id]
+            self.assertEqual((reported.status, reported.errors), (stored.status, stored.errors))
 
     def test_waits_are_those_of_the_task_or_the_backend_or_the_settings(self):
         self.assertEqual(round(self.wait(self.run_one(jobs.fixed, word="retried"))), 60)

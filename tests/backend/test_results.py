@@ -51,7 +51,7 @@ class WaitTests(TestCase):
 
 
 class StatusTests(TestCase):
-    """How each situation of a task is told in Django's four words."""
+    """How each situation of a task is named in Django's four words."""
 
     def result(self, task=jobs.add, *args):
         result = task.enqueue(*(args or (1, 2)))
@@ -100,33 +100,33 @@ class StatusTests(TestCase):
         result = self.result()
         Queue()[result.id].cancel_request()
         self.assertEqual(self.refreshed(result), "FAILED")
-        self.assert_told(result, exceptions.CancelRequestedError)
+        self.assert_reported(result, exceptions.CancelRequestedError)
         self.assertEqual(result.attempts, 0)
 
     def test_what_has_expired_has_failed(self):
         result = self.result(jobs.add.using(expires_at=60))
         self.assertIsNone(Queue().poll(now=result.enqueued_at + timedelta(hours=1)))
         self.assertEqual(self.refreshed(result), "FAILED")
-        self.assert_told(result, exceptions.ExpiredError)
+        self.assert_reported(result, exceptions.ExpiredError)
 
     def test_what_was_lost_with_its_process_is_ready_and_says_so(self):
         result = self.result()
         Queue().poll(alive_time=60)
         again = Queue().poll(now=result.enqueued_at + timedelta(hours=1))
         self.assertEqual(self.refreshed(result), "RUNNING")
-        self.assert_told(result, exceptions.LostError)
+        self.assert_reported(result, exceptions.LostError)
         self.assertEqual(result.attempts, 2)
         again.release()
         self.assertEqual(self.refreshed(result), "READY")
 
-    def test_what_failed_in_words_of_its_own_is_told_by_a_class_of_ours(self):
+    def test_what_failed_in_words_of_its_own_is_reported_by_a_class_of_the_package(self):
         result = self.result()
         Queue().poll().fail("bad data", "the third line is empty")
         self.assertEqual(self.refreshed(result), "FAILED")
-        self.assert_told(result, exceptions.TaskError)
+        self.assert_reported(result, exceptions.TaskError)
         self.assertIn("third line", result.errors[0].traceback)
 
-    def assert_told(self, result, kind):
+    def assert_reported(self, result, kind):
         self.assertEqual([error.exception_class for error in result.errors], [kind])
 
 

@@ -74,14 +74,14 @@ class RunTests(TestCase):
         """
         with self.assertLogs(case.LOGGER, "ERROR") as log:
             result = self.run_one(jobs.boom, message="hunter22", words=("failed",))
-        for told in (*log.output, result.errors[0].traceback):
-            self.assertIn("ValueError: ********", told)
-            self.assertNotIn("hunter22", told)
+        for reported in (*log.output, result.errors[0].traceback):
+            self.assertIn("ValueError: ********", reported)
+            self.assertNotIn("hunter22", reported)
 
     def test_a_function_tells_how_far_it_is(self):
         result = self.run_one(jobs.halfway)
-        told = Queue()[result.id].progress()
-        self.assertEqual((told.progress, told.stage), (0.5, "halfway"))
+        reported = Queue()[result.id].progress()
+        self.assertEqual((reported.progress, reported.stage), (0.5, "halfway"))
 
     def test_a_function_goes_on_after_a_step_that_an_earlier_attempt_has_run(self):
         result = jobs.stepping.using(max_attempts=2).enqueue()
@@ -115,9 +115,9 @@ class RunTests(TestCase):
             self.run_one(jobs.boom, "x", words=("retried",))
 
     def test_a_backoff_decides_when_and_whether(self):
-        jobs.told.clear()
+        jobs.reported.clear()
         result = self.run_one(jobs.patient, "x", words=("retried",))
-        self.assertEqual(jobs.told, [("ValueError", 1, 1)])
+        self.assertEqual(jobs.reported, [("ValueError", 1, 1)])
         row = Queue()[result.id].metadata()
         wait = row.ticket.alarm_at - Attempt.objects.get().ended_at
         self.assertAlmostEqual(wait.total_seconds(), 60, delta=1)
@@ -125,12 +125,12 @@ class RunTests(TestCase):
         self.run_one(jobs.patient, "hopeless", words=("failed",))
 
     def test_a_backoff_is_asked_no_more_when_the_attempts_are_spent(self):
-        jobs.told.clear()
+        jobs.reported.clear()
         result = jobs.patient.enqueue("x")
         run_due(ahead="1h")
         result.refresh()
         self.assertEqual((result.status, result.attempts), ("FAILED", 3))
-        self.assertEqual([attempt for _name, attempt, _errors in jobs.told], [1, 2])
+        self.assertEqual([attempt for _name, attempt, _errors in jobs.reported], [1, 2])
 
     def test_a_backoff_that_returns_nonsense_leaves_it_to_the_usual_wait(self):
         result = self.run_one(jobs.wrong_backoff, words=("retried",))
@@ -151,12 +151,12 @@ class RunTests(TestCase):
                 self.assertEqual(result.status, heard[0][2])
 
     def test_middleware_of_all_handlers_stands_around_it(self):
-        surroundings.told.clear()
+        surroundings.reported.clear()
         middleware = ["tests.application.surroundings.Both"]
         with override_settings(PERFECTQUEUE={"MIDDLEWARE": middleware}):
             results = [self.run_one(jobs.add, 1, b=2), self.run_one(jobs.later, "x")]
         steps = [(step, result.id) for result in results for step in ("begin", "end")]
-        self.assertEqual(surroundings.told, steps)
+        self.assertEqual(surroundings.reported, steps)
 
     def test_the_limits_of_a_call_reach_the_handler(self):
         for task, expected in (
@@ -209,10 +209,10 @@ class SignalTests(TestCase):
         return [(name, status) for name, _sender, status in heard]
 
     def test_they_come_with_the_backends_class(self):
-        told = self.heard(jobs.add, 1, 2)
-        self.assertEqual(told, list(zip(ALL, ("READY", "RUNNING", "SUCCESSFUL"), strict=True)))
-        told = self.heard(jobs.boom, "x")
-        self.assertEqual(told, list(zip(ALL, ("READY", "RUNNING", "FAILED"), strict=True)))
+        reported = self.heard(jobs.add, 1, 2)
+        self.assertEqual(reported, list(zip(ALL, ("READY", "RUNNING", "SUCCESSFUL"), strict=True)))
+        reported = self.heard(jobs.boom, "x")
+        self.assertEqual(reported, list(zip(ALL, ("READY", "RUNNING", "FAILED"), strict=True)))
 
     def test_a_retry_is_no_end(self):
         self.assertEqual([name for name, _status in self.heard(jobs.twice)], [*ALL[:2]])
@@ -245,8 +245,8 @@ class SignalTests(TestCase):
 
     def test_the_log_of_a_failure_has_its_traceback(self):
         with self.assertLogs(case.LOGGER, "ERROR") as log:
-            self.heard(jobs.boom, "as it was told")
-        self.assertIn("ValueError: as it was told", log.output[0])
+            self.heard(jobs.boom, "as it should")
+        self.assertIn("ValueError: as it should", log.output[0])
 
 
 class AudienceTests(TestCase):
@@ -313,9 +313,9 @@ class AudienceTests(TestCase):
         taken = self.handler(level=logging.ERROR)
         logger = logging.getLogger(case.LOGGER)
         with mock.patch.multiple(logger, handlers=[taken], propagate=False):
-            jobs.boom.enqueue("as it was told")
+            jobs.boom.enqueue("as it should")
             run_due()
-        self.assertIn("ValueError: as it was told", taken.stream.getvalue())
+        self.assertIn("ValueError: as it should", taken.stream.getvalue())
 
 
 class ForceTests(TestCase):
@@ -356,16 +356,20 @@ class ForceTests(TestCase):
         for result, status in ((once, "FAILED"), (twice, "READY")):
             result.refresh()
             self.assertEqual(result.status, status)
-        [told] = heard
-        self.assertEqual((told.id, told.status, told.attempts), (once.id, "FAILED", 1))
-        [error] = told.errors
+        [reported] = heard
+        self.assertEqual((reported.id, reported.status, reported.attempts), (once.id, "FAILED", 1))
+        [error] = reported.errors
         self.assertIs(error.exception_class, TimeLimitError)
 
 
 class RouteTests(TestCase):
     def test_a_type_that_is_no_task_is_never_imported(self):
         both = with_django_tasks(Dispatch)
-        for type_ in ("subprocess.check_output", "tests.backend.jobs.told", "antigravity.geohash"):
+        for type_ in (
+            "subprocess.check_output",
+            "tests.backend.jobs.reported",
+            "antigravity.geohash",
+        ):
             with self.subTest(type_), self.assertRaises(UnknownTypeError):
                 both.handler_for(type_)
         self.assertTrue(both.knows("tests.backend.jobs.add"))
@@ -423,7 +427,7 @@ class WorkerTests(WorkerTestCase):
             results = [
                 jobs.add.enqueue(1, 2),
                 jobs.later.using(queue_name="mail").enqueue("x"),
-                jobs.boom.enqueue("as it was told"),
+                jobs.boom.enqueue("as it should"),
             ]
         self.submit("own", "echo")
         self.submit("strange", "subprocess.check_output", data={"args": ["true"], "kwargs": {}})

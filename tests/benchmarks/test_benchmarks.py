@@ -70,12 +70,12 @@ class CommandTests(Command, SimpleTestCase):
     def test_what_can_not_be_done_is_said_in_one_line(self):
         alone = ("--short", "--databases", "sqlite", "--peers", "raw-100")
         self.results.write_text("nonsense")
-        told = {
+        reported = {
             (*alone, "--output", "/nowhere/results"): "can't be written",
             (*alone, "--metrics", "counts"): "nothing to measure",
             ("--report", str(self.results)): "holds no results",
         }
-        for arguments, expected in told.items():
+        for arguments, expected in reported.items():
             with self.subTest(expected):
                 process = self.start(*arguments)
                 _, complained = process.communicate(timeout=60)
@@ -108,21 +108,21 @@ class ReportTests(SimpleTestCase):
             for peer, measured in rates.items()
             for number, rate in enumerate(measured)
         ]
-        told = report.tables(records)
-        self.assertIn("| huey on sqlite | 155 (10-300) | 6.50 |", told)
+        reported = report.tables(records)
+        self.assertIn("| huey on sqlite | 155 (10-300) | 6.50 |", reported)
 
-    def test_what_failed_and_what_is_not_whole_is_told(self):
+    def test_what_failed_and_what_is_not_whole_is_reported(self):
         from benchmarks import report
 
         name = {"metric": "drain", "database": "sqlite", "peer": "huey", "round": 1}
-        told = report.tables(
+        reported = report.tables(
             [
                 {**name, "variant": "1", "rate": 5.0, "n": 10, "whole": False},
                 {**name, "variant": "2", "error": "StuckError: no task ran\nmore"},
             ]
         )
-        self.assertIn("| huey | 5‡ |", told)
-        self.assertIn("- drain 2, huey on sqlite: StuckError: no task ran\n", told + "\n")
+        self.assertIn("| huey | 5‡ |", reported)
+        self.assertIn("- drain 2, huey on sqlite: StuckError: no task ran\n", reported + "\n")
 
     def test_a_peer_that_is_not_there_is_said_and_passed_over(self):
         from unittest import mock

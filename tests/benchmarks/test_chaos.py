@@ -32,7 +32,7 @@ class Book:
 
         self.kinds = history
         self.changes, self.closes, self.runs, self.verbs = [], [], [], []
-        self.strikes, self.told, self.rows = [], [], {}
+        self.strikes, self.reported, self.rows = [], [], {}
         self.given = {"caps": {"capped": 1}, "limits": {"narrow": 1}}
 
     def task(self, task, **columns):
@@ -90,7 +90,7 @@ class Book:
             closes=self.closes,
             runs=self.runs,
             verbs=self.verbs,
-            told=self.told,
+            reported=self.reported,
             strikes=self.strikes,
             **given,
         )
@@ -124,10 +124,10 @@ class CheckerTests(SimpleTestCase):
     def test_every_kind_that_there_is_is_planted_here(self):
         from benchmarks.chaos import checker
 
-        told = Path(__file__).read_text()
+        reported = Path(__file__).read_text()
         for kind in checker.KINDS:
             with self.subTest(kind):
-                self.assertIn(f'"{kind}"', told)
+                self.assertIn(f'"{kind}"', reported)
 
     def test_nothing_is_found_in_a_good_history(self):
         self.assertEqual(self.found(good()), [])
@@ -194,17 +194,17 @@ class CheckerTests(SimpleTestCase):
         book.verb(10.5, "retry")
         self.assert_found("errors miscounted", book)
 
-    def test_a_call_in_which_the_handler_was_told_may_have_been_done(self):
-        from benchmarks.chaos.history import Told, Verb, broken_off
+    def test_a_call_in_which_the_handler_was_interrupted_may_have_been_done(self):
+        from benchmarks.chaos.history import Interruption, Verb, broken_off
 
-        told = [Told(1, 2, 100, 5.0, "PreemptedError")]
+        reported = [Interruption(1, 2, 100, 5.0, "PreemptedError")]
         for asked, answered, attempt, answer in (
             (4.9, 5.1, 2, "broken"),
             (5.1, 5.2, 2, "refused"),
             (4.9, 5.1, 1, "refused"),
         ):
             verb = Verb(1, attempt, 100, "finish", asked, answered, "refused")
-            self.assertEqual(broken_off(verb, told).answer, answer)
+            self.assertEqual(broken_off(verb, reported).answer, answer)
 
     def test_a_task_that_began_before_its_parent_had_ended_is_found(self):
         for began, kinds in ((13.0, []), (11.5, ["out of order"])):
@@ -253,7 +253,7 @@ class CheckerTests(SimpleTestCase):
         self.assert_found("taken twice", book)
 
     def test_two_that_run_at_once_under_a_live_lease_overlap(self):
-        """Whether the lock tells that, or the times of two that lived to their end."""
+        """Whether by the lock, or by the times of two that lived to their end."""
         witnesses = {"lock": (100, None), "times": (None, 11.5)}
         for word, (rival, ended) in witnesses.items():
             with self.subTest(word):
@@ -277,7 +277,7 @@ class CheckerTests(SimpleTestCase):
     def test_a_handler_that_begins_on_what_it_never_had_is_found(self):
         self.assert_found("without a lease", good().run(10.3, 10.4, attempt=1, holder=30))
 
-    def test_an_acquire_that_a_crash_has_made_forgotten_is_told_apart(self):
+    def test_an_acquire_that_a_crash_has_made_forgotten_is_listed_apart(self):
         from benchmarks.chaos import checker
 
         book = Book().run(8.0, None, attempt=1, holder=30)

@@ -140,28 +140,28 @@ class ReportTests(Folder, SimpleTestCase):
         self.assertEqual([file.name for file in files], ["share-errors.svg", "one.svg"])
         self.assertTrue(all("<svg" in file.read_text() for file in files))
 
-    def test_a_missed_reach_and_a_failure_are_told(self):
+    def test_a_missed_reach_and_a_failure_are_reported(self):
         from benchmarks.fairness.report import report
 
-        told = report(
+        reported = report(
             [
                 {**record(), "share_error": 0.02, "reach": 1.0},
                 {"scenario": "two", "database": "sqlite", "processors": 4, "error": "No.\nMore."},
             ]
         )
-        self.assertIn("| one | 2.00**!** |", told)
-        self.assertIn("- two, sqlite, 4: No.\n", told + "\n")
+        self.assertIn("| one | 2.00**!** |", reported)
+        self.assertIn("- two, sqlite, 4: No.\n", reported + "\n")
 
     def test_what_can_not_be_done_is_said_in_one_line(self):
         bad = self.scenario_file("[[users]]\nrate = -1\n")
         nonsense = self.scenario_file("nonsense", "results.jsonl")
-        told = {
+        reported = {
             ("--simulate", "--scenarios", "nobody"): "There is no scenario 'nobody'.",
             ("--simulate", "--scenarios", bad): "rate is -1; it must be from 0 on.",
             ("--simulate", "--output", "/nowhere/results"): "No such file or directory",
             ("--report", nonsense): "holds no results",
         }
-        for arguments, expected in told.items():
+        for arguments, expected in reported.items():
             with self.subTest(expected):
                 code, _printed, complained = self.run_command(*arguments)
                 self.assertEqual(code, 1)
@@ -225,7 +225,7 @@ class ScenarioTests(Folder, SimpleTestCase):
     def test_what_is_wrong_in_a_file_is_said(self):
         from benchmarks.fairness.scenario import ScenarioError, read
 
-        told = {
+        reported = {
             "users = 3": "users is 3, which is not a list of tables",
             "title = 'a'": "has no users. Add a table [[users]]",
             "a = [": "is not TOML",
@@ -243,7 +243,7 @@ class ScenarioTests(Folder, SimpleTestCase):
             "[[users]]\nuser=''\ncount=2\nbacklog = 1": "tasks without a user are one line",
             "seconds = 0\n[[users]]\nbacklog = 1": "seconds is 0; it must be from 0.01 on.",
         }
-        for text, expected in told.items():
+        for text, expected in reported.items():
             with self.subTest(expected), self.assertRaises(ScenarioError) as raised:
                 read(self.scenario_file(text))
             with self.subTest(expected):
@@ -620,7 +620,7 @@ class SimulationTests(SimpleTestCase):
         self.assertTrue(all(math.isfinite(lane.virtual_time) for lane in simulation.lines.lanes))
 
     def test_the_order_is_as_fine_after_years(self):
-        """A virtual time of thirty years still tells tasks of a millisecond apart."""
+        """At a virtual time of thirty years tasks of a millisecond still differ."""
         from benchmarks.fairness.lines import Lines, Task
 
         lines = Lines([(1.0, None), (3.0, None)])

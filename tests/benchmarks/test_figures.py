@@ -89,7 +89,7 @@ class TableTests(FolderTestCase):
 
         self.assertEqual(table.read(self.folder / "figures.toml"), ({"python": "3.13"}, figures))
 
-    def test_a_rise_of_more_than_two_percent_and_a_new_figure_are_told(self):
+    def test_a_rise_of_more_than_two_percent_and_a_new_figure_are_reported(self):
         from benchmarks.figures import table
 
         before = {"size": {"files": 100, "lines": 100, "any": 100}}

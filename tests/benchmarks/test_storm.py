@@ -33,8 +33,8 @@ class Book:
         self.record_kind = record.Record
         self.calls, self.rows, self.strikes = [], {}, []
 
-    def call(self, at, verb, *, answer="done", by="client-1", took=0.1, told=None, **given):
-        self.calls.append(self.kinds.Call(by, verb, at, at + took, answer, given, told or {}))
+    def call(self, at, verb, *, answer="done", by="client-1", took=0.1, reported=None, **given):
+        self.calls.append(self.kinds.Call(by, verb, at, at + took, answer, given, reported or {}))
         return self
 
     def task(self, life, **more):
@@ -49,22 +49,24 @@ class Book:
         return {"ref": [life, attempt, attempt * 10], "edit": edit}
 
     def take(self, at, life="a", attempt=1, *, edit=None, **more):
-        told = {"taken": [self.taken(life, attempt, edit)], "refused": []}
-        return self.call(at, "acquire", leases=[], told=told, **more)
+        reported = {"taken": [self.taken(life, attempt, edit)], "refused": []}
+        return self.call(at, "acquire", leases=[], reported=reported, **more)
 
     def run(self, at, life="a", attempt=1, *, took=0.1, answer="done"):
         taken = [self.taken(life, attempt)]
         return self.call(at, "run", by="worker", took=took, answer=answer, taken=taken)
 
-    def settle(self, at, verb="finish", life="a", attempt=1, *, answer="done", told=None, **more):
+    def settle(
+        self, at, verb="finish", life="a", attempt=1, *, answer="done", reported=None, **more
+    ):
         ref = [life, attempt, attempt * 10]
-        told = {"refused": [], **(told or {})}
-        if verb == "finish" and answer == "done" and not told["refused"]:
+        reported = {"refused": [], **(reported or {})}
+        if verb == "finish" and answer == "done" and not reported["refused"]:
             self.row(life, attempt)
-        return self.call(at, verb, leases=[ref], answer=answer, told=told, **more)
+        return self.call(at, verb, leases=[ref], answer=answer, reported=reported, **more)
 
-    def steer(self, at, verb, life="a", **told):
-        return self.call(at, verb, queue="apart", key=f"key-{life}", told=told)
+    def steer(self, at, verb, life="a", **reported):
+        return self.call(at, verb, queue="apart", key=f"key-{life}", reported=reported)
 
     def row(self, life="a", attempt=1, **more):
         given = {"outcome": "finished", "result": [life, attempt, attempt * 10], **more}
@@ -90,7 +92,7 @@ class Book:
 
 def good():
     """Return a task whose first holder has retried it, and that its second has finished."""
-    book = Book().submit(10.0, "a").take(11.0).settle(12.0, "retry", told={"cancelled": []})
+    book = Book().submit(10.0, "a").take(11.0).settle(12.0, "retry", reported={"cancelled": []})
     return book.take(13.0, attempt=2).settle(14.0, attempt=2)
 
 
@@ -131,9 +133,9 @@ class AuditorTests(SimpleTestCase):
 
     def test_a_finish_whose_answer_was_lost_is_refused_where_its_task_was_purged_meanwhile(self):
         def book(*, reconnected=True, purged=12.5, took=2.3, **more):
-            told = {"refused": [["b", 1, 10]], "reconnected": reconnected}
+            reported = {"refused": [["b", 1, 10]], "reconnected": reconnected}
             book = good().submit(10.5, "b").take(11.5, "b").call(purged, "purge")
-            book.settle(12.0, "finish", "b", told=told, took=took)
+            book.settle(12.0, "finish", "b", reported=reported, took=took)
             return book.row("b", **more) if more else book
 
         both = {"lost", "refused though held"}
@@ -144,8 +146,10 @@ class AuditorTests(SimpleTestCase):
         self.assert_found("refused though held", book(outcome="cancelled", result=None))
 
     def test_one_that_has_ended_may_have_been_purged(self):
-        for verb, told in (("fail", {}), ("release", {"cancelled": [["b", 1, 10]]})):
-            book = good().submit(20.0, "b").take(21.0, "b").settle(22.0, verb, "b", told=told)
+        for verb, reported in (("fail", {}), ("release", {"cancelled": [["b", 1, 10]]})):
+            book = (
+                good().submit(20.0, "b").take(21.0, "b").settle(22.0, verb, "b", reported=reported)
+            )
             self.assert_found("lost", book)
             self.assert_good(book.call(23.0, "purge"))
 
@@ -170,7 +174,9 @@ class AuditorTests(SimpleTestCase):
 
     def test_a_new_key_that_is_refused_is_found(self):
         book = good().submit(20.0, "b")
-        refused = replace(book.calls[-1], answer="refused", told={"error": "AlreadyExistsError"})
+        refused = replace(
+            book.calls[-1], answer="refused", reported={"error": "AlreadyExistsError"}
+        )
         book.calls[-1] = refused
         self.assert_found("refused as known", book)
 
@@ -236,9 +242,9 @@ class AuditorTests(SimpleTestCase):
         for verb in ("heartbeat", "update", "release", "snooze"):
             with self.subTest(verb):
                 more = {"edit": "new"} if verb == "update" else {}
-                book = good().settle(13.5, verb, attempt=1, told={"cancelled": []}, **more)
+                book = good().settle(13.5, verb, attempt=1, reported={"cancelled": []}, **more)
                 self.assert_found("fence passed", book)
-                book = good().settle(20.0, verb, attempt=2, told={"cancelled": []}, **more)
+                book = good().settle(20.0, verb, attempt=2, reported={"cancelled": []}, **more)
                 self.assert_found("fence passed", book)
 
     def test_a_write_after_someone_has_ended_it_is_found(self):
@@ -252,21 +258,24 @@ class AuditorTests(SimpleTestCase):
     def test_two_leases_that_one_call_finishes_are_found(self):
         book = Book().submit(10.0, "a").take(11.0).take(15.0, attempt=2)
         both = [["a", 1, 10], ["a", 2, 20]]
-        book.call(16.0, "finish", leases=both, told={"refused": []}).row(attempt=2)
+        book.call(16.0, "finish", leases=both, reported={"refused": []}).row(attempt=2)
         self.assertIn("both leases done", self.found(book))
-        book.calls[-1] = replace(book.calls[-1], told={"refused": both[:1]})
+        book.calls[-1] = replace(book.calls[-1], reported={"refused": both[:1]})
         self.assert_good(book)
 
     def test_a_holder_that_is_refused_is_found(self):
-        told = {"refused": [["a", 1, 10]]}
-        book = Book().submit(10.0, "a").take(11.0).settle(12.0, told=told)
+        reported = {"refused": [["a", 1, 10]]}
+        book = Book().submit(10.0, "a").take(11.0).settle(12.0, reported=reported)
         book.take(15.0, attempt=2).settle(16.0, attempt=2)
         self.assert_found("refused though held", book)
-        book = Book().submit(10.0, "a").take(11.0).settle(14.5, told=told)
+        book = Book().submit(10.0, "a").take(11.0).settle(14.5, reported=reported)
         self.assert_good(book.take(15.0, attempt=2).settle(16.0, attempt=2))
         error = {"error": "PreemptedError"}
         book = (
-            Book().submit(10.0, "a").take(11.0).settle(12.0, "fail", answer="refused", told=error)
+            Book()
+            .submit(10.0, "a")
+            .take(11.0)
+            .settle(12.0, "fail", answer="refused", reported=error)
         )
         self.assert_found("refused though held", book.row(outcome="failed", result=None))
 
@@ -300,7 +309,7 @@ class AuditorTests(SimpleTestCase):
     def test_what_is_released_has_started_all_the_same(self):
         book = at_once(7, {"limits": ["metered"]})
         for number in range(7):
-            book.settle(11.5, "release", f"t{number}", told={"cancelled": []})
+            book.settle(11.5, "release", f"t{number}", reported={"cancelled": []})
         self.assert_found("rate passed", book)
 
     def test_what_is_given_out_in_a_pause_is_found(self):
@@ -330,28 +339,28 @@ class AuditorTests(SimpleTestCase):
         self.assert_found("edit lost", edited("other"))
 
     def test_an_edit_that_was_refused_is_seen_only_where_its_connection_was_lost(self):
-        def refused(**told):
-            told = {"error": "PreemptedError", **told}
+        def refused(**reported):
+            reported = {"error": "PreemptedError", **reported}
             book = Book().submit(10.0, "a").take(11.0)
-            book.settle(13.0, "update", answer="refused", told=told, took=2.0, edit="new")
+            book.settle(13.0, "update", answer="refused", reported=reported, took=2.0, edit="new")
             return book.take(16.0, attempt=2, edit="new").settle(17.0, attempt=2)
 
         self.assert_good(refused(reconnected=True))
         self.assert_found("edit lost", refused())
 
     def test_counters_that_are_wrong_at_the_end_are_found(self):
-        told = "lane 1 counts 1 that run; there are 0"
-        self.assert_found("counters differ from rows", good(), drift=[told])
+        reported = "lane 1 counts 1 that run; there are 0"
+        self.assert_found("counters differ from rows", good(), drift=[reported])
 
     def test_an_error_that_no_verb_may_raise_is_found(self):
         error = {"error": "IntegrityError"}
         book = good().steer(20.0, "retry_ended", error="")
-        book.calls[-1] = replace(book.calls[-1], answer="stumbled", told=error)
+        book.calls[-1] = replace(book.calls[-1], answer="stumbled", reported=error)
         self.assert_found("stumbled", book)
 
     def test_a_broken_connection_needs_a_cause(self):
         book = good().submit(20.0, "b", answer="broken")
-        book.calls[-1] = replace(book.calls[-1], told={"error": "deadlock"})
+        book.calls[-1] = replace(book.calls[-1], reported={"error": "deadlock"})
         self.assert_found("stumbled", book)
         self.assert_good(book.strike("backend", 19.0, 19.0))
 
@@ -362,7 +371,7 @@ class AuditorTests(SimpleTestCase):
 def stale():
     """Return a task whose first holder was refused when a worker had run it again."""
     book = Book().submit(10.0, "a").take(11.0).run(15.0, attempt=2)
-    return book.settle(17.0, told={"refused": [["a", 1, 10]]})
+    return book.settle(17.0, reported={"refused": [["a", 1, 10]]})
 
 
 def at_once(count, more):

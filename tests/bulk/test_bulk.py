@@ -130,7 +130,7 @@ class VerbTests(TestCase):
 
 class AskingTests(TestCase):
     def test_terms_that_do_not_fit_are_refused_and_nothing_is_stored(self):
-        for verb, terms, told in (
+        for verb, terms, reported in (
             ("destroy", {}, "no 'destroy'"),
             ("retry", {"status": "waiting"}, "'retry' is for tasks that are failed"),
             ("move", {}, "to which queue"),
@@ -140,7 +140,7 @@ class AskingTests(TestCase):
             ("retry", {"rate": 0.0}, "The rate must be"),
             ("retry", {"rate": float("nan")}, "The rate must be"),
         ):
-            with self.subTest(verb, **terms), self.assertRaisesMessage(InvalidTaskError, told):
+            with self.subTest(verb, **terms), self.assertRaisesMessage(InvalidTaskError, reported):
                 ask(verb, **terms)
         self.assertFalse(Queue().list().exists())
 

@@ -57,11 +57,11 @@ class SettingsTests(SimpleTestCase):
         self.assertEqual(found.hint, "Did you mean 'ALIVE_TIME'?")
 
     def test_a_wrong_policy_gets_its_nearest_right_word(self):
-        for given, told in (("fare", "fair"), ({"mail": "fiffo"}, "fifo")):
+        for given, reported in (("fare", "fair"), ({"mail": "fiffo"}, "fifo")):
             [found] = settings_errors(POLICY=given)
 
             self.assertEqual(
-                (found.id, found.hint), ("perfectqueue.E001", f"Did you mean '{told}'?")
+                (found.id, found.hint), ("perfectqueue.E001", f"Did you mean '{reported}'?")
             )
 
     def test_a_word_that_is_near_nothing_gets_all_that_there_are(self):
@@ -69,7 +69,7 @@ class SettingsTests(SimpleTestCase):
 
         self.assertIn("ALIVE_TIME, MAX_ATTEMPTS", found.hint)
 
-    def test_each_wrong_value_is_told(self):
+    def test_each_wrong_value_is_reported(self):
         found = settings_errors(ALIVE_TIME=-1, PROCESSORS="many")
 
         self.assertEqual(ids(found), ["E001", "E001"])
@@ -152,7 +152,7 @@ class DatabaseSettingsTests(SimpleTestCase):
 
     def test_what_is_advised_for_sqlite_is_not_repeated_by_each_command(self):
         """
-        A new project works as it is, and is told once, by ``check`` and ``migrate``.
+        A new project works as it is, and is warned once, by ``check`` and ``migrate``.
         """
         self.assertIn(check_sqlite_options, registry.get_checks())
         self.assertEqual(tuple(check_sqlite_options.tags), ())
@@ -197,9 +197,9 @@ class DatabaseSettingsTests(SimpleTestCase):
             long.mkdir()
             file = Path(folder, "file")
             file.touch(mode=0o777)
-            told = [(folder, []), (long, ["W007"]), (Path(folder, "nowhere"), ["W006"])]
-            told.append((file, ["W006"]))
-            for place, expected in told:
+            reported = [(folder, []), (long, ["W007"]), (Path(folder, "nowhere"), ["W006"])]
+            reported.append((file, ["W006"]))
+            for place, expected in reported:
                 for values in ({"BELL_FOLDER": place}, {"BELL_FOLDER": place, "BELL": False}):
                     with self.subTest(values), override_settings(PERFECTQUEUE=values):
                         needed = connection.vendor != "postgresql" and values.get("BELL", True)
@@ -211,7 +211,7 @@ class DatabaseSettingsTests(SimpleTestCase):
             self.assertEqual(ids(settings_errors(**values)), ["E001"])
 
     @override_settings(PERFECTQUEUE={"DATABASE": 5})
-    def test_wrong_settings_are_told_once(self):
+    def test_wrong_settings_are_reported_once(self):
         self.assertEqual(ids(check_settings()), ["E001"])
         self.assertEqual(check_database_settings(), [])
         self.assertEqual(check_dispatch(), [])

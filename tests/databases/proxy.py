@@ -1,4 +1,4 @@
-"""Stands between a test and its database server, and loses the connection when it is told."""
+"""Stands between a test and its database server, and loses the connection on request."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def proxied(connection: Any) -> Iterator[Proxy]:
 
 class Proxy:
     """
-    Passes on what either side says, until a COMMIT that it was told to cut.
+    Passes on what either side says, until a COMMIT that it was asked to cut.
 
     ``before``: the server never hears of it. ``after``: it is done, and the answer is
     lost. ``late``: the client is cut off at once, and the server hears of it a little
     later, when the client may have come back.
 
-    While it is ``silent`` nothing gets through, and nobody is told so.
+    While it is ``silent`` nothing gets through, and nobody learns of it.
     """
 
     def __init__(self, connection: Any) -> None:

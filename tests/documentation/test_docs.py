@@ -1,4 +1,4 @@
-"""The documentation tells all that there is, and nothing that there is not."""
+"""The documentation names all that there is, and nothing that there is not."""
 
 from __future__ import annotations
 
@@ -113,34 +113,38 @@ def pages() -> Iterator[Path]:
 @tag("no-database")
 class SettingTests(SimpleTestCase):
     def test_every_setting_has_its_heading_and_its_default(self):
-        told = sections(page("reference/settings.md"))
+        documented = sections(page("reference/settings.md"))
         for name in conf.Options():
             with self.subTest(name):
                 default = getattr(conf.Options(), name)
-                self.assertIn(f"Default: `{default!r}`", told[name])
+                self.assertIn(f"Default: `{default!r}`", documented[name])
 
-    def test_no_setting_is_told_that_there_is_not(self):
-        told = sections(page("reference/settings.md"))
-        named = {heading for heading in told if heading.isupper()}
+    def test_no_setting_is_documented_that_is_not_there(self):
+        documented = sections(page("reference/settings.md"))
+        named = {heading for heading in documented if heading.isupper()}
         self.assertEqual(named, set(conf.Options()))
 
 
 @tag("no-database")
 class CommandTests(SimpleTestCase):
     def test_every_command_has_its_heading(self):
-        told = sections(page("reference/commands.md"))
-        self.assertEqual({heading for heading in told if heading.startswith("pq_")}, set(names()))
+        documented = sections(page("reference/commands.md"))
+        self.assertEqual(
+            {heading for heading in documented if heading.startswith("pq_")}, set(names())
+        )
 
-    def test_every_option_is_told(self):
+    def test_every_option_is_documented(self):
         text = page("reference/commands.md")
         shared = text.partition("\n## pq_")[0]
         for name in names():
-            told = text.partition(f"\n## {name}\n")[2].partition("\n## pq_")[0]
+            documented = text.partition(f"\n## {name}\n")[2].partition("\n## pq_")[0]
             for option in options_of(name):
                 with self.subTest(f"{name} {option}"):
-                    self.assertRegex(told + ("" if name == "pq_worker" else shared), word(option))
+                    self.assertRegex(
+                        documented + ("" if name == "pq_worker" else shared), word(option)
+                    )
 
-    def test_no_option_is_told_that_there_is_not(self):
+    def test_no_option_is_documented_that_is_not_there(self):
         text = page("reference/commands.md")
         there = {option for name in names() for option in options_of(name)} | DJANGOS
         self.assertEqual(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - there, set())
@@ -200,24 +204,24 @@ def classes_of(module: Any) -> list[str]:
 @tag("no-database")
 class ErrorTests(SimpleTestCase):
     def test_every_exception_has_its_heading(self):
-        told = sections(page("reference/errors.md"))
+        documented = sections(page("reference/errors.md"))
         there = {name for module in (exceptions, verdicts) for name in classes_of(module)}
         verdict_names = there & set(classes_of(verdicts))
-        named = {heading for heading in told if heading.endswith("Error")}
-        self.assertEqual(named | (verdict_names & told.keys()), there)
+        named = {heading for heading in documented if heading.endswith("Error")}
+        self.assertEqual(named | (verdict_names & documented.keys()), there)
 
 
 @tag("no-database")
 class SignalTests(SimpleTestCase):
     def test_every_signal_has_its_heading(self):
-        told = sections(page("reference/signals.md"))
+        documented = sections(page("reference/signals.md"))
         there = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
-        self.assertEqual({heading for heading in told if heading.startswith("task_")}, there)
+        self.assertEqual({heading for heading in documented if heading.startswith("task_")}, there)
 
 
 @tag("no-database")
 class CheckTests(SimpleTestCase):
-    def test_every_check_is_told(self):
+    def test_every_check_is_documented(self):
         folder = Path(inspect.getfile(checks)).parent
         files = [*sorted(folder.glob("*.py")), folder.parent / "backend" / "checks.py"]
         source = "".join(file.read_text() for file in files)
@@ -226,14 +230,16 @@ class CheckTests(SimpleTestCase):
             ("error", n) for n in re.findall(r"(?<!def )config_errors\([^#]*?\s(\d+),", source)
         ]
         there = {f"{'E' if kind == 'error' else 'W'}{int(number):03}" for kind, number in calls}
-        told = re.findall(r"^\| `perfectqueue\.([EW]\d{3})`", page("reference/checks.md"), re.M)
-        self.assertEqual(sorted(told), sorted(there))
+        documented = re.findall(
+            r"^\| `perfectqueue\.([EW]\d{3})`", page("reference/checks.md"), re.M
+        )
+        self.assertEqual(sorted(documented), sorted(there))
 
 
 @tag("no-database")
 @unittest.skipUnless(compat.HAS_TASKS, "There are no tasks of Django.")
 class DjangoTaskTests(SimpleTestCase):
-    def test_every_word_and_every_option_is_told(self):
+    def test_every_word_and_every_option_is_documented(self):
         from django_perfectqueue.backend import checks, definition
 
         for name in (*definition.DEFAULTS, *checks.OPTIONS):
@@ -243,23 +249,25 @@ class DjangoTaskTests(SimpleTestCase):
     def test_every_status_is_mapped(self):
         from django_perfectqueue.backend.results import STATUSES
 
-        told = sections(page("reference/tasks.md"))["Statuses"]
+        documented = sections(page("reference/tasks.md"))["Statuses"]
         for status, djangos in STATUSES.items():
             with self.subTest(status):
-                self.assertRegex(told, rf"(?m)^\| .*\b{status.value}\b.* \| `{djangos.value}` \|")
+                self.assertRegex(
+                    documented, rf"(?m)^\| .*\b{status.value}\b.* \| `{djangos.value}` \|"
+                )
 
 
 @tag("no-database")
 class ApiTests(SimpleTestCase):
-    def test_every_public_method_is_told(self):
+    def test_every_public_method_is_documented(self):
         text = page("reference/api.md")
-        for kind in (queue.Queue, queue.TaskHandle, queue.AcquiredTask, *told_classes()):
-            told = text.partition(f"\n## {kind.__name__}\n")[2].partition("\n## ")[0]
+        for kind in (queue.Queue, queue.TaskHandle, queue.AcquiredTask, *documented_classes()):
+            documented = text.partition(f"\n## {kind.__name__}\n")[2].partition("\n## ")[0]
             for name in public(kind):
                 with self.subTest(f"{kind.__name__}.{name}"):
-                    self.assertRegex(told, rf"`(\w+\.)?{name}[`(]|`{name}`")
+                    self.assertRegex(documented, rf"`(\w+\.)?{name}[`(]|`{name}`")
 
-    def test_every_signature_is_as_told(self):
+    def test_every_signature_is_as_documented(self):
         text = page("reference/api.md")
         for name in ("submit", "submit_many", "acquire", "poll", "shares"):
             with self.subTest(name):
@@ -267,27 +275,27 @@ class ApiTests(SimpleTestCase):
                 parameters = list(inspect.signature(method).parameters.values())[1:]
                 self.assertIn(f"`{name}({written(parameters)})`", text)
 
-    def test_every_function_of_shares_and_limits_is_as_told(self):
+    def test_every_function_of_shares_and_limits_is_as_documented(self):
         text = page("reference/api.md")
         for module in (fairness.shares, fairness.limits):
             name = module.__name__.rpartition(".")[2]
-            told = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+            documented = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
             functions = {n: f for n, f in vars(module).items() if n in fairness.__all__}
             for one in (n for n, f in functions.items() if inspect.isfunction(f)):
                 with self.subTest(one):
                     parameters = list(inspect.signature(functions[one]).parameters.values())
-                    self.assertIn(f"`{one}({written(parameters)})`", told)
+                    self.assertIn(f"`{one}({written(parameters)})`", documented)
                     self.assertTrue(inspect.iscoroutinefunction(functions[f"a{one}"].__call__))
 
-    def test_all_that_is_for_tests_is_told(self):
-        told = page("reference/api.md").partition("\n## Tests\n")[2].partition("\n## ")[0]
+    def test_all_that_is_for_tests_is_documented(self):
+        documented = page("reference/api.md").partition("\n## Tests\n")[2].partition("\n## ")[0]
         for name in test.__all__:
             with self.subTest(name):
-                self.assertRegex(told, rf"`{name}[`(]")
+                self.assertRegex(documented, rf"`{name}[`(]")
         for one in (test.drain, test.eager, test.make_acquired, test.recording):
             with self.subTest(one.__name__):
                 parameters = list(inspect.signature(one).parameters.values())
-                self.assertIn(f"`{one.__name__}({written(parameters)})`", told)
+                self.assertIn(f"`{one.__name__}({written(parameters)})`", documented)
 
     def test_every_method_that_asks_the_database_has_its_async_twin(self):
         for kind in (queue.Queue, queue.TaskHandle, queue.AcquiredTask):
@@ -306,7 +314,7 @@ class ApiTests(SimpleTestCase):
                     self.assertEqual(inspect.signature(twin), inspect.signature(method))
 
 
-def told_classes() -> list[type]:
+def documented_classes() -> list[type]:
     return [
         application.Application,
         application.Backoff,
@@ -338,17 +346,17 @@ def written(parameters: list[inspect.Parameter]) -> str:
 
 @tag("no-database")
 class ModelTests(SimpleTestCase):
-    def test_every_table_is_told_and_every_column_that_users_may_read(self):
+    def test_every_table_is_documented_and_every_column_that_users_may_read(self):
         text = page("reference/models.md")
         inner = text.partition("\n## Tables of the store\n")[2]
         models = apps.get_app_config("perfectqueue").get_models()
         for model in (one for one in models if not one._meta.proxy):
-            told, wanted = inner, [model.__name__, model._meta.db_table]
+            documented, wanted = inner, [model.__name__, model._meta.db_table]
             if f"| `{model.__name__}` |" not in inner:
-                told = text.partition(f"\n## {model.__name__}\n")[2].partition("\n## ")[0]
+                documented = text.partition(f"\n## {model.__name__}\n")[2].partition("\n## ")[0]
                 columns = {field.column for field in model._meta.local_fields} - {"id"}
                 wanted = [model._meta.db_table, *sorted(columns)]
-            there = columns_in(told)
+            there = columns_in(documented)
             for name in wanted:
                 with self.subTest(f"{model.__name__}: {name}"):
                     self.assertIn(name, there)
@@ -407,8 +415,8 @@ class ImportTests(SimpleTestCase):
                         pkgutil.resolve_name(f"{module}:{name}")
 
     def test_every_name_can_be_imported_from_its_room(self):
-        told = sections(page("reference/api.md"))["Where to import from"]
-        for room, names in ROOM.findall(told):
+        documented = sections(page("reference/api.md"))["Where to import from"]
+        for room, names in ROOM.findall(documented):
             module = importlib.import_module(f"django_perfectqueue{room}")
             for name in NAME.findall(names.partition(" of ")[0]):
                 with self.subTest(f"{room}: {name}"):
@@ -473,12 +481,12 @@ class ReadmeTests(SimpleTestCase):
 
 @tag("no-database")
 class RoomTests(SimpleTestCase):
-    def test_every_room_is_told_to_contributors(self):
-        told = re.findall(r"`(\w+)/?`", (ROOT / "CONTRIBUTING.md").read_text())
+    def test_every_room_is_documented_to_contributors(self):
+        documented = re.findall(r"`(\w+)/?`", (ROOT / "CONTRIBUTING.md").read_text())
         package = ROOT / "django_perfectqueue"
         rooms = {path.parent.name for path in package.glob("*/__init__.py")}
         rooms |= {path.stem for path in package.glob("*.py")}
-        self.assertEqual(rooms - set(told), {"__init__", "apps", "migrations"})
+        self.assertEqual(rooms - set(documented), {"__init__", "apps", "migrations"})
 
 
 @tag("no-database")
@@ -496,9 +504,9 @@ class FeatureTests(SimpleTestCase):
                     file, _colons, name = one.partition("::")
                     self.assertIn(file, there.get(name, ()))
 
-    def test_every_row_of_the_mission_is_told_once(self):
-        told = re.findall(r"^\| ([SN]\d+) \|", page("reference/features.md"), re.MULTILINE)
-        self.assertEqual(sorted(told), sorted(self.rows))
+    def test_every_row_of_the_mission_is_documented_once(self):
+        documented = re.findall(r"^\| ([SN]\d+) \|", page("reference/features.md"), re.MULTILINE)
+        self.assertEqual(sorted(documented), sorted(self.rows))
 
 
 def defined() -> dict[str, list[str]]:

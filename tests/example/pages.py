@@ -55,8 +55,8 @@ class Block:
         """Each command, with the lines that it prints."""
         if self.kind == "sh":
             return [(self.text, None)]
-        told = re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]
-        return [(line, printed.splitlines()) for line, _nl, printed in map(cut, told)]
+        reported = re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]
+        return [(line, printed.splitlines()) for line, _nl, printed in map(cut, reported)]
 
     @property
     def lines(self):
@@ -122,7 +122,7 @@ class Project:
                     self.obey(line, printed)
 
     def heed(self, lead):
-        """Do what a reader is told between two blocks, and see what is said to be seen."""
+        """Do what the page asks for between two blocks, and see what it says is seen."""
         if sent := re.search(r"[Ss]end (?:\*(.+?)\*|an empty text)", lead):
             form = {"customer": "ann", "text": sent[1] or ""}
             page = self.browse(f"post('/', {form!r}, follow=True)")
@@ -144,8 +144,8 @@ class Project:
             return
         if "pq_worker" in line and "--burst" not in line:
             self.worker = Worker(self, line)
-            for told in printed or ["Processor 2 started, pid 1."]:
-                self.worker.wait_for(told)
+            for reported in printed or ["Processor 2 started, pid 1."]:
+                self.worker.wait_for(reported)
             return
         if "pq_cancel_request" in line:
             wait_until(self.a_task_runs)
@@ -159,13 +159,13 @@ class Project:
         """Run what is to print this; what only reads is run again until it does."""
         said = []
 
-        def it_is_as_told():
+        def it_is_as_documented():
             done = self.run(line)
             said[:] = [line, done.stdout, done.stderr]
             return agree(printed, done)
 
         try:
-            wait_until(it_is_as_told, within=LONG if READS.search(line) else 0)
+            wait_until(it_is_as_documented, within=LONG if READS.search(line) else 0)
         except AssertionError as error:
             self.case.fail("\n".join(said) or str(error))
 
@@ -194,16 +194,18 @@ class Project:
             self.worker.stop(signal.SIGQUIT)
 
 
-def agree(told, done):
+def agree(reported, done):
     """
-    Tell whether each line that is told was printed, and each that was printed is told.
+    Return whether each line of the page was printed, and each that was printed is there.
 
-    Of what was printed as an error, such as a log, only a part need be told. Those who
+    Of what was printed as an error, such as a log, only a part need be there. Those who
     write at once do so in any order, but for the first line.
     """
     out = done.stdout.splitlines()
-    missing = alike(told) - (alike(out) + alike(done.stderr.splitlines()))
-    return not missing and not alike(out) - alike(told) and alike(told[:1]) == alike(out[:1])
+    missing = alike(reported) - (alike(out) + alike(done.stderr.splitlines()))
+    return (
+        not missing and not alike(out) - alike(reported) and alike(reported[:1]) == alike(out[:1])
+    )
 
 
 def script(file, line):

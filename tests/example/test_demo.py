@@ -50,15 +50,15 @@ class DemoTests(TransactionTestCase):
             self.assertEqual(drawn, sorted([*good] * times), folder.name)
 
     def failed(self):
-        told = self.room.manage("pq_list", "--status", "failed", "--json").stdout
-        return [json.loads(line) for line in told.splitlines()]
+        reported = self.room.manage("pq_list", "--status", "failed", "--json").stdout
+        return [json.loads(line) for line in reported.splitlines()]
 
     def test_every_customer_gets_its_charts_and_the_defect_its_reason(self):
-        told = self.run_demo()
-        self.assertIn(DEFECT, told)
-        self.assertIn("its callback counted 97 charts", told)
+        reported = self.run_demo()
+        self.assertIn(DEFECT, reported)
+        self.assertIn("its callback counted 97 charts", reported)
         self.assertIn("reports.count", self.room.manage("pq_schedule").stdout)
-        self.assertRegex(told, r" s   charts: \S.* \d+/\d+ ")
+        self.assertRegex(reported, r" s   charts: \S.* \d+/\d+ ")
         self.assert_charts(times=1)
         self.assertEqual([task["user"] for task in self.failed()], ["birch"])
 

@@ -18,7 +18,7 @@ GOOD = HEAD + "2025-01-02,tea,1,3.50\n2025-01-01,tea,2,3.50\n2025-01-01,cake,1,4
 
 
 class SalesTests(SimpleTestCase):
-    def test_a_defect_is_told_with_its_line(self):
+    def test_a_defect_is_reported_with_its_line(self):
         """The reason is what the admin shows of a failed task."""
         for content, reason in (
             ("", "line 1: the columns must be date,item,quantity,price"),

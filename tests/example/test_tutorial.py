@@ -34,7 +34,7 @@ class Reader(SimpleTestCase):
 @skipUnless(connection.vendor == "sqlite", "Its project is on SQLite.")
 @skipUnless(compat.HAS_NATIVE_TASKS, "It tells how it is on Django 6.0 and later.")
 class FirstWayTests(Reader):
-    def test_a_function_of_djangos_runs_as_it_is_told(self):
+    def test_a_function_of_djangos_runs_as_the_page_says(self):
         self.follow(FIRST)
 
 
@@ -43,7 +43,7 @@ class FirstWayTests(Reader):
 @skipUnless(connection.vendor == "sqlite", "Its project is on SQLite.")
 @skipUnless(compat.HAS_NATIVE_TASKS, "Its last section has a task of Django's.")
 class SecondWayTests(Reader):
-    def test_a_handler_and_the_service_run_as_they_are_told(self):
+    def test_a_handler_and_the_service_run_as_the_page_says(self):
         titles = list(self.sections)
         self.follow(*titles[titles.index(SECOND) : -1])
 
@@ -56,12 +56,12 @@ class FiveMinutesTests(SimpleTestCase):
         commands those count that are typed in the project, up to the first task's result.
         """
         for way in (FIRST, SECOND):
-            files, told = taught("docs/tutorial.md", way)
-            commands = [line for line, _printed in told.steps]
+            files, reported = taught("docs/tutorial.md", way)
+            commands = [line for line, _printed in reported.steps]
             with self.subTest(way):
                 self.assertLessEqual(sum(len(block.lines) for block in files), MOST_LINES)
                 self.assertEqual(len(commands), COMMANDS[way])
-                self.assertRegex(told.text, r"(?m)^finished  \S+ type=\S*greet ")
+                self.assertRegex(reported.text, r"(?m)^finished  \S+ type=\S*greet ")
 
     def test_the_shorter_pages_say_the_same(self):
         for page, title, way in (
@@ -70,10 +70,10 @@ class FiveMinutesTests(SimpleTestCase):
             ("docs/howto/django-tasks.md", "In five minutes", FIRST),
         ):
             with self.subTest(page):
-                files, told = taught("docs/tutorial.md", way)
+                files, reported = taught("docs/tutorial.md", way)
                 same, commands = taught(page, title)
                 self.assertEqual([block.text for block in same], [block.text for block in files])
-                self.assertEqual(commands.lines, [line for line, _printed in told.steps])
+                self.assertEqual(commands.lines, [line for line, _printed in reported.steps])
 
 
 def taught(page, title):

@@ -10,7 +10,7 @@ from django_perfectqueue.models import Change, FairShare
 from django_perfectqueue.queue import Queue
 
 
-def told():
+def reported():
     """Return every change, the first one first, as who did it, to what, before and after."""
     rows = Change.objects.order_by("id")
     return [(row.by, row.name, row.before, row.after) for row in rows]
@@ -29,7 +29,7 @@ class TrailTests(TestCase):
         reset_share("acme", by="carl")
 
         self.assertEqual(
-            told(),
+            reported(),
             [
                 ("ann", "acme", None, terms(weight=3.0)),
                 ("bob", "acme", terms(weight=3.0), terms(weight=3.0, paused=True)),
@@ -43,7 +43,7 @@ class TrailTests(TestCase):
 
         rate = {"max_running": None, "rate": 10, "period": 60.0, "burst": None, "paused": False}
         self.assertEqual(
-            told(), [("ann", "name:smtp", None, rate), ("bob", "name:smtp", rate, None)]
+            reported(), [("ann", "name:smtp", None, rate), ("bob", "name:smtp", rate, None)]
         )
 
     def test_so_does_a_pause_of_a_queue(self):
@@ -51,7 +51,7 @@ class TrailTests(TestCase):
         Queue("reports").unpause(by="bob")
 
         self.assertEqual(
-            [(by, name) for by, name, _before, _after in told()],
+            [(by, name) for by, name, _before, _after in reported()],
             [("ann", "queue:reports"), ("bob", "queue:reports")],
         )
 
@@ -60,7 +60,7 @@ class TrailTests(TestCase):
             FairShare.objects.create(user="acme", weight=3)
         FairShare.objects.all().delete()
 
-        self.assertEqual([row[0] for row in told()], ["a script", ""])
+        self.assertEqual([row[0] for row in reported()], ["a script", ""])
 
     def test_a_share_that_passes_to_another_user_is_taken_from_the_first(self):
         share = FairShare.objects.create(user="acme", weight=3)
@@ -68,7 +68,7 @@ class TrailTests(TestCase):
         share.save()
 
         self.assertEqual(
-            told()[1:],
+            reported()[1:],
             [("", "acme", terms(weight=3.0), None), ("", "other", None, terms(weight=3.0))],
         )
 
@@ -78,14 +78,14 @@ class TrailTests(TestCase):
         FairShare.objects.get().save()
         reset_share("other")
 
-        self.assertEqual(len(told()), 1)
+        self.assertEqual(len(reported()), 1)
 
     def test_what_is_rolled_back_leaves_none(self):
         with transaction.atomic():
             set_share("acme", weight=3)
             transaction.set_rollback(True)
 
-        self.assertEqual(told(), [])
+        self.assertEqual(reported(), [])
 
     def test_of_one_only_so_many_are_kept(self):
         set_share("other", weight=3)
@@ -93,7 +93,7 @@ class TrailTests(TestCase):
             for weight in range(2, 8):
                 set_share("acme", weight=weight)
 
-        kept = [(name, after["weight"]) for _by, name, _before, after in told()]
+        kept = [(name, after["weight"]) for _by, name, _before, after in reported()]
         self.assertEqual(kept, [("other", 3), ("acme", 5), ("acme", 6), ("acme", 7)])
 
     def test_and_so_many_of_all_together(self):
@@ -101,9 +101,9 @@ class TrailTests(TestCase):
             for number in range(6):
                 set_share(f"user{number}", weight=3)
 
-        self.assertEqual([row[1] for row in told()], ["user3", "user4", "user5"])
+        self.assertEqual([row[1] for row in reported()], ["user3", "user4", "user5"])
 
     def test_a_name_that_is_too_long_is_cut(self):
         set_share("acme", weight=3, by="x" * 300)
 
-        self.assertEqual(told()[0][0], "x" * 255)
+        self.assertEqual(reported()[0][0], "x" * 255)

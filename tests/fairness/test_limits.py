@@ -87,7 +87,7 @@ class LimitTests(TestCase):
         self.assertIsNone(limit("smtp"))
 
     def test_what_can_not_be_is_refused_with_what_can(self):
-        for given, told in (
+        for given, reported in (
             ({}, "There is no limit 'name:smtp' yet: give max_running, rate or paused."),
             ({"max_running": -1}, "The max_running must be a whole number from 0"),
             ({"rate": 0}, "The rate must be a whole number from 1"),
@@ -99,9 +99,9 @@ class LimitTests(TestCase):
             ({"paused": 1}, "paused must be True or False, not 1."),
             ({"paused": True, "scope": "que"}, "one of name, queue, type, user, not 'que'"),
         ):
-            with self.subTest(given), self.assertRaisesMessage(ConfigError, told):
+            with self.subTest(given), self.assertRaisesMessage(ConfigError, reported):
                 set_limit("smtp", **given)
-        for name, scope, told in (
+        for name, scope, reported in (
             ("", "name", "must not be empty"),
             ("a,b", "name", "must not hold a comma"),
             ("x" * 101, "queue", "at most 100 characters"),
@@ -109,7 +109,7 @@ class LimitTests(TestCase):
             ("*", "user", "A limit is for one user"),
             (None, "type", "must be a string"),
         ):
-            with self.subTest(name), self.assertRaisesMessage(ConfigError, told):
+            with self.subTest(name), self.assertRaisesMessage(ConfigError, reported):
                 set_limit(name, scope=scope, paused=True)
         self.assertFalse(Limit.objects.exists())
 

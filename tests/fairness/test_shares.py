@@ -182,7 +182,7 @@ class DoorTests(TestCase):
         self.assertEqual(FairShare.objects.get().user, "")
 
     def test_what_can_not_be_is_refused_with_what_can(self):
-        for given, told in (
+        for given, reported in (
             ({"weight": 0}, "The weight must be a number from 0.001 to 1,000,000, not 0."),
             ({"weight": -1}, "not -1"),
             ({"weight": math.nan}, "not nan"),
@@ -195,7 +195,7 @@ class DoorTests(TestCase):
             ({"max_running": 2**31}, "not 2147483648"),
             ({"paused": "no"}, "paused must be True or False, not 'no'."),
         ):
-            with self.subTest(given), self.assertRaisesMessage(ConfigError, told):
+            with self.subTest(given), self.assertRaisesMessage(ConfigError, reported):
                 set_share("acme", **given)
         for name in ("x" * 256, "a\x00b", 7):
             with self.subTest(name), self.assertRaisesMessage(ConfigError, "The user"):

@@ -1,1 +1,1 @@
-"""Several hosts, several servers: what a test of one machine can tell of a fleet."""
+"""Several hosts, several servers: what a test of one machine can show of a fleet."""

@@ -33,7 +33,7 @@ class ExternalServer(Server):
 
 
 class FleetTestCase(WorkerTestCase):
-    """Its diary tells what all hosts did; ``at`` is one clock for all of them."""
+    """Its diary records what all hosts did; ``at`` is one clock for all of them."""
 
     def worker_on(self, host, *arguments, **settings):
         with host.inside():
@@ -45,7 +45,7 @@ class FleetTestCase(WorkerTestCase):
         return worker
 
     def visit(self, *keys, waiting=True, users=None):
-        """Submit tasks, each of its own user unless told; they wait for their gates if at all."""
+        """Submit tasks, each of its own user by default; they wait for their gates if at all."""
         tasks = []
         for number, key in enumerate(keys):
             data = {"diary": str(self.diary)}
@@ -68,7 +68,7 @@ class FleetTestCase(WorkerTestCase):
         for key in keys:
             self.gate_of(key).touch()
 
-    def told(self, word, **wanted):
+    def reported(self, word, **wanted):
         """Return what the diary has under this word."""
         lines = self.diary.read_text().splitlines() if self.diary.exists() else []
         entries = [SimpleNamespace(**json.loads(line)) for line in lines]
@@ -79,12 +79,12 @@ class FleetTestCase(WorkerTestCase):
             and all(getattr(entry, name) == value for name, value in wanted.items())
         ]
 
-    def wait_until_told(self, word, count, **wanted):
-        def told():
-            return len(self.told(word, **wanted)) >= count
+    def wait_until_reported(self, word, count, **wanted):
+        def reported():
+            return len(self.reported(word, **wanted)) >= count
 
-        wait_until(told, within=PATIENCE)
-        return self.told(word, **wanted)
+        wait_until(reported, within=PATIENCE)
+        return self.reported(word, **wanted)
 
 
 def wait_until_up(*workers):

@@ -1,5 +1,5 @@
 """
-How much faster more hosts are, as far as one machine can tell: measured when asked for by name.
+How much faster more hosts are, as far as one machine can show: measured when asked for by name.
 
 PERFECTQUEUE_FLEET is the number of tasks.
 """

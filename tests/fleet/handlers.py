@@ -1,4 +1,4 @@
-"""A handler that tells of each of its visits in a diary that all hosts write to."""
+"""A handler that records each of its visits in a diary that all hosts write to."""
 
 import json
 import os
@@ -18,7 +18,7 @@ class Visit(Application):
     """
     Waits for a file at its first attempt, and returns at once at every other.
 
-    When it is told that its task has passed on, it tries to write all the same.
+    When it learns that its task has passed on, it tries to write all the same.
     """
 
     retry_wait = 0
@@ -29,7 +29,7 @@ class Visit(Application):
             if self.task.attempt == 1 and "until" in self.task.data:
                 wait_for(self.task.data["until"])
         except PreemptedError:
-            self.note("told")
+            self.note("reported")
             self.write_all_the_same()
         self.note("end")
 

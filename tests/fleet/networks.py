@@ -3,7 +3,7 @@ Hosts on one machine.
 
 In namespaces, where the machine lets a test make them: each host then has a network
 interface, an address and a name of its own, and its cable can be pulled. Elsewhere it
-has a loopback address, behind which the server is found, and is told what its name is.
+has a loopback address, behind which the server is found, and is given its name.
 """
 
 import contextlib

@@ -47,7 +47,7 @@ class FailoverTests(FleetTestCase):
         keys = [f"k{number}" for number in range(TASKS)]
         for key in keys[: TASKS // 3]:
             self.visit(key, waiting=False)
-        self.wait_until_told("end", TASKS // 6)
+        self.wait_until_reported("end", TASKS // 6)
         runs, finished = self.runs(), self.finished()
 
         loss = threading.Thread(target=self.pair.fail_over)
@@ -79,18 +79,18 @@ class FailoverTests(FleetTestCase):
         self.visit("unheard", waiting=False)
         Queue()["unheard"].cancel_request()
         worker = self.worker_at(self.pair.url, **SETTINGS)
-        self.wait_until_told("start", 1)
+        self.wait_until_reported("start", 1)
         self.pair.fail_over()
 
         with self.assertLogs("django_perfectqueue.database", "WARNING"):
             self.assertFalse(Queue()["unheard"].exists())
-        self.wait_until_told("start", 2)
+        self.wait_until_reported("start", 2)
         self.open_gates(["k0"])
         wait_until(lambda: self.finished() == {"k0"}, within=PATIENCE)
         task = Task.objects.get()
-        self.assertEqual((task.attempt, len(self.told("start"))), (1, 2))
+        self.assertEqual((task.attempt, len(self.reported("start"))), (1, 2))
         self.assertFalse(Attempt.objects.exists())
-        self.assertEqual((len(self.told("told")), len(self.told("refused"))), (1, 1))
+        self.assertEqual((len(self.reported("reported")), len(self.reported("refused"))), (1, 1))
         self.assertNotIn("Traceback", worker.errors)
 
     def test_the_holder_of_a_lost_task_does_not_hold_another_that_got_its_id(self):
@@ -114,7 +114,7 @@ class FailoverTests(FleetTestCase):
         self.assertEqual(len(acquire(2 * LOST, now=None)), len(waiting))
 
     def runs(self):
-        return Counter(entry.key for entry in self.told("start"))
+        return Counter(entry.key for entry in self.reported("start"))
 
     def finished(self):
         return set(Task.objects.filter(outcome="finished").values_list("key", flat=True))

@@ -113,7 +113,7 @@ class GaleraTests(FleetTestCase):
         self.visit(*keys, waiting=False, users=USERS)
         wait_until(lambda: self.are_finished(keys), within=PATIENCE)
 
-        begun = self.told("start")
+        begun = self.reported("start")
         self.assertEqual(Counter(entry.key for entry in begun), dict.fromkeys(keys, 1))
         for worker in workers:
             self.assertTrue({entry.pid for entry in begun}.intersection(worker.processors()))
@@ -129,7 +129,7 @@ class GaleraTests(FleetTestCase):
         settings = {"PROCESSORS": 1, "TASK_PREFETCH": 0, "ALIVE_TIME": 3.0}
         workers = [self.worker_at(node.url, **settings) for node in (here, there)]
         self.visit("k0", "k1")
-        self.wait_until_told("start", 2)
+        self.wait_until_reported("start", 2)
 
         there.kill()
         here.go_on_alone()
@@ -150,7 +150,7 @@ class GaleraTests(FleetTestCase):
 
     def wait_until_begun(self, worker, keys):
         def begun():
-            entries = self.told("start")
+            entries = self.reported("start")
             return any(e.pid in worker.processors() and e.key in keys for e in entries)
 
         wait_until(begun, within=PATIENCE)

@@ -43,7 +43,7 @@ class ThreeHostsTests(FleetTestCase):
         workers = self.start_workers()
         keys = [f"k{number}" for number in range(len(workers) * 2)]
         self.visit(*keys)
-        begun = {entry.key: entry for entry in self.wait_until_told("start", len(keys))}
+        begun = {entry.key: entry for entry in self.wait_until_reported("start", len(keys))}
         at = self.keys_by_host(begun.values())
         self.assertEqual({name: len(held) for name, held in at.items()}, dict.fromkeys(workers, 2))
         self.assert_clocks_differ(begun.values())
@@ -55,20 +55,20 @@ class ThreeHostsTests(FleetTestCase):
         ends = self.ends_of_leases(lost)
         self.open_gates(at["right"])
 
-        again = self.wait_until_told("end", len(lost), attempt=2)
+        again = self.wait_until_reported("end", len(lost), attempt=2)
         wait_until(lambda: self.are_finished(keys), within=PATIENCE)
         self.assert_taken_over(again, lost, ends, lost_at)
 
         self.hosts["early"].reconnect()
         thaw(workers["late"])
         for name in ("early", "late"):
-            told = self.wait_until_told("refused", 2, host=name)
-            self.assertEqual({entry.key for entry in told}, at[name])
-        self.wait_until_told("end", len(keys) + len(lost))
+            reported = self.wait_until_reported("refused", 2, host=name)
+            self.assertEqual({entry.key for entry in reported}, at[name])
+        self.wait_until_reported("end", len(keys) + len(lost))
         self.assert_finished_once(keys, lost)
 
         self.assert_all_work(workers, ["l0", "l1", "l2", "l3", "l4", "l5"])
-        self.assertEqual({len(self.told("end", key=key)) for key in keys}, {1, 2})
+        self.assertEqual({len(self.reported("end", key=key)) for key in keys}, {1, 2})
         for name in workers:
             self.assertNotIn("Traceback", workers[name].errors)
         assert_books_balance(self)
@@ -109,7 +109,7 @@ class ThreeHostsTests(FleetTestCase):
         self.assertEqual({(entry.key, entry.host) for entry in again}, {(k, "right") for k in lost})
         for task in Task.objects.filter(key__in=lost):
             self.assertGreaterEqual(task.started_at, ends[task.key])
-        for entry in self.told("start", attempt=2):
+        for entry in self.reported("start", attempt=2):
             self.assertLess(entry.at - lost_at, ALIVE_TIME + SLACK)
 
     def assert_finished_once(self, keys, lost):
@@ -123,8 +123,8 @@ class ThreeHostsTests(FleetTestCase):
 
     def assert_all_work(self, workers, keys):
         self.visit(*keys)
-        wait_until(lambda: {e.key for e in self.told("start")} >= set(keys), within=PATIENCE)
-        entries = [entry for entry in self.told("start") if entry.key in keys]
+        wait_until(lambda: {e.key for e in self.reported("start")} >= set(keys), within=PATIENCE)
+        entries = [entry for entry in self.reported("start") if entry.key in keys]
         self.assertEqual(Counter(e.host for e in entries), dict.fromkeys(workers, 2))
         self.open_gates(keys)
         wait_until(lambda: self.are_finished(keys), within=PATIENCE)

@@ -70,8 +70,8 @@ class CommandTests(HealthTestCase):
         register("mail", now=None)
         register("default", now=None, leaving=True)
         self.assertIn("serves queue 'mail'", run("pq_health", "--queue", "mail"))
-        told = refused(self, "pq_health", "--queue", "mail", "--queue", "default")
-        self.assertIn("No worker serves queue 'default'.", told)
+        reported = refused(self, "pq_health", "--queue", "mail", "--queue", "default")
+        self.assertIn("No worker serves queue 'default'.", reported)
         Worker.objects.update(seen_at=Worker.objects.get(leaving=False).seen_at - UNSEEN)
         refused(self, "pq_health", "--queue", "mail")
 
@@ -96,10 +96,10 @@ class CommandTests(HealthTestCase):
         self.assertNotIn("later", run("pq_health"))
 
         old(90, queue="reports")
-        told = refused(self, "pq_health", "--oldest", "60")
-        self.assertIn("No worker serves queue 'reports'.", told)
-        self.assertIn("of queue 'reports' has waited for 1 min 30 s, over 1 min 0 s.", told)
-        self.assertNotIn("later", told)
+        reported = refused(self, "pq_health", "--oldest", "60")
+        self.assertIn("No worker serves queue 'reports'.", reported)
+        self.assertIn("of queue 'reports' has waited for 1 min 30 s, over 1 min 0 s.", reported)
+        self.assertNotIn("later", reported)
         run("pq_health", "--queue", "default", "--oldest", "60")
 
     @skipUnless(HAS_TASKS, "needs Django's tasks")
@@ -107,17 +107,17 @@ class CommandTests(HealthTestCase):
         register("default", now=None)
         backend = {"BACKEND": "django_perfectqueue.backend.PerfectQueueBackend"}
         with override_settings(TASKS={"default": {**backend, "QUEUES": ["default", "mail"]}}):
-            told = refused(self, "pq_health")
-        self.assertIn("1 worker serves queue 'default'.", told)
-        self.assertIn("No worker serves queue 'mail'.", told)
+            reported = refused(self, "pq_health")
+        self.assertIn("1 worker serves queue 'default'.", reported)
+        self.assertIn("No worker serves queue 'mail'.", reported)
 
     def test_the_oldest_task_has_waited_too_long(self):
         register(now=None)
         old(90)
         self.assertIn("has waited for 1 min 30 s.", run("pq_health"))
         self.assertIn("has waited", run("pq_health", "--oldest", "300"))
-        told = refused(self, "pq_health", "--oldest", "60")
-        self.assertIn("waited for 1 min 30 s, over 1 min 0 s.", told)
+        reported = refused(self, "pq_health", "--oldest", "60")
+        self.assertIn("waited for 1 min 30 s, over 1 min 0 s.", reported)
 
     def test_what_fell_due_has_been_left_lying(self):
         register(now=None)
@@ -127,8 +127,8 @@ class CommandTests(HealthTestCase):
 
     def test_the_database_is_away(self):
         with unreachable():
-            told = refused(self, "pq_health")
-        self.assertIn(f"The database 'default' can't be reached. {SECRET}", told)
+            reported = refused(self, "pq_health")
+        self.assertIn(f"The database 'default' can't be reached. {SECRET}", reported)
 
     def test_a_counter_had_to_be_corrected_lately(self):
         register(now=None)
@@ -143,18 +143,18 @@ class CommandTests(HealthTestCase):
             Schedules().put(name, "report", every=3600)
         break_("bad")
         make_late("late")
-        told = refused(self, "pq_health")
-        self.assertIn("Schedule 'bad' is broken: There is no time zone", told)
-        self.assertIn("Schedule 'late' is late: it has been due for 1 h 0 min.", told)
-        self.assertNotIn("good", told)
+        reported = refused(self, "pq_health")
+        self.assertIn("Schedule 'bad' is broken: There is no time zone", reported)
+        self.assertIn("Schedule 'late' is late: it has been due for 1 h 0 min.", reported)
+        self.assertNotIn("good", reported)
 
     def test_the_tables_are_missing(self):
         with mock.patch.object(checks, "lacks_tables", return_value=True):
             self.assertIn("is not migrated. Run: manage.py migrate", refused(self, "pq_health"))
 
     def test_json_tells_it_to_programs(self):
-        told = refused(self, "pq_health", "--json")
-        facts = json.loads(told.splitlines()[0])
+        reported = refused(self, "pq_health", "--json")
+        facts = json.loads(reported.splitlines()[0])
         found = {check["name"]: check["ok"] for check in facts["checks"]}
         self.assertFalse(facts["ok"])
         self.assertEqual(
@@ -201,7 +201,7 @@ class HostTests(SimpleTestCase):
         self.assertIn("lives", run("pq_health", "--live"))
         self.assertIn("can't reach the database", refused(self, "pq_health", "--ready"))
 
-    def test_a_worker_takes_tasks_until_it_is_told_to_stop(self):
+    def test_a_worker_takes_tasks_until_it_is_asked_to_stop(self):
         board = self.worker()
         self.assertIn("has no processor", refused(self, "pq_health", "--ready"))
         board.turn(1)
@@ -245,12 +245,12 @@ class ViewTests(HealthTestCase):
         old(90)
         self.assertTrue(self.ask("queues")["ok"])
         self.assertTrue(self.ask("queues", queue=["default", "mail"], oldest=300)["ok"])
-        told = self.ask("queues", 503, queue=["default", "mail"], oldest=60)
-        wrong = [check for check in told["checks"] if not check["ok"]]
+        reported = self.ask("queues", 503, queue=["default", "mail"], oldest=60)
+        wrong = [check for check in reported["checks"] if not check["ok"]]
         self.assertEqual([(one["name"], one["queue"]) for one in wrong], [("oldest", "default")])
         old(90, queue="reports")
-        told = self.ask("queues", 503)
-        wrong = [check for check in told["checks"] if not check["ok"]]
+        reported = self.ask("queues", 503)
+        wrong = [check for check in reported["checks"] if not check["ok"]]
         self.assertEqual([(one["name"], one["queue"]) for one in wrong], [("workers", "reports")])
 
     def test_what_anyone_may_ask_costs_a_few_statements(self):

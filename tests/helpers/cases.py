@@ -33,7 +33,7 @@ async def agroup(task):
 @handler("helpers.boom", max_attempts=3)
 def boom(task):
     Group.objects.create(name=f"{task.key}-{task.attempt}")
-    raise ValueError("as it was told")
+    raise ValueError("as it should")
 
 
 @handler("helpers.breaks", max_attempts=1)
@@ -89,7 +89,7 @@ def telling(task):
 
 
 class Sorting(Decider):
-    """Tells errors apart."""
+    """Distinguishes errors."""
 
     def unexpected_error_raised(self, error):
         if isinstance(error, KeyError):
@@ -118,7 +118,7 @@ class Sorted(Application):
 
 @handler("helpers.leave", max_attempts=1)
 async def leave(task):
-    raise SystemExit("as it was told")
+    raise SystemExit("as it should")
 
 
 class AsyncSorting(Decider):

@@ -73,7 +73,7 @@ class StoredTests(QueueTestCase):
         with self.assertRaisesMessage(AssertionError, "captureOnCommitCallbacks(execute=True)"):
             self.assertSubmitted("report")
 
-    def test_what_the_queue_itself_does_at_a_commit_is_not_told(self):
+    def test_what_the_queue_itself_does_at_a_commit_is_not_reported(self):
         self.queue.submit_many([{"key": "k1", "type": "report"}])
         with self.assertRaises(AssertionError) as raised:
             self.assertSubmitted("other")

@@ -26,7 +26,7 @@ class DrainTests(TestCase):
     def submit(self, key="k1", type="helpers.add", data=None, **options):
         return Queue().submit(key, type, data or {"a": 1, "b": 2}, **options)
 
-    def test_all_that_is_due_runs_here_and_is_told(self):
+    def test_all_that_is_due_runs_here_and_is_reported(self):
         task = self.submit(user="ann")
         self.submit("later", run_at=60)
         [run] = drained = drain()
@@ -113,18 +113,18 @@ class DrainTests(TestCase):
             drain()
         except ValueError as error:
             self.assertEqual(traceback.extract_tb(error.__traceback__)[-1].name, "boom")
-            told = getattr(error, "__notes__", None)
+            reported = getattr(error, "__notes__", None)
         else:
             self.fail("Nothing was raised.")
         self.assertEqual(task.metadata().status, "retrying")
-        if told:
+        if reported:
             note = "Raised by task 'k1' of type 'helpers.boom', which was retried."
-            self.assertEqual(told, [note])
+            self.assertEqual(reported, [note])
 
     def test_what_a_handler_did_before_it_raised_stands_as_in_a_worker(self):
         self.submit(type="helpers.boom")
         [run] = drain(raise_errors=False)
-        self.assertEqual((run.word, str(run.error)), ("retried", "as it was told"))
+        self.assertEqual((run.word, str(run.error)), ("retried", "as it should"))
         self.assertGreater(run.wait, 0)
         self.assertEqual(names(), ["k1-1"])
 
@@ -159,9 +159,9 @@ class DrainTests(TestCase):
         logger.addHandler(nothing)  # so that it is not printed
         self.addCleanup(logger.removeHandler, nothing)
         drain()
-        told = task.progress()
-        self.assertEqual((told.progress, told.stage), (0.5, "half of it"))
-        self.assertIn("Nobody knows why.", told.lines)
+        reported = task.progress()
+        self.assertEqual((reported.progress, reported.stage), (0.5, "half of it"))
+        self.assertIn("Nobody knows why.", reported.lines)
 
     def test_time_goes_no_further_than_asked(self):
         self.submit("soon", run_at=50)
@@ -174,7 +174,7 @@ class DrainTests(TestCase):
         self.assertEqual(Attempt.objects.get().ended_at, NOON)
         self.assertEqual(drain(now=NOON, raise_errors=False), [])
 
-    def test_it_ends_where_it_is_told_to(self):
+    def test_it_ends_where_it_is_asked_to(self):
         for key in ("k1", "k2", "k3"):
             self.submit(key)
         self.assertEqual(drain(until=lambda run: run.key == "k2").keys, ["k1", "k2"])

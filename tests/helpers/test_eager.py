@@ -76,7 +76,7 @@ class InTestCaseTests(TestCase):
             self.assertFalse(Queue()["k1"].exists())
 
     def test_errors_are_raised_or_only_stored(self):
-        with eager(), self.assertRaisesMessage(ValueError, "as it was told"):
+        with eager(), self.assertRaisesMessage(ValueError, "as it should"):
             submit(type="helpers.boom")
         with eager(raise_errors=False):
             task = submit("k2", type="helpers.boom")

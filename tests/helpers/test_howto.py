@@ -74,7 +74,7 @@ class PytestTests(TestCase):
             for file, source in blocks():
                 if file in ("conftest.py", "test_shop.py"):
                     exec(source, conftest if file == "conftest.py" else tests)
-        tests["test_a_report_is_told"](db=None)
+        tests["test_a_report_is_mailed"](db=None)
         fixture = conftest["recorded_tasks"]()
         tests["test_it_is_submitted"](recorded_tasks=next(fixture))
         self.assertEqual(list(fixture), [])

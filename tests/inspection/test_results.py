@@ -57,8 +57,8 @@ class EndedTests(TestCase):
         with self.assertRaisesMessage(TaskFailedError, "is failed. ValueError: no rows") as caught:
             task.wait()
         error = caught.exception
-        told = (error.key, error.status, error.error, error.message)
-        self.assertEqual(told, (task.key, "failed", "ValueError", "no rows"))
+        reported = (error.key, error.status, error.error, error.message)
+        self.assertEqual(reported, (task.key, "failed", "ValueError", "no rows"))
 
     def test_a_cancelled_task_and_one_that_expired_raise_a_kind_of_that(self):
         task = submit()
@@ -105,17 +105,17 @@ class EndedTests(TestCase):
         with self.assertRaisesMessage(ValueError, "must be a list of keys, not 'k1'"):
             Queue().as_completed("k1")
 
-    def test_several_are_told_by_one_statement_a_look(self):
+    def test_several_are_reported_by_one_statement_a_look(self):
         done = [submit() for _number in range(3)]
         finish(*acquire(3), result='"x"')
         dead = failed()
         with self.assertNumQueries(3):
-            told = list(Queue().as_completed([task.key for task in (*done, dead)]))
+            reported = list(Queue().as_completed([task.key for task in (*done, dead)]))
         self.assertEqual(
-            {end.key: end.status for end in told},
+            {end.key: end.status for end in reported},
             {dead.key: "failed", **{task.key: "finished" for task in done}},
         )
-        self.assertEqual([end.result() for end in told if end.status == "finished"], ["x"] * 3)
+        self.assertEqual([end.result() for end in reported if end.status == "finished"], ["x"] * 3)
 
     def test_a_key_is_text_whatever_was_given(self):
         submit("7")
@@ -145,14 +145,14 @@ class WaitingTests(TransactionTestCase):
             finish(held, result="[7]")
         self.assertEqual(answers, [[7]])
 
-    def test_who_waits_is_told_that_it_failed(self):
+    def test_who_waits_is_notified_that_it_failed(self):
         task = submit()
         with waiting(task) as answers:
             [held] = acquire()
             fail(held, message="no rows")
         self.assertEqual([type(answer) for answer in answers], [TaskFailedError])
 
-    def test_who_waits_for_too_long_is_told_and_the_task_goes_on(self):
+    def test_who_waits_for_too_long_is_notified_and_the_task_goes_on(self):
         task = submit()
         with self.assertRaisesMessage(WaitTimeoutError, "after 0.1 s"):
             task.wait(0.1)
@@ -175,12 +175,14 @@ class WaitingTests(TransactionTestCase):
     def test_several_come_in_the_order_in_which_they_end(self):
         keys = [submit(f"k{number}").key for number in range(3)]
         order = []
-        with closing(Queue().as_completed(keys, timeout=LONG)) as told:
+        with closing(Queue().as_completed(keys, timeout=LONG)) as reported:
             for lease in reversed(acquire(3)):
                 finish(lease)
-                order.append((lease.key, next(told).key))
-            self.assertEqual(list(told), [])
-        self.assertEqual([ended for ended, _told in order], [told for _ended, told in order])
+                order.append((lease.key, next(reported).key))
+            self.assertEqual(list(reported), [])
+        self.assertEqual(
+            [ended for ended, _reported in order], [reported for _ended, reported in order]
+        )
 
     def test_a_coroutine_waits_without_holding_up_the_loop(self):
         task = submit()
@@ -249,7 +251,7 @@ ENDS = {
 @POSTGRESQL
 class TellingTests(TransactionTestCase):
     """
-    PostgreSQL tells who waits; its own connection hears that with the answer to its commit.
+    PostgreSQL notifies who waits; its own connection hears that with the answer to its commit.
     """
 
     def heard(self, task, *verbs, watched=True):
@@ -263,7 +265,7 @@ class TellingTests(TransactionTestCase):
             verb()
         return ear.take()
 
-    def test_every_end_that_is_watched_is_told(self):
+    def test_every_end_that_is_watched_is_reported(self):
         for name, (begin, end) in ENDS.items():
             with self.subTest(name), override_settings(PERFECTQUEUE={"MAX_CRASHES": 1}):
                 task = begin()
@@ -271,14 +273,14 @@ class TellingTests(TransactionTestCase):
                 self.assertTrue(self.heard(task, partial(end, task, leases)))
                 Queue().clear()
 
-    def test_an_end_that_no_one_waits_for_is_not_told(self):
+    def test_an_end_that_no_one_waits_for_is_not_reported(self):
         for several in (False, True):
             task, lease = running(now=None)
             leases = [lease, running(now=None)[1]] if several else [lease]
             self.assertFalse(self.heard(task, lambda held=leases: finish(*held), watched=False))
         self.assertFalse(self.heard(submit("k1"), Queue()["k1"].cancel_request, watched=False))
 
-    def test_a_retry_is_no_end_and_the_last_attempt_is_told_yet(self):
+    def test_a_retry_is_no_end_and_the_last_attempt_is_reported_yet(self):
         task, lease = running(now=None)
         again = {"wait": 0.0, "why": store.Failure(), "seconds": 0.0, "using": "default"}
         self.assertTrue(
@@ -376,17 +378,17 @@ class TellingTests(TransactionTestCase):
             driver.add_notify_handler(lambda notice: heard.append(notice.channel))
         task, lease = running(now=None)
         with connection.cursor() as cursor:
-            told = self.heard(
+            reported = self.heard(
                 task,
                 lambda: cursor.execute("SELECT pg_notify('others', 'x')"),
                 lambda: finish(lease, now=None),
             )
-        self.assertTrue(told)
+        self.assertTrue(reported)
         if not hasattr(driver, "add_notify_handler"):
             heard += [notice.channel for notice in driver.notifies]
         self.assertEqual(heard[:1], ["others"])
 
-    def test_without_the_bell_or_behind_a_pooler_no_end_is_told(self):
+    def test_without_the_bell_or_behind_a_pooler_no_end_is_reported(self):
         self.assertIsNotNone(store.end_notices("default"))
         with override_settings(PERFECTQUEUE={"BELL": False}):
             self.assertIsNone(store.end_notices("default"))
@@ -404,8 +406,8 @@ class TellingTests(TransactionTestCase):
 
 
 class PauseTests(SimpleTestCase):
-    def pauses(self, waited, *, timeout=None, told=False):
-        waiter = mock.Mock(since=0.0, timeout=timeout, are_watched=told)
+    def pauses(self, waited, *, timeout=None, reported=False):
+        waiter = mock.Mock(since=0.0, timeout=timeout, are_watched=reported)
         with mock.patch.object(results.time, "monotonic", return_value=waited):
             return results.ResultWaiter.pause(waiter)
 
@@ -413,10 +415,10 @@ class PauseTests(SimpleTestCase):
         waits = {0.0: 0.02, 1.0: 0.1, 4.0: 0.4, 100.0: 0.5}
         self.assertEqual({waited: self.pauses(waited) for waited in waits}, waits)
 
-    def test_it_looks_less_often_where_it_would_be_told(self):
+    def test_it_looks_less_often_where_it_would_be_reported(self):
         waits = {0.0: 0.5, 10.0: 1.0, 100.0: 5.0}
-        self.assertEqual({waited: self.pauses(waited, told=True) for waited in waits}, waits)
+        self.assertEqual({waited: self.pauses(waited, reported=True) for waited in waits}, waits)
 
-    def test_it_waits_no_longer_than_it_was_told_to(self):
-        self.assertAlmostEqual(self.pauses(9.9, timeout=10.0, told=True), 0.1)
+    def test_it_waits_no_longer_than_it_was_asked_to(self):
+        self.assertAlmostEqual(self.pauses(9.9, timeout=10.0, reported=True), 0.1)
         self.assertEqual(self.pauses(11.0, timeout=10.0), 0.0)

@@ -134,9 +134,9 @@ class StateTests(WaitingTestCase):
 class WorkerTests(WaitingTestCase):
     def test_its_time_has_passed(self):
         task = submit(expires_at=after(60))
-        told = self.why(task, now=after(90))
-        self.assertEqual((told.code, told.wait), ("expired", -30))
-        self.assertIn("It expired 30", told.sentence)
+        reported = self.why(task, now=after(90))
+        self.assertEqual((reported.code, reported.wait), ("expired", -30))
+        self.assertIn("It expired 30", reported.sentence)
 
     def test_no_worker_listens_to_its_queue(self):
         task = submit("k1", queue="reports")
@@ -275,13 +275,13 @@ class LimitTests(WaitingTestCase):
         Limit.objects.create(scope="queue", name="default", paused=True)
         self.assert_why(self.task, "queue_paused", "Queue 'default' is paused.", name="default")
 
-    def test_the_limit_of_a_whole_queue_is_told_with_its_scope(self):
+    def test_the_limit_of_a_whole_queue_is_reported_with_its_scope(self):
         Limit.objects.create(scope="queue", name="default", max_running=1)
         Meter.objects.create(key="queue:default", running=1)
         sentence = "Limit 'queue:default' lets 1 tasks run at once, and 1 run."
         self.assert_why(self.task, "limit_cap", sentence)
 
-    def test_a_pause_is_told_before_a_cap_and_a_cap_before_a_rate(self):
+    def test_a_pause_is_reported_before_a_cap_and_a_cap_before_a_rate(self):
         Limit.objects.create(name="smtp", max_running=0)
         Limit.objects.create(scope="queue", name="default", rate=1, period=9)
         Meter.objects.create(key="queue:default", next_at=after(5))
@@ -289,7 +289,7 @@ class LimitTests(WaitingTestCase):
         Limit.objects.filter(scope="queue").update(paused=True)
         self.assertEqual(self.why(self.task).code, "queue_paused")
 
-    def test_of_two_rates_the_longer_wait_is_told(self):
+    def test_of_two_rates_the_longer_wait_is_reported(self):
         for scope, name, wait in (("queue", "default", 5), ("name", "smtp", 7)):
             limit = Limit.objects.create(scope=scope, name=name, rate=1, period=9)
             Meter.objects.create(key=limit.key, next_at=after(wait))
@@ -328,10 +328,10 @@ class PlaceTests(WaitingTestCase):
         acquire(3)
         for number, user in enumerate(("ann", "bob", "carl")):
             Lane.objects.filter(user=user).update(virtual_time=number)
-        told = [self.why(Queue()[f"{user}-2"]) for user in ("ann", "bob", "carl")]
-        self.assertEqual([reason.lanes for reason in told], [0, 1, 2])
+        reported = [self.why(Queue()[f"{user}-2"]) for user in ("ann", "bob", "carl")]
+        self.assertEqual([reason.lanes for reason in reported], [0, 1, 2])
         self.assertEqual(
-            [reason.sentence for reason in told],
+            [reason.sentence for reason in reported],
             [
                 "It is number 1 in its user's line. Its lane is the next.",
                 "It is number 1 in its user's line. 1 lane is served before.",
@@ -384,7 +384,7 @@ class PlaceTests(WaitingTestCase):
 
 
 class ReasonTests(WaitingTestCase):
-    def test_it_can_be_told_to_programs(self):
+    def test_it_can_be_reported_to_programs(self):
         facts = self.why(submit("k1", run_at=after(90))).facts()
         self.assertEqual(
             json.loads(json.dumps(facts)),

@@ -96,7 +96,7 @@ class BulkCommandTests(TestCase):
         self.assertEqual(Queue("slow")["a"].metadata().data, {"n": 1})
 
     def test_what_is_wrong_is_said_and_nothing_is_stored(self):
-        for arguments, told in (
+        for arguments, reported in (
             (("pq_retry", "--all", "--rate", "0/s"), "must be so many per time"),
             (("pq_retry", "--all", "--patch", "{"), "must be JSON"),
             (("pq_retry", "--all", "--rate", "5/s", "--limit", "3"), "--limit is not for a task"),
@@ -105,7 +105,7 @@ class BulkCommandTests(TestCase):
             (("pq_move", "a"), "--to"),
         ):
             with self.subTest(arguments):
-                self.assertIn(told, refused(self, *arguments))
+                self.assertIn(reported, refused(self, *arguments))
         self.assertFalse(Queue().list().exists())
 
 

@@ -17,7 +17,7 @@ BROKEN = {
 
 
 class ImportTests(SimpleTestCase):
-    def test_the_line_at_which_a_module_fails_is_told(self):
+    def test_the_line_at_which_a_module_fails_is_reported(self):
         """
         Whatever it raises; and of a syntax error the line in the file, not that of the import.
         """

@@ -87,8 +87,8 @@ class LogTests(SimpleTestCase):
         record = logging.makeLogRecord({"msg": "Hello."})
         with logs.about(AcquiredTask(lease(key=NASTY, user=NASTY), worker="app1:17")):
             logs.TaskContext().filter(record)
-        told = logging.Formatter("%(pq_key)s %(pq_user)s %(message)s").format(record)
-        self.assertEqual(told, f"{SHOWN} {SHOWN} Hello.")
+        reported = logging.Formatter("%(pq_key)s %(pq_user)s %(message)s").format(record)
+        self.assertEqual(reported, f"{SHOWN} {SHOWN} Hello.")
 
 
 class AdminTests(AdminTestCase):

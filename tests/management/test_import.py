@@ -138,10 +138,10 @@ class AncestorTests(TableTestCase):
         for number in range(3):
             self.add(f"k{number}", {"type": "report"})
         self.assertIn("2 tasks are imported", run("pq_import", "perfectqueue", "--limit", "2"))
-        [told] = run_json("pq_import", "perfectqueue")
-        self.assertEqual((told["imported"], told["there_already"]), (1, 2))
-        [told] = run_json("pq_import", "perfectqueue")
-        self.assertEqual((told["imported"], told["there_already"]), (0, 3))
+        [reported] = run_json("pq_import", "perfectqueue")
+        self.assertEqual((reported["imported"], reported["there_already"]), (1, 2))
+        [reported] = run_json("pq_import", "perfectqueue")
+        self.assertEqual((reported["imported"], reported["there_already"]), (0, 3))
         self.assertEqual(len(Queue()), 3)
 
     def test_many_go_in_batches(self):
@@ -153,7 +153,7 @@ class AncestorTests(TableTestCase):
         self.assertNotIn("there already", out)
         self.assertEqual(len(Queue("reports")), 4)
 
-    def test_what_can_not_be_moved_is_told_and_the_rest_is_moved(self):
+    def test_what_can_not_be_moved_is_reported_and_the_rest_is_moved(self):
         self.add("good", {"type": "report"})
         self.add("list", [1])
         self.add("text", b"{")
@@ -231,7 +231,7 @@ class AncestorTests(TableTestCase):
         run("pq_import", "perfectqueue", "--table", "old_queue")
         self.assertEqual(task("k1").user, "")
 
-    def test_trouble_on_the_way_is_told_with_what_has_been_done(self):
+    def test_trouble_on_the_way_is_reported_with_what_has_been_done(self):
         for number in range(4):
             self.add(f"k{number}", {"type": "report"})
         read = source.Table.page
@@ -266,9 +266,9 @@ class AncestorTests(TableTestCase):
         for words, locks in ((("--dry-run",), False), (("--delete",), True)):
             with CaptureQueriesContext(connection) as queries:
                 run("pq_import", "perfectqueue", *words)
-            told = [query["sql"] for query in queries if "`timeout`" in query["sql"]]
-            told += [query["sql"] for query in queries if '"timeout"' in query["sql"]]
-            self.assertEqual(["FOR UPDATE" in sql for sql in told], [locks])
+            reported = [query["sql"] for query in queries if "`timeout`" in query["sql"]]
+            reported += [query["sql"] for query in queries if '"timeout"' in query["sql"]]
+            self.assertEqual(["FOR UPDATE" in sql for sql in reported], [locks])
 
     def test_what_was_rolled_back_was_not_imported(self):
         for number in range(3):
@@ -420,7 +420,7 @@ class TasksDbTests(TableTestCase):
         self.assertEqual([row.key for row in Queue("post").list()], [mail])
         self.assertEqual(Task.objects.count(), 1)
 
-    def test_what_is_no_call_is_told(self):
+    def test_what_is_no_call_is_reported(self):
         self.add(args_kwargs={"args": []})
         self.add(args_kwargs={"args": [], "kwargs": [1]})
         out = refused(self, "pq_import", "django-tasks-db")
@@ -470,8 +470,8 @@ class DjangoQ2Tests(TableTestCase):
             "args": (),
             "kwargs": {},
         }
-        told = {**given, "started": NOON, **package}
-        payload = signing.dumps(told, salt=salt, serializer=Pickles, compress=number % 2 == 0)
+        reported = {**given, "started": NOON, **package}
+        payload = signing.dumps(reported, salt=salt, serializer=Pickles, compress=number % 2 == 0)
         self.insert("django_q_ormq", id=number, key="shop", payload=payload, lock=lock)
         return given["id"]
 

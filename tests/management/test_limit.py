@@ -40,7 +40,7 @@ class LimitTests(TestCase):
                 self.assertEqual(terms()[1:3], (rate, period))
 
     def test_it_says_what_holds_now(self):
-        for arguments, told in (
+        for arguments, reported in (
             (["--rate", "10/min"], "10 per minute"),
             (["--rate", "2/90"], "2 per 90 seconds"),
             (["--burst", "1"], "2 per 90 seconds, up to 1 at once"),
@@ -50,7 +50,7 @@ class LimitTests(TestCase):
         ):
             with self.subTest(arguments):
                 out = run("pq_limit", "smtp", *arguments)
-                self.assertEqual(out, f"Limit 'name:smtp': {told}.\n")
+                self.assertEqual(out, f"Limit 'name:smtp': {reported}.\n")
 
     def test_each_scope_is_named_before_the_name(self):
         for scope in ("name", "queue", "type", "user"):
@@ -92,7 +92,7 @@ class LimitTests(TestCase):
         self.assertRegex(out, r"queue:reports +0 +-  - +-  - +paused\n")
 
     def test_the_next_may_start_when_rate_and_cap_let_it(self):
-        for given, running, at, told in (
+        for given, running, at, reported in (
             ({"rate": 1, "period": 3600}, 0, None, "now"),
             ({"rate": 1, "period": 3600}, 0, -hours(1), "now"),
             ({"rate": 2, "period": 7200}, 0, hours(1), "now"),
@@ -108,7 +108,7 @@ class LimitTests(TestCase):
                 set_limit("smtp", **given)
                 next_at = at and timezone.now() + at
                 Meter.objects.create(key="name:smtp", running=running, next_at=next_at)
-                self.assertRegex(run("pq_limit"), rf"  {told}[^\n]*\n$")
+                self.assertRegex(run("pq_limit"), rf"  {reported}[^\n]*\n$")
 
     def test_one_is_shown_with_who_has_changed_it(self):
         set_limit("smtp", rate=10, period=60, by="ann")
@@ -146,8 +146,8 @@ class LimitTests(TestCase):
         self.assertIn("There are more", run("pq_limit", "--limit", "2"))
         self.assertEqual(len(run_json("pq_limit", "--limit", "0")), 3)
 
-    def test_bad_input_is_told_in_a_sentence(self):
-        for arguments, told in (
+    def test_bad_input_is_reported_in_a_sentence(self):
+        for arguments, reported in (
             (["smtp"], "There is no limit 'name:smtp'."),
             (["smtp", "--remove"], "There is no limit"),
             (["smtp", "--unpause"], "There is no limit"),
@@ -165,7 +165,7 @@ class LimitTests(TestCase):
             (["--remove"], "Say which limit"),
         ):
             with self.subTest(arguments):
-                self.assertIn(told, refused(self, "pq_limit", *arguments))
+                self.assertIn(reported, refused(self, "pq_limit", *arguments))
         self.assertFalse(Limit.objects.exists())
 
 

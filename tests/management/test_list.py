@@ -135,7 +135,7 @@ class ListTests(TestCase):
         self.assertEqual(out, "Queue 'report' has no tasks. Did you mean 'reports'?\n")
         self.assertIn("There is 'reports'.", run("pq_list", "--queue", "xyz"))
 
-    def test_nothing_that_fits_is_told_from_an_empty_queue(self):
+    def test_nothing_that_fits_is_reported_from_an_empty_queue(self):
         submit("k")
 
         out = run("pq_list", "--status", "failed")

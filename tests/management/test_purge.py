@@ -28,8 +28,8 @@ class PurgeTests(TestCase):
             with self.subTest(mode):
                 out = run("pq_purge", "--all", "--queue", "nosuch", mode)
                 self.assertEqual(out, "Queue 'nosuch' has no tasks. There is 'default'.\n")
-        told = run_json("pq_purge", "--all", "--queue", "nosuch", "--yes")
-        self.assertEqual(told, [{"deleted": 0}])
+        reported = run_json("pq_purge", "--all", "--queue", "nosuch", "--yes")
+        self.assertEqual(reported, [{"deleted": 0}])
 
     def test_what_the_settings_keep_is_kept(self):
         self.assertEqual(run("pq_purge"), "0 tasks are deleted.\n")
@@ -86,8 +86,8 @@ class PurgeTests(TestCase):
             ("--type", "other", ["other"]),
         ):
             with self.subTest(option):
-                told = run_json("pq_purge", *old, option, value, "--dry-run")[0]
-                self.assertEqual(told["would_delete"], len(gone))
+                reported = run_json("pq_purge", *old, option, value, "--dry-run")[0]
+                self.assertEqual(reported["would_delete"], len(gone))
                 left = sorted(set(keys()) - set(gone))
                 self.assertEqual(run_json("pq_purge", *old, option, value)[0]["deleted"], len(gone))
                 self.assertEqual(keys(), left)
@@ -105,11 +105,11 @@ class PurgeTests(TestCase):
         self.assertEqual(Task.objects.filter(outcome="finished").count(), 1)
 
     @override_settings(PERFECTQUEUE={"RETENTION_COUNT": 2})
-    def test_a_count_that_is_kept_is_told_by_a_dry_run_too(self):
-        told = run_json("pq_purge", "--dry-run")[0]["would_delete"]
+    def test_a_count_that_is_kept_is_reported_by_a_dry_run_too(self):
+        reported = run_json("pq_purge", "--dry-run")[0]["would_delete"]
 
-        self.assertEqual(run_json("pq_purge"), [{"deleted": told}])
-        self.assertEqual(told, 1)
+        self.assertEqual(run_json("pq_purge"), [{"deleted": reported}])
+        self.assertEqual(reported, 1)
 
     def test_a_bad_span(self):
         message = refused(self, "pq_purge", "--older-than", "yesterday")

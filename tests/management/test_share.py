@@ -157,8 +157,8 @@ class ShareTests(TestCase):
             },
         )
 
-    def test_bad_input_is_told_in_a_sentence(self):
-        for arguments, told in (
+    def test_bad_input_is_reported_in_a_sentence(self):
+        for arguments, reported in (
             (["acme", "--weight", "0"], "The weight must be a number"),
             (["acme", "--weight", "nan"], "not nan"),
             (["acme", "--weight", "-3"], "not -3"),
@@ -171,5 +171,5 @@ class ShareTests(TestCase):
             (["x" * 256, "--pause"], "at most 255 characters"),
         ):
             with self.subTest(arguments):
-                self.assertIn(told, refused(self, "pq_share", *arguments))
+                self.assertIn(reported, refused(self, "pq_share", *arguments))
         self.assertFalse(FairShare.objects.exists())

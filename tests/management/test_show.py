@@ -55,18 +55,18 @@ class ShowTests(TestCase):
         register(host="app1", now=None, seats=[other, own])
 
         self.assertRegex(run("pq_show", "k1"), r"runs on +app1:77, processor 2, for 5(\.\d)?s\n")
-        [told] = run_json("pq_show", "k1")
-        place = {name: told["runs"][name] for name in ("host", "pid", "processor")}
+        [reported] = run_json("pq_show", "k1")
+        place = {name: reported["runs"][name] for name in ("host", "pid", "processor")}
         self.assertEqual(place, {"host": "app1", "pid": 77, "processor": 2})
 
-    def test_a_running_task_tells_who_has_it_before_its_worker_told_so(self):
+    def test_a_running_task_says_who_has_it_before_its_worker_reported_so(self):
         _task, held = running("k1", now=None)
         own = seat(2, pid=77, holder=held.holder)
         register(host="app1", now=None, seats=[seat(1, 10**9), own])
 
         self.assertRegex(run("pq_show", "k1"), r"held by +app1:77, processor 2\n")
-        [told] = run_json("pq_show", "k1")
-        self.assertEqual((told["runs"]["pid"], told["runs"]["since"]), (77, None))
+        [reported] = run_json("pq_show", "k1")
+        self.assertEqual((reported["runs"]["pid"], reported["runs"]["since"]), (77, None))
 
     def test_a_waiting_task_tells_why_it_still_waits(self):
         submit("k1", now=None)
@@ -110,9 +110,9 @@ class ShowTests(TestCase):
         self.assertIn("Page 2.", run("pq_show", "k1", "--log"))
         self.assertNotIn("Page", run("pq_show", "k1", "--no-log"))
 
-    def test_each_attempt_is_shown_with_what_it_has_told(self):
+    def test_each_attempt_is_shown_with_what_it_has_reported(self):
         """
-        One that was given back counts for nothing, but may have told why.
+        One that was given back counts for nothing, but may have said why.
         """
         submit("k1", now=None)
         for number, settle in enumerate(("_let_go", "retry", "finish"), 1):
@@ -129,8 +129,8 @@ class ShowTests(TestCase):
         self.assertNotIn("Log 2.", run("pq_show", "k1"))
 
         [story] = run_json("pq_show", "k1")
-        told = [(one["acquired"], one["attempt"], one["progress"]) for one in story["journals"]]
-        self.assertEqual(told, [(1, None, 0.1), (2, 1, 0.2), (3, 2, 0.3)])
+        reported = [(one["acquired"], one["attempt"], one["progress"]) for one in story["journals"]]
+        self.assertEqual(reported, [(1, None, 0.1), (2, 1, 0.2), (3, 2, 0.3)])
         self.assertEqual(story["journals"][0]["log"][0]["message"], "Log 1.")
         self.assertIsNone(story["progress"])
         self.assertNotIn("journals", run_json("pq_show", "k1", "--no-log")[0])
@@ -162,9 +162,9 @@ class ShowTests(TestCase):
         self.assertRegex(out, r"status +waiting, due for \S+\n")
         self.assertRegex(out, r"expected +\d{4}-")
         self.assertRegex(out, r"limits +api, mail\n")
-        [told] = run_json("pq_show", "k1")
-        self.assertEqual(told["limits"], ["api", "mail"])
-        self.assertIsNotNone(told["expected_at"])
+        [reported] = run_json("pq_show", "k1")
+        self.assertEqual(reported["limits"], ["api", "mail"])
+        self.assertIsNotNone(reported["expected_at"])
 
     def test_one_that_is_expected_and_tried_again_was_not_given_back(self):
         _task, lease = running("k1", now=None, expected_at=-60)
@@ -213,15 +213,15 @@ class ShowTests(TestCase):
         _task, lease = running("k1", now=None)
         retry(lease, now=None)
         Queue().poll()._let_go()
-        [told] = run_json("pq_show", "k1")
-        self.assertEqual((told["attempts"], len(told["history"])), (1, 1))
+        [reported] = run_json("pq_show", "k1")
+        self.assertEqual((reported["attempts"], len(reported["history"])), (1, 1))
         Queue().poll().finish()
 
-        [told] = run_json("pq_show", "k1")
+        [reported] = run_json("pq_show", "k1")
 
-        self.assertEqual(told["attempts"], 2)
+        self.assertEqual(reported["attempts"], 2)
         self.assertEqual(
-            [(attempt["attempt"], attempt["ending"]) for attempt in told["history"]],
+            [(attempt["attempt"], attempt["ending"]) for attempt in reported["history"]],
             [(1, "retried"), (2, "finished")],
         )
 
@@ -280,7 +280,7 @@ class ShowTests(TestCase):
             "Queue 'default' has no task with the key 'report-2042'. Did you mean 'report-2024'?",
         )
 
-    def test_a_key_of_another_queue_is_told(self):
+    def test_a_key_of_another_queue_is_reported(self):
         submit("k1", queue="reports")
 
         self.assertIn("Queue 'reports' has one.", refused(self, "pq_show", "k1"))

@@ -57,15 +57,15 @@ class StatsTests(TestCase):
                 self.assertEqual(found["counts"][status], Queue().list().in_status(status).count())
         self.assertEqual(set(found["counts"]), set(Status.values))
 
-    def test_what_is_taken_in_advance_is_told_apart(self):
+    def test_what_is_taken_in_advance_is_listed_apart(self):
         submit_many(3, now=None, user="acme")
         first, *_others = acquire(3, now=None)
         self.assertIn("at work on 0, 3 taken in advance", run("pq_stats"))
         register(now=None, seats=[seat(1, first.task_id, 10**9)])
 
         self.assertRegex(run("pq_stats"), r"  running +3  at work on 1, 2 taken in advance\n")
-        [told] = run_json("pq_stats")
-        self.assertEqual((told["working"], told["users"][0]["working"]), (1, 1))
+        [reported] = run_json("pq_stats")
+        self.assertEqual((reported["working"], reported["users"][0]["working"]), (1, 1))
 
     def test_a_person_sees_each_queue(self):
         broken("broken")

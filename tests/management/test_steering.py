@@ -109,15 +109,15 @@ class PriorityTests(TestCase):
 
         self.assertEqual(run_json("pq_priority", "a", "3"), [{"key": "a", "done": "reprioritized"}])
 
-    def test_what_can_not_be_done_is_told(self):
+    def test_what_can_not_be_done_is_reported(self):
         broken("a")
-        for arguments, told in (
+        for arguments, reported in (
             (("a", "1"), "Task 'a' has ended: it is failed."),
             (("none", "1"), "Queue 'default' has no task with the key 'none'."),
             (("a", str(2**31)), "The priority must be a whole number from"),
         ):
             with self.subTest(arguments):
-                self.assertIn(told, refused(self, "pq_priority", *arguments))
+                self.assertIn(reported, refused(self, "pq_priority", *arguments))
 
 
 class RetryTests(TestCase):
@@ -219,9 +219,9 @@ class RetryTests(TestCase):
             broken(f"boom-{number}")
 
         with mock.patch.object(bulk, "PAGE", 1):
-            told = run_json("pq_retry", "--all", "--limit", "9", "--dry-run")
+            reported = run_json("pq_retry", "--all", "--limit", "9", "--dry-run")
 
-        self.assertEqual([row["key"] for row in told], ["boom-0", "boom-1", "boom-2"])
+        self.assertEqual([row["key"] for row in reported], ["boom-0", "boom-1", "boom-2"])
 
     def test_another_queue_is_left_alone(self):
         submit("a", now=None, queue="reports").cancel_request()
@@ -260,11 +260,11 @@ class RetryTests(TestCase):
 
 
 class WhoTests(TestCase):
-    """Who steered a task is told by its story, whichever door it came through."""
+    """Who steered a task is in its story, whichever door it came through."""
 
     def actions(self, key="k1"):
-        [told] = run_json("pq_show", key)
-        return [(one["by"], one["did"]) for one in told["actions"]]
+        [reported] = run_json("pq_show", key)
+        return [(one["by"], one["did"]) for one in reported["actions"]]
 
     def test_who_ran_a_command(self):
         submit("k1", now=None)

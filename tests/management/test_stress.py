@@ -24,11 +24,11 @@ class StressTests(WorkerTestCase):
         self.assertFalse(Queue("stress").list().exists())
 
     def test_a_program_gets_the_figures_as_json(self):
-        told = json.loads(self.stress("echo", "--tasks", "4", "--keep", "--json"))
+        reported = json.loads(self.stress("echo", "--tasks", "4", "--keep", "--json"))
 
-        self.assertEqual((told["tasks"], told["ended"]), (4, {"finished": 4}))
-        self.assertEqual([*told["waited"]], ["p50", "p95", "p99", "max"])
-        self.assertGreaterEqual(told["waited"]["max"], told["waited"]["p50"])
+        self.assertEqual((reported["tasks"], reported["ended"]), (4, {"finished": 4}))
+        self.assertEqual([*reported["waited"]], ["p50", "p95", "p99", "max"])
+        self.assertGreaterEqual(reported["waited"]["max"], reported["waited"]["p50"])
         self.assertEqual(
             {task.user for task in Queue("stress").list()}, {str(user) for user in range(4)}
         )

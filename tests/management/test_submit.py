@@ -54,13 +54,13 @@ class SubmitTests(TestCase):
         )
 
     def test_json_tells_a_program_what_was_done(self):
-        [told] = run_json("pq_submit", "k1", "t", "1")
+        [reported] = run_json("pq_submit", "k1", "t", "1")
 
-        self.assertEqual(told, {"queue": "default", "key": "k1", "done": "submitted"})
+        self.assertEqual(reported, {"queue": "default", "key": "k1", "done": "submitted"})
 
     def test_a_second_submit_of_a_key_exits_with_three(self):
         """
-        A script that repeats itself can tell this from an error that it must act on.
+        A script that repeats itself can distinguish this from an error that it must act on.
         """
         submit("k1")
 
@@ -96,7 +96,7 @@ class SubmitTests(TestCase):
 
 
 class RunTests(TestCase):
-    """What a worker does is told elsewhere; here is one that does the work in place."""
+    """What a worker does is tested elsewhere; here is one that does the work in place."""
 
     def submitted_and_run(self, worker, *options):
         with mock.patch(
@@ -107,7 +107,7 @@ class RunTests(TestCase):
             finally:
                 self.worker = called.call_args
 
-    def test_its_queue_is_served_until_nothing_is_due_and_its_result_is_told(self):
+    def test_its_queue_is_served_until_nothing_is_due_and_its_result_is_reported(self):
         def finish(*args, **kwargs):
             Queue("reports").poll().finish({"über": [1]})
 
@@ -250,9 +250,9 @@ class FileTests(TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "tasks.jsonl")
             path.write_text(json_lines({"key": "März", "type": "t"}))
-            [told] = run_json("pq_submit", "--file", str(path))
+            [reported] = run_json("pq_submit", "--file", str(path))
 
-        self.assertEqual(told, {"queue": "default", "submitted": 1, "ignored": 0})
+        self.assertEqual(reported, {"queue": "default", "submitted": 1, "ignored": 0})
         self.assertEqual(keys(), ["März"])
 
     def test_a_file_that_is_not_there(self):
@@ -289,7 +289,7 @@ class FileTests(TestCase):
 
         self.assertIn("Line 1: This is not UTF-8", message)
 
-    def test_what_was_stored_before_a_bad_line_is_told(self):
+    def test_what_was_stored_before_a_bad_line_is_reported(self):
         """
         Whoever mends the line knows how to go on without doing anything twice.
         """
@@ -389,17 +389,19 @@ class CommittedTests(TransactionTestCase):
 
 
 class DoubtTests(TestCase):
-    def test_a_type_that_no_worker_knows_is_told(self):
-        def told(type_, *options):
+    def test_a_type_that_no_worker_knows_is_reported(self):
+        def reported(type_, *options):
             out = io.StringIO()
             call_command("pq_submit", f"k-{type_}", type_, "1", *options, stdout=out, stderr=out)
             return out.getvalue()
 
-        self.assertIn("No handler here knows the type 'fali'. Did you mean 'fail'?", told("fali"))
-        self.assertNotIn("No", told("fail"))
-        self.assertIn("No worker serves queue 'mial'", told("fail", "--queue", "mial"))
+        self.assertIn(
+            "No handler here knows the type 'fali'. Did you mean 'fail'?", reported("fali")
+        )
+        self.assertNotIn("No", reported("fail"))
+        self.assertIn("No worker serves queue 'mial'", reported("fail", "--queue", "mial"))
         register(now=None)
-        self.assertIn("knows the type 'reprot'. Did you mean 'report'?", told("reprot"))
-        self.assertNotIn("knows the type", told("report"))
+        self.assertIn("knows the type 'reprot'. Did you mean 'report'?", reported("reprot"))
+        self.assertNotIn("knows the type", reported("report"))
         register(now=None, routes="null")
-        self.assertNotIn("knows the type", told("other"))
+        self.assertNotIn("knows the type", reported("other"))

@@ -83,7 +83,7 @@ class DatabaseTests(unittest.TestCase):
                         " Run: manage.py migrate --database another",
                     )
 
-    def test_a_program_is_told_what_to_run(self):
+    def test_a_program_learns_what_to_run(self):
         """Wherever it meets that: in a view, in a transaction, in a coroutine."""
         queue = Queue(using="another")
 
@@ -143,7 +143,7 @@ class DatabaseTests(unittest.TestCase):
                     self.assertIn("Can't reach the database 'another': ", message)
                     self.assertNotIn("\n", message)
 
-    def test_another_error_of_the_database_is_told_in_its_words(self):
+    def test_another_error_of_the_database_is_reported_in_its_words(self):
         error = OperationalError("disk\nfull")
         with mock.patch(READS, side_effect=error):
             message = refused(self, "pq_list")
@@ -151,7 +151,7 @@ class DatabaseTests(unittest.TestCase):
         self.assertEqual(message, "The database 'default' refused: disk full")
 
     @unittest.skipUnless(connection.vendor == "sqlite", "SQLite locks a database as a whole.")
-    def test_a_locked_database_is_told_what_to_do_about_it(self):
+    def test_a_locked_database_is_reported_what_to_do_about_it(self):
         with mock.patch(READS, side_effect=OperationalError("database is locked")):
             message = refused(self, "pq_list")
 

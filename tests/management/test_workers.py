@@ -15,11 +15,11 @@ class WorkersTests(TestCase):
     def test_they_are_listed_with_what_they_serve(self):
         register("mail", "reports", host="one", pid=17, processors=4, now=None)
 
-        header, row, told = run("pq_workers").splitlines()
+        header, row, reported = run("pq_workers").splitlines()
 
         self.assertRegex(header, r"^host +pid +generation +since +queues +processors +busy +seen")
         self.assertRegex(row, r"^one +17 +1 +\S+ ago +mail, reports +4 +0 +\S+ ago$")
-        self.assertEqual(told, "1 worker takes tasks.")
+        self.assertEqual(reported, "1 worker takes tasks.")
 
     def test_its_processors_are_shown_with_what_they_run(self):
         task = submit("k1", user="ann", queue="mail", now=None)
@@ -30,7 +30,7 @@ class WorkersTests(TestCase):
         with self.assertNumQueries(2):
             out = run("pq_workers", "--tasks")
 
-        _header, row, *lines, _told = out.splitlines()
+        _header, row, *lines, _reported = out.splitlines()
         self.assertRegex(row, r"^one +7 +2 .* 2 +2 +\S+ ago$")
         self.assertEqual(lines[0], "  processor 1, pid 1001, 40 MB, 3 finished")
         self.assertRegex(lines[1], r"^    k1 type=report user=ann queue=mail for 5(\.\d)?s$")
@@ -46,26 +46,26 @@ class WorkersTests(TestCase):
             out = run("pq_workers", "--tasks")
 
         self.assertRegex(out, r"\n    k1 type=report queue=default for 5(\.\d)?s 40%, drawing\n")
-        [told] = run_json("pq_workers")
-        [runs] = told["seats"][0]["tasks"]
+        [reported] = run_json("pq_workers")
+        [runs] = reported["seats"][0]["tasks"]
         self.assertEqual((runs["progress"], runs["stage"]), (0.4, "drawing"))
 
-    def test_who_is_leaving_is_told_so(self):
+    def test_who_is_leaving_is_shown_as_leaving(self):
         register(host="one", now=None, leaving=True)
 
-        _header, row, told = run("pq_workers").splitlines()
+        _header, row, reported = run("pq_workers").splitlines()
 
         self.assertRegex(row, r" ago +leaving$")
-        self.assertEqual(told, NOBODY)
+        self.assertEqual(reported, NOBODY)
 
-    def test_who_is_gone_is_told_so(self):
+    def test_who_is_gone_is_shown_as_gone(self):
         register(host="one", now=None)
         Worker.objects.update(seen_at=Worker.objects.get().seen_at - UNSEEN)
 
-        _header, row, told = run("pq_workers").splitlines()
+        _header, row, reported = run("pq_workers").splitlines()
 
         self.assertRegex(row, r"^one .* 30s ago +gone$")
-        self.assertEqual(told, NOBODY)
+        self.assertEqual(reported, NOBODY)
 
     def test_there_are_none(self):
         self.assertEqual(run("pq_workers"), f"{NOBODY}\n")
@@ -75,9 +75,9 @@ class WorkersTests(TestCase):
         register("mail", host="one", now=None)
         register("mail", "reports", host="two", now=None)
 
-        self.assertEqual(told_hosts("--queue", "reports"), ["two"])
-        self.assertEqual(set(told_hosts("--queue", "mail")), {"one", "two"})
-        self.assertEqual(told_hosts("--queue", "default"), [])
+        self.assertEqual(reported_hosts("--queue", "reports"), ["two"])
+        self.assertEqual(set(reported_hosts("--queue", "mail")), {"one", "two"})
+        self.assertEqual(reported_hosts("--queue", "default"), [])
 
     def test_the_one_who_was_seen_last_comes_first(self):
         for host in ("one", "two", "three"):
@@ -86,22 +86,22 @@ class WorkersTests(TestCase):
             seen_at=Worker.objects.get(host="three").seen_at + timedelta(seconds=1)
         )
 
-        self.assertEqual(told_hosts(), ["one", "three", "two"])
+        self.assertEqual(reported_hosts(), ["one", "three", "two"])
 
     def test_json_has_all_that_is_known(self):
         task = submit("k1", now=None)
         seats = [seat(1, task.id)]
         worker = register(types=["echo"], patterns=[["^import", 34]], seats=seats, now=None)
 
-        [told] = run_json("pq_workers")
+        [reported] = run_json("pq_workers")
 
-        [processor] = told["seats"]
+        [processor] = reported["seats"]
         self.assertEqual((processor["number"], processor["memory"]), (1, 40 * 2**20))
         [running] = processor["tasks"]
         self.assertEqual((running["id"], running["key"], running["user"]), (task.id, "k1", None))
-        self.assertFalse(told["leaving"])
+        self.assertFalse(reported["leaving"])
 
-        known = {name: told[name] for name in ("id", "gone", "queues", "types", "patterns")}
+        known = {name: reported[name] for name in ("id", "gone", "queues", "types", "patterns")}
         self.assertEqual(
             known,
             {
@@ -116,13 +116,13 @@ class WorkersTests(TestCase):
     def test_what_a_worker_knows_may_be_unknown(self):
         register(routes="null", now=None)
 
-        [told] = run_json("pq_workers")
+        [reported] = run_json("pq_workers")
 
-        self.assertIsNone(told["types"])
+        self.assertIsNone(reported["types"])
 
     def test_an_unknown_database_is_refused(self):
         self.assertIn("no database", refused(self, "pq_workers", "--database", "nowhere"))
 
 
-def told_hosts(*arguments):
+def reported_hosts(*arguments):
     return [worker["host"] for worker in run_json("pq_workers", *arguments)]

@@ -240,7 +240,7 @@ class UrlTests(MetricsTestCase):
             answer = self.get("s3cret", Accept=OPEN)
         self.assertTrue(answer.headers["Content-Type"].startswith("application/openmetrics-text"))
 
-    def test_the_token_is_told_nobody(self):
+    def test_the_token_is_reported_nobody(self):
         out = io.StringIO()
         with (
             override_settings(PERFECTQUEUE={"METRICS_TOKEN": 5551234}),

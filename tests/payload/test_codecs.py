@@ -88,17 +88,17 @@ class CodecTests(TestCase):
         with using(f"{HERE}.Backwards", **limits), self.assertRaises(InvalidTaskError):
             submit(data="x" * 200)
 
-    def test_wrong_codecs_are_told(self):
-        for path, told in (
+    def test_wrong_codecs_are_reported(self):
+        for path, reported in (
             ("tests.nowhere.Codec", "can't be imported"),
             ("tests.payload.test_codecs.submit", "not a subclass"),
             (f"{HERE}.Misnamed", "lower-case"),
         ):
             with self.subTest(path), using(path):
-                with self.assertRaisesMessage(ConfigError, told):
+                with self.assertRaisesMessage(ConfigError, reported):
                     submit()
                 [found] = check_codecs()
-                self.assertIn(told, found.msg)
+                self.assertIn(reported, found.msg)
         with using(JSON, f"{HERE}.Backwards", JSON):
             self.assertIn("two codecs", check_codecs()[0].msg)
         with using(JSON, f"{HERE}.Backwards"):
@@ -164,7 +164,7 @@ class FernetTests(TestCase):
             with self.assertRaises(PayloadError):
                 _data = Task.objects.get().data
 
-    def test_a_wrong_key_is_told_without_showing_it(self):
+    def test_a_wrong_key_is_reported_without_showing_it(self):
         with using(FERNET, ENCRYPTION_KEYS=["not a key"]):
             [found] = check_codecs()
         self.assertIn("generate_key", found.msg)
@@ -196,7 +196,7 @@ class PickleTests(TestCase):
             _data = Task.objects.get().data
         loads.assert_not_called()
 
-    def test_what_can_not_be_pickled_or_read_is_told(self):
+    def test_what_can_not_be_pickled_or_read_is_reported(self):
         with using(PICKLE):
             with self.assertRaisesMessage(InvalidTaskError, "can't be written as pickle"):
                 submit(data=lambda: None)

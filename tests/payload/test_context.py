@@ -84,8 +84,8 @@ class CaptureTests(TestCase):
     def test_a_trace_that_the_project_has_set_is_taken_along(self):
         state = "rojo=00f067aa0ba902b7, congo=t61"
         in_context(lambda: submit("task"), traceparent=PARENT, tracestate=state)
-        told = {"traceparent": PARENT, "tracestate": "rojo=00f067aa0ba902b7,congo=t61"}
-        self.assertEqual(stored(), told)
+        reported = {"traceparent": PARENT, "tracestate": "rojo=00f067aa0ba902b7,congo=t61"}
+        self.assertEqual(stored(), reported)
 
     def test_what_is_no_trace_is_not(self):
         with self.assertLogs("django_perfectqueue.tracing", "DEBUG"):
@@ -192,8 +192,8 @@ class ShownTests(TestCase):
             in_context(lambda: submit("task"), tenant="acme", token="hunter-22")
         text = run("pq_show", "task")
         self.assertIn('"tests.payload.test_context.tenant": "acme"', text)
-        [told] = run_json("pq_show", "task")
-        self.assertEqual(told["context"], {TENANT: "acme", TOKEN: "********"})
+        [reported] = run_json("pq_show", "task")
+        self.assertEqual(reported["context"], {TENANT: "acme", TOKEN: "********"})
         self.assertNotIn("hunter", text)
         self.assertNotIn("acme", run("pq_show", "task", "--no-data"))
 
@@ -204,7 +204,7 @@ class ShownTests(TestCase):
 
 
 class SettingTests(SimpleTestCase):
-    def test_what_is_no_provider_is_told(self):
+    def test_what_is_no_provider_is_reported(self):
         for path, problem in (
             ("tests.nowhere", "can't be imported"),
             (f"{HERE}.restored", "is no ContextVar and no pair of functions"),
@@ -218,7 +218,7 @@ class SettingTests(SimpleTestCase):
         with carrying(TENANT, LANGUAGE, f"{HERE}.doubled"):
             self.assertEqual(check_context(), [])
 
-    def test_tracing_without_its_package_is_told(self):
+    def test_tracing_without_its_package_is_reported(self):
         self.addCleanup(otel.tracer.cache_clear)
         otel.tracer.cache_clear()
         missing = mock.patch.dict("sys.modules", {"opentelemetry": None})
@@ -260,7 +260,7 @@ class TraceTests(SimpleTestCase):
                 self.assertIsNone(tracing.read(wrong))
 
     def test_a_tracestate_is_kept_if_it_is_one(self):
-        for state, told in (
+        for state, reported in (
             ("a=1", "a=1"),
             ("a=1,\tb-_*/=x y ,,tenant0@sys=~", "a=1,b-_*/=x y,tenant0@sys=~"),
             ("a=1,a=2", ""),
@@ -274,4 +274,4 @@ class TraceTests(SimpleTestCase):
             (7, ""),
         ):
             with self.subTest(state):
-                self.assertEqual(tracing.read(PARENT, state).tracestate, told)
+                self.assertEqual(tracing.read(PARENT, state).tracestate, reported)

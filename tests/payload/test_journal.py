@@ -46,16 +46,20 @@ class PartTests(SimpleTestCase):
 @tag("no-database")
 class LineTests(SimpleTestCase):
     def test_a_line_is_read_as_it_was_written(self):
-        told = entry(MOMENT, "WARNING", "shop.mail", "It took:\nlong.")
-        self.assertEqual(told, "2030-03-17T17:46:40.250Z WARNING shop.mail: It took:\n    long.")
-        [line] = read(told)
+        reported = entry(MOMENT, "WARNING", "shop.mail", "It took:\nlong.")
+        self.assertEqual(
+            reported, "2030-03-17T17:46:40.250Z WARNING shop.mail: It took:\n    long."
+        )
+        [line] = read(reported)
         moment = datetime(2030, 3, 17, 17, 46, 40, 250_000, tzinfo=timezone.utc)
         self.assertEqual(line, ("It took:\nlong.", moment, "WARNING", "shop.mail"))
 
     def test_nothing_that_is_logged_looks_like_another_line(self):
         fake = entry(MOMENT, "ERROR", "root", "Never logged.")
-        told = "\n".join(entry(MOMENT, "INFO", "shop", f"{mark}{fake}") for mark in ("\n", "\r"))
-        self.assertEqual([line.source for line in read(told)], ["shop", "shop"])
+        reported = "\n".join(
+            entry(MOMENT, "INFO", "shop", f"{mark}{fake}") for mark in ("\n", "\r")
+        )
+        self.assertEqual([line.source for line in read(reported)], ["shop", "shop"])
 
     def test_a_level_and_a_name_are_read_as_such_whatever_they_are(self):
         for level, name, read_as in (
@@ -76,9 +80,9 @@ class LineTests(SimpleTestCase):
         lines = [f"line {number}" for number in range(1_000)]
         for line in lines:
             notes.add(line)
-        told = notes.text()
-        self.assertLessEqual(len(told), 1_000)
-        kept = told.split("\n")
+        reported = notes.text()
+        self.assertLessEqual(len(reported), 1_000)
+        kept = reported.split("\n")
         [mark] = [line for line in kept if line not in lines]
         self.assertEqual((kept[0], kept[-1]), ("line 0", "line 999"))
         self.assertEqual(mark, f"… {1_000 - len(kept) + 1} lines are left out here …")
@@ -108,7 +112,7 @@ class LineTests(SimpleTestCase):
 
 
 class SettingTests(SimpleTestCase):
-    def test_values_that_will_not_do_are_told(self):
+    def test_values_that_will_not_do_are_reported(self):
         for name, value, word in (
             ("JOURNAL_INTERVAL", 0, "above 0"),
             ("LOG_CAPTURE", "info", "Did you mean 'INFO'"),
@@ -120,7 +124,7 @@ class SettingTests(SimpleTestCase):
 
 
 class TellingTests(TestCase):
-    """A program takes tasks by itself: no worker writes what they tell."""
+    """A program takes tasks by itself: no worker writes what they report."""
 
     def setUp(self):
         submit("k1", data={"password": "hunter22"}, now=None)
@@ -132,16 +136,16 @@ class TellingTests(TestCase):
     def test_how_far_it_is_can_be_seen_from_outside(self):
         self.assertIsNone(self.journal())
         self.task.progress(0.4, "parsing")
-        told = self.journal()
-        self.assertEqual((told.progress, told.stage, told.number), (0.4, "parsing", 1))
+        reported = self.journal()
+        self.assertEqual((reported.progress, reported.stage, reported.number), (0.4, "parsing", 1))
 
-    def test_what_is_not_told_again_stays(self):
+    def test_what_is_not_reported_again_stays(self):
         self.task.progress(0.4, "parsing")
         self.task.progress(5, of=10)
         self.task.progress(stage="drawing")
         self.task.finish()
-        told = self.journal()
-        self.assertEqual((told.progress, told.stage), (0.5, "drawing"))
+        reported = self.journal()
+        self.assertEqual((reported.progress, reported.stage), (0.5, "drawing"))
 
     def test_a_million_times_cost_one_statement_an_interval(self):
         with self.assertNumQueries(3):  # in a savepoint of the test's transaction
@@ -169,12 +173,12 @@ class TellingTests(TestCase):
         self.task.progress(0.1, "login as hunter22")
         self.task.log("The password is hunter22, isn't it?")
         self.task.write_notes()
-        told = self.journal()
-        self.assertEqual(told.stage, f"login as {STARS}")
-        [line] = told.log
+        reported = self.journal()
+        self.assertEqual(reported.stage, f"login as {STARS}")
+        [line] = reported.log
         self.assertEqual(line.text, f"The password is {STARS}, isn't it?")
 
-    def test_a_secret_that_is_cut_off_is_no_secret_told(self):
+    def test_a_secret_that_is_cut_off_is_no_secret_reported(self):
         text = "x" * (LONGEST_LINE - 4) + "hunter22"
         self.task.log(text)
         self.assertNotIn("hunt", self.task.notes.text())
@@ -183,7 +187,7 @@ class TellingTests(TestCase):
         self.task.update_data({"password": "next-one"})
         self.assertEqual(self.task.redacted("hunter22 next-one"), f"{STARS} {STARS}")
 
-    def test_any_text_can_be_told(self):
+    def test_any_text_can_be_reported(self):
         for text in ("\x00", "\ud800", "ä" * 5_000, "", b"bytes", 7):
             with self.subTest(text):
                 self.task.progress(0.1, text)
@@ -203,7 +207,7 @@ class TellingTests(TestCase):
 
     def test_each_attempt_has_its_own(self):
         """
-        What a preempted one still tells does not disturb that of its successor.
+        What a preempted one still reports does not disturb that of its successor.
         """
         self.task.progress(0.9)
         self.task.retry(0)
@@ -216,7 +220,7 @@ class TellingTests(TestCase):
         self.assertEqual(self.journal().progress, 0.1)
         self.assertEqual(Journal.objects.count(), 2)
 
-    def test_of_a_task_that_is_not_there_nothing_can_be_told(self):
+    def test_of_a_task_that_is_not_there_nothing_can_be_reported(self):
         with self.assertRaises(NotFoundError):
             Queue()["k2"].progress()
 
@@ -241,8 +245,8 @@ class CurrentTests(TestCase):
             self.assertIs(pq.current_task(), task)
             pq.progress(1, "half", of=2)
             pq.log("Here.")
-        told = Queue()["k2"].progress()
-        self.assertEqual((told.progress, told.stage), (0.5, "half"))
+        reported = Queue()["k2"].progress()
+        self.assertEqual((reported.progress, reported.stage), (0.5, "half"))
         self.assertIn("INFO task: Here.", note_of(task).lines)
         self.assertIsNone(note_of(task))
 

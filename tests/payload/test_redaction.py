@@ -40,12 +40,12 @@ class MaskTests(SimpleTestCase):
         )
 
     def test_it_disappears_from_texts(self):
-        told = redacted("hunter22 k-123456 one-token 7654321 ann abc", DATA)
-        self.assertEqual(told, f"{STARS} {STARS} {STARS} {STARS} ann abc")
+        reported = redacted("hunter22 k-123456 one-token 7654321 ann abc", DATA)
+        self.assertEqual(reported, f"{STARS} {STARS} {STARS} {STARS} ann abc")
 
     def test_it_is_found_however_deep_it_lies(self):
         """
-        JSON takes what is nested deeper than Python's functions; an error is told of it, too.
+        JSON takes what is nested deeper than Python's functions; an error names it, too.
         """
         deep = {"password": "hunter22"}
         for _layer in range(3000):
@@ -67,7 +67,7 @@ class MaskTests(SimpleTestCase):
     def test_the_words_can_be_others(self):
         self.assertEqual(masked({"IBAN": 1, "password": 2}), {"IBAN": STARS, "password": 2})
 
-    def test_words_that_would_never_match_are_told(self):
+    def test_words_that_would_never_match_are_reported(self):
         for words in (["Password"], ["api-key"], ["api key"], "password"):
             with self.subTest(words), override_settings(PERFECTQUEUE={"SENSITIVE": words}):
                 self.assertEqual([one.id for one in check_settings()], ["perfectqueue.E001"])
@@ -91,7 +91,7 @@ class UnreadableTests(SimpleTestCase):
         with slow, self.assertRaises(TimeLimitError):
             make_acquired().redacted("x")
 
-    def test_what_is_nested_too_deep_to_be_read_is_told_as_such(self):
+    def test_what_is_nested_too_deep_to_be_read_is_reported_as_such(self):
         with self.assertRaisesMessage(PayloadError, "The stored text is not JSON: "):
             decode("[" * 100_000)
 

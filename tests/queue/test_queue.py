@@ -80,7 +80,7 @@ class QueueTests(TestCase):
         self.assertIsNone(queue.poll(now=after(14)))
         self.assertIsNotNone(queue.poll(now=after(15)))
 
-    def test_a_retry_waits_as_long_as_it_was_told(self):
+    def test_a_retry_waits_as_long_as_it_was_asked(self):
         submit()
         queue = Queue()
         queue.poll(now=NOON).retry(15, now=NOON)
@@ -137,16 +137,16 @@ class QueueTests(TestCase):
             self.assertEqual(task.settled, word)
             queue.clear()
 
-    def test_a_holder_who_was_preempted_is_told(self):
+    def test_a_holder_who_was_preempted_is_notified(self):
         task = submit()
         held = Queue().poll(now=NOON)
         task.force_finish(now=after(1))
 
-        told = "no longer held by this attempt: finished at 2030-01-01 12:00:01 UTC, by force."
+        reported = "no longer held by this attempt: finished at 2030-01-01 12:00:01 UTC, by force."
         for verb in ("heartbeat", "finish", "retry", "release", "fail", "cancel", "discard"):
-            with self.subTest(verb), self.assertRaisesMessage(PreemptedError, told):
+            with self.subTest(verb), self.assertRaisesMessage(PreemptedError, reported):
                 getattr(held, verb)()
-        with self.assertRaisesMessage(PreemptedError, told):
+        with self.assertRaisesMessage(PreemptedError, reported):
             held.update_data({})
         self.assertEqual(held.settled, "")
 
@@ -154,7 +154,7 @@ class QueueTests(TestCase):
         def cancel(task):
             Queue().poll(now=after(400)).cancel(now=after(400))
 
-        for does, told in (
+        for does, reported in (
             (lambda task: Queue().poll(now=after(400)), "another attempt has it."),
             (lambda task: Queue().poll(now=after(400)).release(), "it is in line for another"),
             (lambda task: Queue().poll(now=after(400)).finish(now=after(400)), "finished at"),
@@ -165,13 +165,16 @@ class QueueTests(TestCase):
             held = Queue().poll(now=NOON)
             does(task)
             for verb in ("heartbeat", "finish", "retry", "release"):
-                with self.subTest(told, verb=verb), self.assertRaisesMessage(PreemptedError, told):
+                with (
+                    self.subTest(reported, verb=verb),
+                    self.assertRaisesMessage(PreemptedError, reported),
+                ):
                     getattr(held, verb)()
             Queue().clear()
 
     def test_a_second_end_by_its_holder_is_refused_as_one(self):
         """What it asks for would be dropped, its result above all."""
-        for first, error, told in (
+        for first, error, reported in (
             ("finish", AlreadyFinishedError, "has ended: you finished it."),
             ("fail", AlreadyFinishedError, "has ended: you failed it."),
             ("cancel", AlreadyFinishedError, "has ended: it was cancelled."),
@@ -183,15 +186,15 @@ class QueueTests(TestCase):
             getattr(held, first)()
             before = held.queue["k1"].metadata()
             for second in ("finish", "retry", "release", "fail", "cancel", "discard"):
-                with self.subTest(first, second=second), self.assertRaisesMessage(error, told):
+                with self.subTest(first, second=second), self.assertRaisesMessage(error, reported):
                     getattr(held, second)()
-            with self.assertRaisesMessage(error, told):
+            with self.assertRaisesMessage(error, reported):
                 held.update_data({"late": True})
             after_it = held.queue["k1"].metadata()
             self.assertEqual((after_it.status, after_it.data), (before.status, before.data))
             Queue().clear()
 
-    def test_a_holder_who_is_to_stop_is_told(self):
+    def test_a_holder_who_is_to_stop_is_notified(self):
         task = submit()
         held = Queue().poll(now=NOON)
         self.assertFalse(task.cancel_request())
@@ -225,7 +228,7 @@ class QueueTests(TestCase):
             held.finish(data)
         self.assertEqual(queue["long"].metadata().result, data)
 
-    def test_compressed_data_that_is_broken_is_told(self):
+    def test_compressed_data_that_is_broken_is_reported(self):
         submit("k1")
         for broken in ("gzip:", "gzip:!", "gzip:AAAA", "gzip:H4sIAAAAAAAC/w=="):
             Task.objects.update(payload=broken)
@@ -293,7 +296,7 @@ class QueueTests(TestCase):
         self.assertEqual(Task.objects.filter(status="scheduled").get().key, "later")
         self.assertEqual(Task.objects.in_status("waiting").get().key, "now")
 
-    def test_five_situations_of_a_live_task_are_told_apart(self):
+    def test_five_situations_of_a_live_task_are_distinguished(self):
         queue = Queue()
         submit("retrying")
         queue.poll(now=NOON).retry(3600, now=NOON)

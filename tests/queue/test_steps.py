@@ -126,7 +126,7 @@ class StepTests(TestCase):
         self.assertEqual(self.calls, [])
         task.step("ä" * 100, self.calls)
 
-    def test_names_are_told_apart_by_case_and_spaces_at_the_end(self):
+    def test_names_are_distinguished_by_case_and_spaces_at_the_end(self):
         task = take()
         for name in ("a", "A", "ä", "a "):
             task.step(name, self.calls, name)

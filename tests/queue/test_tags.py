@@ -193,11 +193,11 @@ class DoorTests(AdminTestCase):
     def test_all_with_a_tag_are_cancelled_and_put_back(self):
         submit("a", "red", user="ann"), submit("b", "red"), submit("c", user="ann")
         terms = ("--tag", "red", "--user", "ann")
-        told = run_json("pq_cancel_request", *terms)
-        self.assertEqual(told, [{"cancelled": 1, "requested": 0}])
+        reported = run_json("pq_cancel_request", *terms)
+        self.assertEqual(reported, [{"cancelled": 1, "requested": 0}])
         run("pq_cancel_request", "--all")
-        told = run_json("pq_retry", "--tag", "red", "--status", "cancelled")
-        self.assertEqual(told, [{"retried": 2}])
+        reported = run_json("pq_retry", "--tag", "red", "--status", "cancelled")
+        self.assertEqual(reported, [{"retried": 2}])
         self.assertEqual(Queue()["c"].metadata().status, "cancelled")
         self.assertIn("Give keys, or", refused(self, "pq_retry", "a", "--tag", "red"))
 

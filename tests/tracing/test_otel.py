@@ -101,7 +101,7 @@ class SpanTests(SpanMixin, RunnerMixin, TestCase):
             },
         )
 
-    def test_an_error_is_told_with_the_attempt_and_without_what_is_sensitive(self):
+    def test_an_error_is_reported_with_the_attempt_and_without_what_is_sensitive(self):
         def perform(task):
             raise ValueError(f"no access with {task.data['password']}")
 
@@ -112,9 +112,9 @@ class SpanTests(SpanMixin, RunnerMixin, TestCase):
         self.run_due(lambda task: None)
 
         first, second = self.spans("process")
-        told = dict(first.attributes)
-        self.assertEqual(told["perfectqueue.ending"], "retried")
-        self.assertEqual(told["error.type"], "builtins.ValueError")
+        reported = dict(first.attributes)
+        self.assertEqual(reported["perfectqueue.ending"], "retried")
+        self.assertEqual(reported["error.type"], "builtins.ValueError")
         self.assertEqual(first.status.status_code.name, "ERROR")
         [event] = first.events
         self.assertEqual(event.attributes["exception.message"], "no access with ********")
@@ -191,8 +191,8 @@ class SpanTests(SpanMixin, RunnerMixin, TestCase):
         record = logging.makeLogRecord({"msg": "Hello."})
         with self.tracer.start_as_current_span("view") as view:
             place = view.get_span_context()
-            told = JsonFormatter().record_facts(record)
-        ids = (told["trace_id"], told["span_id"])
+            reported = JsonFormatter().record_facts(record)
+        ids = (reported["trace_id"], reported["span_id"])
         self.assertEqual(ids, (f"{place.trace_id:032x}", f"{place.span_id:016x}"))
 
     def test_switched_off_it_makes_no_span_and_no_context(self):
@@ -213,7 +213,7 @@ class CrewTests(SpanMixin, ConcurrentTestCase):
         async def coroutine(task):
             await asyncio.sleep(0)
             if task.key.endswith("0"):
-                raise ValueError("as it was told")
+                raise ValueError("as it should")
             return function(task)
 
         keys = self.submit(*["coroutine"] * 3, *["function"] * 2)

@@ -1,4 +1,4 @@
-"""Tasks: a list to find them in, and a page that tells each one's story."""
+"""Tasks: a list to find them in, and a page with each one's story."""
 
 from __future__ import annotations
 

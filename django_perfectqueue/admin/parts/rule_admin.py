@@ -87,7 +87,7 @@ class RuleAdmin(QueueAdmin):
     def set_paused(
         self, request: HttpRequest, queryset: QuerySet[Model], paused: bool, what: object
     ) -> int:
-        """Pause at most CAP rows, or let them go on; return how many, and tell if it is none."""
+        """Pause at most CAP rows, or let them go on; return how many, and warn if it is none."""
         others = list(queryset.filter(paused=not paused)[: CAP + 1])
         done = []
         with acting(request):

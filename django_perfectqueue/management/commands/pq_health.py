@@ -19,7 +19,7 @@ from ..base import CommandOptions, SummedUpCommand, known_alias, speaking
 
 class Command(SummedUpCommand):
     summary = gettext_lazy(
-        "Tells whether tasks are being run, or whether a worker of this host lives, by its exit"
+        "Says whether tasks are being run, or whether a worker of this host lives, by its exit"
         " code: 0 when all is well, else 1."
     )
     requires_system_checks = ()

@@ -31,7 +31,7 @@ HELD: dict[str, str | Promise] = {
 
 class Command(QueueCommand):
     summary = gettext_lazy(
-        "Tells what part of the processor time of a queue each user was entitled to and received"
+        "Shows what part of the processor time of a queue each user was entitled to and received"
         " of late, and how long its tasks waited."
     )
 

@@ -61,7 +61,7 @@ PAINT = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
 
 class Command(QueueCommand):
     summary = gettext_lazy(
-        "Tells a task's whole story: where it stands, its times, its attempts, its data and"
+        "Shows a task's whole story: where it stands, its times, its attempts, its data and"
         " what became of it."
     )
 

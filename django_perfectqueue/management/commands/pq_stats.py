@@ -27,7 +27,7 @@ ALWAYS = ("waiting", "running", "finished")
 
 class Command(QueueCommand):
     summary = gettext_lazy(
-        "Tells how many tasks a queue has in each status, whose they are, and why some did not"
+        "Shows how many tasks a queue has in each status, whose they are, and why some did not"
         " finish. What has ended is counted up to 10,000."
     )
     queue_help: str | Promise = gettext_lazy("Only this queue (default: all that there are).")

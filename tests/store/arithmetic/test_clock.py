@@ -20,7 +20,7 @@ class OneProcessor:
 
     def run(self, seconds, *, begun=lambda lease: None, end=lambda lease, took, now: False):
         """
-        Run the next task, for as long as a function of its user tells; return its user.
+        Run the next task, for as long as a function of its user says; return its user.
 
         It finishes, unless it has been ended by ``end``, which returns True then.
         """

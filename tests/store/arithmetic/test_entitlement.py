@@ -102,7 +102,7 @@ class WaitTests(SimpleTestCase):
     def test_there_is_no_percentile_of_nothing(self):
         self.assertIsNone(self.percentile_of([], 0.5))
 
-    def test_one_that_waits_for_days_is_told_by_its_lower_bound(self):
+    def test_one_that_waits_for_days_is_reported_by_its_lower_bound(self):
         self.assertEqual(self.percentile_of([1e9], 0.95), 2.0**17)
 
     def test_a_few_that_waited_long_are_seen_in_the_95th_percentile_only(self):

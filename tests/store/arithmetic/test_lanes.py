@@ -121,7 +121,7 @@ class LanesReadTests(SimpleTestCase):
 
 
 class LaneIdTests(SimpleTestCase):
-    def test_queue_and_user_are_told_apart(self):
+    def test_queue_and_user_are_distinguished(self):
         self.assertNotEqual(lane_id("a", "bc"), lane_id("ab", "c"))
 
     def test_it_fits_a_signed_column(self):

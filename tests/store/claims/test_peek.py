@@ -26,7 +26,7 @@ class LookTests(TransactionTestCase):
         self.assertFalse(look("other", "third").due)
         self.assertTrue(look("other", "default").due)
 
-    def test_the_next_that_is_scheduled_is_told_in_seconds(self):
+    def test_the_next_that_is_scheduled_is_reported_in_seconds(self):
         submit(run_at=60.0)
         submit(run_at=30.0)
         self.assertEqual(look(), store.Outlook(due=False, wait=30.0))

@@ -208,8 +208,8 @@ class IsolationTests(TransactionTestCase):
                 submit(now=None)
                 with CaptureQueriesContext(connection) as queries:
                     submit(now=None)
-                told = [one["sql"] for one in queries if "ISOLATION" in one["sql"].upper()]
-                self.assertEqual(len(told), wanted)
+                reported = [one["sql"] for one in queries if "ISOLATION" in one["sql"].upper()]
+                self.assertEqual(len(reported), wanted)
                 with transaction.atomic(), CaptureQueriesContext(connection) as queries:
                     submit(now=None)
                 self.assertNotIn("ISOLATION", "".join(one["sql"] for one in queries).upper())

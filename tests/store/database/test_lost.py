@@ -511,7 +511,7 @@ class SharedTriesTests(TransactionTestCase):
             with self.assertRaises(AlreadyExistsError):
                 submit("k1", now=None)
 
-    def test_who_waits_by_other_rules_is_told_at_once(self):
+    def test_who_waits_by_other_rules_is_notified_at_once(self):
         dialect = type(DIALECTS[connection.vendor])
         lost = mock.patch.object(dialect, "lost", return_value=True)
         look = mock.patch.object(Queue, "list", side_effect=OperationalError("gone"))

@@ -50,7 +50,7 @@ class PacketTests(TransactionTestCase):
                 self.assertIn("max_allowed_packet is 1,048,576", row.dead_letter.message)
                 Queue().clear()
 
-    def test_who_finishes_a_task_is_told(self):
+    def test_who_finishes_a_task_is_notified(self):
         submit(now=None)
         task = Queue().poll()
         with self.assertRaises(InvalidResultError):

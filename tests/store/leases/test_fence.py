@@ -101,7 +101,7 @@ class FenceTests(TestCase):
                 self.assertEqual(status(task), "running" if taken else "waiting")
                 Queue().clear()
 
-    def test_a_finish_is_not_told_of_a_task_that_got_its_id(self):
+    def test_a_finish_is_not_reported_of_a_task_that_got_its_id(self):
         """The other has finished under the same number, by the same worker."""
         _lost, stale = running("lost")
         Queue().clear()

@@ -198,7 +198,7 @@ def locked_file():
     """
     Let another connection hold the lock of the file until a statement waits for it.
 
-    What is yielded tells, in the end, when it was let go.
+    What is yielded says, in the end, when it was let go.
     """
     taken, awaited, let_go = Event(), Event(), []
 

@@ -94,7 +94,7 @@ DEADLOCKS = {
 
 
 def deadlocks():
-    """Return how many the server has met, or None where it can't tell."""
+    """Return how many the server has met, or None where it does not know."""
     statement = DEADLOCKS.get(kind_of(connection))
     if statement is None:
         return None

@@ -198,7 +198,7 @@ class HoldTests(TestCase):
 
 
 class CrashTests(TransactionTestCase):
-    """What frees a place and what tells of it are written together, so no death parts them."""
+    """What frees a place and what reports it are written together, so no death parts them."""
 
     def setUp(self):
         store.forget_limits("default")
@@ -229,7 +229,7 @@ class CrashTests(TransactionTestCase):
         self.assertFalse(Lane.objects.exclude(held_by=0).exists())
         self.assertEqual(keys(acquire(10, now=None)), ["mail-0"])
 
-    def test_an_edit_of_which_nobody_was_told_is_found_by_the_sweep(self):
+    def test_an_edit_of_which_nobody_was_notified_is_found_by_the_sweep(self):
         self.assertEqual(len(acquire(10, now=None)), 1)
         Limit.objects.update(max_running=2)
         with without_sweep():

@@ -437,7 +437,7 @@ class DatagramTests(SimpleTestCase):
             except BlockingIOError:
                 return b""
 
-    def test_a_path_that_is_too_long_for_a_socket_is_told(self):
+    def test_a_path_that_is_too_long_for_a_socket_is_reported(self):
         long = self.parent / ("x" * 100)
         with override_settings(PERFECTQUEUE={"BELL_FOLDER": long}):
             self.assertFalse(datagrams.fits(datagrams.folder_of("default")))

@@ -14,8 +14,8 @@ keys = {}
 """The keys of the tasks by their ids."""
 
 
-def note(task_id, attempt=1, **told):
-    return store.Note(task_id=task_id, key=keys.get(task_id, ""), attempt=attempt, **told)
+def note(task_id, attempt=1, **reported):
+    return store.Note(task_id=task_id, key=keys.get(task_id, ""), attempt=attempt, **reported)
 
 
 class TellTests(TestCase):
@@ -48,14 +48,14 @@ class TellTests(TestCase):
             ],
         )
 
-    def test_what_is_told_later_takes_its_place(self):
+    def test_what_is_reported_later_takes_its_place(self):
         first = self.ids[0]
         self.tell(note(first, progress=0.5, stage="drawing", lines="one"))
         self.tell(note(first, stage="done", lines="one\ntwo"), now=after(5))
         self.assertEqual(self.rows(), [(first, 1, None, "done", "one\ntwo")])
         self.assertEqual(Journal.objects.get().updated_at, after(5))
 
-    def test_it_is_not_told_of_another_task_that_got_the_id(self):
+    def test_it_is_not_reported_of_another_task_that_got_the_id(self):
         """A standby that lacks the last commits gives their ids out again."""
         first = self.ids[0]
         Task.objects.filter(id=first).update(key="another")

@@ -61,7 +61,7 @@ class AddTests(TestCase):
         ann = Usage.objects.get()
         self.assertEqual((ann.wait_0, ann.wait_1, ann.wait_27), (4, 0, 2))
 
-    def test_the_longest_wait_is_kept_and_told(self):
+    def test_the_longest_wait_is_kept_and_reported(self):
         """Of three that waited for 1.1 s none waited longer, though their bucket ends at 2 s."""
         for at, waits in ((NOON, (1.1, 1.1)), (NOON, (1.05,)), (after(70), (0.2,))):
             tally = Tally(ended=1, seconds=1.0)
@@ -77,7 +77,7 @@ class AddTests(TestCase):
                 [share] = Queue().shares("day", now=after(420))
                 self.assertEqual(share.p95, 1.1)
 
-    def test_users_are_told_apart_byte_for_byte(self):
+    def test_users_are_distinguished_byte_for_byte(self):
         names = ["ann", "Ann", "ann ", "änn", "it's", 'quo"te', "per%cent", "back\\slash", ""]
         for _time in range(2):
             add(**dict.fromkeys(names, 1))
@@ -141,7 +141,7 @@ class NoteTests(TestCase):
         self.assertEqual(note(), 0)
         self.assertFalse(Usage.objects.exists())
 
-    def test_of_too_many_it_is_told_that_there_are_more(self):
+    def test_of_too_many_it_is_reported_that_there_are_more(self):
         for number in range(4):
             submit(user=f"user-{number}")
         submit()
@@ -188,7 +188,7 @@ class BalanceTests(TestCase):
             (found["ann"].entitled_seconds, found["bob"].entitled_seconds), (12.5, 7.5)
         )
 
-    def test_who_waits_in_vain_is_told(self):
+    def test_who_waits_in_vain_is_reported(self):
         add(ann=10)
         note()
 
@@ -196,7 +196,7 @@ class BalanceTests(TestCase):
         self.assertEqual((bob.received, bob.entitled, bob.tasks, bob.p50), (0.0, 0.75, 0, None))
         self.assertEqual(bob.held, "")
 
-    def test_who_is_paused_is_told_and_entitled_to_nothing(self):
+    def test_who_is_paused_is_reported_and_entitled_to_nothing(self):
         Lane.objects.filter(user="bob").update(paused=True)
         add(ann=10)
         note()
@@ -211,7 +211,7 @@ class BalanceTests(TestCase):
 
         self.assertEqual(shares()["bob"].entitled_seconds, 30.0)
 
-    def test_who_waits_behind_its_cap_is_told_so(self):
+    def test_who_waits_behind_its_cap_is_reported_so(self):
         Lane.objects.filter(user="bob").update(max_running=2)
         add(ann=20, bob=20)
         note()
@@ -276,7 +276,7 @@ class BalanceTests(TestCase):
 
 
 class WindowTests(TestCase):
-    """The same is told before and after slices and minutes are summed up."""
+    """The same is reported before and after slices and minutes are summed up."""
 
     def test_what_is_older_than_the_window_is_left_out(self):
         add(after(-70), ann=1)
@@ -303,8 +303,8 @@ class WindowTests(TestCase):
         self.assertEqual(len(set(spans(Bucket.MINUTE))), 122)
         self.assertEqual(len(set(spans(Bucket.HOUR))), 2)
 
-        for over, told in before.items():
-            for one, two in zip(told, Queue().shares(over, now=now), strict=True):
+        for over, reported in before.items():
+            for one, two in zip(reported, Queue().shares(over, now=now), strict=True):
                 with self.subTest(over=over, user=one.user):
                     self.assertEqual((one.tasks, one.seconds), (two.tasks, two.seconds))
                     self.assertAlmostEqual(one.entitled, two.entitled)

@@ -282,7 +282,7 @@ class CancelRequestTests(TestCase):
                 self.assertEqual(status(task, now=after(60)), "cancelled")
         assert_books_balance(self)
 
-    def test_what_has_ended_or_never_was_is_told_apart(self):
+    def test_what_has_ended_or_never_was_is_listed_apart(self):
         task, held = running("k1")
         finish(held)
 
@@ -517,8 +517,8 @@ class HistoryTests(TestCase):
         task = self.tried(12)
         row = Task.objects.with_tries().get()
         self.assertEqual(row.tries, 12)
-        told = tries(row, list(row.attempts.order_by("id")))
-        self.assertEqual([one.number for one in told], [1, 2, 11, 12])
+        reported = tries(row, list(row.attempts.order_by("id")))
+        self.assertEqual([one.number for one in reported], [1, 2, 11, 12])
         finish(*acquire())
         self.assertEqual(Task.objects.with_tries().get().tries, 13)
         last = tries(task.metadata(), list(row.attempts.order_by("id")))[-1]

@@ -165,7 +165,7 @@ class SubmitTests(TestCase):
             )
         for row in Task.objects.select_related("ticket"):
             kind = row.key.partition("-")[2]
-            told = {
+            reported = {
                 name: (getattr(row, name) - row.created_at).total_seconds()
                 for name in ("run_at", "expected_at", "expires_at")
                 if getattr(row, name) is not None
@@ -173,11 +173,11 @@ class SubmitTests(TestCase):
             with self.subTest(row.key):
                 if kind == "1":
                     self.assertEqual(row.run_at, mixed["run_at"])
-                    self.assertEqual((told["expires_at"], row.ticket.state), (60, 1))
+                    self.assertEqual((reported["expires_at"], row.ticket.state), (60, 1))
                     self.assertEqual(row.ticket.alarm_at, row.run_at)
                 elif kind == "0":
                     wanted = {"run_at": 30, "expected_at": 40, "expires_at": 60}
-                    self.assertEqual((told, row.ticket.state), (wanted, 1))
+                    self.assertEqual((reported, row.ticket.state), (wanted, 1))
                     self.assertEqual(row.ticket.alarm_at, row.run_at)
                 if row.expected_at:
                     self.assertEqual(row.ticket.run_at, row.expected_at)

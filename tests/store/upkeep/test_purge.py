@@ -38,7 +38,7 @@ class PurgeTests(TestCase):
 
         self.assertEqual(purge({"finished": 0.0, "failed": None}, now=after(9e6)).deleted, 0)
 
-    def test_what_is_told_of_a_task_goes_with_it(self):
+    def test_what_is_reported_of_a_task_goes_with_it(self):
         failed()
 
         self.assertEqual(purge({"failed": 1.0}, now=after(9)).deleted, 1)

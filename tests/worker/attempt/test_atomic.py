@@ -208,8 +208,8 @@ class OutcomeTests(AtomicCase):
             effect(task)
             task.finish()
             for verb in SECOND:
-                told = "has ended: you finished it"
-                with self.subTest(verb), self.assertRaisesMessage(AlreadyFinishedError, told):
+                reported = "has ended: you finished it"
+                with self.subTest(verb), self.assertRaisesMessage(AlreadyFinishedError, reported):
                     SECOND[verb](task)
 
         self.assertEqual(self.run_with(perform, expect="finished").status, "finished")

@@ -122,7 +122,7 @@ class KilledTests(WorkerTestCase):
         self.wait_for_status("k0", "failed")
         self.assertGreaterEqual(self.charged(), 0.5)
 
-    def test_a_worker_that_is_told_to_stop_at_once(self):
+    def test_a_worker_that_is_asked_to_stop_at_once(self):
         self.submit("k0")
         worker = self.worker()
         self.wait_for_note("start")

@@ -103,7 +103,7 @@ class EventLoopTests(SimpleTestCase):
         ended = []
 
         async def leave():
-            sys.exit("as it was told")
+            sys.exit("as it should")
 
         async def work():
             try:

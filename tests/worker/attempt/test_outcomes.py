@@ -1,4 +1,4 @@
-"""What a handler raises to say what becomes of its task, and what is told of it."""
+"""What a handler raises to say what becomes of its task, and what is reported of it."""
 
 import logging
 import signal
@@ -231,7 +231,7 @@ class VerdictTests(RunnerMixin, TestCase):
 
 
 class SignalTests(RunnerMixin, TestCase):
-    def test_each_end_of_an_attempt_is_told_with_the_task_and_the_error(self):
+    def test_each_end_of_an_attempt_is_reported_with_the_task_and_the_error(self):
         heard = []
 
         def hear(signal, sender, queue, key, type, user, task, error, **kwargs):
@@ -272,15 +272,15 @@ class SignalTests(RunnerMixin, TestCase):
                 Queue().clear()
                 signal = getattr(signals, f"task_{word}")
                 expected = errors.get(error) or self.ending.error
-                [told] = heard
-                self.assertEqual(told[0], signal)
-                self.assertEqual(told[1:6], ("perform", "default", "task", "report", ""))
-                self.assertEqual(told[6:], (self.task, expected))
+                [reported] = heard
+                self.assertEqual(reported[0], signal)
+                self.assertEqual(reported[1:6], ("perform", "default", "task", "report", ""))
+                self.assertEqual(reported[6:], (self.task, expected))
                 heard.clear()
 
     def test_what_a_receiver_calls_is_no_part_of_the_call_that_ended_it(self):
         """
-        A processor posts what has finished, and tells of it, in one call of its own.
+        A processor posts what has finished, and signals it, in one call of its own.
         """
         seen = []
 

@@ -26,7 +26,7 @@ from ..runners import RunnerMixin, runner_for
 
 
 @contextmanager
-def told_in(log):
+def reported_in(log):
     """Add the task to the records that are caught."""
     [handler] = logging.getLogger().handlers
     handler.addFilter(TaskContext())
@@ -75,9 +75,9 @@ class OutcomeTests(RunnerMixin, TestCase):
 
         with self.assertLogs("django_perfectqueue.runner", "WARNING") as log:
             self.run_with(perform, expect="retried")
-        for told in (log.output[0], Attempt.objects.get().traceback):
-            self.assertIn("in perform\n    return 1 / 0", told)
-            self.assertEqual(told.count("  File "), 1, told)
+        for reported in (log.output[0], Attempt.objects.get().traceback):
+            self.assertIn("in perform\n    return 1 / 0", reported)
+            self.assertEqual(reported.count("  File "), 1, reported)
 
     def test_a_traceback_without_a_handler_stays_whole(self):
         """
@@ -103,7 +103,7 @@ class OutcomeTests(RunnerMixin, TestCase):
         self.assertIs(log.records[0].exc_info[1], error)
         self.assertEqual(Attempt.objects.get().message, f"no {STARS}")
 
-    def test_what_a_handler_raises_when_it_is_told_to_end_has_stars_as_well(self):
+    def test_what_a_handler_raises_when_it_is_asked_to_end_has_stars_as_well(self):
         class Stubborn(Application):
             def kill(self, reason):
                 raise ValueError("no hunter22")
@@ -131,12 +131,12 @@ class OutcomeTests(RunnerMixin, TestCase):
             logging.getLogger("shop").warning("Here.")
             raise ValueError("boom")
 
-        with self.assertLogs(level="INFO") as log, told_in(log):
+        with self.assertLogs(level="INFO") as log, reported_in(log):
             self.run_with(perform, expect="retried")
             logging.getLogger("shop").warning("There.")
-        told = [(one.name, one.levelname, one.pq_key, one.pq_attempt) for one in log.records]
+        reported = [(one.name, one.levelname, one.pq_key, one.pq_attempt) for one in log.records]
         self.assertEqual(
-            told,
+            reported,
             [
                 ("shop", "WARNING", "task", 1),
                 ("django_perfectqueue.runner", "WARNING", "task", 1),
@@ -274,7 +274,7 @@ class OutcomeTests(RunnerMixin, TestCase):
 class DeciderTests(RunnerMixin, TestCase):
     def test_a_decider_may_decide_otherwise(self):
         row = self.run_with(tasks.Lenient, expect="finished")
-        self.assertEqual(row.result, {"skipped": "as it was told"})
+        self.assertEqual(row.result, {"skipped": "as it should"})
 
     def test_a_decider_that_raises_leaves_it_to_the_policy(self):
         """
@@ -283,7 +283,7 @@ class DeciderTests(RunnerMixin, TestCase):
         with self.assertLogs("django_perfectqueue.runner", "ERROR") as log:
             self.run_with(tasks.Undecided, expect="retried")
         self.assertIn("the decider has an error too", log.output[0])
-        self.assertEqual(Attempt.objects.get().message, "as it was told")
+        self.assertEqual(Attempt.objects.get().message, "as it should")
 
     def test_a_decider_that_settles_nothing_leaves_it_to_the_policy(self):
         class Idle(tasks.Decider):
@@ -298,7 +298,7 @@ class DeciderTests(RunnerMixin, TestCase):
 
         self.run_with(Fail, expect="retried")
 
-    def test_an_error_that_can_not_be_told_is_still_written(self):
+    def test_an_error_that_can_not_be_reported_is_still_written(self):
         """
         A broken __str__, or text that no database takes, must not have the task lost.
         """
@@ -317,7 +317,7 @@ class DeciderTests(RunnerMixin, TestCase):
 
 
 class SignalTests(RunnerMixin, TestCase):
-    def test_a_start_and_an_end_are_told(self):
+    def test_a_start_and_an_end_are_reported(self):
         heard = []
         for name in ("started", "retried"):
             signal = getattr(signals, f"task_{name}")
@@ -438,12 +438,12 @@ class ConnectionTests(RunnerMixin, TransactionTestCase):
 
 
 class KillTests(RunnerMixin, TransactionTestCase):
-    def test_a_reason_is_told_once_and_only_while_the_handler_runs(self):
-        told = []
+    def test_a_reason_is_reported_once_and_only_while_the_handler_runs(self):
+        reported = []
 
         class Listening(Application):
             def kill(self, reason):
-                told.append(reason)
+                reported.append(reason)
 
             def perform(self):
                 reason = PreemptedError("gone")
@@ -454,7 +454,7 @@ class KillTests(RunnerMixin, TransactionTestCase):
         runner = runner_for(Listening)
         self.addCleanup(runner.wakeup.close)
         runner.run(Queue().poll())
-        self.assertEqual(len(told), 1)
+        self.assertEqual(len(reported), 1)
 
     def test_a_kill_that_raises_is_logged(self):
         class Touchy(Application):

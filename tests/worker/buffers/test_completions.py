@@ -33,7 +33,7 @@ class CompletionsTests(TestCase):
         self.assertEqual({task.settled for task in self.tasks}, {"finished"})
         self.assertEqual(len(Queue()), 0)
 
-    def test_what_was_refused_is_told_apart(self):
+    def test_what_was_refused_is_listed_apart(self):
         Queue()[self.tasks[1].key].force_finish()
         self.post()
         self.assertEqual(

@@ -52,7 +52,7 @@ class JournalBufferTests(TestCase):
             self.going.append(Running(task))
         return task
 
-    def told(self):
+    def reported(self):
         return list(Journal.objects.values_list("progress", flat=True))
 
     def test_all_that_run_are_written_in_one_statement_an_interval(self):
@@ -70,7 +70,7 @@ class JournalBufferTests(TestCase):
         self.assertTrue(self.journal.is_due(now + 1.0))
         with self.assertNumQueries(0):
             self.journal.write()
-        self.assertEqual(self.told(), [0.1] * 20)
+        self.assertEqual(self.reported(), [0.1] * 20)
 
     def test_one_that_tells_nothing_more_is_not_written_again(self):
         task = self.task()
@@ -92,7 +92,7 @@ class JournalBufferTests(TestCase):
         self.assertTrue(self.journal.is_due(time.monotonic() + 1))
         with self.assertNumQueries(1):
             self.journal.write()
-        self.assertEqual(self.told(), [1.0])
+        self.assertEqual(self.reported(), [1.0])
 
     def test_no_thread_waits_for_another(self):
         task = self.task(runs=False)
@@ -101,7 +101,7 @@ class JournalBufferTests(TestCase):
         with self.journal.lock, self.assertNumQueries(0):
             self.journal.write()
         self.journal.write()
-        self.assertEqual(self.told(), [1.0])
+        self.assertEqual(self.reported(), [1.0])
 
     def fail_once(self, error):
         with (
@@ -123,9 +123,9 @@ class JournalBufferTests(TestCase):
         self.journal.not_before = 0.0
         with self.assertNumQueries(1):
             self.journal.write()
-        self.assertEqual(self.told(), [1.0])
+        self.assertEqual(self.reported(), [1.0])
 
-    def test_what_was_told_last_holds_though_it_was_kept_while_the_first_was_sent(self):
+    def test_what_was_reported_last_holds_though_it_was_kept_while_the_first_was_sent(self):
         task = self.task()
         task.progress(0.1)
 
@@ -142,7 +142,7 @@ class JournalBufferTests(TestCase):
             self.journal.write()
         self.journal.not_before = 0.0
         self.journal.write()
-        self.assertEqual(self.told(), [1.0])
+        self.assertEqual(self.reported(), [1.0])
 
     def test_the_first_that_waits_is_written_in_time_whatever_comes_after_it(self):
         with mock.patch.object(journal.time, "monotonic", return_value=100.0) as clock:
@@ -178,9 +178,9 @@ class JournalBufferTests(TestCase):
 
 
 class ProcessorTests(ConcurrentTestCase):
-    """The same of all kinds of processors: what handlers tell reaches the table."""
+    """The same of all kinds of processors: what handlers report reaches the table."""
 
-    def told(self):
+    def reported(self):
         return {row.task.key: row for row in Journal.objects.select_related("task")}
 
     def statements(self, queries):
@@ -201,7 +201,7 @@ class ProcessorTests(ConcurrentTestCase):
         with CaptureQueriesContext(connection) as queries:
             self.work(processor)
         self.assertEqual(len(self.statements(queries)), 1)
-        self.assertEqual(len(self.told()), 100)
+        self.assertEqual(len(self.reported()), 100)
 
     def test_at_its_end_a_processor_writes_what_it_could_not_write_just_now(self):
         def report(task):
@@ -211,7 +211,7 @@ class ProcessorTests(ConcurrentTestCase):
         processor = self.processor("process", {"report": report})
         self.submit("report")
         self.work(processor)
-        self.assertEqual(len(self.told()), 1)
+        self.assertEqual(len(self.reported()), 1)
 
     @mock.patch.object(journal, "YOUNG", 0.0)
     def test_how_far_they_are_is_seen_while_they_run_and_when_they_have_ended(self):
@@ -254,11 +254,11 @@ class ProcessorTests(ConcurrentTestCase):
                 self.beside(look)
                 self.work(processor)
                 self.assertTrue(looked)
-                told = self.told()
-                self.assertEqual(sorted(told), sorted(keys))
-                for row in told.values():
+                reported = self.reported()
+                self.assertEqual(sorted(reported), sorted(keys))
+                for row in reported.values():
                     self.assertEqual((row.progress, row.stage), (1.0, "done"))
-                texts = [line.text for key in keys for line in told[key].log]
+                texts = [line.text for key in keys for line in reported[key].log]
                 self.assertEqual(texts, ["Here.", "There."])
 
     def test_what_an_attempt_has_logged_stays_with_it(self):
@@ -297,4 +297,4 @@ class ProcessorTests(ConcurrentTestCase):
                     self.work(processor)
                 self.assertIn("The journal of tasks can't be written", log.output[0])
                 self.assertEqual(set(self.statuses().values()), {"finished"})
-                self.assertEqual(self.told(), {})
+                self.assertEqual(self.reported(), {})

@@ -178,9 +178,9 @@ class UsageBufferTests(TestCase):
             books.write()
             books.write()
 
-        told = {row.user or "others": row.seconds for row in of_users()}
+        reported = {row.user or "others": row.seconds for row in of_users()}
         self.assertEqual(
-            {user: round(n) for user, n in told.items()}, {"dan": 4, "cem": 3, "others": 3}
+            {user: round(n) for user, n in reported.items()}, {"dan": 4, "cem": 3, "others": 3}
         )
 
     def test_switched_off_it_asks_nothing(self):
@@ -259,9 +259,9 @@ class BackgroundCallTests(TestCase):
 
 
 class SharesTests(WorkerTestCase):
-    """What real workers give is what is told of it."""
+    """What real workers give is what is reported."""
 
-    def told(self):
+    def reported(self):
         [found] = run_json("pq_shares", "--over", "hour")
         return {share["user"]: share for share in found["shares"]}
 
@@ -279,7 +279,7 @@ class SharesTests(WorkerTestCase):
         worker.process.terminate()
         self.assertEqual(worker.wait(), 0, worker.errors)
 
-        shares = self.told()
+        shares = self.reported()
         self.assertAlmostEqual(shares["gold"]["received"], 0.75, delta=0.04)
         self.assertAlmostEqual(shares["gold"]["entitled"], 0.75, delta=0.01)
         self.assertAlmostEqual(shares["basic"]["received"], 0.25, delta=0.04)
@@ -294,7 +294,7 @@ class SharesTests(WorkerTestCase):
         self.submit("finished", "echo", user="ann")
         self.burst()
 
-        self.assertEqual(self.told()["ann"]["tasks"], 3)
+        self.assertEqual(self.reported()["ann"]["tasks"], 3)
 
     def test_switched_off_nothing_is_kept(self):
         self.submit("k1", "echo", user="ann")

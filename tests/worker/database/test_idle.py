@@ -42,7 +42,7 @@ class IdleTransactionTests(TransactionTestCase):
             cursor.execute("SELECT 1")
 
     def test_a_time_that_the_project_has_set_is_left(self):
-        told = {
+        reported = {
             "postgresql": ("SET idle_in_transaction_session_timeout = 77000", "77s"),
             "mariadb": ("SET SESSION idle_transaction_timeout = 77", 77),
         }
@@ -51,7 +51,7 @@ class IdleTransactionTests(TransactionTestCase):
             "mariadb": "SELECT @@SESSION.idle_transaction_timeout",
         }
         kind = kind_of(connection)
-        set_it, expected = told[kind]
+        set_it, expected = reported[kind]
         with self.other.cursor() as cursor:
             cursor.execute(set_it)
             store.end_idle_transactions(self.other, after=SOON)

@@ -1,4 +1,4 @@
-"""A worker's ways to its database, and what is told of their troubles."""
+"""A worker's ways to its database, and what is reported of their troubles."""
 
 import os
 import socket
@@ -69,7 +69,7 @@ class TellingTests(LinkCase):
         self.assertIn("Tasks are kept", gone)
         self.assertRegex(back, r"^WARNING.*The database is back. .* seconds=0\.\d$")
 
-    def test_another_reason_is_told_and_the_same_after_a_while(self):
+    def test_another_reason_is_reported_and_the_same_after_a_while(self):
         link = self.link()
         with self.assertLogs(LOG, "WARNING") as log:
             self.ail(link, 3)
@@ -81,7 +81,7 @@ class TellingTests(LinkCase):
         self.assertIn("The database is still away: it takes no writes", second)
         self.assertIn("The database is still away: it takes no writes", third)
 
-    def test_what_only_a_person_can_mend_is_told_with_what_helps(self):
+    def test_what_only_a_person_can_mend_is_reported_with_what_helps(self):
         self.ailment = Ailment.UNMIGRATED
         link = self.link()
         with self.assertLogs(LOG, "ERROR") as log:
@@ -125,7 +125,7 @@ class TellingTests(LinkCase):
         self.assertIn("process=processor 3 ", gone)
         self.assertIn("process=processor 3 ", back)
 
-    def test_a_password_is_not_told(self):
+    def test_a_password_is_not_reported(self):
         entry = connection.settings_dict
         with (
             mock.patch.dict(entry, {"PASSWORD": "s3cret"}),

@@ -182,10 +182,10 @@ class ConnectionLostTests(TransactionTestCase):
                 raise refusals.pop()
             cancel(*args, **kwargs)
 
-        told = []
+        reported = []
 
         def hear(key, task, **kwargs):
-            told.append((key, task.settled))
+            reported.append((key, task.settled))
 
         task_cancelled.connect(hear)
         self.addCleanup(task_cancelled.disconnect, hear)
@@ -195,7 +195,7 @@ class ConnectionLostTests(TransactionTestCase):
         ):
             self.processor.leases.heartbeat(list(self.processor.batch), None)
 
-        self.assertEqual(told, [("b", "cancelled")])
+        self.assertEqual(reported, [("b", "cancelled")])
         self.assertIn("A task lost its lease before it ran. key=a", log.output[0])
         self.assertEqual(Queue()["b"].metadata().status, "cancelled")
         self.assertEqual(len(self.processor.batch), 0)
@@ -319,14 +319,14 @@ class RestartTests(SimpleTestCase):
         launcher.hand_over()
         self.assertEqual(len(self.started), 2)
 
-    def test_each_generation_is_told_which_it_is(self):
+    def test_each_generation_is_reported_which_it_is(self):
         launcher = Launcher(["python"], detach_wait=1, environment={"A": "b"})
         self.addCleanup(launcher.signal_queue.close)
         with mock.patch("django_perfectqueue.worker.launcher.launcher.spawned") as made:
             for _time in range(2):
                 launcher.start()
-        told = [call.args[1] for call in made.call_args_list]
-        self.assertEqual(told, [{"A": "b", GENERATION: "1"}, {"A": "b", GENERATION: "2"}])
+        reported = [call.args[1] for call in made.call_args_list]
+        self.assertEqual(reported, [{"A": "b", GENERATION: "1"}, {"A": "b", GENERATION: "2"}])
 
     def test_an_interpreter_that_is_gone_changes_nothing(self):
         launcher = Launcher(["/nowhere/python"], detach_wait=1)

@@ -42,12 +42,12 @@ class OutageTests(OwnServerCase):
     def processes_that_say(self, words):
         return [line.split("process=")[1].split(" pid=")[0] for line in self.lines_with(words)]
 
-    def told(self, words):
-        def is_told():
+    def reported(self, words):
+        def is_reported():
             return bool(self.lines_with(words))
 
         try:
-            wait_until(is_told, within=LONG)
+            wait_until(is_reported, within=LONG)
         except AssertionError as error:
             raise AssertionError(f"{error}: {words}\n{self.lively.errors}") from None
 
@@ -59,11 +59,11 @@ class OutageTests(OwnServerCase):
             try:
                 if stir:
                     self.submit_note()
-                self.told(words)
+                self.reported(words)
             finally:
                 end()
             mended = time.monotonic()
-            self.told("The database is back")
+            self.reported("The database is back")
             self.assertLess(time.monotonic() - mended, BACK_WITHIN + SLACK)
             self.submit_note()
             self.wait_for_note("ran", self.number, within=LONG)
@@ -83,7 +83,7 @@ class OutageTests(OwnServerCase):
             TASK_PREFETCH=0,
             OPTIONS={"timeout": 1} if self.own.vendor == "sqlite" else {"connect_timeout": 2},
         )
-        self.told("Waiting up to 60 s. The database 'default' is not migrated.")
+        self.reported("Waiting up to 60 s. The database 'default' is not migrated.")
         self.migrate()
         self.submit("long")
         self.wait_for_note("start", within=LONG)
@@ -176,7 +176,7 @@ class OutageTests(OwnServerCase):
         self.outage("others hold its locks", self.lock, self.unlock)
         self.read = len(self.lively.errors)
         self.replace_file()
-        self.told("The database's file was replaced")
+        self.reported("The database's file was replaced")
         self.submit_note()
         self.wait_for_note("ran", self.number, within=LONG)
         self.open_gate()

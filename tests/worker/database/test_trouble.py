@@ -66,7 +66,7 @@ class DatabaseRestartTests(WorkerTestCase):
         self.assertEqual(worker.wait(30), 0, worker.errors)
         self.assertNotIn("Traceback", worker.errors)
 
-    def test_a_server_that_is_away_from_the_start_is_told_in_one_line(self):
+    def test_a_server_that_is_away_from_the_start_is_reported_in_one_line(self):
         self.server.kill()
         worker = self.worker()
         self.assertEqual(worker.wait(), 1)
@@ -75,7 +75,7 @@ class DatabaseRestartTests(WorkerTestCase):
 
 
 class PatchedTests(WorkerTestCase):
-    def test_a_python_that_gevent_has_patched_is_told(self):
+    def test_a_python_that_gevent_has_patched_is_reported(self):
         """
         Its waitpid() knows no child of the supervisor, which ended with a traceback.
         """
@@ -86,7 +86,7 @@ class PatchedTests(WorkerTestCase):
 
 
 class UnmigratedTests(WorkerTestCase):
-    def test_a_database_without_tables_is_told_with_what_helps(self):
+    def test_a_database_without_tables_is_reported_with_what_helps(self):
         try:
             server = server_like(connection)
             server.require()

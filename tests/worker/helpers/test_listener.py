@@ -164,7 +164,7 @@ class LookTests(ListenerCase):
 
 
 class NotificationTests(ListenerCase):
-    def test_a_pooler_that_takes_notifications_away_is_told_once(self):
+    def test_a_pooler_that_takes_notifications_away_is_reported_once(self):
         read_fd = mock.create_autospec(store.Notices, instance=True, proven=False)
         read_fd.fileno.return_value = self.pipe_end()
         read_fd.hear.return_value = []
@@ -186,7 +186,7 @@ class NotificationTests(ListenerCase):
         self.addCleanup(os.close, read_fd)
         return read_fd
 
-    def test_a_socket_that_cannot_be_made_is_told(self):
+    def test_a_socket_that_cannot_be_made_is_reported(self):
         read_fd = mock.create_autospec(store.Datagrams, instance=True, proven=True)
         read_fd.open.side_effect = OSError(36, "File name too long")
         self.listener.notifications = read_fd

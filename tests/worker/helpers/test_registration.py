@@ -61,7 +61,7 @@ def probe(port, path):
 
 
 class RoutesTests(SimpleTestCase):
-    def test_types_and_patterns_are_told_as_they_are_written(self):
+    def test_types_and_patterns_are_reported_as_they_are_written(self):
         class Routes(Dispatch):
             routes = {"echo": "tests.tasks.echo", re.compile("^IMPORT", re.I): "tests.tasks.fail"}
 
@@ -71,7 +71,7 @@ class RoutesTests(SimpleTestCase):
             {"types": ["perfectqueue.bulk", "echo"], "patterns": [["^IMPORT", flags]]},
         )
 
-    def test_who_decides_by_itself_can_not_be_told(self):
+    def test_who_decides_by_itself_can_not_be_listed(self):
         for name in ("handler_for", "knows", "look_up"):
             with self.subTest(name):
                 own = classmethod(lambda cls, type_: True)
@@ -115,7 +115,7 @@ class RegistrationTests(TestCase):
         self.assertEqual([task["id"] for task in two["tasks"]], [7, 8])
         self.assertAlmostEqual(two["tasks"][0]["seconds"], 5.0, delta=1.0)
 
-    def test_that_it_leaves_is_told_at_once(self):
+    def test_that_it_leaves_is_reported_at_once(self):
         self.assertFalse(self.tell().leaving)
         self.status_page.leave()
         self.assertTrue(self.tell().leaving)
@@ -236,7 +236,7 @@ class WorkerTests(WorkerTestCase):
         self.assertEqual(worker.wait(), 0)
         self.assertFalse(Worker.objects.exists())
 
-    def test_a_worker_that_is_killed_is_told_as_gone(self):
+    def test_a_worker_that_is_killed_is_reported_as_gone(self):
         worker = self.worker().ready()
         row = self.registered()
         supervisor, helpers = worker.supervisor, worker.helpers()

@@ -53,7 +53,7 @@ class WakeupTests(SimpleTestCase):
         self.assertTrue(self.wakeup.wait(0))
         self.assertFalse(self.wakeup.wait(0))
 
-    def test_a_closed_end_is_told_from_silence(self):
+    def test_a_closed_end_is_reported_from_silence(self):
         read_fd, write_fd = os.pipe()
         os.set_blocking(read_fd, False)
         self.assertEqual(wakeup.drain(read_fd), b"")
@@ -198,7 +198,7 @@ class FailureTests(SimpleTestCase):
         before = {signum: signal.getsignal(signum) for signum in (*signals.ALL, signal.SIGCHLD)}
         self.addCleanup(lambda: [signal.signal(*pair) for pair in before.items()])
         with (
-            mock.patch.object(supervisor, "work", side_effect=RuntimeError("as it was told")),
+            mock.patch.object(supervisor, "work", side_effect=RuntimeError("as it should")),
             mock.patch("django_perfectqueue.worker.supervisor.supervisor.close_for_fork"),
             self.assertLogs("django_perfectqueue.supervisor", "CRITICAL"),
         ):
@@ -218,7 +218,7 @@ class EarlyStopTests(SimpleTestCase):
         generation.send(signals.STOP)
         wait_until(lambda: generation.code() == 0)
 
-    def test_who_hears_is_told_and_not_killed(self):
+    def test_who_hears_is_notified_and_not_killed(self):
         hearing = (
             "import os, signal, socket; ours = socket.socket(fileno=int(os.environ['FD']));"
             "signal.signal(15, lambda *_: os._exit(7)); ours.send(b'h'); signal.pause()"
@@ -276,9 +276,9 @@ class HelperTests(SimpleTestCase):
 
 
 class PressTests(SimpleTestCase):
-    def test_who_is_told_to_stop_is_told_again_and_at_last_killed(self):
+    def test_who_is_asked_to_stop_is_notified_again_and_at_last_killed(self):
         """
-        At the limit, however seldom it is told; and then again and again.
+        At the limit, however seldom it learns the count; and then again and again.
         """
         for interval, expected in (
             (2.0, ["2 TERM", "4 TERM", "5 kill", "7 kill"]),
@@ -304,7 +304,7 @@ class PressTests(SimpleTestCase):
 
 
 class WordsTests(SimpleTestCase):
-    def test_how_a_processor_ended_is_told_in_words(self):
+    def test_how_a_processor_ended_is_reported_in_words(self):
         self.assertEqual(how_it_ended(-9), "Its processor was ended by SIGKILL.")
         self.assertEqual(how_it_ended(1), "Its processor ended with exit code 1.")
         self.assertEqual(

@@ -48,7 +48,7 @@ class BurstTests(WorkerTestCase):
         self.submit("once", "fail-once")
         self.submit("always", "fail")
         self.submit("exit", "leave")
-        self.submit("told", "tell", data={"password": "hunter22"})
+        self.submit("reported", "tell", data={"password": "hunter22"})
         worker = self.burst(MAX_ATTEMPTS=1)
 
         self.assertEqual(self.status("once"), "failed")
@@ -57,13 +57,13 @@ class BurstTests(WorkerTestCase):
         self.assertIn("retried   always type=fail attempt=1 ", worker.output)
         self.assertIn("error=ValueError", worker.output)
         self.assertIn("Task failed. queue=default key=always", worker.errors)
-        self.assert_told("told", worker)
+        self.assert_reported("reported", worker)
 
-    def assert_told(self, key, worker):
-        """What the handler told is kept, and is printed as it would be without that."""
-        told = Queue()[key].progress()
-        self.assertEqual((told.progress, told.stage), (0.5, "counting"))
-        [line] = told.log
+    def assert_reported(self, key, worker):
+        """What the handler reported is kept, and is printed as it would be without that."""
+        reported = Queue()[key].progress()
+        self.assertEqual((reported.progress, reported.stage), (0.5, "counting"))
+        [line] = reported.log
         self.assertEqual(line[2:], ("WARNING", "tests.tasks"))
         self.assertEqual(line.text, "Nearly there, ********.")
         self.assertIn("Nearly there, hunter22.", worker.errors)
@@ -72,7 +72,7 @@ class BurstTests(WorkerTestCase):
 
     def test_a_processor_is_replaced_after_exactly_so_many_tasks(self):
         """
-        The ancestor ran one more than it was told.
+        The ancestor ran one more than its limit.
         """
         for number in range(10):
             self.submit(f"k{number}", "note")

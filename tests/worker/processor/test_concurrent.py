@@ -26,7 +26,7 @@ from ..crews import ConcurrentTestCase
 AT_ONCE = ("thread", "async")
 PATIENCE = 30.0
 
-told: ContextVar[str] = ContextVar("told", default="nothing")
+reported: ContextVar[str] = ContextVar("reported", default="nothing")
 
 
 class Together:
@@ -90,7 +90,7 @@ class AtOnceTests(ConcurrentTestCase):
                 self.assertLessEqual(most["ann"], 2)
                 Queue().clear()
 
-    def test_what_users_received_is_told_of_all_that_ran(self):
+    def test_what_users_received_is_reported_of_all_that_ran(self):
         for number in range(40):
             Queue().submit(f"k{number}", "run", user="ann" if number % 4 else "bob")
         processor = self.processor("thread", {"run": lambda task: None})
@@ -234,13 +234,13 @@ class ErrorTests(ConcurrentTestCase):
             raise ValueError("boom")
 
         async def leave_in_the_loop(task):
-            sys.exit("as it was told")
+            sys.exit("as it should")
 
         def fail(task):
             raise ValueError("boom")
 
         def leave(task):
-            sys.exit("as it was told")
+            sys.exit("as it should")
 
         async def run(task):
             return task.key
@@ -288,7 +288,7 @@ class ErrorTests(ConcurrentTestCase):
     def test_what_a_handler_begins_beside_itself_does_not_end_the_loop(self):
         async def leave(task):
             async def beside():
-                sys.exit("as it was told")
+                sys.exit("as it should")
 
             begun = asyncio.create_task(beside())
             await asyncio.wait([begun])
@@ -297,7 +297,7 @@ class ErrorTests(ConcurrentTestCase):
         self.submit("leave")
         with self.assertLogs("django_perfectqueue.processor", "ERROR"):
             self.work(self.processor("async", {"leave": leave}))
-        self.assertEqual(Queue()["leave-0"].metadata().result, "as it was told")
+        self.assertEqual(Queue()["leave-0"].metadata().result, "as it should")
 
     def test_a_stop_in_a_handler_stops_the_processor_and_lets_the_others_end(self):
         started = threading.Event()
@@ -361,15 +361,15 @@ class InterruptionTests(ConcurrentTestCase):
 
                 self.beside(cancel_one)
                 self.work(processor)
-                told = f"Task '{kind}-1' is to be cancelled."
-                self.assertEqual(self.seen, [(f"{kind}-1", told)])
+                reported = f"Task '{kind}-1' is to be cancelled."
+                self.assertEqual(self.seen, [(f"{kind}-1", reported)])
                 self.assertEqual(
                     list(self.statuses().values()).count("finished"), 2, self.statuses()
                 )
                 self.assertEqual(Queue()[f"{kind}-1"].metadata().status, "cancelled")
                 Queue().clear()
 
-    def test_a_handler_may_be_told_in_its_loop(self):
+    def test_a_handler_may_be_notified_in_its_loop(self):
         """
         It is on a graceful stop, too, on which nothing is raised in it.
         """
@@ -469,16 +469,16 @@ class SurroundingsTests(ConcurrentTestCase):
 
     def test_what_its_submitter_has_set_is_found_by_each_kind_of_handler(self):
         def function(task):
-            return told.get()
+            return reported.get()
 
         async def coroutine(task):
-            return told.get()
+            return reported.get()
 
         def submit():
-            told.set("something")
+            reported.set("something")
             return self.submit("function", "coroutine")
 
-        with override_settings(PERFECTQUEUE={"CONTEXT": [f"{__name__}.told"]}):
+        with override_settings(PERFECTQUEUE={"CONTEXT": [f"{__name__}.reported"]}):
             for type_ in ("process", *AT_ONCE):
                 with self.subTest(type_):
                     before = signal.getsignal(SIGNAL)
@@ -517,8 +517,8 @@ class SurroundingsTests(ConcurrentTestCase):
 
     def test_what_a_task_sets_in_its_context_is_gone_with_it(self):
         def function(task):
-            before = told.get()
-            told.set("something")
+            before = reported.get()
+            reported.set("something")
             return before
 
         async def coroutine(task):

@@ -139,7 +139,7 @@ class CrashTests(WorkerTestCase):
 
     def test_a_processor_that_is_ended_quietly_has_died_all_the_same(self):
         """
-        Its exit code may be that of a processor which leaves as told.
+        Its exit code may be that of a processor which leaves as asked.
         """
         for code in (0, 3):
             self.submit(f"exit-{code}", "exit-once", data={"code": code})
@@ -154,7 +154,7 @@ class CrashTests(WorkerTestCase):
         self.assertRegex(worker.output, r"crashed   exit-3 type=exit-once attempt=1 \d")
         self.assertIn("3 finished, 0 retried, 0 failed, 2 crashed in ", worker.output)
 
-    def test_a_crash_is_told_as_one(self):
+    def test_a_crash_is_reported_as_one(self):
         """The second one is followed by a wait, as a release is that a handler asks for."""
         self.submit("poison", "die")
         worker = self.burst(MAX_CRASHES=3, RETRY_WAIT=60)

@@ -67,7 +67,7 @@ class RecyclingTests(SimpleTestCase):
             self.assertGreater(len(set(limits)), 10)
             self.assertTrue(all(0.9 * most <= limit <= most for limit in limits))
 
-    def test_what_is_held_now_is_told_and_not_the_most_ever(self):
+    def test_what_is_held_now_is_reported_and_not_the_most_ever(self):
         ballast = bytearray(64 * MIB)
         for place in range(0, len(ballast), 4096):
             ballast[place] = 1
@@ -75,7 +75,7 @@ class RecyclingTests(SimpleTestCase):
         del ballast
         self.assertLess(resident(), with_it - 32 * MIB)
 
-    def test_where_there_is_no_proc_the_most_so_far_is_told(self):
+    def test_where_there_is_no_proc_the_most_so_far_is_reported(self):
         with mock.patch.object(processes, "PROC", Path("/nowhere")):
             most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             unit = 1 if sys.platform == "darwin" else 1024

@@ -194,12 +194,12 @@ class ProcessorTests(WakeupsCase):
         self.processor.stop()
         self.processor.stopping = False
 
-        def told():
+        def reported():
             self.processor.stopping = True
             return []
 
         self.wakeups.tend()
-        self.work(told)
+        self.work(reported)
 
     def stand_back(self, one):
         """Have it take one task of a type that nobody knows."""

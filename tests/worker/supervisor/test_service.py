@@ -41,7 +41,7 @@ print(*sorted(set(sys.modules) - before))
 
 
 class ServiceManager:
-    """Hears what is told to it, as systemd does."""
+    """Receives notifications, as systemd does."""
 
     def __init__(self, folder):
         self.path = str(Path(folder, "notify"))
@@ -63,7 +63,7 @@ class ServiceManager:
         return sum(message.get(name) == "1" for message in self.messages())
 
     def order(self):
-        """Return what it was told, one word each, without the watchdog's."""
+        """Return what it was notified of, one word each, without the watchdog's."""
         words = ("READY", "RELOADING", "STOPPING")
         return [word for message in self.messages() for word in words if word in message]
 
@@ -149,7 +149,7 @@ class PidFileTests(Folder, SimpleTestCase):
         self.refused("symbolic link")
         self.assertFalse(target.exists())
 
-    def test_a_path_that_can_not_be_is_told(self):
+    def test_a_path_that_can_not_be_is_reported(self):
         self.path = self.folder / "nowhere" / "worker.pid"
         self.refused("No such file or directory")
         self.path = self.folder

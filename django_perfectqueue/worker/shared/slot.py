@@ -41,7 +41,7 @@ class TaskSlot(ctypes.Structure):
     A task whose handler runs; ``task_id`` is 0 where there is none.
 
     Times are in seconds of the monotonic clock, which all processes of a host share.
-    ``stopped_id`` and ``returned_id`` name the task of which they tell, so that they never
+    ``stopped_id`` and ``returned_id`` name the task that they are about, so that they never
     hold for the next one in the same slot.
     """
 

@@ -23,7 +23,7 @@ from django_perfectqueue.lib.processes import (
 from ..helpers.reaper import Leftovers
 from ..plan import Plan
 from ..process.child import Child, Restarts
-from ..process.cpu_usage import CpuUsage
+from ..process.cpu_usage import LEAST_SPAN, CpuUsage
 from ..process.wakeup import Wakeup, drain
 from ..processor.asyncio_loop import AsyncioProcessor
 from ..processor.processor import DONE, RECYCLED, Processor
@@ -74,7 +74,7 @@ class Tenure:
         if drain(self.heartbeat_r) or frozen:
             self.seen_at, self.usage = now, None
         elif self.slot.tasks and now - self.slot.beat_at > UNHEARD:
-            self.look_for_work(now)
+            self.look_for_work(now, limit)
         silence = now - self.seen_at
         if silence > limit and not self.child.killed:
             logger.error(
@@ -83,7 +83,7 @@ class Tenure:
             self.silence = silence
             self.child.kill()
 
-    def look_for_work(self, now: float) -> None:
+    def look_for_work(self, now: float, limit: float) -> None:
         """
         Count a silent processor as alive while it computes.
 
@@ -91,6 +91,8 @@ class Tenure:
         """
         if self.usage is None:
             self.usage = CpuUsage(self.child.pid, now)
+            # A supervisor that looks late must not kill it before the first measurement.
+            self.seen_at = max(self.seen_at, now - limit + LEAST_SPAN)
         elif self.usage.is_busy(now):
             self.seen_at = self.slot.computed_at = now
 

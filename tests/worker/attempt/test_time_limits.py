@@ -1,4 +1,4 @@
-"""Attempts that take too long, and handlers that do not end when told to."""
+"""Attempts that take too long, and handlers that do not end when interrupted."""
 
 import contextlib
 import math
@@ -179,7 +179,7 @@ class SlotTests(SimpleTestCase):
         [begun] = self.slot.tasks
         return begun.kill_at
 
-    def test_a_handler_is_ended_some_time_after_its_limit_or_after_it_was_told(self):
+    def test_a_handler_is_ended_some_time_after_its_limit_or_after_it_was_notified(self):
         self.slot.begin(7, since=100.0, limits=TimeLimits(50.0, 10.0), index=1)
         self.assertEqual(self.kill_at(), 160.0)
         self.slot.ask_to_stop(7, 120.0)
@@ -267,7 +267,7 @@ class ReaperTests(TestCase):
             ticket = Ticket.objects.get(task__key=key)
             self.assertEqual((ticket.state, ticket.errors, ticket.crashes), (0, 0, 0))
 
-    def test_who_was_told_for_neither_reason_has_crashed(self):
+    def test_who_was_notified_for_neither_reason_has_crashed(self):
         """
         Its lease seemed lost, for the database was away for long; but no one has taken it.
         """
@@ -303,7 +303,7 @@ class ReaperTests(TestCase):
 
 
 class SoftTests(ForkedWorkerTestCase):
-    def test_a_handler_is_told_when_its_time_is_up(self):
+    def test_a_handler_is_interrupted_when_its_time_is_up(self):
         self.submit("setting", "sleep")
         self.submit("type", "tidy")
         self.submit("task", "tidy", time_limit="0.2s")
@@ -362,7 +362,7 @@ class ForceTests(ForkedWorkerTestCase):
 
     def test_who_keeps_pythons_lock_is_ended_when_its_time_is_up(self):
         """
-        No signal is handled there, no thread runs, and no one can be told.
+        No signal is handled there, no thread runs, and no one can be interrupted.
         """
         self.submit("locked", "locked")
         self.worker(Limited)
@@ -378,5 +378,5 @@ class ForceTests(ForkedWorkerTestCase):
         self.submit("busy", "locked-for", {"seconds": 4})
         self.worker(Limited, ALIVE_TIME=3, CHILD_HEARTBEAT_LIMIT=1)
         row = self.wait_for_status("busy", "finished")
-        self.assertEqual((row.attempt, row.attempts.count()), (1, 0))
+        self.assertEqual((row.attempt, row.attempts.count()), (1, 0), self.log.read_text())
         self.assertIn("the janitor renews its lease", self.log.read_text())

@@ -16,6 +16,7 @@ from django_perfectqueue.worker.process.cpu_usage import CpuUsage
 from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.shared.slot import NEVER, Slot
 from django_perfectqueue.worker.shared.wakeups import Wakeups
+from django_perfectqueue.worker.supervisor.processors import Tenure
 
 from ...factories import submit
 from ...waiting import wait_until
@@ -36,20 +37,38 @@ def rest():
 
 
 @contextmanager
-def forked(body):
+def forked_child(body):
     child = fork(body)
     try:
-        yield child.pid
+        yield child
     finally:
         os.kill(child.pid, signal.SIGKILL)
         wait_until(lambda: child.reap() is not None)
+
+
+@contextmanager
+def forked(body):
+    with forked_child(body) as child:
+        yield child.pid
+
+
+@contextmanager
+def quiet_pipe():
+    """Give the read end of a pipe into which nothing is written."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 class CpuUsageTests(SimpleTestCase):
     def seen_busy(self, gauge):
         return lambda: gauge.is_busy(time.monotonic())
 
-    def test_who_computes_is_told_from_who_stands_still(self):
+    def test_who_computes_is_distinguished_from_who_stands_still(self):
         with forked(spin) as pid:
             gauge = CpuUsage(pid, time.monotonic())
             wait_until(self.seen_busy(gauge))
@@ -61,6 +80,32 @@ class CpuUsageTests(SimpleTestCase):
             gauge = CpuUsage(pid, time.monotonic() - 60)
             self.assertFalse(gauge.is_busy(time.monotonic()))
         self.assertFalse(gauge.is_busy(time.monotonic() + 1))
+
+
+class SilenceTests(SimpleTestCase):
+    """A processor that sends no heartbeat, as its supervisor sees it."""
+
+    def listen(self, tenure, *, now):
+        tenure.listen(now, limit=1.0, frozen=False)
+        return tenure.child.killed
+
+    def test_a_supervisor_that_looks_late_measures_before_it_kills(self):
+        with forked_child(spin) as child, quiet_pipe() as heartbeat_r:
+            slot = Slot.shared()
+            slot.sign_on(HOLDER)
+            slot.begin(1, since=0.0, limits=TimeLimits())
+            late = time.monotonic()
+            tenure = Tenure(child, HOLDER, slot, heartbeat_r, seen_at=late - 5.0)
+            self.assertFalse(self.listen(tenure, now=late))
+
+            def seen_at_work():
+                self.assertFalse(self.listen(tenure, now=time.monotonic()))
+                return tenure.seen_at > late
+
+            wait_until(seen_at_work)
+            os.kill(child.pid, signal.SIGSTOP)
+            with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
+                wait_until(lambda: self.listen(tenure, now=time.monotonic()))
 
 
 class LeaseProxyTests(TestCase):

@@ -9,7 +9,8 @@ from operator import methodcaller
 
 from ...arithmetic.fair_order import OpenLane
 from ...database.dialects.base import Row, numbers
-from ...database.dialects.mysql_submit import given, in_one_packet, own_transaction
+from ...database.dialects.mysql_submit import given
+from ...database.dialects.mysql_transactions import in_one_packet, own_transaction
 from ...database.dialects.one_task import Value
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named

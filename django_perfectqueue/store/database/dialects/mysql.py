@@ -23,8 +23,14 @@ from .base import (
     numbers,
 )
 from .mysql_errors import MySQLErrors
-from .mysql_isolation import at_read_committed, committed, reads_committed
-from .mysql_submit import MICROSECONDS, MySQLSubmit, in_one_packet, own_transaction
+from .mysql_submit import MICROSECONDS, MySQLSubmit
+from .mysql_transactions import (
+    at_read_committed,
+    committed,
+    in_one_packet,
+    own_transaction,
+    reads_committed,
+)
 from .one_task import Value
 
 PACKET = 4 * 1024 * 1024

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import Error, IntegrityError
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Moment, Submission
 from .base import Dialect, Row, naive
 from .mysql_errors import is_taken
-from .mysql_isolation import READ_COMMITTED, reads_committed
-from .one_task import SPAN, TICKET, Form, Stored, Value, form_of, statements_of, values_of
+from .mysql_transactions import (
+    BEGIN,
+    READ_COMMITTED,
+    in_one_packet,
+    reads_committed,
+)
+from .one_task import SPAN, TICKET, Form, Stored, form_of, statements_of, values_of
 
 INSERT_TASK = """
 INSERT INTO "perfectqueue_task" (
@@ -36,7 +40,6 @@ INSERT INTO "perfectqueue_ticket" (
 ) VALUES
 """
 
-BEGIN = ("START TRANSACTION",)
 END = ("COMMIT",)
 END_AND_LOOK = (*END, "SELECT 1 FROM `perfectqueue_lane` WHERE `id` = %(lane)s AND `has_waiting`")
 FROM_STORED = 'FROM "perfectqueue_task" WHERE "id" = LAST_INSERT_ID()'
@@ -215,48 +218,3 @@ def column_sql(name: str) -> str:
 def given(value: Moment) -> str | float:
     """Return a time, or the seconds of a span, as the driver takes it."""
     return value.total_seconds() if isinstance(value, timedelta) else str(naive(value))
-
-
-def in_one_packet(
-    cursor: Cursor, statements: Sequence[str], values: Mapping[str, Value]
-) -> Iterator[None]:
-    """Send statements, together where the driver can; yield once the result of each is there."""
-    if takes_several_statements(cursor.db):
-        cursor.execute("; ".join(statements), values)
-        yield
-        for _ in statements[1:]:
-            cursor.cursor.nextset()
-            yield
-        return
-    for statement in statements:
-        cursor.execute(statement, values)
-        yield
-
-
-@contextlib.contextmanager
-def own_transaction(cursor: Cursor) -> Iterator[tuple[str, ...]]:
-    """
-    Yield what begins a transaction at READ COMMITTED, for the caller to send, and commit;
-    without Django's atomic(), which takes three round trips. In a transaction of others there
-    is nothing to send.
-    """
-    connection = cursor.db
-    if connection.in_atomic_block or not connection.autocommit:
-        yield ()
-        return
-    try:
-        yield BEGIN if reads_committed(connection) else (READ_COMMITTED, *BEGIN)
-        cursor.execute("COMMIT")
-    except Error:
-        with contextlib.suppress(Error):
-            cursor.execute("ROLLBACK")
-        raise
-    except BaseException:
-        # Results may be left, which nobody reads.
-        connection.close()
-        raise
-
-
-def takes_several_statements(connection: BaseDatabaseWrapper) -> bool:
-    multiple = connection.settings_dict["OPTIONS"].get("multi_statements", True)
-    return bool(multiple) and type(connection.connection).__module__.startswith("MySQLdb")

@@ -196,6 +196,18 @@ class BatchTests(TransactionTestCase):
         self.assertEqual(state(batch), (1, 1, 0, True))
         self.assertEqual(status("mail"), "waiting")
 
+    def test_a_task_that_is_purged_is_still_counted(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a", "b", "c"))
+        take("a").finish()
+        take("b").fail()
+        self.assertEqual(Queue().purge(older_than=0), 1)
+        self.assertEqual(Queue().purge(older_than=0, status="failed"), 1)
+
+        self.assertEqual(state(batch), (3, 1, 1, False))
+        take("c").finish()
+        self.assertEqual(state(batch), (3, 2, 1, True))
+
     def test_a_task_whose_replacement_is_refused_is_still_counted(self):
         with Queue().batch("nightly") as batch:
             batch.submit_many(members("a", "b"))

@@ -182,6 +182,9 @@ class MistakeTests(WorkerTestCase):
     def test_a_value_that_will_not_do(self):
         self.assert_refused("must be a number above 0", "--poll-interval", "0")
 
+    def test_a_type_of_processor_that_there_is_not(self):
+        self.assert_refused("'process', 'thread', 'async', not", "--processor-type", "gevent")
+
     def test_a_number_of_processors_that_is_none(self):
         self.assert_refused("must be a whole number of at least 1", "--processors", "0", code=2)
 

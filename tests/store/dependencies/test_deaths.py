@@ -9,7 +9,15 @@ from django.test import TransactionTestCase
 from django.utils import timezone
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Batch, BatchDelta, Dependency, DependencyEvent, Lane, Task, Ticket
+from django_perfectqueue.models import (
+    Batch,
+    BatchDelta,
+    Dependency,
+    DependencyEvent,
+    Lane,
+    Task,
+    Ticket,
+)
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.database.link import close_for_fork
 
@@ -81,7 +89,7 @@ class DeathTests(TransactionTestCase):
         """
         with transaction.atomic():
             for model in (Ticket, Task, Lane, Batch):
-                list(model.objects.select_for_update())
+                list(model._base_manager.select_for_update().values_list("pk"))
 
     def finish_all(self):
         """Finish what there is, as others do; return the keys in their order."""

@@ -15,7 +15,6 @@ from django_perfectqueue.models import (
     Dependency,
     DependencyEvent,
     Lane,
-    Task,
     Ticket,
 )
 from django_perfectqueue.queue import Queue
@@ -88,8 +87,8 @@ class DeathTests(TransactionTestCase):
         Until it sees that its client is gone, whoever skips what is locked skips that.
         """
         with transaction.atomic():
-            for model in (Ticket, Task, Lane, Batch):
-                list(model._base_manager.select_for_update().values_list("pk"))
+            for model in (Ticket, Lane, Batch):
+                list(model.objects.select_for_update())
 
     def finish_all(self):
         """Finish what there is, as others do; return the keys in their order."""

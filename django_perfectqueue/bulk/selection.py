@@ -99,9 +99,13 @@ class Selection:
             raise InvalidTaskError(f"'{verb}' is for tasks that are {words}, not '{self.status}'.")
 
     def stored(self) -> dict[str, object]:
-        """Return what it says as JSON."""
-        values = asdict(self).items()
-        return {name: value for name, value in values if value or (name, value) == ("user", "")}
+        """
+        Return what it says as JSON, without what read() sets by default.
+
+        No ``users`` at all are kept: left out, they would be everyone.
+        """
+        defaults = asdict(Selection())
+        return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
     def page_by(self, verb: str) -> str:
         """Return the column of ids by which it is read: that of the smallest table."""

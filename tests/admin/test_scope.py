@@ -31,6 +31,7 @@ from django_perfectqueue.models import (
 from django_perfectqueue.payload.journal import entry
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
+from django_perfectqueue.test import drain
 
 from ..factories import acquire, fail, finish, register, seat, submit
 from ..inspection.test_statistics import ran
@@ -293,6 +294,15 @@ class ScopeTests(AdminTestCase):
         self.client.post(url, {**waiting, "rate": "100"})
         [task] = Task.objects.filter(type=TYPE)
         self.assertIn(f'"users": ["{OURS}user"]', json.dumps(task.data))
+
+    def test_bulk_work_of_who_sees_nobody_does_nothing(self):
+        before = self.rows()
+        with override_settings(PERFECTQUEUE={"ADMIN_SCOPE": f"{HERE}.nobody"}):
+            for status, verb in (("waiting", "cancel"), ("failed", "delete"), ("all", "retry")):
+                sent = {"status": status, "verb": verb, "rate": "100", "run_in": "bulk"}
+                self.client.post(f"{APP}task/bulk/", sent)
+        drain("bulk")
+        self.assertEqual(self.rows(), before)
 
     def test_who_began_a_bulk_operation_follows_and_cancels_it(self):
         waiting = {"status": "waiting", "verb": "cancel", "rate": "100"}

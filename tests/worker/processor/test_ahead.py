@@ -118,6 +118,31 @@ class AcquireAheadTests(ConcurrentTestCase):
         self.assertTrue(claimed.is_set())
         self.assert_all_ran_once(keys)
 
+    @skipUnless(connection.vendor == "postgresql", "Others acquire nothing ahead.")
+    def test_a_stop_gives_back_what_was_taken_without_an_answer(self):
+        """No later acquire would do it, and the supervisor does it only after a crash."""
+        keys, real = self.submit(), self.one.claim
+        begin, claimed = self.ahead.begin, threading.Event()
+
+        def lose_the_answer(limit, now):
+            taken = real(limit, now)
+            claimed.set()
+            raise OperationalError(f"gone, with {len(taken)} tasks")
+
+        def stop():
+            if self.ahead.coming is not None:
+                claimed.wait(5)
+                self.one.stop()
+
+        acts.update(dict.fromkeys(keys, stop))
+        self.ahead.begin = lambda limit, claim: begin(limit, lose_the_answer)
+        self.run_to_the_end()
+
+        self.assertTrue(claimed.is_set())
+        self.assertEqual(len(ran), len(set(ran)))
+        self.assertEqual(Ticket.objects.filter(state=State.RUNNING).count(), 0)
+        self.assertEqual(Ticket.objects.count() + len(ran), COUNT)
+
     def test_a_stop_releases_what_was_acquired_ahead(self):
         keys = self.submit()
         acts[keys[-COUNT // 2]] = self.one.stop

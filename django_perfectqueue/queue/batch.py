@@ -216,7 +216,9 @@ class Batch:
     def retry(self) -> int:
         """Put its failed, cancelled and expired tasks back, and those of batches in it; count."""
         count = sum(inner.retry() for inner in self.inner())
-        for task_id in self.tasks().filter(dead_letter__isnull=False).values_list("pk", flat=True):
+        dead = self.tasks().filter(dead_letter__isnull=False)
+        # The last first: a child that is put back after its parent has failed again stays blocked.
+        for task_id in dead.reverse().values_list("pk", flat=True):
             with suppress(AlreadyFinishedError, NotFoundError, NotSupportedError):
                 store.retry_ended(task_id, using=self.using)
                 count += 1

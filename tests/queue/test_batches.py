@@ -161,6 +161,25 @@ class BatchTests(TransactionTestCase):
         self.assertEqual(state(outer), (2, 2, 0, True))
         take("mail")
 
+    def test_a_parent_that_fails_again_while_its_batch_is_put_back_blocks_no_child(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+            batch.submit("b", "report", after=[Queue()["a"]], if_failed="cancel")
+        take("a").fail()
+        self.assertEqual(state(batch), (2, 0, 2, True))
+        put_back, parent = store.retry_ended, Queue()["a"].id
+
+        def put_back_and_fail(task_id, **options):
+            put_back(task_id, **options)
+            if task_id == parent:
+                take("a").fail()
+
+        with mock.patch.object(store, "retry_ended", put_back_and_fail):
+            self.assertEqual(batch.retry(), 2)
+
+        self.assertEqual((status("a"), status("b")), ("failed", "cancelled"))
+        self.assertEqual(state(batch), (2, 0, 2, True))
+
     def test_a_batch_is_cancelled_as_a_whole(self):
         with Queue().batch("outer") as outer:
             outer.submit("a", "report")

@@ -70,7 +70,7 @@ class QueueTask(Base[P, R]):
     """When it is expected to start, at the latest."""
     limits: Iterable[str] = ()
     """The names of the limits that it keeps to."""
-    after: Iterable[Any] = ()
+    after: Iterable[object] = ()
     """The tasks that must finish before: results, keys of its queue, or ids."""
     if_failed: str = "wait"
     """What it does when one of these ends otherwise: wait, cancel or run."""

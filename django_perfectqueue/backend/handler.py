@@ -37,11 +37,11 @@ for _name in ("django.tasks", "django_tasks"):
     logging.getLogger(_name).addFilter(Masked())
 
 
-UNHEARD: Any = object()
+UNHEARD: object = object()
 """Stands for the result of an attempt of which nobody hears, which is made when it fails."""
 
 
-class OfCall(functools.cached_property[Any]):
+class OfCall(functools.cached_property[object]):
     """A value that is made when an instance is first asked for it; None on the class."""
 
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
@@ -66,7 +66,7 @@ class DjangoTask(Application):
                 vars(self)["atomic"] = task_options["atomic"]
 
     @OfCall
-    def backend(self) -> Any:
+    def backend(self) -> object:
         return task_backends[self.definition.backend]
 
     # Only an error asks for these three.

@@ -11,7 +11,7 @@ from .handler import handler_of
 from .registry import definitions
 
 
-class Routes(Mapping[Any, Any]):
+class Routes(Mapping[object, object]):
     """
     Routes of a dispatch, and one for each Django task.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 from uuid import uuid4
 
 from django.core.signing import BadSignature, Signer
@@ -61,13 +61,13 @@ class Operation:
             raise InvalidTaskError(f"'{self.verb}' moves no tasks to a queue.")
         if self.patch is not None and self.verb not in ("edit", "retry"):
             raise InvalidTaskError(f"'{self.verb}' changes no data.")
-        rate: Any = self.rate
+        rate: object = self.rate
         if isinstance(rate, bool) or not isinstance(rate, int | float) or math.isnan(rate):
             raise InvalidTaskError(f"The rate must be a number of tasks a second, not {rate!r}.")
         if not SLOWEST <= rate <= FASTEST:
             raise InvalidTaskError(f"The rate must be one a day to {FASTEST:.0f} a second.")
 
-    def stored(self) -> dict[str, Any]:
+    def stored(self) -> dict[str, object]:
         """Return what it says as JSON."""
         return {
             "verb": self.verb,

@@ -40,7 +40,7 @@ def read_together(querysets: Sequence[Rows], *, using: str) -> list[list[Any]]:
         parts.append(f"SELECT {number}, {array} FROM ({sql}) AS part_{number}")  # noqa: S608
         parameters += values
         compilers[number] = compiler
-    found: list[list[Any]] = [[] for _rows in querysets]
+    found: list[list[object]] = [[] for _rows in querysets]
     if parts:
         with connection.cursor() as cursor:
             cursor.execute(" UNION ALL ".join(parts), parameters)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 
@@ -16,7 +16,7 @@ S = TypeVar("S")
 
 def twin(
     method: Callable[Concatenate[S, P], R],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
+) -> Callable[Concatenate[S, P], Coroutine[object, object, R]]:
     """Return the async twin of a method: it runs what has the method's name in a thread."""
 
     @wraps(method)

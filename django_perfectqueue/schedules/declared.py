@@ -17,7 +17,7 @@ from .terms import Terms
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-T = TypeVar("T", bound=Callable[..., Any])
+T = TypeVar("T", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,9 +144,14 @@ class OverviewTests(TestCase):
         ran(1.0, at=now() - timedelta(minutes=2))
         ran(3.0, at=now() - timedelta(minutes=2), user="bob")
         submit(now=None)
+
+        def received():
+            return list(overview(using="default").lately.received.items())
+
+        expected = [(("default", "bob"), (1, 3.0)), (("default", "ann"), (1, 1.0))]
+        self.assertEqual(received(), expected, "nothing is summed up yet")
         store.roll_up(using="default", keep=None)
-        received = overview(using="default").lately.received
-        self.assertEqual(received, {("default", "bob"): (1, 3.0), ("default", "ann"): (1, 1.0)})
+        self.assertEqual(received(), expected)
 
     def test_those_that_are_not_well_come_first(self):
         register("alpha", "default", now=None)

@@ -101,7 +101,7 @@ class BatchAdmin(ReadOnlyAdmin):
     def created(self, batch: Batch) -> str:
         return short(batch.created_at)
 
-    def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
+    def story(self, request: HttpRequest, row: Batch) -> dict[str, object]:
         """Return a batch's exact counts, and of its tasks those that the person may see."""
         [own] = exact([row], using=database())
         found = Queue(own.queue, using=database()).batch_named(own.name).progress()

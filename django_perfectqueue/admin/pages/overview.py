@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -94,7 +93,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         return self.page(request, "overview/overview", context, {"ETag": etag})
 
 
-def page(found: Figures) -> dict[str, Any]:
+def page(found: Figures) -> dict[str, object]:
     """Return what the template shows."""
     failed = sorted(found.lately.failed.items(), key=lambda group: group[1][1], reverse=True)
     return {

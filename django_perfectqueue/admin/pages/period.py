@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 from urllib.parse import urlencode
 
 from django.http import Http404, QueryDict
@@ -37,7 +36,7 @@ TITLES = (
 )
 
 
-def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, Any]:
+def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, object]:
     """Return what the template shows of the figures that a key stands for."""
     over = asked.get("over", "hour")
     over = over if over in WINDOWS else "hour"
@@ -90,7 +89,7 @@ def key_of(asked: QueryDict) -> UsageKey:
     return all_types_key(queue)
 
 
-def shown(found: Statistics, name: str, query: str) -> dict[str, Any]:
+def shown(found: Statistics, name: str, query: str) -> dict[str, object]:
     counts = (found.finished, found.retried, found.failed, found.cancelled, found.lost)
     run, wait = found.run, found.wait
     times = (run.mean, run.deviation, run.p95, wait.mean, wait.p95)

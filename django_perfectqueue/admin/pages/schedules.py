@@ -158,7 +158,7 @@ class ScheduleAdmin(RuleAdmin):
         extra_context: dict[str, object] | None = None,
     ) -> Any:
         """Show what was and what comes beside the form; say why it can't be stored after all."""
-        row: Any = self.get_object(request, object_id) if object_id else None
+        row: object = self.get_object(request, object_id) if object_id else None
         context = {**(extra_context or {}), **(self.story(request, row) if row else {})}
         try:
             return super().changeform_view(request, object_id, form_url, context)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import admin
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -41,18 +39,18 @@ class FairShareAdmin(RuleAdmin):
     ]
 
     @admin.display(description=_("user"), ordering="user")
-    def whose(self, share: FairShare) -> Any:
+    def whose(self, share: FairShare) -> object:
         name = printable(share.user) or gettext("(tasks without a user)")
         if share.user == EVERYONE:
             name = gettext("(everyone else)")
         return paused_badge(name, paused=share.paused)
 
     @admin.display(description=_("queue"), ordering="queue")
-    def of_queue(self, share: FairShare) -> Any:
+    def of_queue(self, share: FairShare) -> object:
         return share.queue or _("(every queue)")
 
     @admin.display(description=_("lanes"))
-    def lanes(self, share: FairShare) -> Any:
+    def lanes(self, share: FairShare) -> object:
         if share.user in ("", EVERYONE):
             return NOTHING
         return list_link("lane", _("lanes"), q=share.user)

@@ -92,7 +92,7 @@ class TaskAdmin(SteeringAdmin):
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
-    ) -> Any:
+    ) -> object:
         """Return a task by one statement, with the data that lists leave out."""
         ids = numbers([object_id])
         rows: Any = self.get_queryset(request).filter(pk__in=ids)

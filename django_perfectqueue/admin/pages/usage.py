@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -49,7 +48,7 @@ class Row:
     seconds: str
     p50: str
     p95: str
-    held: Any
+    held: object
 
 
 @admin.register(Usage)

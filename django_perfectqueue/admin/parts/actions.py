@@ -42,7 +42,7 @@ class Verb:
     """
 
     name: str
-    label: Any
+    label: object
     title: Any
     statuses: frozenset[Status]
     question: object

@@ -43,7 +43,7 @@ SECONDS = _("Seconds, or a span such as 15m.")
 class SpanField(forms.CharField):
     """Seconds, or a span such as 15m."""
 
-    def to_python(self, value: Any) -> float | None:  # type: ignore[override]
+    def to_python(self, value: object) -> float | None:  # type: ignore[override]
         text = super().to_python(value)
         if not text:
             return None
@@ -54,10 +54,10 @@ class SpanField(forms.CharField):
             message = gettext("Give seconds, or a span such as '90s', '15m' or '1d12h'.")
             raise forms.ValidationError(message) from None
 
-    def prepare_value(self, value: Any) -> Any:
+    def prepare_value(self, value: object) -> object:
         return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
 
-    def has_changed(self, initial: Any, data: Any) -> bool:
+    def has_changed(self, initial: object, data: object) -> bool:
         try:
             return self.to_python(data) != (initial or None)
         except forms.ValidationError:
@@ -90,7 +90,7 @@ class ScheduleForm(RuleForm):
         model = Schedule
         fields = ("name", "type", *CHECKS)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         stored = self.instance.type
         types = sorted({*known_types(using=database()), *filter(None, [stored])})
@@ -100,7 +100,7 @@ class ScheduleForm(RuleForm):
             self.prepare_data()
 
     @classmethod
-    def preview(cls, values: Any) -> ScheduleForm:
+    def preview(cls, values: object) -> ScheduleForm:
         """Return the form for values of which only the timing is looked at."""
         form = cls(values)
         timing = ("cron", "every", "timezone", "starts_at", "ends_at", "delay", "jitter")
@@ -118,14 +118,14 @@ class ScheduleForm(RuleForm):
         self.fields["data"].disabled |= shown != found
         self.initial["data"] = shown
 
-    def payload_data(self) -> Any:
+    def payload_data(self) -> object:
         """Return the data to store; raise PayloadError for stored data that can't be read."""
         if self.fields["data"].disabled:
             return decode(self.instance.payload)
         return self.cleaned_data["data"]
 
-    def clean(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+    def clean(self) -> dict[str, object]:
+        cleaned: dict[str, object] = super().clean() or self.cleaned_data
         now = store.clock(using=database())
         terms: Any = {name: cleaned[name] for name in CHECKS if name in cleaned}
         if "limits" in terms:

@@ -201,7 +201,7 @@ class Trouble:
         self.repeats = 0
         self.logged = False
 
-    def may_pass(self, error: Error, doubtful: list[Any], known: int) -> bool:
+    def may_pass(self, error: Error, doubtful: list[object], known: int) -> bool:
         """Prepare for one more try; return whether there is to be one."""
         dialect = dialect_of(self.using)
         if dialect.passes(error):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from django.db import connections, transaction
 from django.dispatch import Signal
@@ -20,7 +19,7 @@ SELECT "id", "queue", "key", "type", "user" FROM "perfectqueue_task" WHERE "id" 
 """
 
 
-def announce(signal: Signal, tasks: Iterable[Any], *, using: str) -> None:
+def announce(signal: Signal, tasks: Iterable[object], *, using: str) -> None:
     """
     Send a signal for each of these leases or submissions after the caller's transaction has
     committed, or at once where there is none.

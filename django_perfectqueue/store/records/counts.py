@@ -110,15 +110,22 @@ SELECT 'late', '', '', '', {now}, COUNT(*), 0, 0, 0.0 FROM (
     WHERE "due_at" < %(late)s ORDER BY "due_at" LIMIT %(latest)s
 ) AS "overdue"
 """
-RECEIVED = """
-SELECT 'user', "queue", "user", '', {now}, "ended", 0, 0, "seconds" FROM (
-    SELECT "queue", "user", SUM("ended") AS "ended", SUM("seconds") AS "seconds"
-    FROM "perfectqueue_usage"
-    WHERE "queue" IN ({queues}) AND "span" = 60 AND "type" = '' AND "others" = FALSE
-        AND "start" >= %(lately)s
+SUMMED = """
+FROM "perfectqueue_usage" WHERE "queue" IN ({queues}) AND "span" = 60
+    AND "type" = '' AND "others" = FALSE AND "start" >= %(lately)s
+"""
+RECEIVED = f"""
+SELECT 'user', "queue", "user", '', {{now}}, "ended", 0, 0, "seconds" FROM (
+    SELECT "queue", "user", SUM("ended") AS "ended", SUM("seconds") AS "seconds" FROM (
+        SELECT "queue", "user", "ended", "seconds" {SUMMED}
+        UNION ALL
+        SELECT "queue", "user", "ended", "seconds" {SUMMED.replace("= 60", "= 10")}
+            AND NOT EXISTS (SELECT 1 {SUMMED})
+    ) AS "spans"
     GROUP BY "queue", "user" ORDER BY SUM("seconds") DESC LIMIT %(users)s
 ) AS "got"
 """
+"""Of minutes; of slices while none has been summed up, as at first, since those have more rows."""
 GATES = f"""
 SELECT 'gate', '', '', "keys", {{now}}, "gate", 0, 0, 0.0 FROM ({FREE_LIMITED}) AS "gates"
 """

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_perfectqueue.models import DependencyEvent, Outcome
 
@@ -106,7 +106,9 @@ def note(db: Session, ids: Iterable[int], kind: DependencyEvent.Kind) -> None:
     follow_later(db.cursor.db, events=True)
 
 
-def follow_later(connection: Any, *, events: bool = False, batches: Collection[int] = ()) -> None:
+def follow_later(
+    connection: BaseDatabaseWrapper, *, events: bool = False, batches: Collection[int] = ()
+) -> None:
     """Act on events, and on the counts of these batches, once they are committed."""
     if not (connection.in_atomic_block or connection.autocommit):
         return  # Django does not say when such a transaction commits: the sweep finds it.
@@ -156,6 +158,6 @@ def act_on_events(*, using: str, now: datetime | None = None) -> int:
 
 def follow_uncommitted(*, using: str) -> int:
     """Do so where the commit may never come, as in a TestCase; return how many."""
-    connection: Any = connections[using]
+    connection: BaseDatabaseWrapper = connections[using]
     hooks = connection.run_on_commit if connection.in_atomic_block else ()
     return follow(using=using) if any(isinstance(hook[1], Follow) for hook in hooks) else 0

@@ -25,7 +25,7 @@ class Joint:
         self.dialect = dialect_of(using)
         self.connection = connections[using]
         self.open: ExitStack | None = None
-        self.wire: Any = None
+        self.wire: object = None
         self.is_outermost = True
         self.depth = 0
         self.patience: Any = None

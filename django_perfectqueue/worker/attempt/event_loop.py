@@ -8,13 +8,13 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from .sync_calls import SyncCalls
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
-Work = Coroutine[Any, Any, object]
+Work = Coroutine[object, object, object]
 
 
 def is_coroutine(value: object) -> TypeGuard[Work]:

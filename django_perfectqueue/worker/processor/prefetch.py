@@ -128,6 +128,10 @@ class Ahead:
         self.batch.extend(taken)
         coming.set_result(taken)
 
+    def is_known(self) -> bool:
+        """Return whether the thread has its answer, or was asked for nothing."""
+        return self.coming is None or self.coming.done()
+
     def wait(self) -> None:
         """Wait until it is known what the thread has acquired."""
         if self.coming is not None:

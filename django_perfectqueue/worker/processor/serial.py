@@ -241,11 +241,12 @@ class SerialProcessor(Processor):
 
     def close(self) -> None:
         self.stop()
+        # What it acquires until then is released with the rest of the batch.
+        self.ahead.stop()
         try:
-            # What it acquires until then is released with the rest of the batch; so is what it
-            # may have acquired without an answer.
-            self.taken_ahead()
+            if self.ahead.is_known():
+                # So is what it may have acquired without an answer.
+                self.taken_ahead()
         finally:
-            self.ahead.stop()
             super().close()
             self.runner.event_loop.close()

@@ -4,12 +4,19 @@ import os
 import signal
 from datetime import timedelta
 
-from django.db import connection
+from django.db import connection, transaction
 from django.test import TransactionTestCase
 from django.utils import timezone
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Batch, BatchDelta, Dependency, DependencyEvent
+from django_perfectqueue.models import (
+    Batch,
+    BatchDelta,
+    Dependency,
+    DependencyEvent,
+    Lane,
+    Ticket,
+)
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.database.link import close_for_fork
 
@@ -65,12 +72,23 @@ class DeathTests(TransactionTestCase):
             with self.subTest(at=at):
                 prepare()
                 lived = run_and_die(act, at)
+                self.wait_for_rollback()
                 check()
                 self.assertEqual(DependencyEvent.objects.count(), 0)
                 Queue().clear()
                 self.assertEqual(Dependency.objects.count(), 0)
             if lived:
                 return
+
+    def wait_for_rollback(self):
+        """
+        Wait until the server has freed what the dead process had locked.
+
+        Until it sees that its client is gone, whoever skips what is locked skips that.
+        """
+        with transaction.atomic():
+            for model in (Ticket, Lane, Batch):
+                list(model.objects.select_for_update())
 
     def finish_all(self):
         """Finish what there is, as others do; return the keys in their order."""

@@ -143,6 +143,31 @@ class AcquireAheadTests(ConcurrentTestCase):
         self.assertEqual(Ticket.objects.filter(state=State.RUNNING).count(), 0)
         self.assertEqual(Ticket.objects.count() + len(ran), COUNT)
 
+    @skipUnless(connection.vendor == "postgresql", "Others acquire nothing ahead.")
+    def test_a_stop_does_not_wait_for_an_acquire_that_hangs(self):
+        keys, begin = self.submit(), self.ahead.begin
+        asked, answered = threading.Event(), threading.Event()
+        self.addCleanup(answered.set)
+
+        def hang(limit, now):
+            asked.set()
+            answered.wait(60)
+            raise OperationalError("gone")
+
+        def stop():
+            if self.ahead.coming is not None:
+                asked.wait(5)
+                self.one.stop()
+
+        acts.update(dict.fromkeys(keys, stop))
+        self.ahead.begin = lambda limit, claim: begin(limit, hang)
+        with mock.patch.object(prefetch, "JOIN_TIMEOUT", 0.1):
+            self.run_to_the_end()
+
+        self.assertTrue(asked.is_set())
+        self.assertFalse(self.ahead.is_known())
+        self.assertEqual(Ticket.objects.filter(state=State.RUNNING).count(), 0)
+
     def test_a_stop_releases_what_was_acquired_ahead(self):
         keys = self.submit()
         acts[keys[-COUNT // 2]] = self.one.stop

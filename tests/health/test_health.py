@@ -23,7 +23,7 @@ from django_perfectqueue.models import UNSEEN, Ticket, Worker
 from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.worker.shared.status_page import StatusPage, path_for
 
-from ..factories import acquire, register, submit
+from ..factories import acquire, fail, register, running, submit
 from ..management.running import refused, run
 from ..management.test_schedule import break_, make_late
 
@@ -255,6 +255,19 @@ class ViewTests(HealthTestCase):
         reported = self.ask("queues", 503)
         wrong = [check for check in reported["checks"] if not check["ok"]]
         self.assertEqual([(one["name"], one["queue"]) for one in wrong], [("workers", "reports")])
+
+    def test_it_names_tasks_to_those_who_may_run_a_command(self):
+        register(now=None)
+        _task, held = running("mail-ann@example.com", now=None)
+        submit("then-ann@example.com", after=["mail-ann@example.com"], now=None)
+        fail(held)
+        store.follow(using="default")
+        answer = self.ask("queues")
+        [blocked] = [check for check in answer["checks"] if check["name"] == "blocked"]
+        self.assertEqual(blocked["count"], 1)
+        self.assertNotIn("ann", str(answer))
+        self.assertIn("'then-ann@example.com' waits for 'mail-ann@", run("pq_health"))
+        self.assertIn('"child": "then-ann@example.com"', run("pq_health", "--json"))
 
     def test_what_anyone_may_ask_costs_a_few_statements(self):
         set_limit("slow", max_running=5)

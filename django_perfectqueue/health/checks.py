@@ -38,7 +38,8 @@ class Finding:
     """
     The result of one check: its name, whether it passed, and a sentence.
 
-    ``detail`` is what the database said, which is not for everyone.
+    Not for everyone are ``detail``, a sentence with what the database said or the keys of
+    tasks, and ``keys``, those for programs.
     """
 
     name: str
@@ -46,9 +47,10 @@ class Finding:
     sentence: str
     known: dict[str, Any] = field(default_factory=dict)
     detail: str = ""
+    keys: dict[str, str | None] = field(default_factory=dict)
 
     def facts(self) -> dict[str, object]:
-        """Return it for programs, without the detail."""
+        """Return what programs of anyone may know."""
         return {"name": self.name, "ok": self.ok, "sentence": self.sentence, **self.known}
 
 
@@ -199,17 +201,17 @@ def check_schedules(using: str) -> Iterator[Finding]:
 def check_blocked(using: str) -> Finding:
     """Report the tasks held up by others that failed; that is for a person, and no failure."""
     count, holder, child = held_up(using=using)
-    known = {"count": count, "parent": holder or None, "child": child or None}
-    if not count:
-        return Finding("blocked", True, _("No task waits for one that has failed."), known)
-    sentence = ngettext(
-        "%(count)s task waits for one that has failed: '%(child)s' for '%(parent)s'. Retry"
-        " that one, or cancel the other.",
-        "%(count)s tasks wait for tasks that have failed, such as '%(child)s' for"
-        " '%(parent)s'. Retry these, or cancel those that wait.",
-        count,
-    )
-    return Finding("blocked", True, sentence % known, known)
+    keys = {"parent": holder or None, "child": child or None}
+    sentence, detail = _("No task waits for one that has failed."), ""
+    if count:
+        sentence = ngettext(
+            "%(count)s task waits for one that has failed.",
+            "%(count)s tasks wait for tasks that have failed.",
+            count,
+        ) % {"count": count}
+        advice = _("'%(child)s' waits for '%(parent)s': retry that one, or cancel the other.")
+        detail = advice % keys
+    return Finding("blocked", True, sentence, {"count": count}, detail, keys)
 
 
 def seconds(text: str) -> float:

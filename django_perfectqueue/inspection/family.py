@@ -251,7 +251,8 @@ def held_up(*, using: str) -> tuple[int, str, str]:
     count = len(blocked.values_list("child_id", flat=True).distinct()[:COUNTED])
     parent_id, child = first
     tasks = Task.objects.using(using).filter(pk=parent_id).values_list("key", flat=True)
-    name = batches[-parent_id] if parent_id < 0 else tasks.get()
+    # The parent may have been deleted since.
+    name = batches[-parent_id] if parent_id < 0 else tasks.first() or ""
     return count, printable(name), printable(child)
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hmac
 
-from django.contrib.auth.decorators import login_not_required
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
 
 from django_perfectqueue.conf import options
+from django_perfectqueue.health.views import probe
 from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.queue import database
 
@@ -19,10 +16,7 @@ from .text import of_database
 PERMISSION = "perfectqueue.view_overview"
 
 
-@transaction.non_atomic_requests
-@login_not_required
-@require_safe
-@never_cache
+@probe
 def metrics(request: HttpRequest) -> HttpResponse:
     """
     Answer with the metrics; 401 without METRICS_TOKEN, or a login that may view them.

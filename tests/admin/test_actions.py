@@ -271,6 +271,15 @@ class ManyTests(AdminTestCase):
         self.assertEqual(response.status_code, 200)
         self.assertFalse(LogEntry.objects.exists())
 
+    def test_dead_letters_are_not_steered_by_the_tasks_that_wait_for_one(self):
+        failed()
+        url = "/admin/perfectqueue/deadletter/steer/retry/"
+
+        response = self.client.post(url, {"cone": Task.objects.get().pk})
+
+        self.assertEqual(response.status_code, 302)
+        self.assertFalse(LogEntry.objects.exists())
+
 
 class PermissionTests(AdminTestCase):
     def test_who_may_only_view_sees_no_actions(self):

@@ -105,6 +105,7 @@ class BulkPageTests(AdminTestCase):
         for query, reported in (
             ({"ended_at__gt": "2020-01-01"}, "has no filter &#x27;ended_at__gt&#x27;"),
             ({"status": "lost"}, "no status"),
+            ({"batch": "9" * 5000}, "no such batch"),
         ):
             response = self.client.get(f"{DEAD}bulk/", query, follow=False)
             self.assertEqual(response.status_code, 302)

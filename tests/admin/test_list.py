@@ -14,6 +14,7 @@ from ..metrics.test_overview import now
 from .staff import LIST, AdminTestCase, staff
 
 HOUR = 3600
+DEAD = "/admin/perfectqueue/deadletter/"
 
 
 class ListTests(AdminTestCase):
@@ -49,6 +50,11 @@ class ListTests(AdminTestCase):
         for name in ("queue", "user", "type", "q"):
             with self.subTest(name):
                 self.assertLess(self.client.get(LIST, {name: "a\x00"}).status_code, 500)
+        for name in ("status", "group", "queue"):
+            with self.subTest(name, page="dead letters"):
+                self.assertLess(self.client.get(DEAD, {name: "a\x00"}).status_code, 500)
+        values = {"group": "a\x00", "status": "a\x00"}
+        self.assertLess(self.client.post(f"{DEAD}retry-group/", values).status_code, 500)
 
     def test_a_user_is_a_link_to_its_tasks(self):
         submit("a", user="ann & bob")
@@ -302,13 +308,19 @@ class TimeTests(AdminTestCase):
 
         for span, found in (("15m", []), ("1h", ["failed"])):
             self.assertEqual(self.keys(ended=span), found)
-            response = self.client.get("/admin/perfectqueue/deadletter/", {"ended": span})
+            response = self.client.get(DEAD, {"ended": span})
             self.assertEqual([row.task.key for row in response.context["cl"].result_list], found)
 
     def test_a_time_that_is_none_is_no_server_error(self):
         for value in ("soon", "2026-13-01", "1h/", "999999999999d", "\x00", "0001-01-01T00:00"):
             with self.subTest(value):
                 self.assertLess(self.client.get(LIST, {"submitted": value}).status_code, 400)
+
+    def test_times_that_no_zone_can_show_are_the_first_and_the_last(self):
+        submit("a", now=None)
+
+        self.assertEqual(self.keys(submitted="0001-01-01T00:00+14:00"), ["a"])
+        self.assertEqual(self.keys(submitted="9999-12-31T23:59-14:00"), [])
 
     def test_times_say_how_long_ago_they_are(self):
         submit("old", now=now() - timedelta(minutes=50, seconds=20))

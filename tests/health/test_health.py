@@ -1,13 +1,15 @@
 import json
 import os
 from datetime import timedelta
+from importlib import reload
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock, skipUnless
 
+from django.core.handlers.base import BaseHandler
 from django.db import OperationalError, connection, connections
 from django.db.models import F
-from django.test import SimpleTestCase, TestCase, override_settings
+from django.test import RequestFactory, SimpleTestCase, TestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import include, path
 
@@ -15,12 +17,13 @@ from django_perfectqueue import store
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.health import checks
+from django_perfectqueue.health import checks, views
+from django_perfectqueue.metrics import views as metrics
 from django_perfectqueue.models import UNSEEN, Ticket, Worker
 from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.worker.shared.status_page import StatusPage, path_for
 
-from ..factories import acquire, register, submit
+from ..factories import acquire, fail, register, running, submit
 from ..management.running import refused, run
 from ..management.test_schedule import break_, make_late
 
@@ -253,6 +256,19 @@ class ViewTests(HealthTestCase):
         wrong = [check for check in reported["checks"] if not check["ok"]]
         self.assertEqual([(one["name"], one["queue"]) for one in wrong], [("workers", "reports")])
 
+    def test_it_names_tasks_to_those_who_may_run_a_command(self):
+        register(now=None)
+        _task, held = running("mail-ann@example.com", now=None)
+        submit("then-ann@example.com", after=["mail-ann@example.com"], now=None)
+        fail(held)
+        store.follow(using="default")
+        answer = self.ask("queues")
+        [blocked] = [check for check in answer["checks"] if check["name"] == "blocked"]
+        self.assertEqual(blocked["count"], 1)
+        self.assertNotIn("ann", str(answer))
+        self.assertIn("'then-ann@example.com' waits for 'mail-ann@", run("pq_health"))
+        self.assertIn('"child": "then-ann@example.com"', run("pq_health", "--json"))
+
     def test_what_anyone_may_ask_costs_a_few_statements(self):
         set_limit("slow", max_running=5)
         names = [f"q{number}" for number in range(20)]
@@ -274,6 +290,15 @@ class ViewTests(HealthTestCase):
         ):
             with self.subTest(query):
                 self.assertIn("error", self.ask("queues", 400, **query))
+
+    def test_no_database_is_asked_for_a_transaction(self):
+        away = {**connections.settings["default"], "NAME": "/no/such/file", "ATOMIC_REQUESTS": True}
+        away["ENGINE"] = "django.db.backends.sqlite3"
+        for module, view in ((views, "live"), (metrics, "metrics")):
+            self.addCleanup(reload, module)
+            with mock.patch.dict(connections.settings, away=away):
+                atomic = BaseHandler().make_view_atomic(getattr(reload(module), view))
+                self.assertLess(atomic(RequestFactory().get("/")).status_code, 500)
 
     def test_it_is_only_for_reading(self):
         self.assertEqual(self.client.head("/pq/live").status_code, 200)

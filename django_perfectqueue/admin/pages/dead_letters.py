@@ -84,14 +84,13 @@ class DeadLetterAdmin(SteeringAdmin):
             return HttpResponse(status=405, headers={"Allow": "POST"})
         if not may(request, RETRY) or not self.has_view_permission(request):
             raise PermissionDenied
-        letters = self.get_queryset(request).filter(
-            group=request.POST.get("group", "").replace("\x00", "")
-        )
-        if (status := request.POST.get("status") or Outcome.FAILED) != ALL:
+        given = {name: value.replace("\x00", "") for name, value in request.POST.items()}
+        letters = self.get_queryset(request).filter(group=given.get("group", ""))
+        if (status := given.get("status") or Outcome.FAILED) != ALL:
             letters = letters.filter(status=status)
         newest = list(letters.order_by("-ended_at", "-pk").values_list("pk", flat=True)[: CAP + 1])
         if len(newest) > CAP:
-            names = {"group": request.POST["group"], "status": status}
+            names = {"group": given["group"], "status": status}
             return HttpResponseRedirect(self.bulk_url(QueryDict(), verb="retry", **names))
         return self.ask(request, RETRY, newest, back=self.way_back(request))
 

@@ -23,7 +23,7 @@ from django_perfectqueue.models import Status, Task, TaskQuerySet, Watch, id_for
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
-from ..parts.action_pages import SteeringAdmin, numbers
+from ..parts.action_pages import SteeringAdmin
 from ..parts.actions import CANCEL, COPY, EDIT, VERBS
 from ..parts.base import BoundedPaginator, IdsFirstPaginator
 from ..parts.bulk_pages import may, own_operations
@@ -51,7 +51,7 @@ from ..parts.filters import (
     WatchedFilter,
     watched_by,
 )
-from ..parts.search import ids_by_key, one_queue, plain
+from ..parts.search import ids_by_key, numbers, one_queue, plain
 from ..parts.task_story import task_story
 
 

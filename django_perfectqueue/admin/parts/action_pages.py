@@ -39,7 +39,7 @@ from .actions import (
 from .base import ReadOnlyAdmin
 from .bulk_pages import NAMES, BulkPage, bulk_verbs, may, own_operations
 from .cells import NOTHING, badge
-from .search import plain
+from .search import numbers, plain
 from .task_story import shown
 
 CAP = 1_000
@@ -144,7 +144,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         about; None where tasks were given.
         """
         rows: Any = self.get_queryset(request)
-        if verb not in (CANCEL, RETRY):
+        if self.model is not Task or verb not in (CANCEL, RETRY):
             return None
         if cone := numbers([request.POST.get("cone", "")]):
             waiting = store.descendants(cone, using=database())
@@ -294,8 +294,3 @@ def chosen_ids(request: HttpRequest, queryset: QuerySet[Model]) -> list[int]:
     if request.POST.get("select_across") == "1":
         return list(queryset.values_list("pk", flat=True)[: CAP + 1])
     return numbers(request.POST.getlist(ACTION_CHECKBOX_NAME))
-
-
-def numbers(words: Sequence[str]) -> list[int]:
-    """Return the words that are ids, each once."""
-    return list(dict.fromkeys(int(word) for word in words if word.isdecimal() and len(word) < 19))

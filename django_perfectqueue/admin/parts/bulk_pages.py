@@ -31,6 +31,7 @@ from .actions import VERBS, Verb
 from .base import AtLeast
 from .cells import NOTHING, badge
 from .filters import ALL, bounded
+from .search import numbers
 from .task_story import readable
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def selection_of(request: HttpRequest, values: Mapping[str, str], *, status: str
     word = given["status"] or status
     if word not in ("", ALL, *Status.values):
         raise InvalidTaskError(gettext("There is no status '%s'.") % word)
-    if given["batch"] and not given["batch"].isdecimal():
+    if given["batch"] and not numbers([given["batch"]]):
         raise InvalidTaskError(gettext("There is no such batch."))
     return Selection(
         queue=given["queue"],

@@ -17,7 +17,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.inspection.scope import in_scope, scope_of
-from django_perfectqueue.lib.durations import seconds_in
+from django_perfectqueue.lib.durations import EARLIEST, LATEST, seconds_in
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     DEAD,
@@ -34,11 +34,10 @@ from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import groups
 
 from .base import COUNTED, AtLeast
-from .search import plain, queue_names
+from .search import numbers, plain, queue_names
 
 REACH = 100_000
 ALL = "all"
-LONGEST = 18
 FEW_HAVE = ("tag", "watched")
 FEW = (*DEAD, Status.RUNNING, Status.STALLED)
 
@@ -81,7 +80,7 @@ class StatusFilter(ValueFilter):
             raise IncorrectLookupParameters from error
 
 
-class EndingFilter(admin.SimpleListFilter):
+class EndingFilter(ValueFilter):
     """How it ended: failed unless another is chosen, since others were mostly meant to end so."""
 
     title = _("status")
@@ -93,9 +92,8 @@ class EndingFilter(admin.SimpleListFilter):
     def value(self) -> str:
         return super().value() or Status.FAILED.value
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
-        value = self.value()
-        return queryset if value == ALL else queryset.filter(status=value)
+    def condition(self, value: str) -> Q:
+        return Q() if value == ALL else Q(status=value)
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         for value, title in [*self.lookup_choices, (ALL, gettext("All"))]:
@@ -129,7 +127,7 @@ class BatchFilter(ValueFilter):
         value = request.GET.get("batch", "")
         if not value:
             return []
-        if not value.isdecimal() or len(value) > LONGEST:
+        if not numbers([value]):
             raise IncorrectLookupParameters
         batches = in_scope(Batch.objects.using(database()), request, "user")
         names = batches.filter(pk=value).values_list("name", flat=True)
@@ -147,7 +145,8 @@ class GroupFilter(ValueFilter):
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         status = request.GET.get("status") or Status.FAILED.value
-        found = groups(None if status == ALL else status, scope_of(request), using=database())
+        known = status if status in DEAD else None
+        found = groups(known, scope_of(request), using=database())
         return [(name, f"{printable(name)} ({bounded(count)})") for name, count in found if name]
 
 
@@ -241,9 +240,10 @@ def time_of(text: str) -> datetime:
         if (seconds := seconds_in(text)) is not None:
             return timezone.now() - timedelta(seconds=seconds)
         at = datetime.fromisoformat(text)
-        return at if timezone.is_aware(at) else timezone.make_aware(at)
+        at = at if timezone.is_aware(at) else timezone.make_aware(at)
     except (ValueError, OverflowError) as error:
         raise IncorrectLookupParameters from error
+    return min(max(EARLIEST, at), LATEST)
 
 
 class SubmittedFilter(TimeFilter):

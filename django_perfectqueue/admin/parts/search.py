@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from django.http import HttpRequest
@@ -56,3 +57,8 @@ def ids_by_key(start: str, request: HttpRequest) -> list[int]:
 def plain(using: str) -> TaskQuerySet:
     """Return tasks without their status, and so without a join."""
     return TaskQuerySet(Task, using=using)
+
+
+def numbers(words: Sequence[str]) -> list[int]:
+    """Return the words that are ids, each once."""
+    return list(dict.fromkeys(int(word) for word in words if word.isdecimal() and len(word) < 19))

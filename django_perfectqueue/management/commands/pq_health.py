@@ -91,12 +91,12 @@ class Command(SummedUpCommand):
     def print_findings(self, found: Sequence[Finding], options: CommandOptions) -> None:
         wrong = [finding for finding in found if not finding.ok]
         if options["json"]:
-            facts = [finding.facts() for finding in found]
+            facts = [{**finding.facts(), **finding.keys} for finding in found]
             self.stdout.write(json.dumps({"ok": not wrong, "checks": facts}))
         elif options["verbosity"]:
             for finding in found:
                 if finding.ok:
-                    self.stdout.write(printable(finding.sentence))
+                    self.stdout.write(in_full(finding))
         if wrong:
             raise CommandError("\n".join(map(in_full, wrong)))
 

@@ -172,6 +172,8 @@ class BatchTests(TransactionTestCase):
             with self.assertRaisesMessage(InvalidTaskError, "would wait for a callback"):
                 batch.submit("d", "report", after=parents)
         outer.submit("d", "report", after=[Queue()["b"]])
+        with self.assertRaisesMessage(InvalidTaskError, "would wait for one another"):
+            Queue()["d"].wait_for(after)
 
         for key in "abd":
             take(key).finish()

@@ -28,7 +28,7 @@ from ..database.transaction import (
 from ..records.dependency_events import Counts, note_counts
 from ..values import Submission
 from .batch_fold import State, cancel_callbacks
-from .submit import CHILDREN, reached
+from .submit import CHILDREN, enclosing, reached
 
 CREATE = """
 "perfectqueue_batch" ("queue", "name", "user", "parent_id", "total", "finished", "dead", "stopped",
@@ -39,7 +39,6 @@ FIND = """
 SELECT "id" FROM "perfectqueue_batch" WHERE "queue" = %(queue)s AND "name" = %(name)s
 """
 OPEN = 'SELECT "ended_at", "stopped", "name" FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
-OUTER = 'SELECT "parent_id" FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
 JOIN = 'INSERT INTO "perfectqueue_batchmember" ("task_id", "batch_id") VALUES {rows}'
 MARK = """
 UPDATE "perfectqueue_ticket"{hint} SET "followed" = COALESCE("followed", 0) + %(mark)s
@@ -129,8 +128,9 @@ def submit_joining(
         fresh = submit(submissions, using=using, now=now)
         if len(fresh) == len(submissions):
             ids = sorted(fresh.values())
-            if any(task.after for task in submissions):
-                refuse_circle(db, batch, ids)
+            waits = any(task.after for task in submissions)
+            if waits and not reached(db, CHILDREN, enclosing(db, batch)).isdisjoint(ids):
+                raise InvalidTaskError("A task of a batch would wait for a callback of that batch.")
             rows = ", ".join(f"({task_id}, {batch})" for task_id in ids)
             db.execute(JOIN.replace("{rows}", rows))
             mark = MARK.replace("{hint}", db.dialect.by_primary_key)
@@ -138,16 +138,6 @@ def submit_joining(
             note_counts(db, {batch: Counts(total=len(ids))})
         tries.commits(fresh)
     return fresh
-
-
-def refuse_circle(db: Session, batch: int | None, ids: Sequence[int]) -> None:
-    """Raise InvalidTaskError where one of these waits for a batch or one that it is in."""
-    outer = set[int]()
-    while batch is not None:
-        outer.add(-batch)
-        (batch,) = db.execute(OUTER, {"batch": batch}).fetchone()
-    if not reached(db, CHILDREN, outer).isdisjoint(ids):
-        raise InvalidTaskError("A task of a batch would wait for a callback of that batch.")
 
 
 @retry_transaction

@@ -47,6 +47,8 @@ PARENTS = """
 SELECT "child_id", "parent_id" FROM "perfectqueue_dependency"
 WHERE "child_id" IN ({ids}) AND "state" < 3
 """
+BATCH = 'SELECT "batch_id" FROM "perfectqueue_batchmember" WHERE "task_id" = %(task)s'
+OUTER = 'SELECT "parent_id" FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
 CHILDREN = """
 SELECT "parent_id", "child_id" FROM "perfectqueue_dependency"
 WHERE "parent_id" IN ({ids}) AND "state" < 3
@@ -264,7 +266,9 @@ def wait_for(task_id: int, parents: Sequence[Parent], if_failed: int, *, using: 
         refuse_unblocked(db, task_id)
         # Of two programs that close a circle at the same moment neither sees it.
         unmet = {parent for _child, parent, _mode, state in edges if state != Dependency.State.MET}
-        if task_id in reached(db, PARENTS, unmet):
+        own = db.execute(BATCH, {"task": task_id}).fetchone()
+        circle = {task_id, *enclosing(db, own and own[0])}
+        if not reached(db, PARENTS, unmet).isdisjoint(circle):
             raise InvalidTaskError("These tasks would wait for one another.")
         insert(db, edges)
         note_added(db, [task_id])
@@ -302,6 +306,15 @@ def descendants(ids: Collection[int], *, using: str) -> list[int]:
     with reading(using) as db:
         found = reached(db, CHILDREN, ids)
     return sorted(found - set(ids), reverse=True)
+
+
+def enclosing(db: Session, batch: int | None) -> set[int]:
+    """Return what stands for a batch, and for those that it is in, among parents."""
+    found = set[int]()
+    while batch is not None:
+        found.add(-batch)
+        (batch,) = db.execute(OUTER, {"batch": batch}).fetchone()
+    return found
 
 
 def reached(db: Session, step: str, ids: Collection[int]) -> set[int]:

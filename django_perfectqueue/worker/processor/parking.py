@@ -42,12 +42,14 @@ class Parking:
     def park(self) -> None:
         """Park the tasks of unknown types in the batch; stand back if it has no others."""
         knows = self.plan.dispatch.knows
-        unknown = {type_ for type_ in {lease.type for lease in self.batch} if not knows(type_)}
+        # A copy: the thread that acquires ahead may extend the batch meanwhile.
+        batch = list(self.batch)
+        unknown = {type_ for type_ in {lease.type for lease in batch} if not knows(type_)}
         if not unknown:
             return
         for type_ in sorted(unknown - self.warned_types):
             self.warn(type_)
-        strange = [lease for lease in self.batch if lease.type in unknown]
+        strange = [lease for lease in batch if lease.type in unknown]
         dropped = [lease for lease in strange if self.leases.in_hand.drop(lease)]
         delay = self.plan.options.RETRY_WAIT
         # If this process dies before store.park(), the tasks are due again after RETRY_WAIT.

@@ -17,9 +17,8 @@ from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked, encoded
 from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import Queue, TaskHandle
 
-from .selection import Selection, preview
+from .selection import TYPE, Selection, preview
 
-TYPE = "perfectqueue.bulk"
 USER = "perfectqueue"
 RATE = 500.0
 """Tasks a second, unless something else is said: others use the database, too."""

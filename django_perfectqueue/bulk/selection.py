@@ -28,6 +28,8 @@ from django_perfectqueue.models import (
 )
 from django_perfectqueue.payload.names import JSON, LAST_CHARACTER
 
+TYPE = "perfectqueue.bulk"
+"""The type of tasks that do bulk operations."""
 COUNTED = 100_000
 SAMPLE = 20
 LOOKED = 200
@@ -122,6 +124,9 @@ class Selection:
     def matches(self, verb: str) -> Q:
         """Return the condition that holds for what matches."""
         found = condition(self.status) if self.status else ANY[verb]
+        if verb == "retry":
+            # Each does what needs a permission of its own.
+            found &= ~Q(type=TYPE)
         if self.queue:
             # By the index of queues SQLite would read, and sort, the whole queue.
             found &= Q(queue__unindexed=self.queue)

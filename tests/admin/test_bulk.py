@@ -5,6 +5,7 @@ from unittest import mock
 from django.contrib.admin.models import LogEntry
 
 from django_perfectqueue.admin.pages import dead_letters
+from django_perfectqueue.bulk import Operation, Selection, submit_bulk
 from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain
@@ -200,6 +201,27 @@ class SingleTests(AdminTestCase):
             response = self.steer(verb, ids=str(task.id), value="slow", confirmed="1")
             self.assertEqual(response.status_code, 403)
         self.assertTrue(task.exists())
+
+    def test_a_bulk_operation_is_retried_only_by_who_may_ask_for_it(self):
+        failed("a")
+        operation = submit_bulk(
+            Operation(verb="delete", selection=Selection(), by="boss"), using="default"
+        )
+        operation.cancel_request()
+        dead = {"ids": str(operation.id), "back": LIST, "confirmed": "1"}
+        self.client.force_login(staff(*VIEW, "retry_task"))
+
+        self.assertContains(self.steer("retry", **dead), "You may not retry bulk operations")
+        submit_bulk(
+            Operation(verb="retry", selection=Selection(status="cancelled"), by="staff"),
+            using="default",
+        )
+        drain()
+        self.assertEqual(operation.metadata().status, "cancelled")
+
+        self.client.force_login(staff(*VIEW, "retry_task", "purge_task", name="deleter"))
+        self.steer("retry", **dead)
+        self.assertEqual(operation.metadata().status, "waiting")
 
     def press(self, response, value):
         return self.confirm(response, value=value)

@@ -37,7 +37,7 @@ from .actions import (
     steer,
 )
 from .base import ReadOnlyAdmin
-from .bulk_pages import NAMES, BulkPage, bulk_verbs, may, own_operations
+from .bulk_pages import NAMES, BulkPage, bulk_verbs, forbidden_operations, may, own_operations
 from .cells import NOTHING, badge
 from .search import numbers, plain
 from .task_story import shown
@@ -230,6 +230,11 @@ class SteeringAdmin(ReadOnlyAdmin):
         """Do a verb to at most CAP tasks, and say what came of it."""
         wanted = list(ids[:CAP])
         seen = self.visible(request, wanted)
+        if verb is RETRY and (forbidden := forbidden_operations(request, seen)):
+            seen -= forbidden
+            text = gettext("You may not retry bulk operations that you may not ask for.")
+            self.message_user(request, text, messages.WARNING)
+            wanted = [task_id for task_id in wanted if task_id not in forbidden]
         tasks = list(plain(database()).filter(pk__in=seen).only("queue", "key"))
         report = steer(verb, [task_id for task_id in wanted if task_id in seen], using=database())
         if unseen := len(wanted) - len(seen):

@@ -141,6 +141,20 @@ def own_operations(request: HttpRequest, ids: Sequence[int]) -> list[int]:
     return [row.pk for row in rows if is_own(row, request, users)]
 
 
+def forbidden_operations(request: HttpRequest, ids: Collection[int]) -> set[int]:
+    """Return which of these tasks do a bulk operation that the person may not ask for."""
+    rows = TaskQuerySet(Task, using=database()).filter(pk__in=ids, type=TYPE)
+    return {row.pk for row in rows if not may_ask_for(row, request)}
+
+
+def may_ask_for(task: Task, request: HttpRequest) -> bool:
+    try:
+        operation = Operation.read(task.data, task.key)
+    except (InvalidTaskError, PayloadError):
+        return False
+    return may(request, VERBS[NAMES[operation.verb]])
+
+
 def is_own(task: Task, request: HttpRequest, users: Collection[str]) -> bool:
     try:
         operation = Operation.read(task.data, task.key)

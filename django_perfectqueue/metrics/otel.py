@@ -14,8 +14,7 @@ from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.queue import database
 
-from .families import DatabaseCollector
-from .text import KEPT_FOR
+from .families import KEPT_FOR, DatabaseCollector
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation

@@ -84,13 +84,15 @@ class DeadLetterAdmin(SteeringAdmin):
             return HttpResponse(status=405, headers={"Allow": "POST"})
         if not may(request, RETRY) or not self.has_view_permission(request):
             raise PermissionDenied
-        given = {name: value.replace("\x00", "") for name, value in request.POST.items()}
-        letters = self.get_queryset(request).filter(group=given.get("group", ""))
-        if (status := given.get("status") or Outcome.FAILED) != ALL:
+        group, status = (
+            request.POST.get(name, "").replace("\x00", "") for name in ("group", "status")
+        )
+        letters = self.get_queryset(request).filter(group=group)
+        if (status := status or Outcome.FAILED) != ALL:
             letters = letters.filter(status=status)
         newest = list(letters.order_by("-ended_at", "-pk").values_list("pk", flat=True)[: CAP + 1])
         if len(newest) > CAP:
-            names = {"group": given["group"], "status": status}
+            names = {"group": group, "status": status}
             return HttpResponseRedirect(self.bulk_url(QueryDict(), verb="retry", **names))
         return self.ask(request, RETRY, newest, back=self.way_back(request))
 

@@ -36,6 +36,7 @@ from django_perfectqueue.models import (
     WorkerQuerySet,
 )
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.models.worker import Routes
 from django_perfectqueue.store import batch_state
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.arithmetic.limit_keys import named, scoped, split
@@ -308,7 +309,7 @@ class Case:
 
 def may_know(routes_text: str, type_: str) -> bool:
     """Return whether a worker may have a handler for a type; True where that is unknown."""
-    routes: dict[str, Any] | None = json.loads(routes_text)
+    routes: Routes | None = json.loads(routes_text)
     if routes is None or type_ in routes["types"]:
         return True
     try:

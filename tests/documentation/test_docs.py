@@ -399,6 +399,7 @@ def anchors(file: Path) -> set[str]:
 
 
 @tag("no-database")
+@unittest.skipUnless(compat.HAS_TASKS, "There are no tasks of Django's, which pages import.")
 class ImportTests(SimpleTestCase):
     def test_every_dotted_path_exists(self):
         there = set(LOGGER.findall(source()))

@@ -161,6 +161,23 @@ class BatchTests(TransactionTestCase):
         self.assertEqual(state(outer), (2, 2, 0, True))
         take("mail")
 
+    def test_no_task_of_a_batch_waits_for_its_end(self):
+        with Queue().batch("outer") as outer:
+            outer.submit("a", "report")
+            after = [outer.then("mail", "report")]
+            with outer.batch("inner") as inner:
+                inner.submit("b", "report")
+        Queue().submit("c", "report", after=after)
+        for batch, parents in ((outer, after), (inner, after), (outer, [Queue()["c"]])):
+            with self.assertRaisesMessage(InvalidTaskError, "would wait for a callback"):
+                batch.submit("d", "report", after=parents)
+        outer.submit("d", "report", after=[Queue()["b"]])
+
+        for key in "abd":
+            take(key).finish()
+        take("mail").finish()
+        take("c")
+
     def test_a_parent_that_fails_again_while_its_batch_is_put_back_blocks_no_child(self):
         with Queue().batch("nightly") as batch:
             batch.submit("a", "report")

@@ -84,16 +84,15 @@ class DeadLetterAdmin(SteeringAdmin):
             return HttpResponse(status=405, headers={"Allow": "POST"})
         if not may(request, RETRY) or not self.has_view_permission(request):
             raise PermissionDenied
-        group, status = (
-            request.POST.get(name, "").replace("\x00", "") for name in ("group", "status")
-        )
+        group = request.POST.get("group", "").replace("\x00", "")
+        status = request.POST.get("status", "").replace("\x00", "") or Outcome.FAILED
         letters = self.get_queryset(request).filter(group=group)
-        if (status := status or Outcome.FAILED) != ALL:
+        if status != ALL:
             letters = letters.filter(status=status)
         newest = list(letters.order_by("-ended_at", "-pk").values_list("pk", flat=True)[: CAP + 1])
         if len(newest) > CAP:
-            names = {"group": group, "status": status}
-            return HttpResponseRedirect(self.bulk_url(QueryDict(), verb="retry", **names))
+            url = self.bulk_url(QueryDict(), verb="retry", group=group, status=status)
+            return HttpResponseRedirect(url)
         return self.ask(request, RETRY, newest, back=self.way_back(request))
 
     def change_view(

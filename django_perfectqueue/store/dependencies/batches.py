@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from django_perfectqueue.exceptions import AlreadyExistsError, BatchEndedError, NotFoundError
+from django_perfectqueue.exceptions import (
+    AlreadyExistsError,
+    BatchEndedError,
+    InvalidTaskError,
+    NotFoundError,
+)
 
 from ..database.session import Session
 from ..database.transaction import (
@@ -23,6 +28,7 @@ from ..database.transaction import (
 from ..records.dependency_events import Counts, note_counts
 from ..values import Submission
 from .batch_fold import State, cancel_callbacks
+from .submit import CHILDREN, reached
 
 CREATE = """
 "perfectqueue_batch" ("queue", "name", "user", "parent_id", "total", "finished", "dead", "stopped",
@@ -33,6 +39,7 @@ FIND = """
 SELECT "id" FROM "perfectqueue_batch" WHERE "queue" = %(queue)s AND "name" = %(name)s
 """
 OPEN = 'SELECT "ended_at", "stopped", "name" FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
+OUTER = 'SELECT "parent_id" FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
 JOIN = 'INSERT INTO "perfectqueue_batchmember" ("task_id", "batch_id") VALUES {rows}'
 MARK = """
 UPDATE "perfectqueue_ticket"{hint} SET "followed" = COALESCE("followed", 0) + %(mark)s
@@ -111,7 +118,8 @@ def submit_joining(
     """
     Store tasks by ``submit`` as members of a batch, all in one transaction or savepoint.
 
-    Raise BatchEndedError where the batch has ended or was cancelled.
+    Raise BatchEndedError where the batch has ended or was cancelled, InvalidTaskError where one
+    of the tasks waits for its end.
     """
     for fresh in tries.doubtful:
         if fresh and is_member(next(iter(fresh.values())), using=using):
@@ -121,6 +129,8 @@ def submit_joining(
         fresh = submit(submissions, using=using, now=now)
         if len(fresh) == len(submissions):
             ids = sorted(fresh.values())
+            if any(task.after for task in submissions):
+                refuse_circle(db, batch, ids)
             rows = ", ".join(f"({task_id}, {batch})" for task_id in ids)
             db.execute(JOIN.replace("{rows}", rows))
             mark = MARK.replace("{hint}", db.dialect.by_primary_key)
@@ -128,6 +138,16 @@ def submit_joining(
             note_counts(db, {batch: Counts(total=len(ids))})
         tries.commits(fresh)
     return fresh
+
+
+def refuse_circle(db: Session, batch: int | None, ids: Sequence[int]) -> None:
+    """Raise InvalidTaskError where one of these waits for a batch or one that it is in."""
+    outer = set[int]()
+    while batch is not None:
+        outer.add(-batch)
+        (batch,) = db.execute(OUTER, {"batch": batch}).fetchone()
+    if not reached(db, CHILDREN, outer).isdisjoint(ids):
+        raise InvalidTaskError("A task of a batch would wait for a callback of that batch.")
 
 
 @retry_transaction

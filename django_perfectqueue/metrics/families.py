@@ -81,6 +81,7 @@ class KeptCollector(DatabaseCollector):
     def collect(self) -> Iterator[Metric]:
         made, found = kept.get(self.using, (-KEPT_FOR, []))
         if time.monotonic() - made >= KEPT_FOR:
+            # Two threads may collect at once: what the later one found is kept.
             found = list(super().collect())
             kept[self.using] = time.monotonic(), found
         yield from found

@@ -19,9 +19,9 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
-from django_perfectqueue.models import EVERYONE, Limit, Meter
+from django_perfectqueue.models import EVERYONE, Limit
 from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
-from django_perfectqueue.store.arithmetic.rate_limit import opens_at
+from django_perfectqueue.store.arithmetic.rate_limit import is_too_far, opens_at
 from django_perfectqueue.store.database.alias import database
 
 from . import audit, edit
@@ -87,11 +87,19 @@ def remove_limit(
     return edit.remove(Limit, owner(scope, name), by=by, using=using or database())
 
 
-def next_at(row: Limit, meter: Meter | None) -> datetime | None:
-    """Return when the rate lets the next task start; None where it lets it now."""
-    if row.rate is None or meter is None or meter.next_at is None:
+def next_at(row: Limit, metered: datetime | None, now: datetime) -> datetime | None:
+    """
+    Return when the rate lets the next task start; None where it lets it now.
+
+    ``metered`` is the ``next_at`` of its meter.
+    """
+    if not row.rate or metered is None:
         return None
-    return opens_at(meter.next_at, row.period / row.rate, row.burst or row.rate)
+    interval, burst = row.period / row.rate, row.burst or row.rate
+    if is_too_far((metered - now).total_seconds(), interval, burst):
+        return None
+    at = opens_at(metered, interval, burst)
+    return at if at > now else None
 
 
 class LimitName(TypedDict):

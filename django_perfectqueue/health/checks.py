@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 from django.db import Error, connections
 from django.db.models import F
@@ -45,7 +44,7 @@ class Finding:
     name: str
     ok: bool
     sentence: str
-    known: dict[str, Any] = field(default_factory=dict)
+    known: Mapping[str, object] = field(default_factory=dict)
     detail: str = ""
     keys: dict[str, str | None] = field(default_factory=dict)
 

@@ -19,6 +19,7 @@ from django.db.models.functions import Concat
 
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.fairness import edit
+from django_perfectqueue.fairness.limits import next_at
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     UNFINISHED,
@@ -35,10 +36,10 @@ from django_perfectqueue.models import (
     WorkerQuerySet,
 )
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.models.worker import Routes
 from django_perfectqueue.store import batch_state
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.arithmetic.limit_keys import named, scoped, split
-from django_perfectqueue.store.arithmetic.rate_limit import is_too_far, opens_at
 
 from .reasons import COUNTED, Code, Reason
 from .together import read_together
@@ -244,7 +245,7 @@ class Case:
         running = limit.running or 0
         if limit.max_running is not None and running >= limit.max_running:
             return Reason(code=Code.LIMIT_CAP, name=name, running=running, most=limit.max_running)
-        if (at := next_start(limit, self.now)) and at > self.now:
+        if at := next_at(limit, limit.next_at, self.now):
             return Reason(
                 code=Code.LIMIT_RATE,
                 name=name,
@@ -306,19 +307,9 @@ class Case:
         return (alarm - self.now).total_seconds() if alarm else 0.0
 
 
-def next_start(limit: Any, now: datetime) -> datetime | None:
-    """Return when a limit's rate lets the next task start, or None where it need not wait."""
-    if not limit.rate or limit.next_at is None:
-        return None
-    interval, burst = limit.period / limit.rate, limit.burst or limit.rate
-    if is_too_far((limit.next_at - now).total_seconds(), interval, burst):
-        return None
-    return opens_at(limit.next_at, interval, burst)
-
-
 def may_know(routes_text: str, type_: str) -> bool:
     """Return whether a worker may have a handler for a type; True where that is unknown."""
-    routes: dict[str, Any] | None = json.loads(routes_text)
+    routes: Routes | None = json.loads(routes_text)
     if routes is None or type_ in routes["types"]:
         return True
     try:

@@ -32,6 +32,7 @@ R = TypeVar("R")
 TAKEN = 3
 INTERRUPTED = 130
 UNREAD = 141
+LARGEST = 2**31 - 1
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -151,6 +152,9 @@ def at_least(least: int) -> Callable[[str], int]:
         if number < least:
             message = _("must be a whole number of at least %(least)s, not %(text)r")
             raise ArgumentTypeError(message % {"least": least, "text": text})
+        if number > LARGEST:
+            message = _("must be a whole number of at most %(most)s, not %(text)r")
+            raise ArgumentTypeError(message % {"most": LARGEST, "text": text})
         return number
 
     return whole_number

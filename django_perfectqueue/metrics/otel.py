@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from django.db import connections
-from prometheus_client.samples import Sample
+from prometheus_client.metrics_core import Metric
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.queue import database
 
-from .families import DatabaseCollector
-from .text import KEPT_FOR
+from .families import KeptCollector
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
@@ -73,33 +71,28 @@ def instrument(*, using: str | None = None, provider: MeterProvider | None = Non
 
 
 class Look:
-    """The samples of a database by name, kept for a moment; readers may ask from any thread."""
+    """The samples of a database, kept for a moment; readers may ask from any thread."""
 
     def __init__(self, using: str) -> None:
         self.using = using
         self.lock = threading.Lock()
-        self.looked_at = -KEPT_FOR
-        self.found: dict[str, list[Sample]] = {}
 
     def callback(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_options: CallbackOptions) -> Iterator[Observation]:
             from opentelemetry.metrics import Observation
 
-            for sample in self.samples().get(name, []):
-                yield Observation(sample.value, dict(sample.labels))
+            for family in self.families():
+                for sample in family.samples:
+                    if sample.name == name:
+                        yield Observation(sample.value, dict(sample.labels))
 
         return observe
 
-    def samples(self) -> dict[str, list[Sample]]:
+    def families(self) -> list[Metric]:
         with self.lock:
-            if time.monotonic() - self.looked_at >= KEPT_FOR:
-                self.found = {}
-                for family in DatabaseCollector(self.using).collect():
-                    for sample in family.samples:
-                        self.found.setdefault(sample.name, []).append(sample)
-                self.looked_at = time.monotonic()
-                self.leave()
-            return self.found
+            found = list(KeptCollector(self.using).collect())
+            self.leave()
+        return found
 
     def leave(self) -> None:
         """Close the connection of the thread that exports, which is idle for a minute."""

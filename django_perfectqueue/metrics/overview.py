@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -150,7 +149,7 @@ def add_counts(one: QueueFigures, counted: Figures) -> None:
 
 
 def add_workers(one: QueueFigures, workers: Iterable[Worker]) -> None:
-    serving = [worker for worker in workers if one.name in json.loads(worker.queues_text)]
+    serving = [worker for worker in workers if one.name in worker.queues]
     one.workers = len(serving)
     one.processors = sum(worker.processors for worker in serving)
 

@@ -58,7 +58,9 @@ class LimitTests(AdminTestCase):
     def test_the_list_tells_what_runs_now_and_when_the_next_may_start(self):
         set_limit("smtp", max_running=7, rate=10, period=60, burst=1)
         set_limit("reports", scope="queue", paused=True)
-        later = timezone.now() + timedelta(days=400)
+        set_limit("rare", rate=1, period=365 * 86_400)
+        later = timezone.now() + timedelta(days=300)
+        Meter.objects.create(key="name:rare", next_at=later)
         Meter.objects.create(key="name:smtp", running=5, next_at=later)
 
         response = self.client.get(LIMITS)
@@ -66,7 +68,8 @@ class LimitTests(AdminTestCase):
         self.assertContains(response, '<td class="field-running">5</td>')
         self.assertContains(response, '<td class="field-running">0</td>')
         self.assertContains(response, "10 per minute")
-        self.assertContains(response, later.strftime("%Y-%m-%d"))
+        # The one of smtp is further ahead than its rate can be: the store sets it back.
+        self.assertContains(response, later.strftime(">%Y-%m-%d<"), count=1)
 
     def test_a_longer_list_asks_no_more_often(self):
         set_limit("l0", max_running=7)

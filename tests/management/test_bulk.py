@@ -99,6 +99,8 @@ class BulkCommandTests(TestCase):
         for arguments, reported in (
             (("pq_retry", "--all", "--rate", "0/s"), "must be so many per time"),
             (("pq_retry", "--all", "--patch", "{"), "must be JSON"),
+            (("pq_retry", "--all", "--patch", "null"), "null changes nothing"),
+            (("pq_edit", "--all", "--patch", "null"), "null changes nothing"),
             (("pq_retry", "--all", "--rate", "5/s", "--limit", "3"), "--limit is not for a task"),
             (("pq_retry", "a", "--rate", "5/s"), "--rate is for --"),
             (("pq_move", "--all", "--to", "x" * 200), "at most 100 characters"),

@@ -84,11 +84,11 @@ class LimitTests(TestCase):
         self.assertEqual(run("pq_limit"), "There are no limits.\n")
         set_limit("smtp", max_running=2, rate=1, period=3600)
         set_limit("reports", scope="queue", paused=True)
-        Meter.objects.create(key="name:smtp", running=1, next_at=timezone.now() + hours(2))
+        Meter.objects.create(key="name:smtp", running=1, next_at=timezone.now() + hours(1))
 
         out = run("pq_limit")
 
-        self.assertRegex(out, r"name:smtp +1 +2  1 per hour +-  in (2h|1h59m)\S*\n")
+        self.assertRegex(out, r"name:smtp +1 +2  1 per hour +-  in (1h|59m)\S*\n")
         self.assertRegex(out, r"queue:reports +0 +-  - +-  - +paused\n")
 
     def test_the_next_may_start_when_rate_and_cap_let_it(self):
@@ -97,6 +97,8 @@ class LimitTests(TestCase):
             ({"rate": 1, "period": 3600}, 0, -hours(1), "now"),
             ({"rate": 2, "period": 7200}, 0, hours(1), "now"),
             ({"rate": 2, "period": 7200, "burst": 1}, 0, hours(1), "in "),
+            # The rate was slower when the meter was set: the store sets it back.
+            ({"rate": 1, "period": 60}, 0, hours(1), "now"),
             ({"max_running": 2}, 1, None, "-"),
             ({"max_running": 2}, 2, None, "when one ends"),
             ({"max_running": 0}, 0, None, "-"),

@@ -39,12 +39,12 @@ TOKEN = {"METRICS_TOKEN": "s3cret"}
 
 class MetricsTestCase(TestCase):
     def setUp(self):
-        text.kept.clear()
-        self.addCleanup(text.kept.clear)
+        families.kept.clear()
+        self.addCleanup(families.kept.clear)
 
     def samples(self):
         """Return the value of each series, by its name and its labels in order."""
-        text.kept.clear()
+        families.kept.clear()
         store.wake_forgotten_lanes(using="default")
         written, _type = text.of_database("default")
         return {
@@ -147,6 +147,7 @@ class FamilyTests(MetricsTestCase):
         self.assertLessEqual(len(queries), 5, [query["sql"][:60] for query in queries])
         with self.assertNumQueries(0):
             text.of_database("default")
+            text.of_database("default", OPEN)
 
     def test_what_can_not_be_read_is_left_out_and_counted(self):
         register("default", now=None)
@@ -238,7 +239,9 @@ class UrlTests(MetricsTestCase):
     def test_open_metrics_for_those_who_accept_it(self):
         with override_settings(PERFECTQUEUE=TOKEN):
             answer = self.get("s3cret", Accept=OPEN)
+            odd = self.get("s3cret", Accept="text/plain; version=new")
         self.assertTrue(answer.headers["Content-Type"].startswith("application/openmetrics-text"))
+        self.assertEqual(odd.status_code, 200)
 
     def test_the_token_is_reported_nobody(self):
         out = io.StringIO()

@@ -6,7 +6,7 @@ from django.test import TestCase
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.metrics import otel
-from django_perfectqueue.metrics.families import DatabaseCollector
+from django_perfectqueue.metrics.families import DatabaseCollector, kept
 
 from ..factories import failed, register, submit_many
 from ..inspection.test_statistics import ran
@@ -22,6 +22,8 @@ except ImportError:
 @unittest.skipUnless(MeterProvider, "needs opentelemetry-sdk")
 class InstrumentTests(TestCase):
     def setUp(self):
+        kept.clear()
+        self.addCleanup(kept.clear)
         submit_many(3, now=None)
         failed("k1", now=None)
         set_limit("smtp", max_running=2)

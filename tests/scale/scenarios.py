@@ -13,7 +13,7 @@ from django.test import Client
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Selection
 from django_perfectqueue.inspection.results import ResultWaiter
-from django_perfectqueue.metrics import text
+from django_perfectqueue.metrics import families
 from django_perfectqueue.models import Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
@@ -223,7 +223,7 @@ def commanded(*arguments):
 
 
 def scrape():
-    text.kept.clear()
+    families.kept.clear()
     command("pq_metrics")
 
 

@@ -17,7 +17,7 @@ from django.test import tag
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
-from django_perfectqueue.metrics import text
+from django_perfectqueue.metrics import families, text
 from django_perfectqueue.store.records.usage import MOST_TYPES, Tally, UsageKey, type_key
 
 from ..factories import register
@@ -50,7 +50,7 @@ def again(user, etag):
 
 
 def scrape():
-    text.kept.clear()
+    families.kept.clear()
     text.of_database("default")
 
 

@@ -112,5 +112,5 @@ class LimitAdmin(RuleAdmin):
 
     @admin.display(description=_("next start"))
     def next(self, limit: Limit) -> SafeString | str:
-        at = next_at(limit, limit.meter)
-        return short(at) if at and at > timezone.now() else NOTHING
+        metered = limit.meter.next_at if limit.meter else None
+        return short(next_at(limit, metered, timezone.now()))

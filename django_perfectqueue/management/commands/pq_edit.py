@@ -8,7 +8,7 @@ from django_perfectqueue.queue import TaskHandle
 
 from ..queues.rule_command import person
 from ..tasks.bulk import SelectingCommand
-from ..tasks.bulk_preview import json_text
+from ..tasks.bulk_preview import merge_patch
 
 
 class Command(SelectingCommand):
@@ -21,7 +21,7 @@ class Command(SelectingCommand):
         super().add_options(parser)
         add = parser.add_argument
         help_text = _("A JSON merge patch (RFC 7386): null takes a member away.")
-        add("--patch", type=json_text, metavar="JSON", required=True, help=help_text)
+        add("--patch", type=merge_patch, metavar="JSON", required=True, help=help_text)
 
     def steer(self, task: TaskHandle) -> tuple[str, str]:
         task.edit_data(self.options["patch"], by=person())

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -209,6 +211,10 @@ def running(meter: Meter | None) -> int:
     return meter.running if meter else 0
 
 
+def metered(meter: Meter | None) -> datetime | None:
+    return meter.next_at if meter else None
+
+
 def next_start(row: ListedLimit, meter: Meter | None) -> str:
     """Return when the next task may start."""
     if row.paused or row.max_running == 0:
@@ -217,13 +223,12 @@ def next_start(row: ListedLimit, meter: Meter | None) -> str:
         return _("when one ends")
     if row.rate is None:
         return "-"
-    at = next_at(row, meter)
-    wait = (at - row.clock).total_seconds() if at else 0.0
-    return _("in %s") % short_duration(wait) if wait > 0 else _("now")
+    at = next_at(row, metered(meter), row.clock)
+    return _("in %s") % short_duration((at - row.clock).total_seconds()) if at else _("now")
 
 
 def for_programs(row: Limit, meter: Meter | None = None) -> Facts:
-    at = next_at(row, meter)
+    at = next_at(row, metered(meter), timezone.now())
     return {
         "limit": row.key,
         **picked(row, "scope", "name", "max_running", "rate", "period", "burst", "paused"),

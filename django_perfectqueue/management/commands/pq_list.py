@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from typing import cast
 
@@ -16,7 +17,7 @@ from ..base import CommandOptions, QueueCommand, at_least
 from ..tasks.facts import ListedTask, content, situation, summary
 from ..tasks.hints import no_tasks
 from ..terminal.table import Column
-from ..terminal.text import ago
+from ..terminal.text import ago, is_id
 
 PAGE = 1000
 STYLES = {
@@ -49,7 +50,7 @@ class Command(QueueCommand):
         add(
             "--limit", type=at_least(0), default=100, metavar="N", help=_("How many (100); 0: all.")
         )
-        add("--after", type=int, metavar="ID", help=_("Go on behind the task with this id."))
+        add("--after", type=task_id, metavar="ID", help=_("Go on behind the task with this id."))
         add("--oldest-first", action="store_true", help=_("The oldest first, not the newest."))
         add("--data", action="store_true", help=_("Show what was submitted too."))
 
@@ -142,6 +143,12 @@ class Listing:
 
     def page_size(self) -> int:
         return min(PAGE, self.limit - self.count + 1) if self.limit else PAGE
+
+
+def task_id(text: str) -> int:
+    if not is_id(text):
+        raise ArgumentTypeError(_("must be the id of a task, not %r") % text)
+    return int(text)
 
 
 def behind(tasks: TaskQuerySet, task_id: int) -> TaskQuerySet:

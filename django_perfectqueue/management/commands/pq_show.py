@@ -50,10 +50,9 @@ from ..tasks.facts import (
 from ..tasks.family import family_facts, family_fields
 from ..tasks.hints import with_hint
 from ..terminal.progress import bar
-from ..terminal.text import ago, local
+from ..terminal.text import ago, is_id, local
 
 LAST_LINES = 10
-LONGEST_ID = 19
 LONGEST_STEP = 200
 BELOW = 11
 PAINT = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
@@ -244,10 +243,6 @@ def shortened(text: str) -> str:
 
 def action_facts(change: Change) -> dict[str, object]:
     return {"at": iso(change.at), "by": change.by, **(change.after or {})}
-
-
-def is_id(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < LONGEST_ID
 
 
 def how_far(journal: Journal, now: datetime) -> str:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError
-from django_perfectqueue.lib.durations import seconds_in
+from django_perfectqueue.lib.durations import LONGEST, seconds_in
 from django_perfectqueue.models import Schedule
 from django_perfectqueue.schedules import Terms
 from django_perfectqueue.schedules.terms import CHECKS
@@ -111,7 +111,8 @@ def past(name: str, text: str | None) -> datetime:
     if text is None:
         return timezone.now()
     if (seconds := seconds_in(text)) is not None:
-        return timezone.now() - timedelta(seconds=seconds)
+        # A span that is longer begins before any tick all the same.
+        return timezone.now() - timedelta(seconds=min(seconds, LONGEST))
     found = time(name, text)
     if not isinstance(found, datetime):
         raise CommandError(_("%s needs a time.") % name)

@@ -27,17 +27,21 @@ def add_change_options(parser: CommandParser) -> None:
     add("--to", metavar="QUEUE", help=_("Move them to this queue first."))
     add(
         "--patch",
-        type=json_text,
+        type=merge_patch,
         metavar="JSON",
         help=_("Change their data first, by a JSON merge patch (RFC 7386)."),
     )
 
 
-def json_text(text: str) -> JSON:
+def merge_patch(text: str) -> JSON:
+    """Return the value of an option; null is none, since that stands for no patch."""
     try:
-        return json.loads(text)
+        patch: JSON = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ArgumentTypeError(_("must be JSON: %s") % error) from error
+    if patch is None:
+        raise ArgumentTypeError(_("must say what to change: null changes nothing"))
+    return patch
 
 
 def print_preview(command: QueueCommand, operation: Operation) -> None:

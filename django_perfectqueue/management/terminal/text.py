@@ -14,6 +14,7 @@ from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.lib.durations import seconds_in, short_duration
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
+LONGEST_ID = 19
 
 
 def point(name: str, value: object) -> datetime | str | None:
@@ -93,6 +94,11 @@ def local(moment: datetime) -> str:
 
 def ago(moment: datetime, now: datetime) -> str:
     return _("%s ago") % short_duration((now - moment).total_seconds())
+
+
+def is_id(text: str) -> bool:
+    """Return whether a text may be the id of a task."""
+    return text.isascii() and text.isdecimal() and len(text) < LONGEST_ID
 
 
 def columns_of(text: str) -> int:

@@ -1,7 +1,7 @@
 """Do one thing to all tasks that match a filter: a task of the queue itself does it in chunks."""
 
-from .operation import RATE, TYPE, Operation, Verb, submit_bulk
-from .selection import COUNTED, Preview, Selection, preview
+from .operation import RATE, Operation, Verb, submit_bulk
+from .selection import COUNTED, TYPE, Preview, Selection, preview
 
 __all__ = [
     "COUNTED",

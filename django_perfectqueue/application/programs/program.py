@@ -59,11 +59,12 @@ class Completed:
 
 class Program:
     """
-    Runs a program in a session of its own, and leaves nothing of it behind.
+    Runs a program in a session of its own.
 
     It is given its input while what it prints is read, so that neither ever waits for the
     other; of each of the two streams ``keep`` bytes are kept. Asked to stop, it gets ``TERM``
-    with all that it has started, and ``grace`` seconds later ``KILL``.
+    with all that it has started, and ``grace`` seconds later ``KILL``. What a program that
+    ended by itself has started goes on.
     """
 
     def __init__(

@@ -277,7 +277,15 @@ WORDS: dict[str, tuple[str, ...]] = {
 RULES: dict[str, Rule] = {option.name: option.metadata["rule"] for option in fields(Options)}
 
 
-ALIASES = {"max_retries": "max_attempts", "retries": "max_attempts"}
+ALIASES = {
+    "max_retries": "max_attempts",
+    "retries": "max_attempts",
+    "countdown": "run_after",
+    "eta": "run_after",
+    "rate_limit": "limits",
+    "task_id": "key",
+    "bind": "takes_context",
+}
 """What other queues call it."""
 
 

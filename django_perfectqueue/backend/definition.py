@@ -83,8 +83,9 @@ class QueueTask(Base[P, R]):
         """Raise TypeError, with the nearest one, for a word that there is not."""
         for name in task_options:
             if name not in DJANGOS and name not in DEFAULTS:
-                near = nearest(name, (*DJANGOS, *DEFAULTS))
-                raise TypeError(f"A task has no '{name}'.{near} There is {', '.join(DEFAULTS)}.")
+                words = sorted({*DJANGOS, *DEFAULTS} - {"func"})
+                near = nearest(name, words)
+                raise TypeError(f"A task has no '{name}'.{near} There is {', '.join(words)}.")
         return object.__new__(cls)
 
     def __post_init__(self) -> None:

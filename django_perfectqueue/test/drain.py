@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
-from django_perfectqueue.models import Task, Ticket
+from django_perfectqueue.models import Hold, Task, Ticket
 from django_perfectqueue.queue import Duration, Queue, checked_duration, database
 
 from .held_task import HeldTask
@@ -173,8 +173,11 @@ class Drain:
             tickets = tickets.filter(task__queue=self.queue)
         own = [task.lease.task_id for task in self.others]
         alarms = tickets.exclude(pk__in=own).order_by("alarm_at").values_list("alarm_at", flat=True)
-        first: datetime | None = alarms.first()
-        return first
+        holds = Hold.objects.using(self.using).filter(opens_at__gt=after, opens_at__lte=end)
+        if self.queue:
+            holds = holds.filter(queue=self.queue)
+        opens = holds.order_by("opens_at").values_list("opens_at", flat=True)
+        return min(filter(None, (alarms.first(), opens.first())), default=None)
 
 
 def about(task: HeldTask) -> str:

@@ -161,6 +161,11 @@ def report(customer):
     return customer
 
 
+@task(priority=7, user="shop", limits=["hook"])
+def ping(url=""):
+    """Have all that a definition can say of a submit."""
+
+
 @task(atomic=True)
 def enrol(name, error=""):
     """Make a group, and raise then if there is something to be said."""

@@ -14,7 +14,7 @@ from django_perfectqueue import backend, compat
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.backend import DummyBackend, PerfectQueueBackend
 from django_perfectqueue.compat import InvalidTask, TaskResultDoesNotExist, task_backends
-from django_perfectqueue.exceptions import AlreadyExistsError
+from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain
@@ -253,6 +253,18 @@ class WordTests(TestCase):
                     jobs.add.using(**{name: 5})
                 with self.assertRaisesMessage(TypeError, reported):
                     compat.task(**{name: 5})(jobs.add.func)
+
+    def test_the_words_of_celery(self):
+        words = {"countdown": "run_after", "rate_limit": "limits", "task_id": "key"}
+        for name, ours in {**words, "bind": "takes_context"}.items():
+            with self.subTest(name), self.assertRaises(TypeError) as caught:
+                compat.task(**{name: 5})(jobs.add.func)
+            self.assertIn(f"Did you mean '{ours}'? There is after,", str(caught.exception))
+
+    def test_a_task_is_no_type(self):
+        path = "tests.backend.jobs.add"
+        with self.assertRaisesMessage(InvalidTaskError, f"of Django's tasks it is '{path}'."):
+            Queue().submit("k1", jobs.add)
 
 
 class DecoratorTests(TestCase):

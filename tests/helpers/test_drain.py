@@ -9,6 +9,7 @@ from django.test import TestCase, TransactionTestCase, override_settings
 
 from django_perfectqueue import compat, signals
 from django_perfectqueue.exceptions import UnknownTypeError
+from django_perfectqueue.fairness import set_limit
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import adrain, drain, make_task
@@ -167,6 +168,13 @@ class DrainTests(TestCase):
         self.submit("soon", run_at=50)
         self.submit("late", run_at=70)
         self.assertEqual(drain(ahead=timedelta(minutes=1)).keys, ["soon"])
+
+    def test_what_a_rate_holds_back_starts_when_that_lets_it(self):
+        set_limit("mail", rate=10, period=60.0, burst=1)
+        for number in range(8):
+            self.submit(f"k{number}", limits=["mail"])
+        self.assertEqual(len(drain(ahead=30)), 6)
+        self.assertEqual(len(drain(Queue(), ahead="1h")), 2)
 
     def test_a_moment_can_be_given(self):
         submit("k1", type="helpers.boom", now=NOON)

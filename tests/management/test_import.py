@@ -20,7 +20,7 @@ from django_perfectqueue.management.importing.perfectqueue import PerfectQueue
 from django_perfectqueue.management.importing.source import Left
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.schedules import Schedules
+from django_perfectqueue.schedules import Schedules, declared, every, scheduled
 
 from .running import refused, run, run_json
 
@@ -711,6 +711,52 @@ class CeleryBeatTests(TableTestCase):
         out = refused(self, "pq_import", "celery-beat")
         self.assertIn("1 with a name that a schedule of another type has", out)
         self.assertEqual(schedule("task-1").every, 60)
+
+    def test_each_goes_to_the_queue_of_its_row(self):
+        self.insert(self.clocks, id=1, clocked_time=NOON)
+        self.crontab(1, "0 3 * * *")
+        self.add(1, queue="mail")
+        self.add(2, queue="mail", clocked_id=None, one_off=False, crontab_id=1)
+        self.add(3, queue="", clocked_id=None, one_off=False, crontab_id=1)
+        out = run("pq_import", "celery-beat")
+        self.assertIn("1 task is imported, and 2 schedules (queue: default, mail).", out)
+        self.assertEqual([row.key for row in Queue("mail").list()], ["celery-beat-1"])
+        queues = Schedule.objects.order_by("name").values_list("queue", flat=True)
+        self.assertEqual(list(queues), ["mail", "default"])
+
+    if compat.HAS_TASKS:
+
+        def test_a_schedule_has_what_the_code_says_of_its_task(self):
+            self.insert(self.intervals, id=1, every=10, period="seconds")
+            again = {"clocked_id": None, "one_off": False, "interval_id": 1}
+            self.add(1, **again, task="tests.backend.jobs.ping")
+            self.add(2, **again, task="tests.backend.jobs.ping", queue="mail", priority=3)
+            run("pq_import", "celery-beat")
+            first, second = schedule("task-1"), schedule("task-2")
+            self.assertEqual((first.queue, first.priority, first.user), ("default", 7, "shop"))
+            self.assertEqual((second.queue, second.priority, second.user), ("mail", 3, "shop"))
+            self.assertEqual((first.limits, second.limits), ("hook", "hook"))
+
+        def test_what_code_schedules_is_not_scheduled_twice(self):
+            from ..backend.jobs import ping
+
+            self.crontab(1, "0 3 * * *")
+            again = {"clocked_id": None, "one_off": False, "crontab_id": 1}
+            self.add(1, **again, task=ping.module_path, kwargs='{"url": "x"}')
+            self.add(2, **again, task=ping.module_path)
+            with mock.patch.dict(declared.declarations):
+                scheduled(every("1h"), data={"kwargs": {"url": "x"}})(ping)
+                out = run("pq_import", "celery-beat")
+            self.assertIn("1 that @scheduled declares here", out)
+            self.assertIn("\n      task-1\n", out)
+            self.assertEqual(list(Schedule.objects.values_list("name", flat=True)), ["task-2"])
+
+    def test_the_cleanup_of_celery_is_no_task_that_is_left(self):
+        self.crontab(1, "0 4 * * *")
+        again = {"clocked_id": None, "one_off": False, "crontab_id": 1}
+        self.add(1, **again, task="celery.backend_cleanup")
+        out = run("pq_import", "celery-beat")
+        self.assertIn("1 of Celery's own: RETENTION_TIME does it here", out)
 
     def test_one_queue_of_many(self):
         self.insert(self.clocks, id=1, clocked_time=NOON)

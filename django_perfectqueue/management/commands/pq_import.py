@@ -30,8 +30,8 @@ class Command(QueueCommand):
         " Exits with 1 when some were left behind that could be moved if something were done."
     )
     queue_help = gettext_lazy(
-        "The queue that gets them. By default each of django-tasks-db and of dj_queue goes to the"
-        " queue of its name, and all others to DEFAULT_QUEUE."
+        "The queue that gets them. By default each of django-tasks-db, dj_queue and celery-beat"
+        " goes to the queue of its name, and all others to DEFAULT_QUEUE."
     )
 
     def add_options(self, parser: CommandParser) -> None:

@@ -29,6 +29,7 @@ CLOCKED = "django_celery_beat_clockedschedule"
 CRONTABS = "django_celery_beat_crontabschedule"
 INTERVALS = "django_celery_beat_intervalschedule"
 SECONDS = {"days": 86_400.0, "hours": 3_600.0, "minutes": 60.0, "seconds": 1.0}
+CLEANUP = "celery.backend_cleanup"
 FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
@@ -83,6 +84,8 @@ class PeriodicTasks(Table):
         yield _("switched off"), self.rows.filter(enabled=False).count()
 
     def read(self, row: Row) -> Read:
+        if row.task == CLEANUP:
+            return Left(row.name, _("of Celery's own: RETENTION_TIME does it here"), fixable=False)
         if row.solar_id is not None:
             name = f"{row.name}: {row.task}"
             return Left(name, _("by the sun: not possible here"), fixable=False, listed=True)
@@ -113,11 +116,11 @@ class PeriodicTasks(Table):
             **timing,
             "ends_at": row.expires,
             "expires_after": getattr(row, "expire_seconds", None),
-            "priority": row.priority or 0,
+            **({} if row.priority is None else {"priority": row.priority}),
             "remaining": 1 if getattr(row, "one_off", False) else None,
             "overlap": "allow",
         }
-        return FoundSchedule(row.id, row.name, row.task, data, terms)
+        return FoundSchedule(row.id, row.name, row.task, data, terms, row.queue or None)
 
     def timing(self, row: Row) -> dict[str, object]:
         """Return when a schedule comes; nothing where that is not in its table."""
@@ -148,7 +151,7 @@ class PeriodicTasks(Table):
             "expires_at": expires,
             "priority": row.priority or 0,
         }
-        return Found(row.id, task)
+        return Found(row.id, task, row.queue or None)
 
 
 class CeleryBeat(Source):

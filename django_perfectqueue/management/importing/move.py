@@ -15,6 +15,7 @@ from django_perfectqueue.exceptions import InvalidTaskError, PerfectQueueError
 from django_perfectqueue.queue import Queue, submission_of
 from django_perfectqueue.schedules import Schedules
 
+from .declared import is_declared, terms_of_type
 from .source import Found, FoundSchedule, Left, Read, Row, Source, Table, reading
 
 BATCH = 500
@@ -185,7 +186,12 @@ class Move:
         if isinstance(type_, str):
             type_ = self.renamed.get(type_, type_)
         if isinstance(row, FoundSchedule):
-            row = replace(row, type=type_)
+            if is_declared(type_, row.data):
+                why = _("that @scheduled declares here: with both, each tick would come twice")
+                return Left(row.name, why, fixable=False, listed=True)
+            terms = {**terms_of_type(type_), **row.terms}
+            queue = terms.pop("queue", None)
+            row = replace(row, type=type_, terms=terms, queue=row.queue or queue)
         else:
             row.task["type"] = type_
             try:

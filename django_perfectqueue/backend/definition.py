@@ -13,6 +13,7 @@ from django_perfectqueue.backoff import backoff_problem, error_rules
 from django_perfectqueue.backoff.error_rules import Rule, RuleWithWaits
 from django_perfectqueue.compat import InvalidTask, Task
 from django_perfectqueue.conf import nearest
+from django_perfectqueue.lib.durations import is_number
 
 from . import registry
 
@@ -56,6 +57,8 @@ class QueueTask(Base[P, R]):
     """Exceptions after which it fails, whatever attempts are left. The nearest class wins."""
     time_limit: float | None = None
     """How many seconds an attempt may take."""
+    kill_wait: float | None = None
+    """How many seconds later it is ended by force, if it goes on; None is TASK_KILL_WAIT."""
     atomic: bool = False
     """Whether what it writes to the tasks' database and the end of its task are one transaction."""
     user: str | ByArguments | None = None
@@ -177,6 +180,10 @@ RULES: dict[str, tuple[Callable[[object], bool], str]] = {
         "a function of the exception and the result, or such as Exponential(5)",
     ),
     "time_limit": (lambda value: is_positive(value, (int, float)), "a number of seconds above 0"),
+    "kill_wait": (
+        lambda value: is_number(value) and value >= 0,
+        "a number of seconds of at least 0",
+    ),
     "atomic": (lambda value: isinstance(value, bool), "True or False"),
     "user": (is_name, "a name, or a function of args and kwargs"),
     "key": (is_name, "a text, or a function of args and kwargs"),

@@ -160,6 +160,7 @@ def handler_of(definition: AnyTask) -> type[DjangoTask]:
     names = {
         "definition": definition,
         "time_limit": time_limit_of(definition),
+        "kill_wait": option_of(definition, "kill_wait"),
         "atomic": option_of(definition, "atomic"),
         "plain_call": staticmethod(plain_call_of(definition)),
         **rules_of(definition),

@@ -24,6 +24,7 @@ WORDS = (
     "takes_context",
     *(name for name in DEFAULTS if name not in ("after", "if_failed", "tags", "batch")),
 )
+ONLY_DEFINED = (*RULES, "kill_wait")
 AT, FOR = "at", "for"
 
 
@@ -84,7 +85,7 @@ def stored_options(task: object, definition: object, names: Mapping[str, str]) -
         value = getattr(task, name, DEFAULTS.get(name))
         if value == getattr(definition, name, DEFAULTS.get(name)):
             continue
-        if name in RULES or (callable(value) and name not in names):
+        if name in ONLY_DEFINED or (callable(value) and name not in names):
             raise InvalidTask(f"{name} can't be changed by using(): give it to @task.")
         changed[name] = names[name] if callable(value) else value
     return changed

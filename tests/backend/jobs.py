@@ -155,6 +155,7 @@ def key_of(args, kwargs):
     key=key_of,
     limits=["reports"],
     time_limit=30,
+    kill_wait=4,
     expires_at=3600,
 )
 def report(customer):

@@ -222,6 +222,8 @@ class WordTests(TestCase):
         for words, message in (
             ({"max_attempts": 0}, "max_attempts must be a whole number of at least 1, not 0"),
             ({"time_limit": -1}, "time_limit must be a number of seconds above 0"),
+            ({"kill_wait": -1}, "kill_wait must be a number of seconds of at least 0"),
+            ({"kill_wait": False}, "kill_wait must be a number of seconds of at least 0"),
             ({"backoff": 5}, "backoff must be a function"),
             ({"user": 5}, "user must be a name"),
             ({"key": ""}, "key must be a text"),

@@ -172,6 +172,13 @@ class RunTests(TestCase):
             self.assertEqual((handler.max_attempts, limit), expected)
             handler.task.release()
 
+    def test_a_definition_says_when_it_is_ended_by_force(self):
+        for task, expected in ((jobs.report, 4), (jobs.add, options().TASK_KILL_WAIT)):
+            limits = time_limits(handler_of(task), None, options())
+            self.assertEqual(limits.kill_wait, expected)
+        with self.assertRaisesMessage(compat.InvalidTask, "kill_wait can't be changed by using()"):
+            jobs.report.using(kill_wait=5).enqueue("ann")
+
     def test_a_larger_priority_goes_first_and_of_equals_the_older(self):
         order = [
             jobs.add.using(priority=priority).enqueue(priority, 0).id for priority in (-5, 7, 0, 7)

@@ -38,9 +38,9 @@ def checked(name: str, value: object, length: int) -> str:
     half of a surrogate pair.
     """
     if not isinstance(value, str):
-        path = getattr(value, "module_path", "")
-        hint = f" For this one of Django's tasks it is {path!r}." if path else ""
-        raise InvalidTaskError(f"The {name} must be a string, not {value!r}.{hint}")
+        path = getattr(value, "module_path", None)
+        given = f"one of Django's tasks: give {path!r}" if path else repr(value)
+        raise InvalidTaskError(f"The {name} must be a string, not {given}.")
     if not value:
         raise InvalidTaskError(f"The {name} must not be empty.")
     if len(value) > length:

@@ -84,6 +84,7 @@ class Reporter:
             "preempted": _("preempted"),
             "left": _("left"),
             "crashed": _("crashed"),
+            "killed": _("killed"),
         }
         always = ("finished", "retried", "failed")
         parts = [

@@ -265,7 +265,7 @@ class WordTests(TestCase):
 
     def test_a_task_is_no_type(self):
         path = "tests.backend.jobs.add"
-        with self.assertRaisesMessage(InvalidTaskError, f"of Django's tasks it is '{path}'."):
+        with self.assertRaisesMessage(InvalidTaskError, f"of Django's tasks: give '{path}'."):
             Queue().submit("k1", jobs.add)
 
 

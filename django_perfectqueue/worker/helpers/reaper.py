@@ -132,6 +132,8 @@ class Reaper(HelperProcess):
                 printable(lease.key),
                 printable(lease.type),
             )
+            seconds = self.leftovers.overdue[lease.task_id]
+            self.reporter.print_tasks([Ending(task.settled, task, kind, seconds, error=error)])
         return True
 
     def cancelling(

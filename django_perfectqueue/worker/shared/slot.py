@@ -21,6 +21,7 @@ COUNTED = (
     "preempted",
     "left",
     "crashed",
+    "killed",
 )
 NEVER = float("inf")
 NO_LIMITS = TimeLimits()

@@ -135,6 +135,7 @@ class Tenure:
         """Return its leftovers; if it was not killed on purpose, its tasks have crashed."""
         seconds = {task.task_id: now - task.since for task in self.slot.tasks}
         overdue = self.slot.overdue(now) if self.forced else []
+        self.slot.count("killed", len(overdue))
         on_purpose = self.forced or (self.child.killed and not self.silence)
         message = how_it_ended(code, self.silence)
         if not on_purpose:

@@ -154,6 +154,13 @@ class CrashTests(WorkerTestCase):
         self.assertRegex(worker.output, r"crashed   exit-3 type=exit-once attempt=1 \d")
         self.assertIn("3 finished, 0 retried, 0 failed, 2 crashed in ", worker.output)
 
+    def test_what_is_ended_by_force_is_reported_with_its_end(self):
+        self.submit("forced", "deaf", data={"pid": str(self.folder / "pid")}, time_limit=1)
+        worker = self.burst(MAX_ATTEMPTS=1, TASK_KILL_WAIT=0.1)
+        line = r"failed    forced type=deaf attempt=1 \d\.\d+s error=TimeLimitError"
+        self.assertRegex(worker.output, line)
+        self.assertIn("0 finished, 0 retried, 0 failed, 1 killed in ", worker.output)
+
     def test_a_crash_is_reported_as_one(self):
         """The second one is followed by a wait, as a release is that a handler asks for."""
         self.submit("poison", "die")

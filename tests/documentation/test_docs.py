@@ -466,7 +466,7 @@ class TableTests(SimpleTestCase):
             for table in TABLE.findall(without_code(file.read_text())):
                 head, rule, *rows = table.splitlines()
                 with self.subTest(f"{file.relative_to(ROOT)}: {head}"):
-                    self.assertRegex(rule, r"^\|( :?-+:? \|)+$")
+                    self.assertRegex(rule, r"^\|(:?-+:?\|)+$")
                     self.assertEqual(
                         {len(BAR.findall(row)) for row in (head, rule, *rows)},
                         {len(BAR.findall(head))},

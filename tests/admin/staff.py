@@ -6,6 +6,8 @@ from django.urls import reverse
 
 from django_perfectqueue.models import Task
 
+from .forms import press
+
 VIEW = ("view_task", "view_deadletter", "view_lane", "view_fairshare", "view_worker")
 LIST = "/admin/perfectqueue/task/"
 
@@ -39,6 +41,10 @@ class AdminTestCase(TestCase):
             self.client.get(url, query)
         return [statement["sql"] for statement in captured]
 
+    def save(self, url, *, follow=True, **typed):
+        """Fill in the form of a page, and press its button."""
+        return press(self.client, self.client.get(url), "_save", follow=follow, **typed)
+
     def choose(self, action, *tasks, across=False, **query):
         """Choose an action for tasks ticked in the list."""
         ids = [task if isinstance(task, int) else row(task).pk for task in tasks]
@@ -47,8 +53,7 @@ class AdminTestCase(TestCase):
 
     def confirm(self, response, **data):
         """Press the button of a page that asks first."""
-        verb, given, back = (response.context[name] for name in ("verb", "given", "back"))
-        return self.steer(verb.name, **dict(given), back=back, confirmed="1", **data)
+        return press(self.client, response, str(response.context["verb"].label), **data)
 
     def steer(self, verb, **data):
         return self.client.post(

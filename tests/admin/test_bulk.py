@@ -1,5 +1,6 @@
 """The page that shows what would be done to all that match, and single tasks moved and edited."""
 
+import json
 from unittest import mock
 
 from django.contrib.admin.models import LogEntry
@@ -12,6 +13,7 @@ from django_perfectqueue.test import drain
 from tests.bulk.test_bulk import failed
 from tests.factories import running, submit
 
+from .forms import press
 from .staff import LIST, VIEW, AdminTestCase, staff
 
 DEAD = "/admin/perfectqueue/deadletter/"
@@ -26,12 +28,8 @@ class BulkPageTests(AdminTestCase):
     def ask(self, url=DEAD, **values):
         return self.client.get(f"{url}bulk/", values)
 
-    def do(self, response, url=DEAD):
-        """Press the button of a page that shows what it would do."""
-        context = response.context
-        self.assertIn(("status", "failed"), context["kept"])
-        values = {**dict(context["kept"]), **dict(context["terms"])}
-        return self.client.post(f"{url}bulk/", values)
+    def press(self, response, button, *, follow=False, **typed):
+        return press(self.client, response, button, follow=follow, **typed)
 
     def test_it_shows_what_it_would_do_and_does_nothing(self):
         failed("a", user="ann", data={"v": 1, "password": "hunter2"})
@@ -52,10 +50,12 @@ class BulkPageTests(AdminTestCase):
         deep = '{"a":' * 3_000 + "1" + "}" * 3_000
         for patch in ("[" * 200_000, many, '{"v": NaN}', '"' + "x" * 2**20 + '"'):
             with self.subTest(patch=patch[:10]):
-                values = {"verb": "edit", "rate": "5", "patch": patch}
-                response = self.client.post(f"{DEAD}bulk/", values)
+                typed = {"verb": "edit", "rate": "5", "patch": patch}
+                response = self.press(self.ask(), "_show", **typed)
+                if not response.context["form"].errors:
+                    response = self.press(response, "_do")
                 self.assertTrue(response.context["form"].errors)
-        response = self.client.post(f"{DEAD}bulk/", {"verb": "retry", "queue": "q" * 101})
+        response = self.press(self.ask(), "_do", run_in="q" * 101)
         self.assertContains(response, "at most 100 characters")
         refused = self.ask(verb="edit", rate="5", patch=deep)
         # Python before 3.13 can't even read it.
@@ -71,7 +71,8 @@ class BulkPageTests(AdminTestCase):
         dead, other = failed("a", user="ann", data={"v": 1}), failed("b", user="bob")
         terms = {"to": "slow", "patch": '{"v": 2}', "rate": "100", "run_in": "bulk"}
 
-        response = self.do(self.ask(user="ann", verb="retry", **terms))
+        page = self.ask(user="ann", verb="retry", **terms)
+        response = self.press(page, "Retry (1)")
 
         row = Queue("bulk").list().get()
         self.assertRedirects(response, f"{LIST}{row.pk}/change/")
@@ -83,6 +84,40 @@ class BulkPageTests(AdminTestCase):
         self.assertEqual(row.data["filter"], {"status": "failed", "user": "ann"})
         self.assertEqual(LogEntry.objects.get().user, self.boss)
         self.assertContains(self.story(Queue("bulk")[row.key]), "bulk operation asked for: retry")
+
+    def test_the_first_click_does_it(self):
+        failed("a", user="ann")
+        failed("b", user="bob")
+        page = self.client.get(DEAD, {"user": "ann"})
+        page = self.client.get(page.context["bulk_url"])
+
+        self.press(page, "Retry (1)", run_in="bulk")
+
+        drain("bulk")
+        self.assertEqual(Queue()["a"].metadata().status, "waiting")
+        self.assertEqual(Queue()["b"].metadata().status, "failed")
+
+    def test_what_is_typed_is_what_is_done(self):
+        failed("a", data={"v": 1})
+        page = self.press(self.ask(), "Retry (1)", rate="50", run_in="bulk", follow=True)
+        row = Queue("bulk").list().get()
+        self.assertEqual((row.data["rate"], page.status_code), (50, 200))
+
+    def test_another_verb_than_was_shown_is_shown_first(self):
+        failed("a", data={"v": 1})
+        for typed, label in (
+            ({"verb": "delete"}, "Delete (1)"),
+            ({"to": "slow"}, "Retry (1)"),
+            ({"patch": '{"v": 2}'}, "Retry (1)"),
+        ):
+            with self.subTest(typed):
+                page = self.press(self.ask(), "Retry (1)", **typed)
+                self.assertContains(page, "look at what it would do now")
+                self.assertContains(page, label)
+                self.assertEqual(Queue().list().count(), 1)
+        self.press(page, "Retry (1)", run_in="bulk")
+        drain("bulk")
+        self.assertEqual(Queue()["a"].metadata().data, {"v": 2})
 
     def test_of_tasks_each_filter_of_the_list_counts(self):
         submit("key-1", user="ann", type="report", now=None)
@@ -136,7 +171,9 @@ class BulkPageTests(AdminTestCase):
         ):
             self.client.force_login(staff(*permissions, name=name))
             with self.subTest(name):
-                response = self.client.post(f"{DEAD}bulk/", {"rate": "5", **terms})
+                shown = json.dumps([terms["verb"], terms.get("to", ""), None])
+                sent = {"rate": "5", "_do": "Do", "shown": shown, **terms}
+                response = self.client.post(f"{DEAD}bulk/", sent)
                 self.assertEqual(response.status_code, status)
         self.assertEqual(Queue().list().filter(type="perfectqueue.bulk").count(), 1)
 

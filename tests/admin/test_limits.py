@@ -30,8 +30,8 @@ class LimitTests(AdminTestCase):
         return self.client.post(LIMITS, data, follow=True)
 
     def test_a_limit_is_added(self):
-        data = filled(max_running="2", rate="10", period="60", burst="3")
-        self.assertRedirects(self.client.post(f"{LIMITS}add/", data), LIMITS)
+        terms = {"max_running": "2", "rate": "10", "period": "60", "burst": "3"}
+        self.assertRedirects(self.save(f"{LIMITS}add/", name="smtp", **terms), LIMITS)
 
         row = limit("smtp")
         self.assertEqual((row.max_running, row.rate, row.period, row.burst), (2, 10, 60, 3))
@@ -51,7 +51,7 @@ class LimitTests(AdminTestCase):
             ({"max_running": "-1"}, "greater than or equal to 0"),
         ):
             with self.subTest(values):
-                response = self.client.post(f"{LIMITS}add/", filled(**values))
+                response = self.save(f"{LIMITS}add/", **{"name": "smtp", **values})
                 self.assertContains(response, reported)
         self.assertEqual(Limit.objects.count(), 1)
 
@@ -81,15 +81,8 @@ class LimitTests(AdminTestCase):
 
     def test_caps_and_pauses_are_edited_in_the_list(self):
         row = set_limit("smtp", max_running=7, rate=10, period=60)
-        data = {
-            "form-TOTAL_FORMS": 1,
-            "form-INITIAL_FORMS": 1,
-            "form-0-id": row.pk,
-            "form-0-max_running": "3",
-            "form-0-paused": "on",
-            "_save": "Save",
-        }
-        self.assertRedirects(self.client.post(LIMITS, data), LIMITS)
+        typed = {"form-0-max_running": "3", "form-0-paused": "on"}
+        self.assertRedirects(self.save(LIMITS, **typed), LIMITS)
 
         row.refresh_from_db()
         self.assertEqual((row.max_running, row.paused, row.rate), (3, True, 10))

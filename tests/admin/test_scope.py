@@ -36,6 +36,7 @@ from django_perfectqueue.test import drain
 from ..factories import acquire, fail, finish, register, seat, submit
 from ..inspection.test_statistics import ran
 from ..metrics.test_overview import now
+from .forms import press
 from .staff import AdminTestCase
 
 APP = "/admin/perfectqueue/"
@@ -291,7 +292,7 @@ class ScopeTests(AdminTestCase):
         self.assertNotContains(page, THEIRS)
         of_others = {**waiting, "queue": f"{THEIRS}queue"}
         self.assertNotContains(self.client.get(url, of_others), f"{THEIRS}key")
-        self.client.post(url, {**waiting, "rate": "100"})
+        press(self.client, self.client.get(url, waiting), "Request cancel")
         [task] = Task.objects.filter(type=TYPE)
         self.assertIn(f'"users": ["{OURS}user"]', json.dumps(task.data))
 
@@ -300,13 +301,14 @@ class ScopeTests(AdminTestCase):
         with override_settings(PERFECTQUEUE={"ADMIN_SCOPE": f"{HERE}.nobody"}):
             for status, verb in (("waiting", "cancel"), ("failed", "delete"), ("all", "retry")):
                 sent = {"status": status, "verb": verb, "rate": "100", "run_in": "bulk"}
+                sent |= {"_do": "Do", "shown": json.dumps([verb, "", None])}
                 self.client.post(f"{APP}task/bulk/", sent)
         drain("bulk")
         self.assertEqual(self.rows(), before)
 
     def test_who_began_a_bulk_operation_follows_and_cancels_it(self):
-        waiting = {"status": "waiting", "verb": "cancel", "rate": "100"}
-        page = self.client.post(f"{APP}task/bulk/", waiting, follow=True)
+        waiting = {"status": "waiting", "verb": "cancel"}
+        page = press(self.client, self.client.get(f"{APP}task/bulk/", waiting), "Request cancel")
         self.assertEqual(page.status_code, 200)
         task = Task.objects.get(type=TYPE)
         self.assertEqual(page.redirect_chain[-1][0], f"{APP}task/{task.pk}/change/")
@@ -324,7 +326,8 @@ class ScopeTests(AdminTestCase):
         self.assertEqual(Task.objects.get(pk=task.pk).outcome, "cancelled")
 
     def test_who_loses_the_customers_of_a_bulk_operation_loses_sight_of_it(self):
-        self.client.post(f"{APP}task/bulk/", {"status": "waiting", "verb": "cancel", "rate": "100"})
+        waiting = {"status": "waiting", "verb": "cancel"}
+        press(self.client, self.client.get(f"{APP}task/bulk/", waiting), "Request cancel")
         task = Task.objects.get(type=TYPE)
         with override_settings(PERFECTQUEUE={"ADMIN_SCOPE": f"{HERE}.nobody"}):
             page = self.client.get(f"{APP}task/{task.pk}/change/")

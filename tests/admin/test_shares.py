@@ -15,11 +15,9 @@ LANES = "/admin/perfectqueue/lane/"
 
 class QueueShareTests(AdminTestCase):
     def test_a_weight_is_added_edited_and_kept_in_the_changes(self):
-        self.client.post(f"{QUEUES}add/", {"queue": "mail", "weight": "2"})
+        self.save(f"{QUEUES}add/", queue="mail", weight="2")
         row = QueueShare.objects.get()
-        data = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-id": row.pk}
-        response = self.client.post(QUEUES, {**data, "form-0-weight": "3", "_save": "Save"})
-        self.assertRedirects(response, QUEUES)
+        self.assertRedirects(self.save(QUEUES, **{"form-0-weight": "3"}), QUEUES)
 
         changes = self.client.get("/admin/perfectqueue/change/")
         self.assertContains(changes, "queue &#x27;mail&#x27;")
@@ -28,22 +26,11 @@ class QueueShareTests(AdminTestCase):
 
 
 class FairShareTests(AdminTestCase):
-    def edit(self, share, **values):
-        fields = {"weight": share.weight, "max_running": "", **values}
-        return self.client.post(
-            SHARES,
-            {
-                "form-TOTAL_FORMS": 1,
-                "form-INITIAL_FORMS": 1,
-                "form-0-id": share.pk,
-                "_save": "Save",
-                **{f"form-0-{name}": value for name, value in fields.items()},
-            },
-        )
+    def edit(self, **values):
+        return self.save(SHARES, **{f"form-0-{name}": value for name, value in values.items()})
 
     def test_a_share_is_added(self):
-        data = {"user": "ann", "queue": "", "weight": "2", "max_running": "3"}
-        response = self.client.post(f"{SHARES}add/", data)
+        response = self.save(f"{SHARES}add/", user="ann", weight="2", max_running="3")
 
         self.assertRedirects(response, SHARES)
         share = FairShare.objects.get()
@@ -52,17 +39,17 @@ class FairShareTests(AdminTestCase):
     def test_a_second_share_of_the_same_owner_is_refused(self):
         FairShare.objects.create(user="ann")
 
-        response = self.client.post(f"{SHARES}add/", {"user": "ann", "weight": "2"})
+        response = self.save(f"{SHARES}add/", user="ann", weight="2")
         self.assertContains(response, "already exists")
 
     def test_a_weight_of_nothing_is_refused(self):
-        response = self.client.post(f"{SHARES}add/", {"user": "ann", "weight": "0"})
+        response = self.save(f"{SHARES}add/", user="ann", weight="0")
 
         self.assertContains(response, "greater than or equal to 0.001")
 
     def test_an_edit_in_the_list_is_written_into_the_history(self):
         share = FairShare.objects.create(user="ann")
-        self.assertRedirects(self.edit(share, weight="4", paused="on"), SHARES)
+        self.assertRedirects(self.edit(weight="4", paused="on"), SHARES)
 
         share.refresh_from_db()
         self.assertEqual((share.weight, share.paused), (4.0, True))
@@ -121,7 +108,7 @@ class FairShareTests(AdminTestCase):
 
     def test_the_history_tells_what_came_through_every_door(self):
         share = set_share("ann", weight=2, by="carl@shell")
-        self.edit(share, weight="4")
+        self.edit(weight="4")
 
         response = self.client.get(f"{SHARES}{share.pk}/history/")
 

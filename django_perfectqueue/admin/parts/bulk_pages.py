@@ -41,7 +41,8 @@ NAMES = {"retry": "retry", "cancel": "cancel", "delete": "purge", "move": "move"
 """The verbs of bulk work, each with the admin's verb whose permission it needs."""
 FILTERS = ("status", "queue", "type", "user", "group", "tag", "batch", "q")
 TERMS = ("verb", "to", "patch", "rate", "run_in")
-HARMLESS = ("reach", "p", "o", "e", "_changelist_filters", "csrfmiddlewaretoken", *TERMS)
+BUTTONS = ("_show", "_do", "shown")
+HARMLESS = ("reach", "p", "o", "e", "_changelist_filters", "csrfmiddlewaretoken", *TERMS, *BUTTONS)
 LONGEST = 2_000
 
 
@@ -192,7 +193,10 @@ class BulkPage:
             return HttpResponseRedirect(self.back)
         form = BulkForm(verbs, self.values)
         operation = self.operation(form, selection)
-        if operation and request.method == "POST":
+        if operation and request.method == "POST" and "_do" in self.values:
+            if self.values.get("shown") != text_of(operation):
+                form.add_error(None, gettext("This has changed: look at what it would do now."))
+                return self.show(form, selection, operation)
             try:
                 return self.carry_out(operation, form.cleaned_data["run_in"])
             except InvalidTaskError as error:
@@ -230,7 +234,7 @@ class BulkPage:
     ) -> HttpResponse:
         context: dict[str, object] = {
             "title": _("All that match"),
-            "original": _("All that match"),
+            "original": gettext("All that match"),
             "form": form,
             "kept": self.kept(selection),
             "back": self.back,
@@ -240,10 +244,7 @@ class BulkPage:
             context |= {
                 "operation": operation,
                 "label": VERBS[NAMES[operation.verb]].label,
-                "terms": [
-                    ("verb", operation.verb),
-                    *((name, self.values.get(name, "")) for name in TERMS[1:]),
-                ],
+                "shown": text_of(operation),
                 "matching": {
                     "total": AtLeast(found.total) if found.is_bounded else bounded(found.total),
                     "none": not found.total,
@@ -267,6 +268,11 @@ class BulkPage:
     @property
     def back(self) -> str:
         return f"{self.list_url}?{self.query}"
+
+
+def text_of(operation: Operation) -> str:
+    """Return what an operation does to each task: no other is done than the page has shown."""
+    return json.dumps([operation.verb, operation.to, operation.patch], sort_keys=True)
 
 
 def sample_rows(found: Preview, patch: JSON) -> list[dict[str, object]]:

@@ -12,6 +12,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue import store
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import (
     InvalidScheduleError,
     InvalidTaskError,
@@ -92,6 +93,8 @@ class ScheduleForm(RuleForm):
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
+        if not self.instance.pk:
+            self.initial["queue"] = self.initial.get("queue") or options().DEFAULT_QUEUE
         stored = self.instance.type
         types = sorted({*known_types(using=database()), *filter(None, [stored])})
         if "type" in self.fields:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections import Counter
 from collections.abc import Iterator
 from datetime import date
 
@@ -13,10 +12,11 @@ from django.utils.translation import gettext_lazy
 from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import short_duration
-from django_perfectqueue.models import DEAD, LIVE, Status, Usage
+from django_perfectqueue.models import Status, Usage
+from django_perfectqueue.store.records.counts import COUNTED
 
-from ..base import CommandOptions, QueueCommand, at_least, or_dash
-from ..queues.figures import BOUND, Figures, User, figures
+from ..base import CommandOptions, QueueCommand, at_least
+from ..queues.figures import Figures, figures
 from ..tasks.hints import no_tasks
 from ..terminal.table import GAP, Column
 
@@ -26,9 +26,9 @@ ALWAYS = ("waiting", "running", "finished")
 
 
 class Command(QueueCommand):
-    summary = gettext_lazy(
-        "Shows how many tasks a queue has in each status, whose they are, and why some did not"
-        " finish. What has ended is counted up to 10,000."
+    summary = (
+        "Shows how many tasks a queue has in each status, and why some did not finish. Each status"
+        " is counted up to 10,000."
     )
     queue_help: str | Promise = gettext_lazy("Only this queue (default: all that there are).")
 
@@ -38,7 +38,7 @@ class Command(QueueCommand):
             type=at_least(0),
             default=10,
             metavar="N",
-            help=_("How many users and how many reasons to show (10)."),
+            help="How many reasons to show (10).",
         )
         parser.add_argument(
             "--day",
@@ -61,7 +61,7 @@ class Command(QueueCommand):
             if self.as_json:
                 self.print_json(summary(one, options["top"]))
                 continue
-            if options["queue"] and one.empty:
+            if options["queue"] and one.is_empty:
                 self.say(no_tasks(self.queue))
                 continue
             if number:
@@ -71,14 +71,11 @@ class Command(QueueCommand):
             self.say(_("There are no queues yet: nothing was ever submitted."))
 
     def print_figures(self, found: Figures, top: int) -> None:
-        title = _("Queue '%s'") % found.queue
+        title = _("Queue '%s'") % found.now.name
         self.print_title(title)
         for name, count, note in counts(found):
             if count != "0" or name in ALWAYS:
                 self.stdout.write(f"  {name:<10}{count:>8}  {note}".rstrip())
-        if found.users and top:
-            self.stdout.write("")
-            self.print_table(user_columns(found, top), found.users[:top], GAP)
         if found.dead and top:
             self.stdout.write("")
             self.print_table(dead_columns(), found.dead.most_common(top), GAP)
@@ -135,48 +132,12 @@ def figure(seconds: float | None) -> str:
 
 
 def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
-    for status in LIVE:
+    for status, count in found.counts.items():
         note = ""
-        if status == Status.WAITING and found.oldest is not None:
-            note = _("the first has been due for %s") % short_duration(found.oldest)
-        held = found.counts[status]
-        if status == Status.RUNNING and found.working < held:
-            words = {"working": found.working, "held": held - found.working}
-            note = _("at work on %(working)d, %(held)d taken in advance") % words
-        yield status.value, str(found.counts[status]), note
-    yield Status.FINISHED.value, bounded(found.finished), ""
-    by_status = dead_by_status(found)
-    for outcome in DEAD:
-        yield outcome.value, str(by_status[outcome]), ""
-
-
-def dead_by_status(found: Figures) -> Counter[str]:
-    totals: Counter[str] = Counter()
-    for (status, _group), count in found.dead.items():
-        totals[status] += count
-    return totals
-
-
-def bounded(count: int) -> str:
-    return f"{BOUND}+" if count > BOUND else str(count)
-
-
-def user_columns(found: Figures, top: int) -> list[Column[User]]:
-    more = len(found.users) > top
-    title = _("users (%(top)s of %(all)s)") % {"top": top, "all": len(found.users)}
-    return [
-        Column(title if more else _("user"), lambda user: user.user or "-", elastic=True),
-        Column(_("running"), lambda user: str(user.running), right=True),
-        Column(_("at most"), lambda user: or_dash(user.max_running), right=True),
-        Column(_("waiting"), lambda user: str(user.waiting), right=True),
-        Column(_("later"), lambda user: str(later(user.counts)), right=True),
-        Column(_("weight"), lambda user: f"{user.weight:g}", right=True),
-        Column("", lambda user: _("paused") if user.paused else ""),
-    ]
-
-
-def later(counts: Counter[str]) -> int:
-    return counts["scheduled"] + counts["retrying"] + counts["blocked"]
+        if status == Status.WAITING and found.now.oldest is not None:
+            note = _("the first has been due for %s") % short_duration(found.now.oldest)
+        more = "+" if found.has_more(status) else ""
+        yield status, f"{min(count, COUNTED)}{more}", note
 
 
 def dead_columns() -> list[Column[tuple[tuple[str, str], int]]]:
@@ -188,30 +149,11 @@ def dead_columns() -> list[Column[tuple[tuple[str, str], int]]]:
 
 
 def summary(found: Figures, top: int) -> dict[str, object]:
-    dead = dead_by_status(found)
     return {
-        "queue": found.queue,
-        "counts": {
-            **{status.value: found.counts[status] for status in LIVE},
-            "finished": min(found.finished, BOUND),
-            **{outcome.value: dead[outcome] for outcome in DEAD},
-        },
-        "more_finished": found.finished > BOUND,
-        "more_dead": found.dead.total() > BOUND,
-        "working": found.working,
-        "oldest_due_for": found.oldest,
-        "users_with_work": len(found.users),
-        "users": [
-            {
-                "user": user.user or None,
-                **user.counts,
-                "working": user.working,
-                "weight": user.weight,
-                "max_running": user.max_running,
-                "paused": user.paused,
-            }
-            for user in found.users[:top]
-        ],
+        "queue": found.now.name,
+        "counts": {status: min(count, COUNTED) for status, count in found.counts.items()},
+        "more": [status for status in found.counts if found.has_more(status)],
+        "oldest_due_for": found.now.oldest,
         "dead_letters": [
             {"status": status, "group": group, "count": count}
             for (status, group), count in found.dead.most_common(top)

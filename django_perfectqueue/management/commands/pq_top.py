@@ -147,7 +147,6 @@ def queue_columns() -> list[Column[QueueFigures]]:
         Column(_("waiting"), waiting, right=True),
         span(_("oldest"), "oldest"),
         number(_("running"), "running"),
-        number(_("held"), "held", spare=True),
         number(_("retrying"), "retrying", spare=True),
         number(_("scheduled"), "scheduled", spare=True),
         number(_("failed/h"), "failed_last_hour"),

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import Task
@@ -22,20 +20,20 @@ PARTS = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 class Command(QueueCommand):
-    summary = gettext_lazy(
-        "Submits many tasks of one type to an empty queue, runs them with workers of its own,"
-        " says how long that took, and deletes them. The handlers do what they always do."
+    summary = (
+        "Submits many tasks of one type to an empty queue, runs them with workers of its own, says"
+        " how long that took, and deletes them. The handlers do what they always do."
     )
-    queue_help = gettext_lazy("Name of a queue that has no tasks (default: stress).")
+    queue_help = "Name of a queue that has no tasks (default: stress)."
 
     def add_options(self, parser: CommandParser) -> None:
         add = parser.add_argument
-        add("type", metavar="TYPE", help=_("What handles them."))
-        add("data", metavar="JSON", nargs="?", default="null", help=_("The data of each, as JSON."))
-        add("--tasks", type=at_least(1), default=1000, metavar="N", help=_("How many (1000)."))
-        add("--users", type=at_least(1), default=10, metavar="N", help=_("Of how many users (10)."))
-        add("--processors", type=at_least(1), metavar="N", help=_("By default as in the settings."))
-        add("--keep", action="store_true", help=_("Do not delete the tasks at the end."))
+        add("type", metavar="TYPE", help="What handles them.")
+        add("data", metavar="JSON", nargs="?", default="null", help="The data of each, as JSON.")
+        add("--tasks", type=at_least(1), default=1000, metavar="N", help="How many (1000).")
+        add("--users", type=at_least(1), default=10, metavar="N", help="Of how many users (10).")
+        add("--processors", type=at_least(1), metavar="N", help="By default as in the settings.")
+        add("--keep", action="store_true", help="Do not delete the tasks at the end.")
 
     def handle(self, *args: object, **options: object) -> None:
         super().handle(*args, **{**options, "queue": options["queue"] or "stress"})
@@ -43,7 +41,7 @@ class Command(QueueCommand):
     def act(self, options: CommandOptions) -> None:
         if self.queue.list().exists():
             raise CommandError(
-                _("Queue '%s' has tasks; name one that has none with --queue.") % self.queue.name
+                f"Queue '{self.queue.name}' has tasks; name one that has none with --queue."
             )
         try:
             submitted = self.submit(options)
@@ -58,9 +56,9 @@ class Command(QueueCommand):
         try:
             data = json.loads(options["data"])
         except ValueError as error:
-            raise CommandError(_("The data are not JSON: %s") % error) from error
+            raise CommandError(f"The data are not JSON: {error}") from error
         count, users = options["tasks"], options["users"]
-        progress = Progress(self.stderr, _("%s tasks submitted"), total=count)
+        progress = Progress(self.stderr, "%s tasks submitted", total=count)
         tasks = (
             {"key": str(number), "type": options["type"], "data": data, "user": number % users}
             for number in range(count)
@@ -89,11 +87,11 @@ class Command(QueueCommand):
             self.print_json({"tasks": len(tasks), "ended": dict(ended), **figures})
             return
         statuses = ", ".join(f"{count} {status}" for status, count in sorted(ended.items()))
-        self.say(_("%(count)d tasks: %(ended)s") % {"count": len(tasks), "ended": statuses})
-        for name, label in (("submit", _("submitted in")), ("run", _("run in"))):
-            rate = _("%.0f a second") % figures[name]["per_second"]
+        self.say(f"{len(tasks)} tasks: {statuses}")
+        for name, label in (("submit", "submitted in"), ("run", "run in")):
+            rate = f"{figures[name]['per_second']:.0f} a second"
             self.say(f"  {label:<14}{short_duration(figures[name]['seconds'])}, {rate}")
-        for name, label in (("waited", _("waited")), ("took", _("took"))):
+        for name, label in (("waited", "waited"), ("took", "took")):
             texts = (f"{part} {short_duration(value)}" for part, value in figures[name].items())
             if figures[name]:
                 self.say(f"  {label:<14}{', '.join(texts)}")

@@ -22,8 +22,7 @@ class Command(QueueCommand):
     summary = (
         "Moves the tasks that wait in the table of another queue, and its schedules, into this"
         " one. What was moved before is passed over, so it may be run again. Stop the other"
-        " queue's workers first. Exits with 1 when rows were left behind that someone has to do"
-        " something about."
+        " queue's workers first. Exits with 1 when rows are left behind: each says what it lacks."
     )
     queue_help = (
         "The queue that gets them. By default each of django-tasks-db and celery-beat goes to the"
@@ -44,7 +43,7 @@ class Command(QueueCommand):
             metavar="NAME",
             help="Only what is in this queue there; django-q2 calls it a cluster.",
         )
-        add("--table", metavar="NAME", help="The name of its table (default: as it is made).")
+        add("--table", metavar="NAME", help="The name of its table (default: the usual one).")
         add(
             "--map",
             action="append",

@@ -62,9 +62,9 @@ class Move:
     """
     Stores the rows of a table, each once: a key or a name that is there already is passed over.
 
-    Every batch is one transaction. With ``delete`` the rows whose tasks are stored, now or
-    before, are deleted: in the same transaction if they are in the same database, else when
-    it has been committed. Without a ``dispatch`` all types are taken.
+    With ``delete`` the rows whose tasks are stored, now or before, are deleted, and each batch
+    is a transaction of the table's database: if the queue is in the same one, tasks and rows
+    change together. Without a ``dispatch`` all types are taken.
     """
 
     table: Table

@@ -44,8 +44,8 @@ class StaysError(Exception):
     """
     A row is not moved, for a reason in the same words for all of a kind.
 
-    ``detail`` is what differs between them. ``left_behind`` means that someone has to do
-    something about it, or do without it.
+    ``detail`` is what differs between them. ``left_behind`` says that a person has to act;
+    other rows are not meant to be moved.
     """
 
     def __init__(self, why: str, detail: str = "", *, left_behind: bool = True) -> None:
@@ -117,7 +117,7 @@ class Table:
         return str(row.pk)
 
     def found(self, row: Row) -> Found:
-        """Return what a row means; raise what there is when it can't be read."""
+        """Return what a row means; raise StaysError, or any error where it can't be read."""
         raise NotImplementedError
 
     def read(self, row: Row) -> Found:

@@ -289,10 +289,10 @@ ALIASES = {
 """What other queues call it."""
 
 
-def nearest(word: str, words: Iterable[str], question: str = "Did you mean '%s'?") -> str:
+def nearest(word: str, words: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?``, or an empty text when no word is near."""
     close = difflib.get_close_matches(ALIASES.get(word, word), list(words), n=1)
-    return f" {question % close[0]}" if close else ""
+    return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def problems(values: Mapping[str, object]) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from django.db.models import OuterRef, Subquery
 from django.utils.translation import gettext as _
 
-from django_perfectqueue.models import Journal, State, Task, Ticket, Worker
+from django_perfectqueue.models import Journal, Task, Ticket, Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.models.worker import Seat
 
@@ -164,26 +163,3 @@ def location_of(task: Task, *, using: str) -> Location | None:
                     host=worker.host, processor=seat["number"], pid=seat["pid"], since=since
                 )
     return None
-
-
-def working(*, using: str) -> Counter[tuple[str, str]]:
-    """
-    Return how many tasks processors work on, by queue and user, as their workers reported last.
-
-    What they have taken in advance is held, too, but is not among these.
-    """
-    workers = Worker.objects.using(using)
-    clock = workers.values_list(ServerNow(), flat=True).first()
-    if clock is None:
-        return Counter()
-    seen = workers.seen(clock).order_by("-seen_at")[:WORKERS]
-    ids = [task["id"] for worker in seen for seat in worker.seats for task in seat["tasks"]]
-    names = held_names(ids, using=using)
-    return Counter((row["queue"], row["user"]) for row in names)
-
-
-def held_names(ids: Sequence[int], *, using: str) -> Iterator[dict[str, Any]]:
-    """Yield queue and user of those of these tasks that have yet to end."""
-    tasks = Task.objects.using(using).order_by().filter(ticket__state=State.RUNNING)
-    for start in range(0, len(ids), AT_ONCE):
-        yield from tasks.filter(id__in=ids[start : start + AT_ONCE]).values("queue", "user")

@@ -15,10 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
 from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
-from django_perfectqueue import conf
 from django_perfectqueue.checks.messages import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
 from django_perfectqueue.health.schema import lacks_tables, unmigrated
@@ -41,7 +38,7 @@ CommandOptions = dict[str, Any]
 
 
 class SummedUpCommand(BaseCommand):
-    """A command that says what it does in ``summary``, in the user's language."""
+    """A command that says what it does in ``summary``."""
 
     summary: str | Promise = ""
 
@@ -64,7 +61,7 @@ class QueueCommand(SummedUpCommand):
     """
 
     requires_system_checks = ["perfectqueue"]
-    queue_help: str | Promise = gettext_lazy("Name of the queue (default: DEFAULT_QUEUE).")
+    queue_help: str | Promise = "Name of the queue (default: DEFAULT_QUEUE)."
     label_width: ClassVar[int] = 12
     queue: Queue
     options: CommandOptions
@@ -77,9 +74,9 @@ class QueueCommand(SummedUpCommand):
         add(
             "--database",
             metavar="ALIAS",
-            help=_("Alias of the database that holds the queue (default: as in the settings)."),
+            help="Alias of the database that holds the queue (default: as in the settings).",
         )
-        add("--json", action="store_true", help=_("Print JSON for programs, one object a line."))
+        add("--json", action="store_true", help="Print JSON for programs, one object a line.")
 
     def add_options(self, parser: CommandParser) -> None:
         raise NotImplementedError
@@ -150,11 +147,9 @@ def at_least(least: int) -> Callable[[str], int]:
         except ValueError:
             number = least - 1
         if number < least:
-            message = _("must be a whole number of at least %(least)s, not %(text)r")
-            raise ArgumentTypeError(message % {"least": least, "text": text})
+            raise ArgumentTypeError(f"must be a whole number of at least {least}, not {text!r}")
         if number > LARGEST:
-            message = _("must be a whole number of at most %(most)s, not %(text)r")
-            raise ArgumentTypeError(message % {"most": LARGEST, "text": text})
+            raise ArgumentTypeError(f"must be a whole number of at most {LARGEST}, not {text!r}")
         return number
 
     return whole_number
@@ -165,7 +160,7 @@ def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ArgumentTypeError(_("must be a number, not %r") % text) from None
+        raise ArgumentTypeError(f"must be a number, not {text!r}") from None
 
 
 @contextmanager
@@ -186,9 +181,9 @@ def speaking(using: str | None = None) -> Iterator[None]:
     except Error as error:
         raise CommandError(diagnosis(using, error)) from error
     except KeyboardInterrupt as interrupt:
-        raise CommandError(_("Interrupted."), returncode=INTERRUPTED) from interrupt
+        raise CommandError("Interrupted.", returncode=INTERRUPTED) from interrupt
     except UnicodeEncodeError as error:
-        raise CommandError(printable(_("A text can't be written: %s.") % error)) from error
+        raise CommandError(printable(f"A text can't be written: {error}.")) from error
 
 
 @contextmanager
@@ -227,10 +222,7 @@ def known_alias(alias: str) -> str:
     if alias in connections:
         return alias
     aliases = ", ".join(f"'{name}'" for name in connections)
-    raise CommandError(
-        _("There is no database with the alias '%(alias)s'. There is %(aliases)s.")
-        % {"alias": alias, "aliases": aliases}
-    )
+    raise CommandError(f"There is no database with the alias '{alias}'. There is {aliases}.")
 
 
 def diagnosis(using: str | None, error: Error) -> str:
@@ -243,25 +235,13 @@ def diagnosis(using: str | None, error: Error) -> str:
     try:
         lacking = lacks_tables(using)
     except (Error, ImproperlyConfigured) as trouble:
-        return _("Can't reach the database '%(using)s': %(error)s") % {
-            "using": using,
-            "error": on_one_line(trouble),
-        }
+        return f"Can't reach the database '{using}': {on_one_line(trouble)}"
     if lacking:
         return unmigrated(using)
-    refused = _("The database '%(using)s' refused: %(error)s") % {
-        "using": using,
-        "error": on_one_line(error),
-    }
+    refused = f"The database '{using}' refused: {on_one_line(error)}"
     if connection.vendor == "sqlite" and "locked" in str(error):
-        advice = _("Give DATABASES['%(using)s'] %(options)s, so that it waits for its lock.")
-        refused += ". " + advice % {"using": using, "options": SQLITE_OPTIONS}
+        refused += f". Give DATABASES['{using}'] {SQLITE_OPTIONS}, so that it waits for its lock."
     return refused
-
-
-def nearest(word: str, words: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?`` in the user's language, or an empty text."""
-    return conf.nearest(word, words, _("Did you mean '%s'?"))
 
 
 def or_dash(number: int | None) -> str:

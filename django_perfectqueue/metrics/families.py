@@ -28,7 +28,7 @@ LIMITS = 100
 GROUPS = 20
 HOSTS = 100
 OTHERS = "(others)"
-STATUSES = ("waiting", "running", "held", "stalled", "scheduled", "retrying", "parked")
+STATUSES = ("waiting", "running", "stalled", "scheduled", "retrying")
 STEP = 2
 """Each second bound of the histograms in the database is one of a metric."""
 KEPT_FOR = 5.0
@@ -109,6 +109,7 @@ def of_queues(found: Overview) -> Iterator[Metric]:
         (([queue.name, word], getattr(queue, word)) for queue in queues for word in STATUSES),
     )
     for name, text, attribute in (
+        ("parked_tasks", "Scheduled tasks that wait for a worker that knows their type.", "parked"),
         ("oldest_waiting_seconds", "How long the oldest task that may start is due.", "oldest"),
         ("workers", "Workers that serve the queue.", "workers"),
         ("processors", "Processors of these workers.", "processors"),

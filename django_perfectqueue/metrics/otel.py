@@ -28,6 +28,7 @@ COUNTERS = (
 )
 GAUGES = (
     "tasks",
+    "parked_tasks",
     "oldest_waiting_seconds",
     "workers",
     "processors",

@@ -25,17 +25,16 @@ class QueueFigures:
     """
     What one queue has, and who serves it.
 
-    ``oldest`` is the seconds that its oldest task that may start has been due for. ``running``
-    tasks have a handler that works, ``held`` ones were taken in advance. What waits is
-    counted up to COUNTED + 1; with ``is_bounded`` there may be more of the others.
-    ``finished_a_minute`` is of the last five minutes.
+    ``oldest`` is the seconds that its oldest task that may start has been due for. Each status
+    is that of ``Task.status``; ``parked`` are those of the scheduled that wait for a worker
+    that knows their type. What waits is counted up to COUNTED + 1; with ``is_bounded`` there
+    may be more of the others. ``finished_a_minute`` is of the last five minutes.
     """
 
     name: str
     waiting: int = 0
     oldest: float | None = None
     running: int = 0
-    held: int = 0
     stalled: int = 0
     scheduled: int = 0
     retrying: int = 0
@@ -52,7 +51,7 @@ class QueueFigures:
     @property
     def is_unserved(self) -> bool:
         """Whether no worker serves it, though it has tasks or is in the settings."""
-        has_tasks = self.waiting or self.stalled or self.retrying or self.scheduled or self.parked
+        has_tasks = self.waiting or self.stalled or self.retrying or self.scheduled
         return not self.workers and bool(has_tasks or self.is_named)
 
     @property
@@ -93,9 +92,13 @@ class Overview:
         return not self.lately.late_schedules and all(queue.is_well for queue in self.queues)
 
 
-def overview(*, using: str, over: timedelta = timedelta(hours=1)) -> Overview:
+def overview(
+    *, using: str, over: timedelta = timedelta(hours=1), queue: str | None = None
+) -> Overview:
     """
     Return up to QUEUES queues: those of the settings, those with workers, those with tasks.
+
+    With ``queue`` it is that one alone.
 
     Those that are not well come first. Rates and minutes are of the time ``over``. It takes three
     statements, and one more where the first tasks have limits.
@@ -103,8 +106,9 @@ def overview(*, using: str, over: timedelta = timedelta(hours=1)) -> Overview:
     known = names(using=using, workers=WORKERS)
     settings = named_queues(using)
     found = list(dict.fromkeys([*settings, *served(known.workers), *known.queues]))[:QUEUES]
+    found = found if queue is None else [queue]
     since = start_of(Bucket.MINUTE, known.now - over) + timedelta(minutes=1)
-    lately = figures(found, busy(known.workers), known.now, since, using=using)
+    lately = figures(found, known.now, since, using=using)
     oldest = store.oldest_due(found, using=using, gates=lately.gates)
     queues = [
         QueueFigures(
@@ -133,18 +137,12 @@ def served(workers: Iterable[Worker]) -> list[str]:
     return sorted({queue for worker in workers for queue in worker.queues})
 
 
-def busy(workers: Iterable[Worker]) -> set[int]:
-    """Return the ids of the tasks that handlers work on, as the workers reported last."""
-    return {task["id"] for one in workers for seat in one.seats for task in seat["tasks"]}
-
-
 def add_counts(one: QueueFigures, counted: Figures) -> None:
     found = counted.of(one.name)
     one.waiting = min(found["waiting"], COUNTED + 1)
-    one.running = found["running"]
-    one.held = max(0, found["leased"] - found["running"])
-    for name in ("stalled", "scheduled", "retrying", "parked"):
+    for name in ("running", "stalled", "retrying", "parked"):
         setattr(one, name, found[name])
+    one.scheduled = found["scheduled"] + found["parked"]
     one.is_bounded = counted.is_bounded
 
 

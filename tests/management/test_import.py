@@ -1,27 +1,24 @@
 import gzip
 import json
-import os
-import pickle
 import tempfile
 import uuid
 from datetime import datetime, timedelta, timezone
 from unittest import mock, skipUnless
 
-from django.core import signing
 from django.core.management import CommandError
 from django.db import OperationalError, connection, connections
-from django.test import SimpleTestCase, TestCase, override_settings
+from django.test import SimpleTestCase, TestCase
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import compat
 from django_perfectqueue.management.commands import pq_import
-from django_perfectqueue.management.importing import django_q2, move, source
-from django_perfectqueue.management.importing.perfectqueue import PerfectQueue
-from django_perfectqueue.management.importing.source import Left
+from django_perfectqueue.management.importing import PerfectQueue, move
+from django_perfectqueue.management.importing.table import StaysError, Table
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules, declared, every, scheduled
 
+from ..factories import register
 from .running import refused, run, run_json
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
@@ -82,11 +79,6 @@ def stored(value):
     return value
 
 
-def opened():
-    """Return the table of the ancestor, ready to be read."""
-    return PerfectQueue(source.Terms(using="default")).tables[0]
-
-
 def task(key, queue="default"):
     return Queue(queue)[key].metadata()
 
@@ -120,8 +112,8 @@ class AncestorTests(TableTestCase):
 
         self.assertEqual(
             out,
-            "3 tasks are imported (queue: default).\n"
-            "Not moved:\n  1 finished\n"
+            "Imported: 3 tasks (queue: default).\n"
+            "Not to be moved:\n  1 finished\n"
             "Each task's max_running is not moved; here it is set for a user, by pq_share: ann=3\n",
         )
         first = task("k1")
@@ -137,9 +129,8 @@ class AncestorTests(TableTestCase):
     def test_a_second_time_nothing_is_moved(self):
         for number in range(3):
             self.add(f"k{number}", {"type": "report"})
-        self.assertIn("2 tasks are imported", run("pq_import", "perfectqueue", "--limit", "2"))
         [reported] = run_json("pq_import", "perfectqueue")
-        self.assertEqual((reported["imported"], reported["there_already"]), (1, 2))
+        self.assertEqual((reported["imported"], reported["there_already"]), (3, 0))
         [reported] = run_json("pq_import", "perfectqueue")
         self.assertEqual((reported["imported"], reported["there_already"]), (0, 3))
         self.assertEqual(len(Queue()), 3)
@@ -149,7 +140,7 @@ class AncestorTests(TableTestCase):
             self.add(f"k{number}", {"type": "report"}, created_at=number % 3 or None)
         with mock.patch.object(move, "BATCH", 2):
             out = run("pq_import", "perfectqueue", "--queue", "reports")
-        self.assertIn("4 tasks are imported (queue: reports).", out)
+        self.assertIn("Imported: 4 tasks (queue: reports).", out)
         self.assertNotIn("there already", out)
         self.assertEqual(len(Queue("reports")), 4)
 
@@ -164,13 +155,13 @@ class AncestorTests(TableTestCase):
 
         self.assertEqual(list(Task.objects.values_list("key", flat=True)), ["good"])
         for text in (
-            "1 task is imported (queue: default).",
+            "Imported: 1 task (queue: default).",
             "3 with data that can't be read\n      gzip (",
             "list (it is no JSON object)",
             "1 of the type 'reprot', for which there is no handler: say --map or --any-type."
             " Did you mean 'report'?\n      strange",
             "1 not possible here\n      long (The type may have at most 255 characters",
-            "5 tasks are left behind.",
+            "5 rows are left behind.",
         ):
             self.assertIn(text, out)
 
@@ -179,7 +170,7 @@ class AncestorTests(TableTestCase):
         for key, when in {"word": "noon", "far": 1e300, "good": 5}.items():
             self.add(key, {"type": "report"}, timeout=when)
         out = refused(self, "pq_import", "perfectqueue")
-        self.assertIn("1 task is imported", out)
+        self.assertIn("Imported: 1 task", out)
         self.assertIn("2 with data that can't be read\n", out)
 
     def test_a_type_is_renamed_or_taken_as_it_is(self):
@@ -192,7 +183,7 @@ class AncestorTests(TableTestCase):
         self.add("k1", {"type": "report"})
         self.add("k2", {"type": "unheard.of"})
         out = refused(self, "pq_import", "perfectqueue", "--dry-run")
-        self.assertIn("1 task would be imported (queue: default).", out)
+        self.assertIn("To be imported: 1 task (queue: default).", out)
         self.assertFalse(Task.objects.exists())
 
     def test_what_is_here_is_deleted_there_when_that_is_asked_for(self):
@@ -206,7 +197,7 @@ class AncestorTests(TableTestCase):
         with mock.patch.object(move, "BATCH", 3):
             out = refused(self, "pq_import", "perfectqueue", "--delete")
 
-        self.assertIn("1 task is imported (queue: default). 1 was there already.", out)
+        self.assertIn("Imported: 1 task (queue: default). 1 was there already.", out)
         self.assertIn("2 rows are deleted there.", out)
         self.assertIn("1 with a key that a task of another type has\n      taken (echo)", out)
         self.assertEqual(self.rows("perfectqueue"), 2)
@@ -222,8 +213,9 @@ class AncestorTests(TableTestCase):
             return submit_many(queue, tasks, **options)
 
         with mock.patch.object(Queue, "submit_many", late):
-            out = run("pq_import", "perfectqueue", "--delete")
-        self.assertIn("0 tasks are imported. 2 were there already. 1 row", out)
+            out = refused(self, "pq_import", "perfectqueue", "--delete")
+        self.assertIn("Imported: 0 tasks (queue: default). 1 was there already. 1 row", out)
+        self.assertIn("1 with a key that a task of another type has\n      other (echo)", out)
         self.assertEqual(self.rows("perfectqueue"), 1)
 
     def test_an_older_table_has_fewer_columns(self):
@@ -231,10 +223,9 @@ class AncestorTests(TableTestCase):
         run("pq_import", "perfectqueue", "--table", "old_queue")
         self.assertEqual(task("k1").user, "")
 
-    def test_trouble_on_the_way_is_reported_with_what_has_been_done(self):
+    def test_trouble_on_the_way_is_reported_and_a_second_run_goes_on(self):
         for number in range(4):
             self.add(f"k{number}", {"type": "report"})
-        read = source.Table.page
         for error, message, code in (
             (KeyboardInterrupt, "Interrupted.", 130),
             (
@@ -243,20 +234,23 @@ class AncestorTests(TableTestCase):
                 1,
             ),
         ):
+            rows = PerfectQueue("default").page(None, 2, lock=False)
             with (
                 self.subTest(message),
                 mock.patch.object(move, "BATCH", 2),
-                mock.patch.object(source.Table, "page", autospec=True) as page,
+                mock.patch.object(Table, "page", side_effect=[rows, error]),
             ):
-                page.side_effect = [read(opened(), None, 2, lock=False), error]
                 out = refused(self, "pq_import", "perfectqueue", code=code)
                 self.assertIn(message, out)
-                self.assertIn("2 tasks were imported; to go on, run it again.", out)
+                self.assertIn("To go on, run it again", out)
+            self.assertEqual(len(Queue()), 2)
+            out = run("pq_import", "perfectqueue")
+            self.assertIn("Imported: 2 tasks (queue: default). 2 were there already.", out)
             Queue().clear()
 
     def test_what_unpacks_to_too_much_is_not_read(self):
         self.add("bomb", gzip.compress(b'{"type": "report"}'))
-        with mock.patch("django_perfectqueue.management.importing.perfectqueue.LARGEST", 10):
+        with mock.patch("django_perfectqueue.management.importing.sources.LARGEST", 10):
             out = refused(self, "pq_import", "perfectqueue")
         self.assertIn("bomb (unpacked it has more than 10 bytes)", out)
 
@@ -268,12 +262,12 @@ class AncestorTests(TableTestCase):
                 run("pq_import", "perfectqueue", *words)
             reported = [query["sql"] for query in queries if "`timeout`" in query["sql"]]
             reported += [query["sql"] for query in queries if '"timeout"' in query["sql"]]
-            self.assertEqual(["FOR UPDATE" in sql for sql in reported], [locks])
+            self.assertEqual({"FOR UPDATE" in sql for sql in reported}, {locks})
 
     def test_what_was_rolled_back_was_not_imported(self):
         for number in range(3):
             self.add(f"k{number}", {"type": "report"})
-        real = source.Table.delete
+        real = Table.delete
 
         def delete(table, ids):
             if "k2" in ids:
@@ -282,10 +276,10 @@ class AncestorTests(TableTestCase):
 
         with (
             mock.patch.object(move, "BATCH", 2),
-            mock.patch.object(source.Table, "delete", delete),
+            mock.patch.object(Table, "delete", delete),
         ):
             out = refused(self, "pq_import", "perfectqueue", "--delete")
-        self.assertIn("refused: deadlock 2 tasks were imported; to go on, run it again.", out)
+        self.assertIn("refused: deadlock", out)
         self.assertEqual((len(Queue()), self.rows("perfectqueue")), (2, 1))
 
     def test_what_is_asked_for_must_be_there(self):
@@ -299,8 +293,6 @@ class AncestorTests(TableTestCase):
             (("celery-beat",), "has no table 'django_celery_beat_periodictask'. --from-database"),
             (("perfectqueue", "--from-database", "nowhere"), "no database with the alias"),
             (("perfectqueue", "--from-queue", "x"), "it takes no --from-queue"),
-            (("perfectqueue", "--trust-pickle"), "it takes no --trust-pickle"),
-            (("django-q2", "--table", "x"), "it takes no --table"),
         ]
         for words, message in table:
             with self.subTest(words):
@@ -350,12 +342,12 @@ class ElsewhereTests(TestCase):
         words = ("perfectqueue", "--from-database", "elsewhere", "--delete")
         with mock.patch.object(Queue, "submit_many", side_effect=OperationalError("gone")):
             out = refused(self, "pq_import", *words)
-        self.assertIn("The database 'default' refused: gone Nothing was imported.", out)
+        self.assertIn("The database 'default' refused: gone", out)
         self.assertEqual(self.left(), 3)
 
-        with mock.patch.object(source.Table, "delete", side_effect=OperationalError("gone")):
+        with mock.patch.object(Table, "delete", side_effect=OperationalError("gone")):
             out = refused(self, "pq_import", *words)
-        self.assertIn("'elsewhere', from which to import, refused: gone 3 tasks were", out)
+        self.assertIn("'elsewhere', from which to import, refused: gone", out)
         self.assertEqual((self.left(), len(Queue())), (3, 3))
 
         out = run("pq_import", *words)
@@ -396,15 +388,17 @@ class TasksDbTests(TableTestCase):
 
         self.assertEqual(
             out,
-            "3 tasks are imported (queue: default, mail). 3 rows are deleted there.\n"
-            "Not moved:\n  1 running, or left so by a worker that died\n  2 ended\n",
+            "Imported: 3 tasks (queue: default, mail). 3 rows are deleted there.\n"
+            "Not to be moved:\n  1 running, or left so by a worker that died\n  2 ended\n"
+            "No worker serves the queue 'mail': start pq_worker --queue mail, or name another"
+            " queue by --queue.\n",
         )
         row = task(later, "mail")
         self.assertEqual((row.priority, row.run_at, row.status), (7, NOON, "scheduled"))
         self.assertEqual(task(plain).data["args"], [1, 2])
         self.assertEqual(task(plain).status, "waiting")
         self.assertEqual(self.rows(self.table), 3)
-        self.assertIn("0 tasks are imported", run("pq_import", "django-tasks-db"))
+        self.assertIn("Imported: 0 tasks.", run("pq_import", "django-tasks-db"))
 
     def test_batches_follow_the_ids_whatever_their_form(self):
         keys = {self.add() for _number in range(5)}
@@ -425,7 +419,7 @@ class TasksDbTests(TableTestCase):
         self.add(args_kwargs={"args": [], "kwargs": [1]})
         out = refused(self, "pq_import", "django-tasks-db")
         self.assertIn("2 with data that can't be read\n", out)
-        self.assertIn("(KeyError('kwargs'))", out)
+        self.assertEqual(out.count("(args is no list, or kwargs no dict)"), 2)
 
     @skipUnless(connection.vendor == "sqlite", "Others take no value of another type.")
     def test_a_column_may_hold_anything_on_sqlite(self):
@@ -433,7 +427,7 @@ class TasksDbTests(TableTestCase):
         self.add(args_kwargs="{")
         out = refused(self, "pq_import", "django-tasks-db", "--any-type")
         self.assertIn("1 with data that can't be read\n", out)
-        self.assertIn("1 task is imported", out)
+        self.assertIn("Imported: 1 task", out)
         self.add(enqueued_at="2024-13-45 00:00:00")
         out = refused(self, "pq_import", "django-tasks-db", "--any-type")
         self.assertIn("'default', from which to import, refused: month must be in 1..12", out)
@@ -451,80 +445,18 @@ class TasksDbTests(TableTestCase):
             self.assertEqual((result.task.run_after, result.task.priority), (NOON, 3))
 
 
-@override_settings(Q_CLUSTER={"name": "shop"})
 class DjangoQ2Tests(TableTestCase):
     tables = {
-        "django_q_ormq": "id int PRIMARY KEY, {key} varchar(100) NOT NULL,"
-        " payload text NOT NULL, {lock} {time}",
         "django_q_schedule": "id int PRIMARY KEY, name varchar(100), func varchar(256) NOT NULL,"
         " hook varchar(256), args text, kwargs text, schedule_type varchar(2) NOT NULL,"
         " minutes int, cron varchar(100), repeats int NOT NULL, next_run {time},"
         " cluster varchar(100), intended_date_kwarg varchar(100)",
     }
 
-    def pack(self, number, *, lock=None, salt="shop", **package):
-        given = {
-            "id": f"{number:032}",
-            "name": "a-name",
-            "func": "report",
-            "args": (),
-            "kwargs": {},
-        }
-        reported = {**given, "started": NOON, **package}
-        payload = signing.dumps(reported, salt=salt, serializer=Pickles, compress=number % 2 == 0)
-        self.insert("django_q_ormq", id=number, key="shop", payload=payload, lock=lock)
-        return given["id"]
-
     def schedule(self, number, **values):
         given = {"func": "report", "schedule_type": "O", "repeats": -1, "next_run": NOON}
         self.insert("django_q_schedule", id=number, **{**given, **values})
         return f"django-q2-schedule-{number}"
-
-    def test_pickles_are_read_only_when_they_are_trusted(self):
-        key = self.pack(1)
-        with mock.patch.object(django_q2, "Unpickler", side_effect=AssertionError):
-            out = refused(self, "pq_import", "django-q2")
-        self.assertIn("1 pickled: say --trust-pickle to have that read\n      row 1\n", out)
-        run("pq_import", "django-q2", "--trust-pickle")
-        self.assertEqual(task(key).type, "report")
-
-    def test_a_package_becomes_a_task(self):
-        words = {"args": (1, ("two", None)), "kwargs": {"n": {"x": 2.5}}, "timeout": 30}
-        first = self.pack(1, **words, group="g", lock=NOON - timedelta(days=9000))
-        second = self.pack(2, func=refused)
-        run("pq_import", "django-q2", "--trust-pickle", "--any-type", "--delete")
-
-        row = task(first)
-        self.assertEqual(row.data, {"args": [1, ["two", None]], "kwargs": {"n": {"x": 2.5}}})
-        self.assertEqual((row.time_limit, row.status), (30, "waiting"))
-        self.assertEqual(task(second).type, "tests.management.running.refused")
-        self.assertEqual(self.rows("django_q_ormq"), 0)
-
-    def test_what_is_not_plain_stays(self):
-        self.pack(1, lock=NOON + timedelta(days=365_000))
-        self.pack(2, salt="another")
-        self.pack(3, args=(Evil(),))
-        self.pack(4, args=(uuid.UUID(int=7),))
-        self.pack(5, kwargs={"n": {1: 2}})
-        self.pack(6, hook="report")
-        self.pack(7, args=(NOON,))
-        self.pack(8, args=(float("nan"),))
-        self.insert("django_q_ormq", id=9, key="other", payload="x", lock=None)
-        words = ("--trust-pickle", "--from-queue", "shop")
-        out = refused(self, "pq_import", "django-q2", *words)
-
-        for text in (
-            "1 held by a cluster: stop that, and come back when the lock is over\n      row 1 (",
-            "1 signed otherwise: SECRET_KEY and Q_CLUSTER's name must be as they were\n      row 2",
-            f"2 with data that can't be read\n      row 3 (it holds {os.system.__module__}.system)"
-            "\n      row 4 (it holds uuid.UUID)\n",
-            "1 with what a task here has not: hook\n      0",
-            "2 with arguments that JSON can't hold\n      0",
-            "1 not possible here\n      0",
-            "8 tasks are left behind.",
-        ):
-            self.assertIn(text, out)
-        self.assertFalse(Task.objects.exists())
 
     def test_schedules_that_come_again_stay_schedules(self):
         self.schedule(1, schedule_type="I", minutes=15, name="often", args="1", repeats=7)
@@ -549,7 +481,12 @@ class DjangoQ2Tests(TableTestCase):
         self.assertEqual((schedule("H").every, schedule("BW").every), (3600, 14 * 86400))
         self.assertEqual(schedule("django-q2-schedule-30").cron, "*/5 * * * *")
         self.assertEqual(schedule("seconds").cron, "30 0 3 * * *")
-        for text in ("days ('0 3 */2 * mon' has", "last (kind M on day 31)", "dated\n"):
+        for text in (
+            "2 that would come at other times here\n      days: report ('0 3 */2 * mon' has",
+            "      last: report (kind M on day 31)\n",
+            "1 with what a task here has not: intended_date_kwarg\n      dated: report\n",
+            "3 rows are left behind.",
+        ):
             self.assertIn(text, out)
         self.assertEqual(Schedule.objects.count(), 11)
 
@@ -564,6 +501,7 @@ class DjangoQ2Tests(TableTestCase):
         self.schedule(7, kwargs="1) + f(2")
         self.schedule(8, kwargs="hook='report'")
         self.schedule(9, hook="report", name="hooked")
+        self.schedule(10, args="{1, 2}")
         out = refused(self, "pq_import", "django-q2", "--delete")
 
         row = task(first)
@@ -576,20 +514,17 @@ class DjangoQ2Tests(TableTestCase):
             "1 schedules that are over\n",
             "2 with data that can't be read\n      6: report (",
             "2 with what a task here has not: hook\n      8: report\n      hooked: report\n",
-            "4 tasks are left behind.",
+            "1 with arguments that JSON can't hold\n      10: report\n",
+            "5 rows are left behind.",
         ):
             self.assertIn(text, out)
-        self.assertEqual(self.rows("django_q_schedule"), 5)
+        self.assertEqual(self.rows("django_q_schedule"), 6)
 
-
-class Pickles:
-    def dumps(self, value):
-        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-
-
-class Evil:
-    def __reduce__(self):
-        return os.system, ("exit 1",)
+    def test_one_cluster_of_many(self):
+        self.schedule(1)
+        second = self.schedule(2, cluster="mail")
+        run("pq_import", "django-q2", "--from-queue", "mail")
+        self.assertEqual([row.key for row in Queue().list()], [second])
 
 
 class CeleryBeatTests(TableTestCase):
@@ -645,14 +580,14 @@ class CeleryBeatTests(TableTestCase):
         self.assertEqual(second.run_at, NOON + timedelta(hours=1))
         self.assertEqual(second.expires_at, NOON + timedelta(hours=2))
         for text in (
-            "1 by the sun: not possible here\n      task-3: report\n",
+            "1 by the sun: not possible here\n      task-3 (report)\n",
             "1 switched off\n",
             "1 that have run\n      task-6\n",
             "2 with data that can't be read\n      task-7 (",
             "task-8 (args is no list, or kwargs no dict)\n",
             "1 with what a task here has not: headers\n      task-9\n",
             f"1 with a time that is not in the table '{self.clocks}'\n      task-10\n",
-            "4 tasks are left behind.",
+            "5 rows are left behind.",
         ):
             self.assertIn(text, out)
         self.assertEqual(self.rows(self.table), 7)
@@ -683,12 +618,12 @@ class CeleryBeatTests(TableTestCase):
         self.assertEqual((second.every, second.starts_at), (900, NOON))
         self.assertEqual((second.ends_at, second.remaining, third.remaining), (EVER, None, 1))
         for text in (
-            "0 tasks are imported, and 3 schedules (queue: default).",
+            "Imported: 0 tasks and 3 schedules (queue: default).",
             "1 that would come at other times here\n      task-4 ('0 3 13 * fri' has",
             "1 not possible here\n      task-5 (every must be at least a second",
             "1 with a time that can't be found\n      task-6\n",
             "1 of the type 'nobody', for which there is no handler",
-            "4 tasks are left behind.",
+            "4 rows are left behind.",
         ):
             self.assertIn(text, out)
         self.assertEqual((self.rows(self.table), Schedule.objects.count()), (4, 3))
@@ -719,10 +654,20 @@ class CeleryBeatTests(TableTestCase):
         self.add(2, queue="mail", clocked_id=None, one_off=False, crontab_id=1)
         self.add(3, queue="", clocked_id=None, one_off=False, crontab_id=1)
         out = run("pq_import", "celery-beat")
-        self.assertIn("1 task is imported, and 2 schedules (queue: default, mail).", out)
+        self.assertIn("Imported: 1 task and 2 schedules (queue: default, mail).", out)
+        self.assertIn("No worker serves the queue 'mail': start pq_worker --queue mail", out)
         self.assertEqual([row.key for row in Queue("mail").list()], ["celery-beat-1"])
         queues = Schedule.objects.order_by("name").values_list("queue", flat=True)
         self.assertEqual(list(queues), ["mail", "default"])
+
+    def test_a_queue_that_a_worker_serves_is_not_warned_of(self):
+        self.insert(self.clocks, id=1, clocked_time=NOON)
+        self.add(1, queue="celery")
+        self.add(2, queue="mail")
+        register("mail", now=None)
+        [facts] = run_json("pq_import", "celery-beat", "--dry-run")
+        [note] = facts["notes"]
+        self.assertIn("No worker serves the queue 'celery'", note)
 
     if compat.HAS_TASKS:
 
@@ -766,118 +711,14 @@ class CeleryBeatTests(TableTestCase):
         self.assertEqual([row.key for row in Queue("mail").list()], ["celery-beat-2"])
 
 
-class DjangoOxTests(TableTestCase):
-    table = "django_ox_oxschedule"
-    tables = {
-        table: "id int PRIMARY KEY, name varchar(128) NOT NULL, task_key varchar(128) NOT NULL,"
-        " cron varchar(128) NOT NULL, every_seconds int, phase_seconds int NOT NULL,"
-        " arguments {json} NOT NULL, enabled bool NOT NULL, start_time {time} NOT NULL,"
-        " end_time {time}, starting_deadline_seconds int",
-    }
-
-    def add(self, number, **values):
-        given = {"task_key": "reports.daily", "cron": "", "phase_seconds": 0, "enabled": True}
-        given |= {"name": f"ox-{number}", "arguments": '{"region": "eu"}', "start_time": NOON}
-        self.insert(self.table, id=number, **{**given, **values})
-
-    def test_its_schedules_are_moved_with_their_phase(self):
-        self.add(1, cron="0 3 * * mon", starting_deadline_seconds=60, end_time=EVER)
-        self.add(2, every_seconds=3600, phase_seconds=600)
-        self.add(3, cron="0 3 */2 * mon")
-        self.add(4, cron="@daily", enabled=False)
-        self.add(5, cron="@daily", arguments="[]")
-        out = refused(self, "pq_import", "django-ox", "--map", "reports.daily=report")
-        first, second = schedule("ox-1"), schedule("ox-2")
-        self.assertEqual((first.type, first.cron, first.deadline), ("report", "0 3 * * mon", 60))
-        self.assertEqual((first.starts_at, first.ends_at), (NOON, EVER))
-        self.assertEqual(first.payload, '{"args":[],"kwargs":{"region":"eu"}}')
-        self.assertEqual((second.every, second.starts_at), (3600, NOON + timedelta(minutes=10)))
-        for text in ("1 switched off", "ox-3 ('0 3 */2", "ox-5 (arguments is no dict)"):
-            self.assertIn(text, out)
-        self.assertEqual(Schedule.objects.count(), 2)
-
-
-class DjQueueTests(TableTestCase):
-    table = "dj_queue_recurring_tasks"
-    tables = {
-        table: "id int PRIMARY KEY, {key} varchar(255) NOT NULL, task_path varchar(255) NOT NULL,"
-        " payload {json}, schedule varchar(255) NOT NULL, queue_name varchar(64) NOT NULL,"
-        " priority int NOT NULL",
-    }
-
-    def add(self, number, text, **values):
-        given = {"key": f"dj-{number}", "task_path": "report", "queue_name": "mail", "priority": 2}
-        self.insert(self.table, id=number, schedule=text, **{**given, **values})
-
-    def test_its_recurring_tasks_are_moved_into_the_queues_of_their_names(self):
-        self.add(1, "0 3 * * * Europe/Zurich", payload='{"args": [1], "kwargs": {"x": 2}}')
-        self.add(2, "*/10 * * * * *")
-        self.add(3, "@noon")
-        self.add(4, "every day at five")
-        self.add(5, "0 3 * * mon%2")
-        out = refused(self, "pq_import", "dj_queue")
-        first, second = schedule("dj-1"), schedule("dj-2")
-        self.assertEqual((first.cron, first.timezone), ("0 3 * * *", "Europe/Zurich"))
-        self.assertEqual((first.queue, first.priority), ("mail", 2))
-        self.assertEqual(first.payload, '{"args":[1],"kwargs":{"x":2}}')
-        self.assertEqual(
-            (second.cron, second.payload), ("*/10 * * * * *", '{"args":[],"kwargs":{}}')
-        )
-        self.assertEqual(schedule("dj-3").cron, "0 12 * * *")
-        self.assertIn("dj-4 (every day at five)", out)
-        self.assertIn("dj-5 (The cron expression", out)
-        self.assertIn("0 tasks are imported, and 3 schedules (queue: mail).", out)
-
-
-class PerfectSchedTests(TableTestCase):
-    columns = (
-        "id varchar(255) PRIMARY KEY, timeout int NOT NULL, next_time int NOT NULL,"
-        " cron varchar(128) NOT NULL, delay int NOT NULL, data {blob} NOT NULL,"
-        " timezone varchar(255)"
-    )
-    tables = {"perfectsched": columns, "old_sched": columns}
-
-    def add(self, key, cron, data=b"{}", table="perfectsched", **values):
-        given = {"timeout": 1, "next_time": 1, "delay": 0, **values}
-        self.insert(table, id=key, cron=cron, data=data, **given)
-
-    def test_its_schedules_are_moved_with_cron_delay_and_time_zone(self):
-        self.add("nightly", "0 3 * * 1-5", b'{"type": "report", "n": 1}', timezone="Asia/Tokyo")
-        self.add("report.daily", "@daily", delay=30)
-        self.add("days", "0 3 1 * 1")
-        self.add("more", "0 3 */2 * 1")
-        self.add("broken", "@daily", b"[")
-        out = refused(self, "pq_import", "perfectsched", "--delete")
-        first, second = schedule("nightly"), schedule("report.daily")
-        self.assertEqual((first.cron, first.timezone), ("0 3 * * 1-5", "Asia/Tokyo"))
-        self.assertEqual((first.type, first.payload), ("report", '{"n":1}'))
-        self.assertEqual((first.catch_up, first.overlap), (None, "queue"))
-        self.assertEqual((second.type, second.delay, second.timezone), ("report", 30, "UTC"))
-        for text in (
-            "2 that would come at other times",
-            "      days (",
-            "      more (",
-            "broken (",
-        ):
-            self.assertIn(text, out)
-        self.assertEqual(self.rows("perfectsched"), 3)
-
-    def test_its_table_may_have_another_name(self):
-        self.add("report", "@daily", table="old_sched")
-        run("pq_import", "perfectsched", "--table", "old_sched")
-        self.assertEqual(schedule("report").cron, "@daily")
-
-
 class TallyTests(SimpleTestCase):
-    def test_it_holds_no_more_than_can_be_read(self):
+    def test_it_names_no_more_than_can_be_read(self):
         tally = move.Tally()
-        for number in range(move.REASONS + 10):
-            tally.leave(Left("k", f"why-{number}"))
         for number in range(move.NAMED + 3):
-            tally.leave(Left(f"k{number}", "why-0"))
-            tally.leave(Left(f"k{number}", "why-1", fixable=False, listed=True))
-        self.assertEqual(len(tally.left), move.REASONS + 1)
-        self.assertEqual(tally.left["other reasons"].count, 10)
-        lines = pq_import.left_lines(tally)
-        self.assertIn("       and 4 more", lines[:8])
-        self.assertEqual(len(tally.left["why-1"].names), move.NAMED + 4)
+            tally.leave(f"k{number}", StaysError("why"))
+        tally.leave("k", StaysError("why not", left_behind=False))
+        lines = pq_import.lines_of_rows_that_stay(tally)
+        self.assertEqual(
+            lines[:4], ["Not to be moved:", "    1 why not", "        k", "Left behind:"]
+        )
+        self.assertEqual((len(lines), lines[-1]), (move.NAMED + 6, "        and 3 more"))

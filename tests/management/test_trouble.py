@@ -36,7 +36,6 @@ EVERY = (
     ("pq_retry", "--all"),
     ("pq_purge",),
     ("pq_stats",),
-    ("pq_stress", "t"),
 )
 TOUCHING = [command for command in EVERY if os.devnull not in command]
 

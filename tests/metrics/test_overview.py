@@ -57,8 +57,11 @@ class OverviewTests(TestCase):
         submit(queue="other", now=None)
 
         mail = queues()["mail"]
-        self.assertEqual((mail.running, mail.held, mail.stalled), (1, 2, 1))
+        self.assertEqual((mail.running, mail.stalled), (3, 1))
         self.assertEqual((mail.waiting, mail.scheduled, mail.retrying), (2, 1, 1))
+        for word in ("waiting", "running", "stalled", "scheduled", "retrying"):
+            count = Queue("mail").list().in_status(word).count()
+            self.assertEqual(getattr(mail, word), count, word)
         self.assertEqual((mail.workers, mail.processors, mail.parked), (1, 2, 0))
         self.assertFalse(mail.is_bounded)
         self.assertEqual((queues()["other"].waiting, queues()["other"].running), (1, 0))
@@ -79,7 +82,7 @@ class OverviewTests(TestCase):
         set_share("bob", paused=True)
 
         default = queues()["default"]
-        self.assertEqual(default.waiting + default.held, 5)
+        self.assertEqual(default.waiting + default.running, 5)
         self.assertGreaterEqual(default.waiting, 4)
 
     def test_a_queue_that_nobody_serves_is_not_well(self):
@@ -107,6 +110,7 @@ class OverviewTests(TestCase):
         park("k1")
         default = queues()["default"]
         self.assertEqual((default.unknown_types, default.parked), (["misspelt"], 1))
+        self.assertEqual(default.scheduled, Queue().list().in_status("scheduled").count())
         self.assertFalse(default.is_well)
 
     def test_a_pause_is_shown(self):

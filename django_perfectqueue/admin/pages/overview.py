@@ -124,7 +124,7 @@ def page(found: Figures) -> dict[str, object]:
 
 def row(queue: QueueFigures) -> Row:
     drained_in = queue.drained_in
-    names = ("running", "held", "stalled", "scheduled", "retrying")
+    names = ("running", "stalled", "scheduled", "retrying")
     counts: dict[str, object] = {name: getattr(queue, name) for name in names}
     if queue.is_bounded:
         counts = {name: AtLeast(count) for name, count in counts.items()}  # type: ignore[call-overload]

@@ -8,6 +8,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue import models
+from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection import steering
 from django_perfectqueue.inspection.family import (
@@ -25,7 +26,7 @@ from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import Task, TaskQuerySet
 from django_perfectqueue.queue import Batch
 
-from ..base import CommandOptions, nearest
+from ..base import CommandOptions
 from ..queues.rule_command import VerbCommand, first_rows, person
 from ..tasks.facts import Facts, picked
 from ..tasks.family import batch_facts, counted, link_facts, listed

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
-
 from django_perfectqueue.queue import TaskHandle
 
 from ..queues.rule_command import person
@@ -10,7 +7,7 @@ from ..tasks.single import SteeringCommand
 
 
 class Command(SteeringCommand):
-    summary = gettext_lazy(
+    summary = (
         "Submits copies of tasks, due at once, each with a new key: the same type, data, user,"
         " priority, limits and time limit."
     )
@@ -18,5 +15,5 @@ class Command(SteeringCommand):
 
     def steer(self, task: TaskHandle) -> tuple[str, str]:
         copy = task.copy(by=person())
-        text = _("Task '%(copy)s' is a copy of '%(key)s'.") % {"copy": copy.key, "key": task.key}
+        text = f"Task '{copy.key}' is a copy of '{task.key}'."
         return text, copy.key

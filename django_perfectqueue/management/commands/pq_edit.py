@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 from django.core.management.base import CommandParser
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.queue import TaskHandle
 
@@ -12,7 +10,7 @@ from ..tasks.bulk_preview import merge_patch
 
 
 class Command(SelectingCommand):
-    summary = gettext_lazy("Changes the data of tasks that wait or have failed.")
+    summary = "Changes the data of tasks that wait or have failed."
     verb = "edit"
     signs = False
     terms = ("patch",)
@@ -20,9 +18,9 @@ class Command(SelectingCommand):
     def add_options(self, parser: CommandParser) -> None:
         super().add_options(parser)
         add = parser.add_argument
-        help_text = _("A JSON merge patch (RFC 7386): null takes a member away.")
+        help_text = "A JSON merge patch (RFC 7386): null takes a member away."
         add("--patch", type=merge_patch, metavar="JSON", required=True, help=help_text)
 
     def steer(self, task: TaskHandle) -> tuple[str, str]:
         task.edit_data(self.options["patch"], by=person())
-        return _("The data of task '%s' are changed.") % task.key, "edited"
+        return f"The data of task '{task.key}' are changed.", "edited"

@@ -1,19 +1,16 @@
 from __future__ import annotations
 
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
-
 from django_perfectqueue.queue import TaskHandle
 
 from ..tasks.single import SteeringCommand
 
 
 class Command(SteeringCommand):
-    summary = gettext_lazy(
+    summary = (
         "Closes tasks as finished, even while they run: the processor of such a task learns it by"
         " its next heartbeat, and can no longer write to it."
     )
 
     def steer(self, task: TaskHandle) -> tuple[str, str]:
         task.force_finish()
-        return _("Task '%s' is finished.") % task.key, "finished"
+        return f"Task '{task.key}' is finished.", "finished"

@@ -4,9 +4,7 @@ import json
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 
-from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_perfectqueue import queue
 from django_perfectqueue.health.checks import Finding, findings, seconds
@@ -18,7 +16,7 @@ from ..base import CommandOptions, SummedUpCommand, known_alias, speaking
 
 
 class Command(SummedUpCommand):
-    summary = gettext_lazy(
+    summary = (
         "Says whether tasks are being run, or whether a worker of this host lives, by its exit"
         " code: 0 when all is well, else 1."
     )
@@ -31,45 +29,46 @@ class Command(SummedUpCommand):
             action="append",
             dest="queues",
             metavar="QUEUE",
-            help=_(
-                "A queue to look at; may be repeated (default: all that the settings name, and"
-                " all with a task that is due)."
+            help=(
+                "A queue to look at; may be repeated (default: all that the settings name, and all"
+                " with a task that is due)."
             ),
         )
         add(
             "--database",
             metavar="ALIAS",
-            help=_("Alias of the database that holds the queue (default: as in the settings)."),
+            help="Alias of the database that holds the queue (default: as in the settings).",
         )
         add(
             "--oldest",
             type=some_seconds,
             metavar="SECONDS",
-            help=_("For how long the oldest task may have been due."),
+            help="For how long the oldest task may have been due.",
         )
         add(
             "--live",
             action="store_true",
-            help=_("Only whether a worker of this host lives; no database is asked."),
+            help="Only whether a worker of this host lives; no database is asked.",
         )
         add(
             "--ready",
             action="store_true",
-            help=_("Only whether a worker of this host takes tasks; no database is asked."),
+            help="Only whether a worker of this host takes tasks; no database is asked.",
         )
         add(
             "--pid-file",
             metavar="FILE",
-            help=_("With --live or --ready: the worker whose pid is in this file."),
+            help="With --live or --ready: the worker whose pid is in this file.",
         )
-        add("--json", action="store_true", help=_("Print one JSON object."))
+        add("--json", action="store_true", help="Print one JSON object.")
 
+    @no_translations
     def handle(self, *args: object, **options: object) -> None:
         if options["live"] or options["ready"]:
             found = [self.check_host(options)]
         else:
             if options["pid_file"]:
-                raise CommandError(_("--pid-file goes with --live or --ready."))
+                raise CommandError("--pid-file goes with --live or --ready.")
             found = self.check_queues(options)
         self.print_findings(found, options)
 
@@ -104,27 +103,27 @@ class Command(SummedUpCommand):
 def check_workers(shown: Sequence[WorkerStatus], *, ready: bool) -> Finding:
     """Return how the worker stands that is best off."""
     if not shown:
-        return Finding("worker", False, _("No worker of this user runs on this host."))
+        return Finding("worker", False, "No worker of this user runs on this host.")
     best = max(shown, key=lambda one: (one.is_ready, one.is_live, -one.turned))
     well = best.is_ready if ready else best.is_live
     return Finding("worker", well, describe_worker(best, ready=ready), best.facts())
 
 
 def describe_worker(worker: WorkerStatus, *, ready: bool) -> str:
-    words = {"pid": worker.supervisor, "time": durations.long_duration(worker.turned)}
+    name = f"The worker with pid {worker.supervisor}"
     if not worker.is_live and worker.turned >= LONG_AGO:
-        return _("The worker with pid %(pid)d is gone.") % words
+        return f"{name} is gone."
     if not worker.is_live:
-        return _("The worker with pid %(pid)d was last seen %(time)s ago.") % words
+        return f"{name} was last seen {durations.long_duration(worker.turned)} ago."
     if not ready:
-        return _("The worker with pid %(pid)d lives.") % words
+        return f"{name} lives."
     if worker.leaving:
-        return _("The worker with pid %(pid)d takes no more tasks: it is stopping.") % words
+        return f"{name} takes no more tasks: it is stopping."
     if not worker.processors:
-        return _("The worker with pid %(pid)d has no processor.") % words
+        return f"{name} has no processor."
     if not worker.is_ready:
-        return _("The worker with pid %(pid)d can't reach the database.") % words
-    return _("The worker with pid %(pid)d takes tasks.") % words
+        return f"{name} can't reach the database."
+    return f"{name} takes tasks."
 
 
 def pid_in(path: str) -> int:
@@ -132,7 +131,7 @@ def pid_in(path: str) -> int:
         with open(path) as file:
             return int(file.read(32).strip())
     except (OSError, ValueError) as error:
-        raise CommandError(_("There is no pid in '%s': %s.") % (path, error)) from error
+        raise CommandError(f"There is no pid in '{path}': {error}.") from error
 
 
 def in_full(finding: Finding) -> str:

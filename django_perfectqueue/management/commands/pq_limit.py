@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
 from django.utils import timezone
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
+from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness.audit import changes_of
 from django_perfectqueue.fairness.edit import lift_pause
@@ -26,7 +25,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.models.fields import ServerNow
 
-from ..base import CommandOptions, at_least, nearest, or_dash
+from ..base import CommandOptions, at_least, or_dash
 from ..queues.rule_command import (
     RuleCommand,
     changes_for_programs,
@@ -45,11 +44,11 @@ ListedLimit: TypeAlias = "WithAnnotations[Limit, Clock]"
 
 
 class Command(RuleCommand):
-    summary = gettext_lazy(
+    summary = (
         "Shows or changes a limit: how many tasks may run at once, how many may start within a"
-        " time, and whether they are paused; of the tasks that list its name, or of all of a"
-        " queue, a type or a user. Only what is given is changed. Without a name it lists all"
-        " limits, with what runs now."
+        " time, and whether they are paused; of the tasks that list its name, or of all of a queue,"
+        " a type or a user. Only what is given is changed. Without a name it lists all limits, with"
+        " what runs now."
     )
     queue_help = ""
 
@@ -59,7 +58,7 @@ class Command(RuleCommand):
             "name",
             metavar="[SCOPE:]NAME",
             nargs="?",
-            help=_("Such as smtp, queue:reports, type:report.draw or user:acme."),
+            help="Such as smtp, queue:reports, type:report.draw or user:acme.",
         )
         self.add_cap(parser)
         choice = parser.add_mutually_exclusive_group()
@@ -67,17 +66,17 @@ class Command(RuleCommand):
             "--rate",
             type=rate,
             metavar="N/TIME",
-            help=_("How many may start within a time, such as 10/min, 5/s or 100/90s."),
+            help="How many may start within a time, such as 10/min, 5/s or 100/90s.",
         )
-        choice.add_argument("--no-rate", action="store_true", help=_("Any number may start."))
+        choice.add_argument("--no-rate", action="store_true", help="Any number may start.")
         add(
             "--burst",
             type=at_least(1),
             metavar="N",
-            help=_("How many may start at once after a pause (default: as many as the rate)."),
+            help="How many may start at once after a pause (default: as many as the rate).",
         )
         self.add_pause(parser)
-        add("--remove", action="store_true", help=_("Take the limit away."))
+        add("--remove", action="store_true", help="Take the limit away.")
         self.add_listing(parser)
 
     def act(self, options: CommandOptions) -> None:
@@ -112,16 +111,15 @@ class Command(RuleCommand):
         if left is not None:
             self.print_limit(left)
         else:
-            self.print_removed(key, _("Limit '%s' is removed: it was only a pause."))
+            self.print_removed(key, "Limit '%s' is removed: it was only a pause.")
 
     def print_limit(self, limit: Limit) -> None:
-        terms = {"key": limit.key, "terms": limit_terms(limit)}
-        self.answer(for_programs(limit), _("Limit '%(key)s': %(terms)s.") % terms)
+        self.answer(for_programs(limit), f"Limit '{limit.key}': {limit_terms(limit)}.")
 
     def remove(self, target: LimitName, key: str) -> None:
         if not remove_limit(**target, using=self.queue.using, by=person()):
             raise no_limit(key)
-        self.print_removed(key, _("Limit '%s' is removed."))
+        self.print_removed(key, "Limit '%s' is removed.")
 
     def print_removed(self, key: str, sentence: str) -> None:
         self.answer({"limit": key, "removed": True}, sentence % key)
@@ -146,7 +144,7 @@ class Command(RuleCommand):
         def facts(row: ListedLimit) -> Facts:
             return for_programs(row, meters.get(row.key))
 
-        none = _("There are no limits.")
+        none = "There are no limits."
         self.print_listing(rows, facts, columns(meters), more=more, none=none)
 
     def limits(self) -> QuerySet[ListedLimit]:
@@ -163,20 +161,20 @@ class Command(RuleCommand):
 def check_choice(options: CommandOptions, changes: CommandOptions) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["name"] is None and (changes or options["remove"]):
-        raise CommandError(_("Say which limit: its name, or a scope and a name."))
+        raise CommandError("Say which limit: its name, or a scope and a name.")
     if changes and options["remove"]:
-        raise CommandError(_("--remove takes the limit away: it can't be changed as well."))
+        raise CommandError("--remove takes the limit away: it can't be changed as well.")
 
 
 def columns(meters: dict[str, Meter]) -> list[Column[ListedLimit]]:
     return [
-        Column[ListedLimit](_("limit"), lambda row: row.key, elastic=True),
-        Column(_("running"), lambda row: str(running(meters.get(row.key))), right=True),
-        Column(_("at most"), lambda row: or_dash(row.max_running), right=True),
-        Column(_("rate"), lambda row: rate_of(row) or "-"),
-        Column(_("burst"), lambda row: or_dash(row.burst), right=True),
-        Column(_("next"), lambda row: next_start(row, meters.get(row.key))),
-        Column("", lambda row: _("paused") if row.paused else ""),
+        Column[ListedLimit]("limit", lambda row: row.key, elastic=True),
+        Column("running", lambda row: str(running(meters.get(row.key))), right=True),
+        Column("at most", lambda row: or_dash(row.max_running), right=True),
+        Column("rate", lambda row: rate_of(row) or "-"),
+        Column("burst", lambda row: or_dash(row.burst), right=True),
+        Column("next", lambda row: next_start(row, meters.get(row.key))),
+        Column("", lambda row: "paused" if row.paused else ""),
     ]
 
 
@@ -191,20 +189,17 @@ def parse_name(text: str) -> LimitName:
         return owner("name", text)
     if scope not in SCOPES:
         raise ConfigError(
-            _(
-                "There is no scope '%(scope)s', but %(scopes)s. For a name with a colon say"
-                " name:%(text)s."
+            (
+                f"There is no scope '{scope}', but {', '.join(SCOPES)}. For a name with a colon say"
+                f" name:{text}."
             )
-            % {"scope": scope, "scopes": ", ".join(SCOPES), "text": text}
             + nearest(scope, SCOPES)
         )
     return owner(scope, name)
 
 
 def no_limit(key: str) -> CommandError:
-    return CommandError(
-        printable(_("There is no limit '%s'. pq_limit lists those there are.") % key)
-    )
+    return CommandError(printable(f"There is no limit '{key}'. pq_limit lists those there are."))
 
 
 def running(meter: Meter | None) -> int:
@@ -220,11 +215,11 @@ def next_start(row: ListedLimit, meter: Meter | None) -> str:
     if row.paused or row.max_running == 0:
         return "-"
     if meter and row.max_running is not None and meter.running >= row.max_running:
-        return _("when one ends")
+        return "when one ends"
     if row.rate is None:
         return "-"
     at = next_at(row, metered(meter), row.clock)
-    return _("in %s") % short_duration((at - row.clock).total_seconds()) if at else _("now")
+    return f"in {short_duration((at - row.clock).total_seconds())}" if at else "now"
 
 
 def for_programs(row: Limit, meter: Meter | None = None) -> Facts:

@@ -7,8 +7,6 @@ from typing import cast
 
 from django.core.management.base import CommandParser
 from django.db import connections
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.models.fields import ServerNow
@@ -30,29 +28,25 @@ STYLES = {
 
 
 class Command(QueueCommand):
-    summary = gettext_lazy(
-        "Lists a queue's tasks, the newest first, whether they wait, run or have ended."
-    )
+    summary = "Lists a queue's tasks, the newest first, whether they wait, run or have ended."
 
     def add_options(self, parser: CommandParser) -> None:
         add = parser.add_argument
         add("--status", choices=Status.values, metavar="STATUS", help=", ".join(Status.values))
-        add("-u", "--user", help=_("Only the tasks that run for this user."))
-        add("--type", help=_("Only the tasks of this type."))
+        add("-u", "--user", help="Only the tasks that run for this user.")
+        add("--type", help="Only the tasks of this type.")
         add(
             "--tag",
             action="append",
             dest="tags",
             metavar="TAG",
-            help=_("Only the tasks with this tag; may be repeated, for those with all."),
+            help="Only the tasks with this tag; may be repeated, for those with all.",
         )
-        add("--key-prefix", metavar="PREFIX", help=_("Only keys that begin so."))
-        add(
-            "--limit", type=at_least(0), default=100, metavar="N", help=_("How many (100); 0: all.")
-        )
-        add("--after", type=task_id, metavar="ID", help=_("Go on behind the task with this id."))
-        add("--oldest-first", action="store_true", help=_("The oldest first, not the newest."))
-        add("--data", action="store_true", help=_("Show what was submitted too."))
+        add("--key-prefix", metavar="PREFIX", help="Only keys that begin so.")
+        add("--limit", type=at_least(0), default=100, metavar="N", help="How many (100); 0: all.")
+        add("--after", type=task_id, metavar="ID", help="Go on behind the task with this id.")
+        add("--oldest-first", action="store_true", help="The oldest first, not the newest.")
+        add("--data", action="store_true", help="Show what was submitted too.")
 
     def act(self, options: CommandOptions) -> None:
         listing = Listing(self.tasks(options), options["limit"])
@@ -64,7 +58,7 @@ class Command(QueueCommand):
         if listing.count:
             self.say(entries(listing))
         elif narrowed(options):
-            self.say(_("Queue '%s' has no such tasks.") % self.queue.name)
+            self.say(f"Queue '{self.queue.name}' has no such tasks.")
         else:
             self.say(no_tasks(self.queue))
 
@@ -100,14 +94,14 @@ class Command(QueueCommand):
 
     def print_tasks(self, listing: Listing, *, with_data: bool) -> None:
         columns = [
-            Column[ListedTask](_("key"), lambda task: task.key, elastic=True),
-            Column(_("type"), lambda task: task.type, elastic=True),
-            Column(_("user"), lambda task: task.user, elastic=True),
-            Column(_("status"), lambda task: task.status, paint=self.coloured),
-            Column(_("created"), lambda task: ago(task.created_at, task.clock), spare=True),
-            Column(_("when"), lambda task: situation(task, task.clock)),
-            Column(_("attempts"), lambda task: str(task.tries), right=True),
-            Column(_("data"), data_of, elastic=True),
+            Column[ListedTask]("key", lambda task: task.key, elastic=True),
+            Column("type", lambda task: task.type, elastic=True),
+            Column("user", lambda task: task.user, elastic=True),
+            Column("status", lambda task: task.status, paint=self.coloured),
+            Column("created", lambda task: ago(task.created_at, task.clock), spare=True),
+            Column("when", lambda task: situation(task, task.clock)),
+            Column("attempts", lambda task: str(task.tries), right=True),
+            Column("data", data_of, elastic=True),
         ]
         self.print_table(columns if with_data else columns[:-1], listing)
 
@@ -147,7 +141,7 @@ class Listing:
 
 def task_id(text: str) -> int:
     if not is_id(text):
-        raise ArgumentTypeError(_("must be the id of a task, not %r") % text)
+        raise ArgumentTypeError(f"must be the id of a task, not {text!r}")
     return int(text)
 
 
@@ -168,9 +162,7 @@ def data_of(task: ListedTask) -> str:
 
 
 def entries(listing: Listing) -> str:
-    counted = ngettext("%(count)s entry.", "%(count)s entries.", listing.count) % {
-        "count": listing.count
-    }
+    counted = f"{listing.count} entry." if listing.count == 1 else f"{listing.count} entries."
     if not listing.more:
         return counted
-    return counted + " " + _("There are more: --after %s") % listing.last
+    return f"{counted} There are more: --after {listing.last}"

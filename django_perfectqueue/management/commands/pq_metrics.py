@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 from django.core.management.base import CommandParser
-from django.utils.functional import Promise
-from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.metrics.text import of_database
 
@@ -10,11 +8,11 @@ from ..base import CommandOptions, QueueCommand
 
 
 class Command(QueueCommand):
-    summary = gettext_lazy(
-        "Prints the metrics of all queues as Prometheus reads them, for instance for the text"
-        " file collector of its node exporter."
+    summary = (
+        "Prints the metrics of all queues as Prometheus reads them, for instance for the text file"
+        " collector of its node exporter."
     )
-    queue_help: str | Promise = ""
+    queue_help = ""
 
     def add_options(self, parser: CommandParser) -> None:
         """It has none."""

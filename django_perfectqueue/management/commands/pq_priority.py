@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 from django.core.management.base import CommandParser
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.queue import TaskHandle
 
@@ -10,7 +8,7 @@ from ..tasks.single import SteeringCommand
 
 
 class Command(SteeringCommand):
-    summary = gettext_lazy(
+    summary = (
         "Gives tasks that have yet to end another priority. One that is running goes on; the"
         " priority holds if it is tried again."
     )
@@ -18,10 +16,10 @@ class Command(SteeringCommand):
     def add_options(self, parser: CommandParser) -> None:
         super().add_options(parser)
         parser.add_argument(
-            "priority", type=int, metavar="N", help=_("Larger goes first among its user's.")
+            "priority", type=int, metavar="N", help="Larger goes first among its user's."
         )
 
     def steer(self, task: TaskHandle) -> tuple[str, str]:
-        words = {"key": task.key, "priority": self.options["priority"]}
-        task.set_priority(words["priority"])
-        return _("Task '%(key)s' has the priority %(priority)s.") % words, "reprioritized"
+        priority = self.options["priority"]
+        task.set_priority(priority)
+        return f"Task '{task.key}' has the priority {priority}.", "reprioritized"

@@ -3,8 +3,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.lib.durations import LONGEST
@@ -21,11 +19,11 @@ NARROWS = ("type", "user", "group")
 
 
 class Command(QueueCommand):
-    summary = gettext_lazy(
+    summary = (
         "Deletes the tasks, of every queue of a database or of one, that ended so long ago that"
         " their retention has passed. The workers do it too, bit by bit; this does it now."
     )
-    queue_help = gettext_lazy(
+    queue_help = (
         "Only tasks of this queue; with --all: the queue to be cleared (default: DEFAULT_QUEUE)."
     )
 
@@ -34,9 +32,9 @@ class Command(QueueCommand):
         add(
             "--older-than",
             metavar="SPAN",
-            help=_(
-                "How long ago they must have ended, such as 7d, instead of RETENTION_TIME. What"
-                " the settings keep for ever stays, unless its --status is given."
+            help=(
+                "How long ago they must have ended, such as 7d, instead of RETENTION_TIME. What the"
+                " settings keep for ever stays, unless its --status is given."
             ),
         )
         add(
@@ -44,29 +42,29 @@ class Command(QueueCommand):
             action="append",
             choices=Outcome.values,
             metavar="STATUS",
-            help=_("Only tasks that ended so: %s. Can be repeated.") % ", ".join(Outcome.values),
+            help=f"Only tasks that ended so: {', '.join(Outcome.values)}. Can be repeated.",
         )
-        add("--type", metavar="TYPE", help=_("Only tasks of this type."))
-        add("--user", metavar="USER", help=_("Only tasks of this user."))
+        add("--type", metavar="TYPE", help="Only tasks of this type.")
+        add("--user", metavar="USER", help="Only tasks of this user.")
         add(
             "--group",
             metavar="GROUP",
-            help=_("Only dead letters of this group: the class of an error, or a reason."),
+            help="Only dead letters of this group: the class of an error, or a reason.",
         )
         add(
             "--batch",
             type=at_least(1),
             default=1000,
             metavar="N",
-            help=_("How many to look at in one transaction (1000)."),
+            help="How many to look at in one transaction (1000).",
         )
-        add("--dry-run", action="store_true", help=_("Only say how many it would be."))
+        add("--dry-run", action="store_true", help="Only say how many it would be.")
         add(
             "--all",
             action="store_true",
-            help=_("Forget every task of one queue, those that wait or run too."),
+            help="Forget every task of one queue, those that wait or run too.",
         )
-        add("--yes", action="store_true", help=_("With --all: mean it."))
+        add("--yes", action="store_true", help="With --all: mean it.")
 
     def act(self, options: CommandOptions) -> None:
         check_choice(self.queue, options)
@@ -74,7 +72,7 @@ class Command(QueueCommand):
             self.clear(dry_run=options["dry_run"])
             return
         rule = asked(options)
-        progress = Progress(self.stderr, _("%s tasks looked at"))
+        progress = Progress(self.stderr, "%s tasks looked at")
         found = purge(
             rule,
             using=self.queue.using,
@@ -102,12 +100,10 @@ class Command(QueueCommand):
             name = "would_delete" if dry_run else "deleted"
             self.print_json({name: count} | ({"by_status": by_status} if by_status else {}))
             return
-        if dry_run:
-            text = ngettext("%s task would be deleted", "%s tasks would be deleted", count)
-        else:
-            text = ngettext("%s task is deleted", "%s tasks are deleted", count)
+        tasks = "task" if count == 1 else "tasks"
+        done = "would be" if dry_run else "is" if count == 1 else "are"
         parts = [f"{number} {status}" for status, number in sorted((by_status or {}).items())]
-        self.say(text % count + (": " + ", ".join(parts) if parts else "") + ".")
+        self.say(f"{count} {tasks} {done} deleted{': ' if parts else ''}{', '.join(parts)}.")
 
 
 def asked(options: CommandOptions) -> Rule:
@@ -125,7 +121,7 @@ def asked(options: CommandOptions) -> Rule:
         )
     except ConfigError as error:
         raise CommandError(
-            _("The settings keep these tasks for ever. Say how long with --older-than.")
+            "The settings keep these tasks for ever. Say how long with --older-than."
         ) from error
 
 
@@ -136,9 +132,9 @@ def check_choice(queue: Queue, options: CommandOptions) -> None:
     for name in ("older_than", "status", *NARROWS):
         if options[name] is not None:
             option = name.replace("_", "-")
-            raise CommandError(_("--all is every task: it takes no --%s.") % option)
+            raise CommandError(f"--all is every task: it takes no --{option}.")
     if not options["yes"] and not options["dry_run"]:
         raise CommandError(
-            _("This forgets every task of the queue '%s', running ones too. Say --yes to mean it.")
-            % queue.name
+            f"This forgets every task of the queue '{queue.name}', running ones too. Say --yes"
+            " to mean it."
         )

@@ -3,9 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_perfectqueue.inspection.schedules import ailments, in_words, statuses_of
 from django_perfectqueue.lib.printable import on_one_line, printable
@@ -24,47 +22,48 @@ LAST = 10
 
 
 class Command(VerbCommand):
-    summary = gettext_lazy(
-        "Shows and steers schedules, whose tasks are submitted again and again: list (also"
-        " without a word), show, put, change, pause, unpause, run, backfill, delete, check."
-        " Exits with 1 on any error; check does so where a schedule is broken or late."
+    summary = (
+        "Shows and steers schedules, whose tasks are submitted again and again: list (also without"
+        " a word), show, put, change, pause, unpause, run, backfill, delete, check. Exits with 1 on"
+        " any error; check does so where a schedule is broken or late."
     )
     queue_help = ""
     label_width = 16
-    name_help = gettext_lazy("Name of the schedule.")
+    name_help = "Name of the schedule."
 
     def add_verbs(self, add: Callable[..., CommandParser]) -> None:
-        self.add_listing(add("list", _("List them all."), named=False))
-        add("show", _("Show one, with its next ticks and its last tasks."))
-        put = add("put", _("Store one, or change the one of this name into this one."))
-        put.add_argument("type", metavar="TYPE", help=_("What handles its tasks."))
-        put.add_argument("data", metavar="JSON", nargs="?", help=_("Their data, as JSON."))
+        self.add_listing(add("list", "List them all.", named=False))
+        add("show", "Show one, with its next ticks and its last tasks.")
+        put = add("put", "Store one, or change the one of this name into this one.")
+        put.add_argument("type", metavar="TYPE", help="What handles its tasks.")
+        put.add_argument("data", metavar="JSON", nargs="?", help="Their data, as JSON.")
         add_terms(put)
-        add_terms(add("change", _("Change only what is given.")))
-        pause = add("pause", _("Submit nothing until it is unpaused."))
-        pause.add_argument("--note", default="", metavar="TEXT", help=_("Why."))
-        add("unpause", _("Go on with the first tick from now."))
-        add("run", _("Submit its task now."))
-        backfill = add("backfill", _("Submit the tasks of past ticks that have none."))
-        times = _("A span ago, unix seconds, or ISO 8601 with an offset.")
+        add_terms(add("change", "Change only what is given."))
+        pause = add("pause", "Submit nothing until it is unpaused.")
+        pause.add_argument("--note", default="", metavar="TEXT", help="Why.")
+        add("unpause", "Go on with the first tick from now.")
+        add("run", "Submit its task now.")
+        backfill = add("backfill", "Submit the tasks of past ticks that have none.")
+        times = "A span ago, unix seconds, or ISO 8601 with an offset."
         backfill.add_argument("--since", required=True, metavar="TIME", help=times)
-        backfill.add_argument("--until", metavar="TIME", help=times + " " + _("Default: now."))
+        backfill.add_argument("--until", metavar="TIME", help=times + " Default: now.")
         backfill.add_argument(
             "--overlap",
             choices=("allow", "queue"),
             default="allow",
-            help=_("Let all run at once (allow), or one after another (queue)."),
+            help="Let all run at once (allow), or one after another (queue).",
         )
         backfill.add_argument(
-            "--dry-run", action="store_true", help=_("Only say which ticks these are.")
+            "--dry-run", action="store_true", help="Only say which ticks these are."
         )
-        add("delete", _("Delete it; the tasks that it has submitted stay."))
-        add("check", _("Say which are broken or late."), named=False)
+        add("delete", "Delete it; the tasks that it has submitted stay.")
+        add("check", "Say which are broken or late.", named=False)
 
     def act(self, options: CommandOptions) -> None:
         self.schedules = Schedules(using=self.queue.using)
         getattr(self, f"do_{options['verb']}")(options)
 
+    @no_translations
     def do_list(self, options: CommandOptions) -> None:
         rows, more = first_rows(self.schedules.list(), options["limit"])
         statuses = statuses_of(rows, using=self.queue.using)
@@ -73,16 +72,17 @@ class Command(VerbCommand):
             return for_programs(row, statuses.get(row.last_task_id or 0, ""))
 
         columns = [
-            Column[Schedule](_("schedule"), lambda row: row.name, elastic=True),
-            Column(_("type"), lambda row: row.type, elastic=True, spare=True),
-            Column(_("when"), in_words, elastic=True),
-            Column(_("next"), lambda row: shown(row.due_at)),
-            Column(_("last"), lambda row: shown(row.last_at), spare=True),
-            Column(_("status"), lambda row: statuses.get(row.last_task_id or 0, "-")),
+            Column[Schedule]("schedule", lambda row: row.name, elastic=True),
+            Column("type", lambda row: row.type, elastic=True, spare=True),
+            Column("when", in_words, elastic=True),
+            Column("next", lambda row: shown(row.due_at)),
+            Column("last", lambda row: shown(row.last_at), spare=True),
+            Column("status", lambda row: statuses.get(row.last_task_id or 0, "-")),
             Column("", remark, elastic=True),
         ]
-        self.print_listing(rows, facts, columns, more=more, none=_("There are no schedules."))
+        self.print_listing(rows, facts, columns, more=more, none="There are no schedules.")
 
+    @no_translations
     def do_show(self, options: CommandOptions) -> None:
         schedule = self.schedules[options["name"]]
         row, ticks, tasks = schedule.row(), schedule.next(NEXT), schedule.last(LAST)
@@ -93,19 +93,19 @@ class Command(VerbCommand):
             facts = for_programs(row, statuses.get(row.last_task_id or 0, ""))
             self.print_json({**facts, "next": ahead, "last": last, **data_of(row)})
             return
-        title = _("Schedule '%s'") % row.name
+        title = f"Schedule '{row.name}'"
         self.print_title(title)
         for label, text in fields(row):
             self.print_field(label, on_one_line(text))
-        self.print_block(_("next"), [shown(tick) for tick in ticks])
-        self.print_block(_("last"), [f"{tick_of(one)}  {one.status}" for one in tasks])
+        self.print_block("next", [shown(tick) for tick in ticks])
+        self.print_block("last", [f"{tick_of(one)}  {one.status}" for one in tasks])
         for name, value in data_of(row).items():
             self.print_field(name, printable(json.dumps(value, ensure_ascii=False)))
 
     def do_put(self, options: CommandOptions) -> None:
         if not options.get("cron") and not options.get("every"):
             raise CommandError(
-                _("Give a cron expression or an interval: --cron '30 3 * * *' or --every 15m.")
+                "Give a cron expression or an interval: --cron '30 3 * * *' or --every 15m."
             )
         schedule = self.schedules.put(
             options["name"],
@@ -114,34 +114,34 @@ class Command(VerbCommand):
             by=person(),
             **given_terms(options),
         )
-        self.report(schedule, "stored", _("Schedule '%s' is stored."))
+        self.report(schedule, "stored", "Schedule '%s' is stored.")
 
     def do_change(self, options: CommandOptions) -> None:
         schedule, terms = self.schedules[options["name"]], given_terms(options)
         if not terms:
-            raise CommandError(_("Say what to change."))
+            raise CommandError("Say what to change.")
         schedule.change(by=person(), **terms)
-        self.report(schedule, "changed", _("Schedule '%s' is changed."))
+        self.report(schedule, "changed", "Schedule '%s' is changed.")
 
     def do_pause(self, options: CommandOptions) -> None:
         schedule = self.schedules[options["name"]]
         schedule.pause(options["note"], by=person())
-        self.report(schedule, "paused", _("Schedule '%s' is paused."))
+        self.report(schedule, "paused", "Schedule '%s' is paused.")
 
     def do_unpause(self, options: CommandOptions) -> None:
         schedule = self.schedules[options["name"]]
         schedule.unpause(by=person())
-        self.report(schedule, "unpaused", _("Schedule '%s' goes on."))
+        self.report(schedule, "unpaused", "Schedule '%s' goes on.")
 
     def do_run(self, options: CommandOptions) -> None:
         task = self.schedules[options["name"]].trigger(by=person())
         facts = {"name": options["name"], "done": "run", "queue": task.queue.name}
-        self.answer({**facts, "key": task.key}, _("Task '%s' is submitted.") % task.key)
+        self.answer({**facts, "key": task.key}, f"Task '{task.key}' is submitted.")
 
     def do_backfill(self, options: CommandOptions) -> None:
         since, until = past("since", options["since"]), past("until", options["until"])
         if until <= since:
-            raise CommandError(_("--until must be after --since."))
+            raise CommandError("--until must be after --since.")
         schedule, dry_run = self.schedules[options["name"]], options["dry_run"]
         overlap = options["overlap"]
         ticks = schedule.backfill(since, until, overlap=overlap, dry_run=dry_run, by=person())
@@ -149,21 +149,18 @@ class Command(VerbCommand):
             facts = {"name": schedule.name, "dry_run": dry_run}
             self.print_json({**facts, "ticks": [tick.isoformat() for tick in ticks]})
             return
-        if dry_run:
-            words = ngettext(
-                "%d task would be submitted.", "%d tasks would be submitted.", len(ticks)
-            )
-        else:
-            words = ngettext("%d task is submitted.", "%d tasks are submitted.", len(ticks))
-        self.say(words % len(ticks))
+        tasks = "task" if len(ticks) == 1 else "tasks"
+        done = "would be" if dry_run else "is" if len(ticks) == 1 else "are"
+        self.say(f"{len(ticks)} {tasks} {done} submitted.")
         for tick in ticks:
             self.say(f"  {shown(tick)}")
 
     def do_delete(self, options: CommandOptions) -> None:
         self.schedules[options["name"]].delete(by=person())
         facts = {"name": options["name"], "done": "deleted"}
-        self.answer(facts, _("Schedule '%s' is deleted.") % options["name"])
+        self.answer(facts, f"Schedule '{options['name']}' is deleted.")
 
+    @no_translations
     def do_check(self, options: CommandOptions) -> None:
         found = list(ailments(using=self.queue.using))
         if self.as_json:
@@ -172,7 +169,7 @@ class Command(VerbCommand):
         if found:
             raise CommandError("\n".join(sentence for _row, sentence in found))
         if not self.as_json:
-            self.say(_("No schedule is broken or late."))
+            self.say("No schedule is broken or late.")
 
     def report(self, schedule: ScheduleHandle, word: str, sentence: str) -> None:
         """Say what was done, and when the next tasks come."""
@@ -182,10 +179,10 @@ class Command(VerbCommand):
             self.print_json({**for_programs(row), "done": word, "next": ahead})
         elif self.verbosity:
             self.say(sentence % row.name)
-            self.print_field(_("when"), on_one_line(in_words(row)))
+            self.print_field("when", on_one_line(in_words(row)))
             if row.paused:
-                self.print_field(_("paused"), on_one_line(row.note))
-            self.print_block(_("next"), [shown(tick) for tick in ticks])
+                self.print_field("paused", on_one_line(row.note))
+            self.print_block("next", [shown(tick) for tick in ticks])
 
     def print_block(self, name: str, values: Sequence[str]) -> None:
         for number, value in enumerate(values or ["-"]):
@@ -196,7 +193,7 @@ def data_from(text: str | None) -> JSON:
     try:
         return None if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CommandError(_("The data is not JSON: %s") % error) from error
+        raise CommandError(f"The data is not JSON: {error}") from error
 
 
 def remark(row: Schedule) -> str:

@@ -5,8 +5,6 @@ from typing import TypedDict
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.fairness.audit import changes_of
 from django_perfectqueue.fairness.shares import (
@@ -35,12 +33,12 @@ class Scope(TypedDict):
 
 
 class Command(RuleCommand):
-    summary = gettext_lazy(
-        "Shows or changes a user's fair share: its weight, how many of its tasks may run at"
-        " once, and whether they are paused. Only what is given is changed, for tasks that wait"
-        " already, too. Without a user it lists all shares."
+    summary = (
+        "Shows or changes a user's fair share: its weight, how many of its tasks may run at once,"
+        " and whether they are paused. Only what is given is changed, for tasks that wait already,"
+        " too. Without a user it lists all shares."
     )
-    queue_help = gettext_lazy("The share in this queue (default: in every queue).")
+    queue_help = "The share in this queue (default: in every queue)."
 
     def add_options(self, parser: CommandParser) -> None:
         add = parser.add_argument
@@ -48,23 +46,23 @@ class Command(RuleCommand):
             "user",
             metavar="USER",
             nargs="?",
-            help=_("For whom the tasks run; '*': for all who have no share of their own."),
+            help="For whom the tasks run; '*': for all who have no share of their own.",
         )
-        add("--no-user", action="store_true", help=_("The tasks without a user."))
+        add("--no-user", action="store_true", help="The tasks without a user.")
         add(
             "--weight",
             type=number,
             metavar="W",
-            help=_("Twice the weight gets twice the processor time while users compete."),
+            help="Twice the weight gets twice the processor time while users compete.",
         )
         add(
             "--of-queue",
             metavar="QUEUE",
-            help=_("The weight of a whole queue, beside the others that a worker serves."),
+            help="The weight of a whole queue, beside the others that a worker serves.",
         )
         self.add_cap(parser)
         self.add_pause(parser)
-        add("--reset", action="store_true", help=_("Take the user's own share away."))
+        add("--reset", action="store_true", help="Take the user's own share away.")
         self.add_listing(parser)
 
     def act(self, options: CommandOptions) -> None:
@@ -88,7 +86,7 @@ class Command(RuleCommand):
 
     def reset(self, user: str, scope: Scope) -> None:
         if not reset_share(user, **scope, by=person()) and not self.as_json:
-            self.say(_("There was no share of its own."))
+            self.say("There was no share of its own.")
         self.print_share(user, scope)
 
     def print_share(self, user: str, scope: Scope) -> None:
@@ -145,36 +143,36 @@ class Command(RuleCommand):
             return for_programs(row, row.user, row.queue)
 
         columns = [
-            Column[FairShare](_("user"), lambda row: row.user or "-", elastic=True),
-            Column(_("queue"), lambda row: row.queue or _("(every)"), elastic=True),
-            Column(_("weight"), lambda row: f"{row.weight:g}", right=True),
-            Column(_("at most"), lambda row: or_dash(row.max_running), right=True),
-            Column("", lambda row: _("paused") if row.paused else ""),
+            Column[FairShare]("user", lambda row: row.user or "-", elastic=True),
+            Column("queue", lambda row: row.queue or "(every)", elastic=True),
+            Column("weight", lambda row: f"{row.weight:g}", right=True),
+            Column("at most", lambda row: or_dash(row.max_running), right=True),
+            Column("", lambda row: "paused" if row.paused else ""),
         ]
-        none = _("There are no shares: all users are equals, with weight 1.")
+        none = "There are no shares: all users are equals, with weight 1."
         self.print_listing(shares, facts, columns, more=more, none=none)
 
 
 def check_choice(options: CommandOptions, changes: CommandOptions, user: str | None) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["no_user"] and options["user"] is not None:
-        raise CommandError(_("Give a user or --no-user, not both."))
+        raise CommandError("Give a user or --no-user, not both.")
     if user is None and (changes or options["reset"]):
-        raise CommandError(_("Say whose share: a user, '*' for everyone, or --no-user."))
+        raise CommandError("Say whose share: a user, '*' for everyone, or --no-user.")
     if changes and options["reset"]:
-        raise CommandError(_("--reset takes the share away: it can't be changed as well."))
+        raise CommandError("--reset takes the share away: it can't be changed as well.")
 
 
 def check_queue_choice(options: CommandOptions, changes: CommandOptions) -> None:
     """Raise CommandError unless the options are about the weight of a queue."""
     if options["no_user"] or options["user"] is not None or options["queue"] is not None:
-        raise CommandError(_("--of-queue is a share without a user: name the queue only there."))
+        raise CommandError("--of-queue is a share without a user: name the queue only there.")
     if set(changes) - {"weight"}:
         raise CommandError(
-            _("A queue has a weight only; pq_limit queue:NAME caps or pauses a whole queue.")
+            "A queue has a weight only; pq_limit queue:NAME caps or pauses a whole queue."
         )
     if changes and options["reset"]:
-        raise CommandError(_("--reset takes the share away: it can't be changed as well."))
+        raise CommandError("--reset takes the share away: it can't be changed as well.")
 
 
 def describe_share(held: FairShare, user: str, queue: str) -> str:
@@ -185,13 +183,13 @@ def describe_share(held: FairShare, user: str, queue: str) -> str:
 def source_of(held: FairShare, own: FairShare) -> str:
     """Say from which other row it has this, if it has no share of its own."""
     if held.pk is None:
-        return _("It has no share of its own, and nor has everyone else: this is the default.")
+        return "It has no share of its own, and nor has everyone else: this is the default."
     if (held.user, held.queue) == (own.user, own.queue):
         return ""
-    return _("It has no share of its own here: this is that of %(user)s in %(queue)s.") % {
-        "user": user_of(held.user),
-        "queue": queue_of(held.queue),
-    }
+    return (
+        f"It has no share of its own here: this is that of {user_of(held.user)} in"
+        f" {queue_of(held.queue)}."
+    )
 
 
 def for_programs(held: FairShare, user: str, queue: str) -> Facts:

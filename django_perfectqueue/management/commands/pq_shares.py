@@ -3,9 +3,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from django.core.management.base import CommandParser
-from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.conf import options as settings
 from django_perfectqueue.fairness.report import COUNTED, WINDOWS, Balance, UserShare, balance
@@ -16,23 +13,23 @@ from ..base import CommandOptions, QueueCommand, at_least
 from ..tasks.facts import Facts, iso, picked
 from ..terminal.table import GAP, Column
 
-LAST: dict[str, str | Promise] = {
-    "minute": gettext_lazy("in the last minute"),
-    "hour": gettext_lazy("in the last hour"),
-    "day": gettext_lazy("in the last day"),
+LAST: dict[str, str] = {
+    "minute": "in the last minute",
+    "hour": "in the last hour",
+    "day": "in the last day",
 }
-HELD: dict[str, str | Promise] = {
+HELD: dict[str, str] = {
     "": "",
-    "paused": gettext_lazy("paused"),
-    "capped": gettext_lazy("at its cap"),
-    "limited": gettext_lazy("behind a limit"),
+    "paused": "paused",
+    "capped": "at its cap",
+    "limited": "behind a limit",
 }
 
 
 class Command(QueueCommand):
-    summary = gettext_lazy(
-        "Shows what part of the processor time of a queue each user was entitled to and received"
-        " of late, and how long its tasks waited."
+    summary = (
+        "Shows what part of the processor time of a queue each user was entitled to and received of"
+        " late, and how long its tasks waited."
     )
 
     def add_options(self, parser: CommandParser) -> None:
@@ -41,15 +38,15 @@ class Command(QueueCommand):
             "--over",
             choices=list(WINDOWS),
             default="hour",
-            help=_("Over which time: the last minute, hour or day (hour)."),
+            help="Over which time: the last minute, hour or day (hour).",
         )
-        add("-u", "--user", metavar="USER", help=_("Only this user."))
+        add("-u", "--user", metavar="USER", help="Only this user.")
         add(
             "--top",
             type=at_least(0),
             default=20,
             metavar="N",
-            help=_("How many users to show, those who received most first (20)."),
+            help="How many users to show, those who received most first (20).",
         )
 
     def act(self, options: CommandOptions) -> None:
@@ -64,22 +61,17 @@ class Command(QueueCommand):
         else:
             self.print_balance(found, over)
             if user is not None and all(share.others for share in found.shares):
-                self.say(_("User '%s' received nothing, and none of its tasks waited.") % user)
+                self.say(f"User '{user}' received nothing, and none of its tasks waited.")
 
     def nothing(self, over: str) -> str:
-        words = {"queue": self.queue.name, "when": LAST[over]}
-        share_facts = _("No task of queue '%(queue)s' ran or waited for a worker %(when)s.") % words
+        text = f"No task of queue '{self.queue.name}' ran or waited for a worker {LAST[over]}."
         if settings().USAGE_TIME == 0:
-            return share_facts + " " + _("It would not be known: USAGE_TIME is 0.")
-        return share_facts + " " + _("Workers write every ten seconds what they did.")
+            return text + " It would not be known: USAGE_TIME is 0."
+        return text + " Workers write every ten seconds what they did."
 
     def print_balance(self, found: Balance, over: str) -> None:
-        words = {
-            "queue": found.queue,
-            "when": LAST[over],
-            "time": short_duration(found.total.seconds),
-        }
-        title = _("Queue '%(queue)s' %(when)s: %(time)s of processor time") % words
+        time = short_duration(found.total.seconds)
+        title = f"Queue '{found.queue}' {LAST[over]}: {time} of processor time"
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)) + "\n\n")
         self.print_table(columns(found.total), [*found.shares, found.total], GAP)
 
@@ -89,7 +81,7 @@ def columns(total: UserShare) -> list[Column[UserShare]]:
 
     def name(share: UserShare) -> str:
         if share.others:
-            return _("(all)") if share is total else _("(others)")
+            return "(all)" if share is total else "(others)"
         return share.user or "-"
 
     def own(text: Callable[[UserShare], str]) -> Callable[[UserShare], str]:
@@ -99,16 +91,16 @@ def columns(total: UserShare) -> list[Column[UserShare]]:
         return lambda share: "" if share is total else text(share)
 
     return [
-        Column(_("user"), name, elastic=True),
-        Column(_("weight"), own(lambda share: f"{share.weight:g}"), right=True),
-        Column(_("running"), own(lambda share: str(share.running)), right=True),
-        Column(_("waiting"), own(lambda share: bounded(share.waiting)), right=True),
-        Column(_("entitled"), part(lambda share: percent(share.entitled)), right=True),
-        Column(_("received"), lambda share: percent(share.received), right=True),
-        Column(_("more"), part(lambda share: signed(share.difference)), right=True),
-        Column(_("tasks"), lambda share: str(share.tasks), right=True),
-        Column(_("wait p50"), lambda share: duration(share.p50), right=True),
-        Column(_("p95"), lambda share: duration(share.p95), right=True),
+        Column("user", name, elastic=True),
+        Column("weight", own(lambda share: f"{share.weight:g}"), right=True),
+        Column("running", own(lambda share: str(share.running)), right=True),
+        Column("waiting", own(lambda share: bounded(share.waiting)), right=True),
+        Column("entitled", part(lambda share: percent(share.entitled)), right=True),
+        Column("received", lambda share: percent(share.received), right=True),
+        Column("more", part(lambda share: signed(share.difference)), right=True),
+        Column("tasks", lambda share: str(share.tasks), right=True),
+        Column("wait p50", lambda share: duration(share.p50), right=True),
+        Column("p95", lambda share: duration(share.p95), right=True),
         Column("", part(lambda share: str(HELD[share.held]))),
     ]
 

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import cast
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandParser, no_translations
 from django.utils.timezone import localtime
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection.attempts import (
@@ -59,30 +57,29 @@ PAINT = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
 
 
 class Command(QueueCommand):
-    summary = gettext_lazy(
-        "Shows a task's whole story: where it stands, its times, its attempts, its data and"
-        " what became of it."
+    summary = (
+        "Shows a task's whole story: where it stands, its times, its attempts, its data and what"
+        " became of it."
     )
 
     def add_options(self, parser: CommandParser) -> None:
         add = parser.add_argument
-        add("key", metavar="KEY", help=_("Key of the task, or its id."))
+        add("key", metavar="KEY", help="Key of the task, or its id.")
         add(
             "--no-data",
             action="store_true",
-            help=_("Leave out its data, its result and its context."),
+            help="Leave out its data, its result and its context.",
         )
         log = parser.add_mutually_exclusive_group()
         log.add_argument(
             "--log",
             action="store_true",
             default=None,
-            help=_("Show all that is kept of what its attempts logged (default: the last lines)."),
+            help="Show all that is kept of what its attempts logged (default: the last lines).",
         )
-        log.add_argument(
-            "--no-log", action="store_false", dest="log", help=_("Show nothing of that.")
-        )
+        log.add_argument("--no-log", action="store_false", dest="log", help="Show nothing of that.")
 
+    @no_translations
     def act(self, options: CommandOptions) -> None:
         task = self.found(options["key"])
         attempts = tries(task, list(task.attempts.order_by("id")))
@@ -110,17 +107,17 @@ class Command(QueueCommand):
                 facts["journals"] = [found for one in listed if (found := journal_facts(one))]
             self.print_json(facts)
             return
-        title = _("Task '%(key)s' in queue '%(queue)s'") % {"key": task.key, "queue": task.queue}
+        title = f"Task '{task.key}' in queue '{task.queue}'"
         self.print_title(title)
         self.print_fields(fields(task, attempts, reason))
         self.print_fields(family_fields(own, batch))
         self.print_fields(marks(tags, origin))
         if location:
-            name = _("runs on") if location.since else _("held by")
+            name = "runs on" if location.since else "held by"
             self.print_field(name, runs_on(location, task.clock))
         self.print_actions(actions, task.clock)
         if now_at:
-            self.print_field(_("progress"), how_far(now_at, task.clock))
+            self.print_field("progress", how_far(now_at, task.clock))
         for episode in listed:
             self.print_episode(task, episode)
             is_last = episode is listed[-1]
@@ -128,11 +125,11 @@ class Command(QueueCommand):
                 self.print_log(episode.journal.log, whole=bool(options["log"]))
         self.print_steps(steps, with_data=not options["no_data"])
         if not options["no_data"]:
-            self.print_content(_("data"), content("data", task.payload))
+            self.print_content("data", content("data", task.payload))
             if task.result_text is not None:
-                self.print_content(_("result"), content("result", task.result_text))
+                self.print_content("result", content("result", task.result_text))
             if task.context is not None:
-                self.print_content(_("context"), context_of(task))
+                self.print_content("context", context_of(task))
 
     def found(self, key: str) -> ListedTask:
         """
@@ -160,25 +157,23 @@ class Command(QueueCommand):
     def print_actions(self, actions: list[Change], now: datetime) -> None:
         for one in actions:
             what = f"{one.by}: {describe_action(one)}, {ago(one.at, now)}"
-            self.print_field(_("by"), on_one_line(what))
+            self.print_field("by", on_one_line(what))
 
     def print_episode(self, task: ListedTask, episode: Episode) -> None:
         if episode.attempt:
             self.print_attempt(episode.attempt)
             return
-        title = _("Uncounted attempt")
+        title = "Uncounted attempt"
         if episode.is_running:
-            title = _("Attempt %s") % task.tries + ": " + _("running")
+            title = f"Attempt {task.tries}: running"
         self.stdout.write(self.style.MIGRATE_LABEL(title))
 
     def print_log(self, log: list[Line], *, whole: bool) -> None:
         listed = log if whole else log[-LAST_LINES:]
         if len(listed) < len(log):
             hidden = len(log) - len(listed)
-            text = ngettext(
-                "… %d line before these: --log", "… %d lines before these: --log", hidden
-            )
-            self.stdout.write("  " + text % hidden)
+            lines = "line" if hidden == 1 else "lines"
+            self.stdout.write(f"  … {hidden} {lines} before these: --log")
         for line in listed:
             self.print_line(line)
 
@@ -197,7 +192,7 @@ class Command(QueueCommand):
     def print_attempt(self, attempt: Try) -> None:
         duration = lasted(attempt.started_at, attempt.ended_at)
         self.stdout.write(
-            self.style.MIGRATE_LABEL(_("Attempt %s") % attempt.number)
+            self.style.MIGRATE_LABEL(f"Attempt {attempt.number}")
             + f": {attempt.label} {local(attempt.ended_at)}{duration}"
             + (", " + printable(attempt.worker) if attempt.worker else "")
         )
@@ -209,7 +204,7 @@ class Command(QueueCommand):
     def print_steps(self, steps: Iterable[Step], *, with_data: bool) -> None:
         for number, step in enumerate(steps):
             if not number:
-                self.stdout.write(self.style.MIGRATE_LABEL(_("Steps")))
+                self.stdout.write(self.style.MIGRATE_LABEL("Steps"))
             text = step.name
             if with_data:
                 [result] = content("result", step.result_text).values()
@@ -219,7 +214,7 @@ class Command(QueueCommand):
     def print_content(self, name: str, found: Facts) -> None:
         [(key, value)] = found.items()
         broken = key.startswith("broken")
-        label = _("%s, which is not JSON") % name if broken else name
+        label = f"{name}, which is not JSON" if broken else name
         self.stdout.write(self.style.MIGRATE_LABEL(label.capitalize()))
         self.print_block(str(value) if broken else json.dumps(value, ensure_ascii=False, indent=2))
 
@@ -231,10 +226,9 @@ class Command(QueueCommand):
 def marks(tags: list[str], origin: Origin | None) -> Iterator[tuple[str, str]]:
     """Yield its tags, and the tick that it is of, each with its label."""
     if tags:
-        yield _("tags"), ", ".join(tags)
+        yield "tags", ", ".join(tags)
     if origin:
-        words = {"name": origin.schedule, "tick": local(origin.tick)}
-        yield _("schedule"), _("%(name)s, tick %(tick)s") % words
+        yield "schedule", f"{origin.schedule}, tick {local(origin.tick)}"
 
 
 def shortened(text: str) -> str:
@@ -256,8 +250,8 @@ def runs_on(location: Location, now: datetime) -> str:
     if location.since is None:
         return on_one_line(location)
     duration = short_duration((now - location.since).total_seconds())
-    return on_one_line(_("%(place)s, for %(span)s") % {"place": location, "span": duration})
+    return on_one_line(f"{location}, for {duration}")
 
 
 def lasted(start: datetime | None, end: datetime) -> str:
-    return " " + _("after %s") % short_duration((end - start).total_seconds()) if start else ""
+    return f" after {short_duration((end - start).total_seconds())}" if start else ""

@@ -1,22 +1,21 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from datetime import date
+from dataclasses import dataclass
+from datetime import date, timedelta
 
 from django.core.management.base import CommandParser
-from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import short_duration
-from django_perfectqueue.models import DEAD, LIVE, Status, Usage
+from django_perfectqueue.metrics.overview import QueueFigures, overview
+from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Outcome, Status, Task, Usage
+from django_perfectqueue.store.records.counts import COUNTED
 
-from ..base import CommandOptions, QueueCommand, at_least, or_dash
-from ..queues.figures import BOUND, Figures, User, figures
+from ..base import CommandOptions, QueueCommand, at_least
 from ..tasks.hints import no_tasks
 from ..terminal.table import GAP, Column
 
@@ -25,12 +24,49 @@ TODAY, ALL_TIME = "today", "all"
 ALWAYS = ("waiting", "running", "finished")
 
 
+@dataclass
+class Figures:
+    """
+    What is in one queue: ``now`` is its row of the overview.
+
+    ``blocked``, ``finished`` and ``dead``, which is by status and group, are counted up to
+    COUNTED: one more says that there are more.
+    """
+
+    now: QueueFigures
+    blocked: int
+    finished: int
+    dead: Counter[tuple[str, str]]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many tasks have each status."""
+        found = {word.value: getattr(self.now, word, self.blocked) for word in LIVE}
+        found[Status.FINISHED.value] = self.finished
+        for outcome in DEAD:
+            found[outcome.value] = sum(
+                count for (status, _group), count in self.dead.items() if status == outcome
+            )
+        return found
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self.counts.values())
+
+    def has_more(self, status: str) -> bool:
+        """Return whether there may be more with this status than were counted."""
+        if status in DEAD:
+            return self.dead.total() > COUNTED
+        moving = status in LIVE and status not in (Status.WAITING, Status.BLOCKED)
+        return self.now.is_bounded if moving else self.counts[status] > COUNTED
+
+
 class Command(QueueCommand):
-    summary = gettext_lazy(
-        "Shows how many tasks a queue has in each status, whose they are, and why some did not"
-        " finish. What has ended is counted up to 10,000."
+    summary = (
+        "Shows how many tasks a queue has in each status, and why some did not finish. Each status"
+        " is counted up to 10,000."
     )
-    queue_help: str | Promise = gettext_lazy("Only this queue (default: all that there are).")
+    queue_help = "Only this queue (default: all that there are)."
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -38,7 +74,7 @@ class Command(QueueCommand):
             type=at_least(0),
             default=10,
             metavar="N",
-            help=_("How many users and how many reasons to show (10)."),
+            help="How many reasons to show (10).",
         )
         parser.add_argument(
             "--day",
@@ -46,7 +82,7 @@ class Command(QueueCommand):
             const=TODAY,
             type=day_or_all,
             metavar="DAY",
-            help=_(
+            help=(
                 "How attempts ended on a day in UTC, as 2026-11-22, and how long they took, by"
                 " type; today where no day follows; 'all' for all time."
             ),
@@ -61,24 +97,21 @@ class Command(QueueCommand):
             if self.as_json:
                 self.print_json(summary(one, options["top"]))
                 continue
-            if options["queue"] and one.empty:
+            if options["queue"] and one.is_empty:
                 self.say(no_tasks(self.queue))
                 continue
             if number:
                 self.stdout.write("")
             self.print_figures(one, options["top"])
         if not found and not self.as_json:
-            self.say(_("There are no queues yet: nothing was ever submitted."))
+            self.say("There are no queues yet: nothing was ever submitted.")
 
     def print_figures(self, found: Figures, top: int) -> None:
-        title = _("Queue '%s'") % found.queue
+        title = f"Queue '{found.now.name}'"
         self.print_title(title)
         for name, count, note in counts(found):
             if count != "0" or name in ALWAYS:
                 self.stdout.write(f"  {name:<10}{count:>8}  {note}".rstrip())
-        if found.users and top:
-            self.stdout.write("")
-            self.print_table(user_columns(found, top), found.users[:top], GAP)
         if found.dead and top:
             self.stdout.write("")
             self.print_table(dead_columns(), found.dead.most_common(top), GAP)
@@ -95,10 +128,7 @@ class Command(QueueCommand):
                 for one in found:
                     self.print_json(one.facts())
                 continue
-            title = _("Queue '%(queue)s', %(day)s") % {
-                "queue": queue,
-                "day": found[0].day or _("all time"),
-            }
+            title = f"Queue '{queue}', {found[0].day or 'all time'}"
             self.print_title(title)
             self.print_table(day_columns(), found, GAP)
 
@@ -110,22 +140,22 @@ def day_or_all(text: str) -> date | str:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        sentence = _("'%s' is no day such as 2026-11-22, and not 'all'.")
+        sentence = "'%s' is no day such as 2026-11-22, and not 'all'."
         raise ArgumentTypeError(sentence % text) from None
 
 
 def day_columns() -> list[Column[Statistics]]:
     return [
-        Column(_("type"), lambda one: one.type or _("all"), elastic=True),
-        Column(_("finished"), lambda one: str(one.finished), right=True),
-        Column(_("retried"), lambda one: str(one.retried), right=True),
-        Column(_("failed"), lambda one: str(one.failed), right=True),
-        Column(_("cancelled"), lambda one: str(one.cancelled), right=True, spare=True),
-        Column(_("lost"), lambda one: str(one.lost), right=True, spare=True),
-        Column(_("run mean s"), lambda one: figure(one.run.mean), right=True),
-        Column(_("deviation"), lambda one: figure(one.run.deviation), right=True, spare=True),
+        Column("type", lambda one: one.type or "all", elastic=True),
+        Column("finished", lambda one: str(one.finished), right=True),
+        Column("retried", lambda one: str(one.retried), right=True),
+        Column("failed", lambda one: str(one.failed), right=True),
+        Column("cancelled", lambda one: str(one.cancelled), right=True, spare=True),
+        Column("lost", lambda one: str(one.lost), right=True, spare=True),
+        Column("run mean s", lambda one: figure(one.run.mean), right=True),
+        Column("deviation", lambda one: figure(one.run.deviation), right=True, spare=True),
         Column("p95", lambda one: figure(one.run.p95), right=True),
-        Column(_("wait mean s"), lambda one: figure(one.wait.mean), right=True),
+        Column("wait mean s", lambda one: figure(one.wait.mean), right=True),
         Column("p95", lambda one: figure(one.wait.p95), right=True),
     ]
 
@@ -135,85 +165,52 @@ def figure(seconds: float | None) -> str:
 
 
 def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
-    for status in LIVE:
+    for status, count in found.counts.items():
         note = ""
-        if status == Status.WAITING and found.oldest is not None:
-            note = _("the first has been due for %s") % short_duration(found.oldest)
-        held = found.counts[status]
-        if status == Status.RUNNING and found.working < held:
-            words = {"working": found.working, "held": held - found.working}
-            note = _("at work on %(working)d, %(held)d taken in advance") % words
-        yield status.value, str(found.counts[status]), note
-    yield Status.FINISHED.value, bounded(found.finished), ""
-    by_status = dead_by_status(found)
-    for outcome in DEAD:
-        yield outcome.value, str(by_status[outcome]), ""
-
-
-def dead_by_status(found: Figures) -> Counter[str]:
-    totals: Counter[str] = Counter()
-    for (status, _group), count in found.dead.items():
-        totals[status] += count
-    return totals
-
-
-def bounded(count: int) -> str:
-    return f"{BOUND}+" if count > BOUND else str(count)
-
-
-def user_columns(found: Figures, top: int) -> list[Column[User]]:
-    more = len(found.users) > top
-    title = _("users (%(top)s of %(all)s)") % {"top": top, "all": len(found.users)}
-    return [
-        Column(title if more else _("user"), lambda user: user.user or "-", elastic=True),
-        Column(_("running"), lambda user: str(user.running), right=True),
-        Column(_("at most"), lambda user: or_dash(user.max_running), right=True),
-        Column(_("waiting"), lambda user: str(user.waiting), right=True),
-        Column(_("later"), lambda user: str(later(user.counts)), right=True),
-        Column(_("weight"), lambda user: f"{user.weight:g}", right=True),
-        Column("", lambda user: _("paused") if user.paused else ""),
-    ]
-
-
-def later(counts: Counter[str]) -> int:
-    return counts["scheduled"] + counts["retrying"] + counts["blocked"]
+        if status == Status.WAITING and found.now.oldest is not None:
+            note = f"the first has been due for {short_duration(found.now.oldest)}"
+        more = "+" if found.has_more(status) else ""
+        yield status, f"{min(count, COUNTED)}{more}", note
 
 
 def dead_columns() -> list[Column[tuple[tuple[str, str], int]]]:
     return [
-        Column(_("did not finish"), lambda dead: dead[0][0]),
-        Column(_("because"), lambda dead: dead[0][1] or "-", elastic=True),
-        Column(_("tasks"), lambda dead: str(dead[1]), right=True),
+        Column("did not finish", lambda dead: dead[0][0]),
+        Column("because", lambda dead: dead[0][1] or "-", elastic=True),
+        Column("tasks", lambda dead: str(dead[1]), right=True),
     ]
 
 
 def summary(found: Figures, top: int) -> dict[str, object]:
-    dead = dead_by_status(found)
     return {
-        "queue": found.queue,
-        "counts": {
-            **{status.value: found.counts[status] for status in LIVE},
-            "finished": min(found.finished, BOUND),
-            **{outcome.value: dead[outcome] for outcome in DEAD},
-        },
-        "more_finished": found.finished > BOUND,
-        "more_dead": found.dead.total() > BOUND,
-        "working": found.working,
-        "oldest_due_for": found.oldest,
-        "users_with_work": len(found.users),
-        "users": [
-            {
-                "user": user.user or None,
-                **user.counts,
-                "working": user.working,
-                "weight": user.weight,
-                "max_running": user.max_running,
-                "paused": user.paused,
-            }
-            for user in found.users[:top]
-        ],
+        "queue": found.now.name,
+        "counts": {status: min(count, COUNTED) for status, count in found.counts.items()},
+        "more": [status for status in found.counts if found.has_more(status)],
+        "oldest_due_for": found.now.oldest,
         "dead_letters": [
             {"status": status, "group": group, "count": count}
             for (status, group), count in found.dead.most_common(top)
         ],
     }
+
+
+def figures(using: str, queue: str | None = None) -> list[Figures]:
+    """Return the figures of one queue, or of each that has any."""
+    tasks = Task.objects.using(using)
+    letters = DeadLetter.objects.using(using).order_by("-task_id")
+    if queue is not None:
+        tasks, letters = tasks.filter(queue=queue), letters.filter(task__queue=queue)
+    blocked = tasks.in_status(Status.BLOCKED).order_by().values_list("queue", flat=True)
+    blocked_by_queue = Counter(blocked[: COUNTED + 1])
+    dead: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for name, status, group in letters.values_list("task__queue", "status", "group")[: COUNTED + 1]:
+        dead[name][status, group] += 1
+    seen = overview(using=using, over=timedelta(), queue=queue)
+    found = []
+    for now in sorted(seen.queues, key=lambda one: one.name):
+        finished = tasks.filter(queue=now.name, outcome=Outcome.FINISHED).order_by().values("id")
+        ended = finished[: COUNTED + 1].count()
+        one = Figures(now, blocked_by_queue[now.name], ended, dead[now.name])
+        if queue is not None or not one.is_empty:
+            found.append(one)
+    return found

@@ -9,9 +9,8 @@ from typing import IO, Literal
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, transaction
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
+from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.health.queues import named_queues
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
@@ -20,7 +19,7 @@ from django_perfectqueue.payload.inputs import OnConflict
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules.terms import dispatch_here, known_types
 
-from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis, nearest
+from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis
 from ..tasks.tasks_file import TasksFile, parsed
 from ..terminal.progress import Progress
 from ..terminal.text import point, seconds
@@ -44,81 +43,79 @@ EXAMPLE = """pq_submit k1 user_task '{"uid": 1}'"""
 
 
 class Command(QueueCommand):
-    summary = gettext_lazy(
-        "Submits a task, or with --file those of a file with one JSON object a line. Exits"
-        " with 0 when it is stored, with --run when it has finished, with 3 when its key is"
-        " taken already, and with 1 on any other error."
+    summary = (
+        "Submits a task, or with --file those of a file with one JSON object a line. Exits with 0"
+        " when it is stored, with --run when it has finished, with 3 when its key is taken already,"
+        " and with 1 on any other error."
     )
 
     def add_options(self, parser: CommandParser) -> None:
         add = parser.add_argument
-        add("key", metavar="KEY", nargs="?", help=_("Its name in the queue."))
-        add("type", metavar="TYPE", nargs="?", help=_("What handles it."))
-        add("data", metavar="JSON", nargs="?", help=_("Its data, as JSON."))
-        add("-u", "--user", help=_("For whom it runs."))
+        add("key", metavar="KEY", nargs="?", help="Its name in the queue.")
+        add("type", metavar="TYPE", nargs="?", help="What handles it.")
+        add("data", metavar="JSON", nargs="?", help="Its data, as JSON.")
+        add("-u", "--user", help="For whom it runs.")
         add(
             "-t",
             "--time",
             metavar="TIME",
-            help=_("Not to start before this: a span, unix seconds, or ISO 8601 with an offset."),
+            help="Not to start before this: a span, unix seconds, or ISO 8601 with an offset.",
         )
-        add("--in", metavar="SPAN", dest="span", help=_("Not to start before this is over: 5m30s."))
-        add("--priority", type=int, metavar="N", help=_("Larger goes first among its user's (0)."))
+        add("--in", metavar="SPAN", dest="span", help="Not to start before this is over: 5m30s.")
+        add("--priority", type=int, metavar="N", help="Larger goes first among its user's (0).")
         add(
             "--expect",
             metavar="TIME",
-            help=_("By when it should start: of equal priority the earliest goes first."),
+            help="By when it should start: of equal priority the earliest goes first.",
         )
         add(
             "--expires",
             metavar="SPAN",
-            help=_("Not to start after this: a span, unix seconds, or ISO 8601 with an offset."),
+            help="Not to start after this: a span, unix seconds, or ISO 8601 with an offset.",
         )
         add(
             "--limit",
             action="append",
             dest="limits",
             metavar="NAME",
-            help=_("A limit that it keeps to; may be repeated."),
+            help="A limit that it keeps to; may be repeated.",
         )
         add(
             "--tag",
             action="append",
             dest="tags",
             metavar="TAG",
-            help=_("A tag by which it is found; may be repeated."),
+            help="A tag by which it is found; may be repeated.",
         )
         add(
             "--time-limit",
             metavar="SPAN",
-            help=_("For how long an attempt may run: 90s, 5m30s. By default its handler says."),
+            help="For how long an attempt may run: 90s, 5m30s. By default its handler says.",
         )
         add(
             "--on-conflict",
             choices=["raise", "ignore", "replace"],
             default="raise",
-            help=_(
-                "When the key is taken: raise an error (the default), ignore this task, or"
-                " replace the other one unless it is running."
+            help=(
+                "When the key is taken: raise an error (the default), ignore this task, or replace"
+                " the other one unless it is running."
             ),
         )
         add(
             "-f",
             "--file",
             metavar="FILE",
-            help=_(
+            help=(
                 "Tasks to submit, one JSON object a line with key, type, data, user, run_at,"
                 " priority, expected_at, expires_at, limits, time_limit and tags; - is standard"
                 " input. Each thousand is stored at once."
             ),
         )
-        add("--atomic", action="store_true", help=_("With --file: store all of them or none."))
+        add("--atomic", action="store_true", help="With --file: store all of them or none.")
         add(
             "--run",
             action="store_true",
-            help=_(
-                "Run what is due in its queue, as pq_worker --burst does, and print its result."
-            ),
+            help="Run what is due in its queue, as pq_worker --burst does, and print its result.",
         )
 
     def act(self, options: CommandOptions) -> None:
@@ -148,13 +145,13 @@ class Command(QueueCommand):
         if any(may_know(worker.routes_text, type_) for worker in here):
             return
         known = [name for worker in here if worker.routes for name in worker.routes["types"]]
-        text = _("No worker that serves its queue knows the type '%s'.") % type_
+        text = f"No worker that serves its queue knows the type '{type_}'."
         self.complain(text + nearest(type_, known))
 
     def doubt_without_workers(self, type_: str) -> None:
         """Warn that no setting names the queue, and no handler here knows the type."""
         if self.queue.name not in named_queues(self.queue.using):
-            text = _("No worker serves queue '%s', and no setting names it.")
+            text = "No worker serves queue '%s', and no setting names it."
             self.complain(text % self.queue.name)
         try:
             known = list(known_types(using=self.queue.using))
@@ -163,7 +160,7 @@ class Command(QueueCommand):
             # It is submitted; a worker says what is wrong with the handlers.
             return
         if not is_known:
-            self.complain(_("No handler here knows the type '%s'.") % type_ + nearest(type_, known))
+            self.complain(f"No handler here knows the type '{type_}'." + nearest(type_, known))
 
     def submitted(self, task: CommandOptions, on_conflict: OnConflict) -> str:
         """Submit a task, and return what became of it."""
@@ -182,17 +179,16 @@ class Command(QueueCommand):
         """Run what is due, and print how this task ended; raise CommandError unless it finished."""
         run_burst(self, verbosity=0 if self.as_json else self.verbosity)
         task = self.queue[key].metadata()
-        outcome = {"key": key, "status": task.status}
         if task.status != "finished":
-            raise CommandError(_("Task '%(key)s' is %(status)s.") % outcome)
-        outcome["result"] = json.dumps(task.result, ensure_ascii=False)
+            raise CommandError(f"Task '{key}' is {task.status}.")
+        result = json.dumps(task.result, ensure_ascii=False)
         facts = {"queue": self.queue.name, "key": key, "result": task.result}
-        self.answer(facts, on_one_line(_("Task '%(key)s' returned %(result)s.") % outcome))
+        self.answer(facts, on_one_line(f"Task '{key}' returned {result}."))
 
     def submit_file(self, options: CommandOptions) -> None:
         with opened(options["file"]) as source:
             tasks = TasksFile(source)
-            progress = Progress(self.stderr, _("%s tasks"), total=tasks.size)
+            progress = Progress(self.stderr, "%s tasks", total=tasks.size)
             on_conflict, atomic = options["on_conflict"], options["atomic"]
             bulk = Bulk(self.queue, tasks, on_conflict, atomic, progress)
             bulk.submit()
@@ -222,16 +218,14 @@ class Bulk:
             with self.whole():
                 self.submit_chunks()
         except InvalidTaskError as error:
-            line = _("Line %s: ") % self.tasks.line
-            raise self.broken_off(f"{line}{error}") from error
+            raise self.broken_off(f"Line {self.tasks.line}: {error}") from error
         except AlreadyExistsError as error:
-            words = {"first": self.stored_line + 1, "last": self.tasks.line}
-            lines = _("Lines %(first)s to %(last)s: ") % words
-            raise self.broken_off(f"{lines}{error}", TAKEN) from error
+            lines = f"Lines {self.stored_line + 1} to {self.tasks.line}"
+            raise self.broken_off(f"{lines}: {error}", TAKEN) from error
         except Error as error:
             raise self.broken_off(diagnosis(self.queue.using, error)) from error
         except KeyboardInterrupt as error:
-            raise self.broken_off(_("Interrupted."), INTERRUPTED) from error
+            raise self.broken_off("Interrupted.", INTERRUPTED) from error
         finally:
             self.progress.clear()
 
@@ -254,14 +248,12 @@ class Bulk:
 
     def outcome(self) -> str:
         if self.atomic or not self.stored_line:
-            return _("Nothing was stored.")
-        return ngettext(
-            "%(count)s task was stored, from the lines up to %(line)s; to go on, submit the"
-            " file again with --on-conflict ignore.",
-            "%(count)s tasks were stored, from the lines up to %(line)s; to go on, submit the"
-            " file again with --on-conflict ignore.",
-            self.stored,
-        ) % {"count": self.stored, "line": self.stored_line}
+            return "Nothing was stored."
+        tasks = "task was" if self.stored == 1 else "tasks were"
+        return (
+            f"{self.stored} {tasks} stored, from the lines up to {self.stored_line}; to go on,"
+            " submit the file again with --on-conflict ignore."
+        )
 
 
 @contextmanager
@@ -277,9 +269,7 @@ def opened(name: str) -> Iterator[IO[bytes]]:
     try:
         source = open(name, "rb")  # noqa: SIM115
     except OSError as error:
-        raise CommandError(
-            _("Can't read '%(name)s': %(error)s.") % {"name": name, "error": error.strerror}
-        ) from error
+        raise CommandError(f"Can't read '{name}': {error.strerror}.") from error
     with source:
         yield source
 
@@ -288,20 +278,20 @@ def check_choice(options: CommandOptions) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["file"]:
         if any(options[name] is not None for name in OF_ONE):
-            raise CommandError(_("With --file, what a task is stands in the file."))
+            raise CommandError("With --file, what a task is stands in the file.")
         if options["on_conflict"] == "replace":
-            raise CommandError(_("--on-conflict replace is for one task, not for --file."))
+            raise CommandError("--on-conflict replace is for one task, not for --file.")
         if options["run"]:
-            raise CommandError(_("--run is for one task, not for --file."))
+            raise CommandError("--run is for one task, not for --file.")
         return
     if options["data"] is None:
         raise CommandError(
-            _("What is to be submitted? Give KEY TYPE JSON, such as: %s, or --file.") % EXAMPLE
+            f"What is to be submitted? Give KEY TYPE JSON, such as: {EXAMPLE}, or --file."
         )
     if options["atomic"]:
-        raise CommandError(_("--atomic is for --file."))
+        raise CommandError("--atomic is for --file.")
     if options["time"] is not None and options["span"] is not None:
-        raise CommandError(_("Give --time or --in, but not both."))
+        raise CommandError("Give --time or --in, but not both.")
 
 
 def arguments(options: CommandOptions) -> CommandOptions:
@@ -329,19 +319,19 @@ def payload(text: str) -> object:
     try:
         return parsed(text)
     except InvalidTaskError as error:
-        raise InvalidTaskError(f"{error} " + _("Quote it for the shell: %s.") % EXAMPLE) from error
+        raise InvalidTaskError(f"{error} Quote it for the shell: {EXAMPLE}.") from error
 
 
 def sentences() -> dict[str, str]:
     return {
-        "submitted": _("Task '%s' is submitted."),
-        "ignored": _("Task '%s' was there already, and this one is ignored."),
-        "replaced": _("Task '%s' is submitted, in the place of another."),
+        "submitted": "Task '%s' is submitted.",
+        "ignored": "Task '%s' was there already, and this one is ignored.",
+        "replaced": "Task '%s' is submitted, in the place of another.",
     }
 
 
 def describe_counts(stored: int, ignored: int) -> str:
-    text = ngettext("%s task is submitted.", "%s tasks are submitted.", stored) % stored
+    text = f"{stored} {'task is' if stored == 1 else 'tasks are'} submitted."
     if ignored:
-        text += " " + ngettext("%s was there already.", "%s were there already.", ignored) % ignored
+        text += f" {ignored} {'was' if ignored == 1 else 'were'} there already."
     return text

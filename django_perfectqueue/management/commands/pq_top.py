@@ -8,9 +8,6 @@ from dataclasses import asdict
 
 from django.core.management.base import CommandParser
 from django.db import Error
-from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
@@ -27,19 +24,17 @@ HOME, REST = "\x1b[H", "\x1b[J"
 
 
 class Command(QueueCommand):
-    summary = gettext_lazy(
-        "Shows all queues and workers as they are, and again every few seconds until Ctrl-C."
-    )
-    queue_help: str | Promise = ""
+    summary = "Shows all queues and workers as they are, and again every few seconds until Ctrl-C."
+    queue_help = ""
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("--once", action="store_true", help=_("Show them once, and end."))
+        parser.add_argument("--once", action="store_true", help="Show them once, and end.")
         parser.add_argument(
             "--interval",
             type=at_least(1),
             default=2,
             metavar="SECONDS",
-            help=_("Seconds between two looks (2)."),
+            help="Seconds between two looks (2).",
         )
 
     def act(self, options: CommandOptions) -> None:
@@ -96,12 +91,11 @@ class Command(QueueCommand):
         at = found.now.astimezone().strftime("%H:%M:%S")
         running = sum(queue.running for queue in found.queues)
         rate = sum(queue.finished_a_minute for queue in found.queues)
-        words = {"at": at, "running": running, "rate": f"{rate:.1f}"}
-        yield _("%(at)s  %(running)d running, %(rate)s finished a minute") % words
+        yield f"{at}  {running} running, {rate:.1f} finished a minute"
         if found.is_well:
-            yield self.style.SUCCESS(_("All queues are served, and none is late."))
+            yield self.style.SUCCESS("All queues are served, and none is late.")
         else:
-            yield self.style.ERROR(_("Some queues or schedules need attention."))
+            yield self.style.ERROR("Some queues or schedules need attention.")
 
     def show(self, lines: list[str]) -> None:
         if not self.is_live:
@@ -123,11 +117,10 @@ def facts(queue: QueueFigures, found: Overview) -> dict[str, object]:
 
 def marks(queue: QueueFigures) -> str:
     """Return what is wrong with a queue, or that it is paused."""
-    unknown = _("no handler for %s")
-    found = [unknown % type_ for type_ in queue.unknown_types]
-    found += [_("no worker")] if queue.is_unserved else []
-    found += [_("late")] if queue.is_late else []
-    found += [_("paused")] if queue.paused else []
+    found = [f"no handler for {type_}" for type_ in queue.unknown_types]
+    found += ["no worker"] if queue.is_unserved else []
+    found += ["late"] if queue.is_late else []
+    found += ["paused"] if queue.paused else []
     return ", ".join(found)
 
 
@@ -143,17 +136,16 @@ def queue_columns() -> list[Column[QueueFigures]]:
         return Column(title, cell, right=True)
 
     return [
-        Column(_("queue"), lambda one: one.name, elastic=True),
-        Column(_("waiting"), waiting, right=True),
-        span(_("oldest"), "oldest"),
-        number(_("running"), "running"),
-        number(_("held"), "held", spare=True),
-        number(_("retrying"), "retrying", spare=True),
-        number(_("scheduled"), "scheduled", spare=True),
-        number(_("failed/h"), "failed_last_hour"),
-        Column(_("finished/min"), lambda one: f"{one.finished_a_minute:.1f}", right=True),
-        span(_("drained in"), "drained_in"),
-        number(_("workers"), "workers"),
+        Column("queue", lambda one: one.name, elastic=True),
+        Column("waiting", waiting, right=True),
+        span("oldest", "oldest"),
+        number("running", "running"),
+        number("retrying", "retrying", spare=True),
+        number("scheduled", "scheduled", spare=True),
+        number("failed/h", "failed_last_hour"),
+        Column("finished/min", lambda one: f"{one.finished_a_minute:.1f}", right=True),
+        span("drained in", "drained_in"),
+        number("workers", "workers"),
         Column("", marks, elastic=True),
     ]
 
@@ -168,9 +160,9 @@ def worker_columns() -> list[Column[Worker]]:
         return f"{count}/{worker.processors}"
 
     return [
-        Column(_("worker"), str, elastic=True),
-        Column(_("generation"), lambda one: str(one.generation), right=True, spare=True),
-        Column(_("version"), lambda one: one.version, spare=True),
-        Column(_("busy"), busy, right=True),
-        Column(_("queues"), lambda one: ", ".join(one.queues), elastic=True),
+        Column("worker", str, elastic=True),
+        Column("generation", lambda one: str(one.generation), right=True, spare=True),
+        Column("version", lambda one: one.version, spare=True),
+        Column("busy", busy, right=True),
+        Column("queues", lambda one: ", ".join(one.queues), elastic=True),
     ]

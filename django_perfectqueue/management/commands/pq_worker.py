@@ -10,8 +10,6 @@ import sys
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import connections
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.application import Dispatch, Registry
@@ -38,16 +36,15 @@ from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
 from ..base import CommandOptions, SummedUpCommand, speaking
-from ..worker.exec import Exec
 from ..worker.options import add_options, arguments, chosen_options
-from ..worker.plan import plan_of
+from ..worker.plan import Exec, plan_of
 from ..worker.readiness import check_database, check_health, check_unpatched, is_there
 
 SHOWN = 8
 
 
 class Command(SummedUpCommand):
-    summary = gettext_lazy("Runs tasks in processes of its own, until it is stopped.")
+    summary = "Runs tasks in processes of its own, until it is stopped."
     requires_system_checks = ()
     started_by_itself = False
 
@@ -76,7 +73,7 @@ class Command(SummedUpCommand):
             return
         if self.started_by_itself:
             sys.exit(code)
-        raise CommandError(_("The worker ended with exit code %d.") % code, returncode=code)
+        raise CommandError(f"The worker ended with exit code {code}.", returncode=code)
 
     def launch(self, options: CommandOptions) -> int:
         """Be the launcher, and in a fork of it the first supervisor."""
@@ -139,9 +136,7 @@ class Command(SummedUpCommand):
     def introduce(self, plan: Plan, reporter: Reporter) -> None:
         vendor = connections[plan.using].display_name
         reporter.head(f"django-perfectqueue {__version__}")
-        reporter.say(
-            _("Database: %(alias)s (%(vendor)s)") % {"alias": plan.using, "vendor": vendor}
-        )
+        reporter.say(f"Database: {plan.using} ({vendor})")
         reporter.say(queues_in_words(plan))
         reporter.say(handlers(plan.dispatch))
         reporter.say(staff(plan.options))
@@ -149,37 +144,34 @@ class Command(SummedUpCommand):
 
 def queues_in_words(plan: Plan) -> str:
     """Return in words which queues are served, and how they share the worker."""
-    names = {"queues": ", ".join(plan.queues)}
+    queues = ", ".join(plan.queues)
     if len(plan.queues) == 1:
-        return _("Queues: %(queues)s") % names
+        return f"Queues: {queues}"
     if plan.options.QUEUE_ORDER == conf.FAIR:
         weights = store.queue_weights(plan.queues, using=plan.using)
-        names["weights"] = " : ".join(f"{weights.get(queue, 1.0):g}" for queue in plan.queues)
-        return _("Queues: %(queues)s share by weight (%(weights)s)") % names
+        shares = " : ".join(f"{weights.get(queue, 1.0):g}" for queue in plan.queues)
+        return f"Queues: {queues} share by weight ({shares})"
     if plan.options.QUEUE_ORDER == "ordered":
-        return _("Queues, each served before those behind it: %(queues)s") % names
-    return _("Queues: %(queues)s (%(order)s)") % {**names, "order": plan.options.QUEUE_ORDER}
+        return f"Queues, each served before those behind it: {queues}"
+    return f"Queues: {queues} ({plan.options.QUEUE_ORDER})"
 
 
 def handlers(dispatch: type[Dispatch]) -> str:
     """Return in words what runs the tasks."""
     if issubclass(dispatch, Exec):
-        return _("Every task is run by: %s") % shlex.join(dispatch.command)
+        return f"Every task is run by: {shlex.join(dispatch.command)}"
     types = types_of(dispatch)
     more = len(types) - SHOWN
-    shown = ", ".join(types[:SHOWN]) + (_(" and %d more") % more if more > 0 else "")
-    source = _("tasks modules") if issubclass(dispatch, Registry) else path_of(dispatch)
-    return _("Handlers: %(types)s (%(source)s)") % {"types": shown, "source": source}
+    shown = ", ".join(types[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    source = "tasks modules" if issubclass(dispatch, Registry) else path_of(dispatch)
+    return f"Handlers: {shown} ({source})"
 
 
 def staff(options: conf.Options) -> str:
     """Return in words how many processors there are, and how many tasks each runs at once."""
     count = options.PROCESSORS
-    words = ngettext("%d processor", "%d processors", count) % count
+    words = f"{count} processor" if count == 1 else f"{count} processors"
     if options.PROCESSOR_TYPE == "process":
         return words
-    concurrency = options.places
-    more = (
-        ngettext("%d task at once in each", "%d tasks at once in each", concurrency) % concurrency
-    )
-    return f"{words} ({options.PROCESSOR_TYPE}): {more}"
+    tasks = "task" if options.places == 1 else "tasks"
+    return f"{words} ({options.PROCESSOR_TYPE}): {options.places} {tasks} at once in each"

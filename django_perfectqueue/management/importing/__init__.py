@@ -1,18 +1,11 @@
 """Reads the tables of other queues, and moves what waits there into this one."""
 
-from .celery_beat import CeleryBeat
-from .dj_queue import DjQueue
-from .django_ox import DjangoOx
-from .django_q2 import DjangoQ2
-from .django_tasks_db import DjangoTasksDb
-from .move import Move, Tally
-from .perfectqueue import PerfectQueue
-from .perfectsched import PerfectSched
-from .source import Source
+from .move import Move, Reason, Tally
+from .sources import CeleryBeat, DjangoQ2, DjangoTasksDb, PerfectQueue
+from .table import Table
 
-SOURCES: dict[str, type[Source]] = {
-    kind.name: kind
-    for kind in (PerfectQueue, DjangoTasksDb, DjangoQ2, CeleryBeat, DjangoOx, DjQueue, PerfectSched)
+SOURCES: dict[str, type[Table]] = {
+    table.source: table for table in (PerfectQueue, DjangoTasksDb, DjangoQ2, CeleryBeat)
 }
 
-__all__ = ["SOURCES", "Move", "Source", "Tally"]
+__all__ = ["SOURCES", "Move", "Reason", "Tally"]

@@ -14,7 +14,6 @@ from typing import TypeVar
 from django.core.management.base import CommandParser
 from django.db.models import Model, QuerySet
 from django.utils.functional import Promise
-from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.fairness.wording import difference
@@ -44,14 +43,14 @@ class RuleCommand(QueueCommand):
     def add_pause(self, parser: CommandParser) -> None:
         choice = parser.add_mutually_exclusive_group()
         choice.add_argument(
-            "--pause", dest="paused", action="store_true", default=None, help=_("Start none.")
+            "--pause", dest="paused", action="store_true", default=None, help="Start none."
         )
         choice.add_argument(
             "--unpause",
             dest="paused",
             action="store_false",
             default=None,
-            help=_("Take a pause back."),
+            help="Take a pause back.",
         )
 
     def add_cap(self, parser: CommandParser) -> None:
@@ -60,9 +59,9 @@ class RuleCommand(QueueCommand):
             "--max-running",
             type=at_least(0),
             metavar="N",
-            help=_("How many tasks may run at once; 0: none."),
+            help="How many tasks may run at once; 0: none.",
         )
-        choice.add_argument("--no-cap", action="store_true", help=_("Any number may run at once."))
+        choice.add_argument("--no-cap", action="store_true", help="Any number may run at once.")
 
     def add_listing(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -70,7 +69,7 @@ class RuleCommand(QueueCommand):
             type=at_least(0),
             default=LISTED,
             metavar="N",
-            help=_("Of a list: how many (100); 0: all."),
+            help="Of a list: how many (100); 0: all.",
         )
 
     def print_listing(
@@ -91,15 +90,15 @@ class RuleCommand(QueueCommand):
             self.say(none)
         self.print_table(columns, rows)
         if more:
-            self.say(_("There are more: --limit 0 lists all."))
+            self.say("There are more: --limit 0 lists all.")
 
     def print_changes(self, changes: QuerySet[Change]) -> None:
         if latest := list(changes[:SHOWN]):
             self.stdout.write("")
             columns = [
-                Column[Change](_("changed"), lambda one: local(one.at)),
-                Column[Change](_("by"), lambda one: one.by or "-", elastic=True),
-                Column(_("what"), difference),
+                Column[Change]("changed", lambda one: local(one.at)),
+                Column[Change]("by", lambda one: one.by or "-", elastic=True),
+                Column("what", difference),
             ]
             self.print_table(columns, latest)
 
@@ -112,7 +111,7 @@ class VerbCommand(RuleCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         shared = [action for action in parser._actions if action.dest != "help"]
-        verbs = parser.add_subparsers(dest="verb", metavar="VERB", title=_("what to do"))
+        verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="what to do")
         parser.set_defaults(verb="list", limit=LISTED)
 
         def add(verb: str, text: str, *, named: bool = True) -> CommandParser:
@@ -194,5 +193,5 @@ def seconds(period: str, text: str) -> float:
 
 def no_rate(text: str) -> ArgumentTypeError:
     return ArgumentTypeError(
-        _("must be so many per time, such as 10/min, 5/s, 100/h or 10/90s, not %r") % text
+        f"must be so many per time, such as 10/min, 5/s, 100/h or 10/90s, not {text!r}"
     )

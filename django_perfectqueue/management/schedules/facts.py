@@ -8,7 +8,6 @@ from typing import Any
 
 from django.utils import timezone
 from django.utils.timezone import localtime
-from django.utils.translation import gettext as _
 
 from django_perfectqueue.inspection.schedules import in_words, standing
 from django_perfectqueue.lib.durations import short_duration
@@ -29,14 +28,14 @@ def tick_of(task: Task) -> str:
 
 def fields(row: Schedule) -> Iterator[tuple[str, str]]:
     """Yield what there is to be said of a schedule, without its ticks."""
-    yield _("state"), row.state
-    yield _("why"), standing(row, timezone.now())
+    yield "state", row.state
+    yield "why", standing(row, timezone.now())
     for name, show in FIELDS.items():
         value = getattr(row, name)
         if value or (value is None and name == "catch_up"):
             yield verbose(name), show(value)
         if name == "type":
-            yield _("when"), in_words(row)
+            yield "when", in_words(row)
 
 
 def text(value: object) -> str:
@@ -66,7 +65,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "delay": short_duration,
     "jitter": short_duration,
     "overlap": text,
-    "catch_up": lambda most: _("all") if most is None else str(most),
+    "catch_up": lambda most: "all" if most is None else str(most),
     "deadline": short_duration,
     "pause_after": text,
     "last_at": shown,

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
-from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError
 from django_perfectqueue.lib.durations import LONGEST, seconds_in
@@ -33,49 +32,49 @@ def add_terms(parser: CommandParser) -> None:
     add(
         "--cron",
         metavar="EXPRESSION",
-        help=_("Five fields, six with seconds first, or a nickname such as @daily."),
+        help="Five fields, six with seconds first, or a nickname such as @daily.",
     )
-    add("--every", type=span, metavar="SPAN", help=_("An interval: 90s, 15m, 1d12h."))
-    add("--timezone", metavar="ZONE", help=_("In which cron is read (default: TIME_ZONE)."))
-    add("-u", "--user", help=_("For whom its tasks run: their fair share pays."))
-    add("--queue", metavar="QUEUE", help=_("Name of the queue (default: DEFAULT_QUEUE)."))
-    add("--priority", type=int, metavar="N", help=_("Larger goes first among its user's (0)."))
+    add("--every", type=span, metavar="SPAN", help="An interval: 90s, 15m, 1d12h.")
+    add("--timezone", metavar="ZONE", help="In which cron is read (default: TIME_ZONE).")
+    add("-u", "--user", help="For whom its tasks run: their fair share pays.")
+    add("--queue", metavar="QUEUE", help="Name of the queue (default: DEFAULT_QUEUE).")
+    add("--priority", type=int, metavar="N", help="Larger goes first among its user's (0).")
     add(
         "--limit",
         action="append",
         dest="limits",
         metavar="NAME",
-        help=_("A limit that its tasks keep to; may be repeated."),
+        help="A limit that its tasks keep to; may be repeated.",
     )
-    add("--time-limit", type=span, metavar="SPAN", help=_("For how long an attempt may run."))
+    add("--time-limit", type=span, metavar="SPAN", help="For how long an attempt may run.")
     add(
         "--expires-after",
         type=span,
         metavar="SPAN",
-        help=_("A task that has not started by then is not started any more."),
+        help="A task that has not started by then is not started any more.",
     )
-    add("--starts-at", metavar="TIME", help=_("The first tick is not before this."))
-    add("--ends-at", metavar="TIME", help=_("The last tick is not after this."))
-    add("--remaining", type=count, metavar="N", help=_("How many more tasks it submits."))
-    add("--delay", type=span, metavar="SPAN", help=_("So long after its tick a task is submitted."))
-    add("--jitter", type=span, metavar="SPAN", help=_("Up to so much is added to that."))
+    add("--starts-at", metavar="TIME", help="The first tick is not before this.")
+    add("--ends-at", metavar="TIME", help="The last tick is not after this.")
+    add("--remaining", type=count, metavar="N", help="How many more tasks it submits.")
+    add("--delay", type=span, metavar="SPAN", help="So long after its tick a task is submitted.")
+    add("--jitter", type=span, metavar="SPAN", help="Up to so much is added to that.")
     add(
         "--overlap",
         metavar="POLICY",
-        help=_("While the task before has yet to end: %s.") % ", ".join(Schedule.Overlap.values),
+        help=f"While the task before has yet to end: {', '.join(Schedule.Overlap.values)}.",
     )
     add(
         "--catch-up",
         type=count,
         metavar="N",
-        help=_("How many missed ticks are made up beside the latest (0), or all."),
+        help="How many missed ticks are made up beside the latest (0), or all.",
     )
-    add("--deadline", type=span, metavar="SPAN", help=_("A tick that is later is dropped."))
+    add("--deadline", type=span, metavar="SPAN", help="A tick that is later is dropped.")
     add(
         "--pause-after",
         type=count,
         metavar="N",
-        help=_("After so many failed tasks in a row it is paused."),
+        help="After so many failed tasks in a row it is paused.",
     )
 
 
@@ -115,5 +114,5 @@ def past(name: str, text: str | None) -> datetime:
         return timezone.now() - timedelta(seconds=min(seconds, LONGEST))
     found = time(name, text)
     if not isinstance(found, datetime):
-        raise CommandError(_("%s needs a time.") % name)
+        raise CommandError(f"{name} needs a time.")
     return found

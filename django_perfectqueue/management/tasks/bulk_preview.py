@@ -6,7 +6,6 @@ import json
 from argparse import ArgumentTypeError
 
 from django.core.management.base import CommandParser
-from django.utils.translation import gettext as _
 
 from django_perfectqueue.bulk import Operation, preview
 from django_perfectqueue.exceptions import PayloadError
@@ -24,12 +23,12 @@ NOBODY = "-"
 def add_change_options(parser: CommandParser) -> None:
     """Add what changes a task before it is put back."""
     add = parser.add_argument
-    add("--to", metavar="QUEUE", help=_("Move them to this queue first."))
+    add("--to", metavar="QUEUE", help="Move them to this queue first.")
     add(
         "--patch",
         type=merge_patch,
         metavar="JSON",
-        help=_("Change their data first, by a JSON merge patch (RFC 7386)."),
+        help="Change their data first, by a JSON merge patch (RFC 7386).",
     )
 
 
@@ -38,9 +37,9 @@ def merge_patch(text: str) -> JSON:
     try:
         patch: JSON = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ArgumentTypeError(_("must be JSON: %s") % error) from error
+        raise ArgumentTypeError(f"must be JSON: {error}") from error
     if patch is None:
-        raise ArgumentTypeError(_("must say what to change: null changes nothing"))
+        raise ArgumentTypeError("must say what to change: null changes nothing")
     return patch
 
 
@@ -54,8 +53,8 @@ def print_preview(command: QueueCommand, operation: Operation) -> None:
         command.print_json(facts)
         return
     total = f"{found.total:,}{'+' if found.is_bounded else ''}"
-    command.say(_("%(count)s tasks match: %(verb)s.") % {"count": total, "verb": operation.verb})
-    for title, counts in ((_("By status"), found.statuses), (_("By user"), found.users)):
+    command.say(f"{total} tasks match: {operation.verb}.")
+    for title, counts in (("By status", found.statuses), ("By user", found.users)):
         each = ", ".join(f"{printable(name) or NOBODY} {count:,}" for name, count in counts)
         command.say(f"{title}: {each or NOBODY}")
     for row in rows:

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
-from django.utils.translation import gettext as _
-
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.inspection.attempts import Episode, Try, due_at, remark, waited
 from django_perfectqueue.inspection.why_waiting import Code, Reason
@@ -68,15 +66,15 @@ def situation(task: Task, now: datetime) -> str:
     held_until = lease_until(task)
     if held_until:
         away = short_duration((held_until - now).total_seconds())
-        return (_("leased for %s") if held_until > now else _("lapsed %s ago")) % away
+        return ("leased for %s" if held_until > now else "lapsed %s ago") % away
     if task.ended_at:
-        return _("ended %s ago") % short_duration((now - task.ended_at).total_seconds())
+        return f"ended {short_duration((now - task.ended_at).total_seconds())} ago"
     if task.status == Status.BLOCKED:
         return ""
     if task.expires_at and task.expires_at <= now:
-        return _("expired %s ago") % short_duration((now - task.expires_at).total_seconds())
+        return f"expired {short_duration((now - task.expires_at).total_seconds())} ago"
     wait = (due_at(task) - now).total_seconds()
-    return (_("due in %s") if wait > 0 else _("due for %s")) % short_duration(wait)
+    return ("due in %s" if wait > 0 else "due for %s") % short_duration(wait)
 
 
 def summary(task: ListedTask, *, with_data: bool) -> Facts:
@@ -174,44 +172,44 @@ def iso(moment: datetime | None) -> str | None:
 def fields(task: ListedTask, attempts: list[Try], reason: Reason) -> Iterator[tuple[str, str]]:
     ticket, letter = ticket_of(task), dead_letter_of(task)
     state = situation(task, task.clock)
-    yield _("status"), f"{task.status}, {state}" if state else task.status
+    yield "status", f"{task.status}, {state}" if state else task.status
     if reason.code not in (Code.ENDED, Code.RUNNING):
-        yield _("why"), reason.sentence
+        yield "why", reason.sentence
     if remarked := remark(task):
-        yield _("note"), remarked
+        yield "note", remarked
     if letter:
-        yield _("because"), why(letter.group, letter.message)
+        yield "because", why(letter.group, letter.message)
     if ticket and ticket.cancel_requested:
-        yield _("cancel"), _("requested")
-    yield _("type"), task.type
+        yield "cancel", "requested"
+    yield "type", task.type
     if task.user:
-        yield _("user"), task.user
-    yield _("priority"), str(task.priority)
+        yield "user", task.user
+    yield "priority", str(task.priority)
     if task.limits:
-        yield _("limits"), task.limits.replace(",", ", ")
+        yield "limits", task.limits.replace(",", ", ")
     if task.time_limit:
-        yield _("time limit"), short_duration(task.time_limit)
+        yield "time limit", short_duration(task.time_limit)
     yield from times(task, attempts)
-    yield _("attempts"), attempts_line(task)
+    yield "attempts", attempts_line(task)
     if task.worker:
-        yield _("worker"), task.worker
+        yield "worker", task.worker
     yield "id", str(task.id)
 
 
 def times(task: Task, attempts: list[Try]) -> Iterator[tuple[str, str]]:
     due = due_at(task)
     for name, moment in (
-        (_("created"), task.created_at),
-        (_("due"), None if due == task.created_at else due),
-        (_("expected"), task.expected_at),
-        (_("lease until"), lease_until(task)),
-        (_("expires"), task.expires_at),
-        (_("started"), task.started_at),
-        (_("ended"), task.ended_at),
+        ("created", task.created_at),
+        ("due", None if due == task.created_at else due),
+        ("expected", task.expected_at),
+        ("lease until", lease_until(task)),
+        ("expires", task.expires_at),
+        ("started", task.started_at),
+        ("ended", task.ended_at),
     ):
         if moment:
             yield name, local(moment)
-    for name, span in ((_("waited"), waited(task, attempts)), (_("ran"), ran(attempts))):
+    for name, span in (("waited", waited(task, attempts)), ("ran", ran(attempts))):
         if span is not None:
             yield name, short_duration(span)
 
@@ -220,11 +218,7 @@ def attempts_line(task: ListedTask) -> str:
     counts = ticket_of(task) or dead_letter_of(task)
     if counts is None or not (counts.errors or counts.crashes):
         return str(task.tries)
-    return _("%(attempts)s (errors: %(errors)s, crashes: %(crashes)s)") % {
-        "attempts": task.tries,
-        "errors": counts.errors,
-        "crashes": counts.crashes,
-    }
+    return f"{task.tries} (errors: {counts.errors}, crashes: {counts.crashes})"
 
 
 def why(error: str, message: str) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from django.utils.translation import gettext as _
-
 from django_perfectqueue.inspection.family import Family, Link, Relative
 from django_perfectqueue.queue import Batch
 
@@ -46,23 +44,23 @@ def batch_facts(batch: Batch) -> Facts:
 def family_fields(found: Family, batch: Batch | None) -> Iterator[tuple[str, str]]:
     """Yield the lines of a task's family, each with its label."""
     if found.parents:
-        yield _("waits for"), listed(found.parents, more=found.more)
+        yield "waits for", listed(found.parents, more=found.more)
     if found.children:
-        yield _("followed by"), listed(found.children, more=found.more)
+        yield "followed by", listed(found.children, more=found.more)
     if batch:
-        yield _("batch"), f"{batch.name}: {counted(batch)}"
+        yield "batch", f"{batch.name}: {counted(batch)}"
 
 
 def listed(pairs: Sequence[tuple[Relative, Link]], *, more: bool) -> str:
     """Return the first of some relatives in a line, each with its status and mode."""
     words = [described(one, link) for one, link in pairs[:SHOWN]]
     if more or len(pairs) > SHOWN:
-        words.append(_("and more"))
+        words.append("and more")
     return ", ".join(words)
 
 
 def described(one: Relative, link: Link) -> str:
-    name = _("batch %s") % one.key if one.is_batch else one.key
+    name = f"batch {one.key}" if one.is_batch else one.key
     option = "when" if link.parent < 0 else "if_failed"
     mode = "" if link.mode == "wait" else f", {option}={link.mode}"
     return f"{name} ({one.word}{mode})"
@@ -71,9 +69,4 @@ def described(one: Relative, link: Link) -> str:
 def counted(batch: Batch) -> str:
     """Return in words what a batch has."""
     found = batch.progress()
-    return _("%(finished)s of %(total)s finished, %(dead)s dead, %(open)s open") % {
-        "total": found.total,
-        "finished": found.finished,
-        "dead": found.dead,
-        "open": found.open,
-    }
+    return f"{found.finished} of {found.total} finished, {found.dead} dead, {found.open} open"

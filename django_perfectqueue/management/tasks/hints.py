@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django.utils.translation import gettext as _
-
+from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import DeadLetter, Task, TaskQuerySet
 from django_perfectqueue.queue import Queue, TaskHandle
-
-from ..base import nearest
 
 NEIGHBOURS = 50
 LISTED = 10
@@ -31,7 +28,7 @@ def hint(task: TaskHandle) -> str:
     """Name the other queue that has the key, or else the nearest key; by an index or not at all."""
     elsewhere = Task.objects.using(task.using).filter(queue__in=queues(task.using), key=task.key)
     for queue in elsewhere.values_list("queue", flat=True)[:1]:
-        return " " + str(_("Queue '%s' has one.") % queue)
+        return f" Queue '{queue}' has one."
     return nearest(task.key, neighbours(task))
 
 
@@ -42,20 +39,19 @@ def queues(using: str) -> list[str]:
 
 def no_tasks(queue: Queue) -> str:
     """Say that a queue is empty, and what else there is, for who asked for the wrong one."""
-    return _("Queue '%s' has no tasks.") % queue.name + instead(queue.name, queues(queue.using))
+    return f"Queue '{queue.name}' has no tasks." + instead(queue.name, queues(queue.using))
 
 
 def no_group(queue: Queue, group: str) -> str:
     """Say that no task ended for this reason, and for which ones others did."""
-    text = _("No task of queue '%(queue)s' ended for the reason '%(group)s'.")
-    sentence = text % {"queue": queue.name, "group": group}
+    sentence = f"No task of queue '{queue.name}' ended for the reason '{group}'."
     return sentence + instead(group, groups(queue))
 
 
 def instead(word: str, words: list[str]) -> str:
     """Return the word that was meant, or else those that there are."""
     listed = ", ".join(f"'{name}'" for name in words[:LISTED])
-    return nearest(word, words) or (" " + _("There is %s.") % listed if words else "")
+    return nearest(word, words) or (f" There is {listed}." if words else "")
 
 
 def groups(queue: Queue) -> list[str]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import TaskError
 from django_perfectqueue.inspection import steering
@@ -30,7 +29,7 @@ class SteeringCommand(QueueCommand):
     signs: ClassVar[bool] = True
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("keys", metavar="KEY", nargs="+", help=_("Keys of the tasks."))
+        parser.add_argument("keys", metavar="KEY", nargs="+", help="Keys of the tasks.")
 
     def act(self, options: CommandOptions) -> None:
         self.steer_all(options["keys"])
@@ -54,10 +53,7 @@ class SteeringCommand(QueueCommand):
         for message in refused:
             self.complain(message)
         if refused:
-            raise CommandError(
-                _("It could not be done to %(count)s of %(total)s tasks.")
-                % {"count": len(refused), "total": total}
-            )
+            raise CommandError(f"It could not be done to {len(refused)} of {total} tasks.")
 
     def sign(self, keys: Iterable[str], word: str) -> None:
         """Write down who did it."""

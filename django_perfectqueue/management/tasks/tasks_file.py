@@ -8,12 +8,10 @@ import stat
 from collections.abc import Iterator
 from typing import IO
 
-from django.utils.translation import gettext as _
-
+from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.lib.printable import printable
 
-from ..base import nearest
 from ..terminal.text import point
 
 NEEDED = ("key", "type")
@@ -73,15 +71,13 @@ def task_of(text: bytes) -> dict[str, object]:
     """
     task = parsed(text)
     if not isinstance(task, dict):
-        raise InvalidTaskError(_("A task must be a JSON object, not %s.") % excerpt(text))
+        raise InvalidTaskError(f"A task must be a JSON object, not {excerpt(text)}.")
     for name in task:
         if name not in KNOWN:
-            raise InvalidTaskError(
-                _("A task has no '%s'.") % printable(name) + nearest(name, KNOWN)
-            )
+            raise InvalidTaskError(f"A task has no '{printable(name)}'." + nearest(name, KNOWN))
     for name in NEEDED:
         if name not in task:
-            raise InvalidTaskError(_("The task has no '%s'.") % name)
+            raise InvalidTaskError(f"The task has no '{name}'.")
     for name in TIMES:
         if name in task:
             task[name] = point(name, task[name])
@@ -97,18 +93,17 @@ def parsed(text: bytes | str) -> object:
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise InvalidTaskError(_("This is nested too deeply: %s.") % excerpt(text)) from error
+        raise InvalidTaskError(f"This is nested too deeply: {excerpt(text)}.") from error
     except UnicodeDecodeError as error:
-        raise InvalidTaskError(_("This is not UTF-8: %s.") % excerpt(text)) from error
+        raise InvalidTaskError(f"This is not UTF-8: {excerpt(text)}.") from error
     except json.JSONDecodeError as error:
         if not text.strip():
-            raise InvalidTaskError(_("This is empty, and not JSON.")) from error
+            raise InvalidTaskError("This is empty, and not JSON.") from error
         raise InvalidTaskError(
-            _("This is not JSON: %(text)s (%(problem)s at column %(column)s).")
-            % {"text": excerpt(text), "problem": error.msg, "column": error.colno}
+            f"This is not JSON: {excerpt(text)} ({error.msg} at column {error.colno})."
         ) from error
     except ValueError as error:  # A number of too many digits.
-        raise InvalidTaskError(_("This can't be read as JSON: %s.") % error) from error
+        raise InvalidTaskError(f"This can't be read as JSON: {error}.") from error
 
 
 def excerpt(text: bytes | str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from django.core.management.base import OutputWrapper
-from django.utils.translation import gettext as _
 
 from django_perfectqueue.lib.durations import short_duration
 
@@ -42,11 +41,11 @@ class Progress:
     def describe_progress(self, count: int, part: int) -> str:
         seconds = max(time.monotonic() - self.began, 1e-6)
         words = self.text % f"{count:,}"
-        rate = _("%s a second") % f"{count / seconds:,.0f}"
+        rate = f"{count / seconds:,.0f} a second"
         if not self.total or not part:
             return f"{words}, {rate}"
         share = min(part / self.total, 1.0)
-        left = _("%s left") % short_duration(max(1, round(seconds / share - seconds)))
+        left = f"{short_duration(max(1, round(seconds / share - seconds)))} left"
         return f"{bar(share)}  {words}, {rate}, {left}"
 
     def draw(self, describe_progress: str) -> None:

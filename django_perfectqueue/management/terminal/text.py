@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, localtime
-from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.lib.durations import seconds_in, short_duration
@@ -43,8 +42,7 @@ def seconds(name: str, span: str | None) -> float | None:
     found = None if span is None else seconds_in(span)
     if span is not None and found is None:
         raise InvalidTaskError(
-            _("%(name)s must be a span such as '90s', '5m30s' or '1d12h', not %(value)r.")
-            % {"name": name, "value": span}
+            f"{name} must be a span such as '90s', '5m30s' or '1d12h', not {span!r}."
         )
     return found
 
@@ -59,8 +57,7 @@ def unix_time(name: str, value: float | str) -> datetime:
         return datetime.fromtimestamp(float(value), tz=timezone.utc)
     except (ValueError, OverflowError, OSError) as error:
         raise InvalidTaskError(
-            _("%(name)s must be unix seconds from year 1 to 9999, not %(value)s.")
-            % {"name": name, "value": value}
+            f"{name} must be unix seconds from year 1 to 9999, not {value}."
         ) from error
 
 
@@ -72,19 +69,14 @@ def iso_time(name: str, value: str) -> datetime:
     if moment is None:
         raise no_time(name, value)
     if is_naive(moment):
-        raise InvalidTaskError(
-            _("%(name)s needs an offset, such as '%(value)sZ'.") % {"name": name, "value": value}
-        )
+        raise InvalidTaskError(f"{name} needs an offset, such as '{value}Z'.")
     return moment
 
 
 def no_time(name: str, value: object) -> InvalidTaskError:
     return InvalidTaskError(
-        _(
-            "%(name)s must be unix seconds, ISO 8601 with an offset, or a span such as"
-            " '5m30s', not %(value)r."
-        )
-        % {"name": name, "value": value}
+        f"{name} must be unix seconds, ISO 8601 with an offset, or a span such as '5m30s', not"
+        f" {value!r}."
     )
 
 
@@ -93,7 +85,7 @@ def local(moment: datetime) -> str:
 
 
 def ago(moment: datetime, now: datetime) -> str:
-    return _("%s ago") % short_duration((now - moment).total_seconds())
+    return f"{short_duration((now - moment).total_seconds())} ago"
 
 
 def is_id(text: str) -> bool:

@@ -7,7 +7,7 @@ from django.core.management import call_command
 from ..base import QueueCommand
 
 
-def run_burst(command: QueueCommand, *, verbosity: int, processors: int | None = None) -> None:
+def run_burst(command: QueueCommand, *, verbosity: int) -> None:
     """Run what is due in the queue of a command, as ``pq_worker --burst`` does."""
     command.stdout.flush()
     call_command(
@@ -15,7 +15,6 @@ def run_burst(command: QueueCommand, *, verbosity: int, processors: int | None =
         queues=[command.queue.name],
         database=command.queue.using,
         burst=True,
-        processors=processors,
         verbosity=verbosity,
         stdout=command.stdout,
         stderr=command.stderr,

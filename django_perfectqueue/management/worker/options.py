@@ -6,7 +6,6 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 
 from django.core.management.base import CommandParser
-from django.utils.translation import gettext as _
 
 from django_perfectqueue import conf
 from django_perfectqueue.exceptions import ConfigError
@@ -37,17 +36,17 @@ def add_options(parser: CommandParser) -> None:
     add(
         "dispatch",
         nargs="?",
-        help=_(
-            "Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers"
-            " in the tasks modules of the installed apps."
+        help=(
+            "Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers in the"
+            " tasks modules of the installed apps."
         ),
     )
     add(
         "--exec",
         metavar="COMMAND",
-        help=_(
-            "Run this program for every task, of whatever type: 'prog arg'. It gets the"
-            " data as JSON on its standard input, and the key as its last argument."
+        help=(
+            "Run this program for every task, of whatever type: 'prog arg'. It gets the data as"
+            " JSON on its standard input, and the key as its last argument."
         ),
     )
     add(
@@ -55,55 +54,51 @@ def add_options(parser: CommandParser) -> None:
         action="append",
         dest="queues",
         metavar="NAME",
-        help=_("A queue to serve; may be repeated."),
+        help="A queue to serve; may be repeated.",
     )
-    add("--database", metavar="ALIAS", help=_("The database of the queues."))
+    add("--database", metavar="ALIAS", help="The database of the queues.")
     add(
         "--wait-for-database",
         type=at_least(1),
         metavar="SECONDS",
-        help=_(
-            "Wait so long at the start for a database that can't be reached or is not migrated."
-        ),
+        help="Wait so long at the start for a database that can't be reached or is not migrated.",
     )
-    override("processors", _("How many processes."))
-    override("processor_type", _("How each of them runs tasks: process, thread or async."))
+    override("processors", "How many processes.")
+    override("processor_type", "How each of them runs tasks: process, thread or async.")
     override(
-        "concurrency", _("How many tasks each of them runs at once, if they are thread or async.")
+        "concurrency", "How many tasks each of them runs at once, if they are thread or async."
     )
     override(
         "queue_order",
-        _(
-            "How to go through several queues: fair (by weight and time), ordered (the first"
-            " is served first), round_robin or shuffled."
+        (
+            "How to go through several queues: fair (by weight and time), ordered (the first is"
+            " served first), round_robin or shuffled."
         ),
     )
-    override("poll_interval", _("How often to look for tasks when there were none."))
-    override("prefetch", _("How many tasks to take in advance."))
-    override("max_requests", _("Replace a processor when it has run so many tasks."))
-    override("max_age", _("Replace a processor when it is so old, between two tasks."))
-    override(
-        "max_memory", _("Replace a processor when it holds so much memory, between two tasks.")
-    )
+    override("poll_interval", "How often to look for tasks when there were none.")
+    override("prefetch", "How many tasks to take in advance.")
+    override("max_requests", "Replace a processor when it has run so many tasks.")
+    override("max_age", "Replace a processor when it is so old, between two tasks.")
+    override("max_memory", "Replace a processor when it holds so much memory, between two tasks.")
     how_long = parser.add_mutually_exclusive_group()
     how_long.add_argument(
-        "--burst", action="store_true", help=_("Leave when no task is due any more.")
+        "--burst", action="store_true", help="Leave when no task is due any more."
     )
     how_long.add_argument(
         "--reload",
         action="store_true",
-        help=_("Start anew whenever the code has changed. For development."),
+        help="Start anew whenever the code has changed. For development.",
     )
     add(
         "--pid-file",
         metavar="PATH",
-        help=_("Write the worker's pid there, and start no second one with the same file."),
+        help="Write the worker's pid there, and start no second one with the same file.",
     )
     add(
         "--health-port",
         type=address,
         metavar="[HOST:]PORT",
-        help=_("Answer /live and /ready over HTTP there (default host: 127.0.0.1)."),
+        help="Answer /live and /ready over HTTP there (default host: 127.0.0.1).",
     )
 
 
@@ -121,10 +116,8 @@ def chosen_options(options: CommandOptions) -> conf.Options:
     values = conf.options().replace(**given)
     if values.PROCESSOR_TYPE == "process" and given.get("CONCURRENCY", 1) > 1:
         raise ConfigError(
-            _(
-                "A processor of the type 'process' runs one task at a time: give"
-                " --processor-type thread or async as well, or more --processors."
-            )
+            "A processor of the type 'process' runs one task at a time: give --processor-type"
+            " thread or async as well, or more --processors."
         )
     return values
 
@@ -133,8 +126,7 @@ def address(text: str) -> tuple[str, int]:
     """Return the host and the port that were written as "8001" or "0.0.0.0:8001"."""
     host, _colon, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        message = _("must be a port from 1 to 65535, or HOST:PORT, not %(text)r")
-        raise ArgumentTypeError(message % {"text": text})
+        raise ArgumentTypeError(f"must be a port from 1 to 65535, or HOST:PORT, not {text!r}")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 from django.core.management.base import CommandError
-from django.utils.translation import gettext as _
 
 from django_perfectqueue.health.schema import lacks_tables, unmigrated
 from django_perfectqueue.worker.process.signals import DETACH, STOP, STOP_NOW
@@ -27,12 +26,9 @@ def check_unpatched() -> None:
         patcher = sys.modules.get(module)
         if patcher is not None and any(map(getattr(patcher, ask), PATCHED)):
             raise CommandError(
-                _(
-                    "%(module)s has replaced parts of Python, on which the processes of a worker"
-                    " depend. Don't let it do so where pq_worker runs, or in its settings; to run"
-                    " many tasks at once use --processor-type thread or async."
-                )
-                % {"module": module.partition(".")[0]}
+                f"{module.partition('.')[0]} has replaced parts of Python, on which the"
+                " processes of a worker depend. Don't let it do so where pq_worker runs, or in"
+                " its settings; to run many tasks at once use --processor-type thread or async."
             )
 
 
@@ -52,10 +48,7 @@ def is_there(using: str, seconds: float, say: Callable[[str], object]) -> bool:
             if time.monotonic() >= deadline:
                 return True
             if not logged:
-                say(
-                    _("Waiting up to %(seconds)d s. %(error)s")
-                    % {"seconds": seconds, "error": error}
-                )
+                say(f"Waiting up to {seconds} s. {error}")
             logged = True
             time.sleep(WAIT)
         else:
@@ -78,7 +71,4 @@ def check_health(health: tuple[str, int] | None) -> None:
     from django_perfectqueue.worker.helpers.probe_server import refusal
 
     if why := refusal(health):
-        raise CommandError(
-            _("Can't listen at %(host)s, port %(port)d: %(why)s.")
-            % {"host": health[0], "port": health[1], "why": why}
-        )
+        raise CommandError(f"Can't listen at {health[0]}, port {health[1]}: {why}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -49,7 +49,7 @@ LATER = """
 SELECT "kind", "task"."queue", '', '', {now}, SUM("count"), 0, 0, 0.0 FROM (
     SELECT COUNT(*) AS "count", MIN("task_id") AS "task_id", CASE
         WHEN "state" = 2 AND "alarm_at" <= {now} THEN 'stalled'
-        WHEN "state" = 2 THEN 'leased'
+        WHEN "state" = 2 THEN 'running'
         WHEN "alarm_at" <= {now} THEN 'waiting'
         WHEN "alarm_at" > %(parked)s AND "alarm_at" <> "run_at" THEN 'parked'
         WHEN "last_ending" IN ({unfinished}) THEN 'retrying'
@@ -65,12 +65,6 @@ JOIN "perfectqueue_task" AS "task" ON "task"."id" = "known"."task_id"
 GROUP BY "task"."queue", "kind"
 """
 """The tasks of a lane have one queue, so one of them is looked up for it."""
-RUNNING = """
-SELECT 'running', "task"."queue", '', '', {now}, COUNT(*), 0, 0, 0.0
-FROM "perfectqueue_ticket" AS "ticket"
-JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
-WHERE "ticket"."task_id" IN ({ids}) AND "ticket"."state" = 2 GROUP BY "task"."queue"
-"""
 WAITING = """
 SELECT 'waiting', %({queue})s, '', '', {now}, COUNT(*), 0, 0, 0.0 FROM (
     SELECT 1 AS "one" FROM (
@@ -174,9 +168,8 @@ class Figures:
     """
     What queues have by status, and what happened there lately.
 
-    ``leased`` tasks are in the hands of processors. What the clock will move is counted up to
-    COUNTED in all queues together: with ``is_bounded`` there is more. What waits is counted up
-    to COUNTED + 1 in each queue.
+    What the clock will move is counted up to COUNTED in all queues together: with
+    ``is_bounded`` there is more. What waits is counted up to COUNTED + 1 in each queue.
 
     ``failed`` is why the newest tasks failed, by group; ``parked`` what waits for a worker that
     knows its type, by queue and type. Each has how many, up to LATEST in all, and the time of
@@ -244,11 +237,9 @@ def names(*, using: str, workers: int = 0, now: datetime | None = None) -> Names
     return Names(found["queue"], set(found["paused"]), moment, serving)
 
 
-def figures(
-    queues: Sequence[str], busy: Iterable[int], now: datetime, since: datetime, *, using: str
-) -> Figures:
+def figures(queues: Sequence[str], now: datetime, since: datetime, *, using: str) -> Figures:
     """
-    Return the figures of queues in one statement; ``busy`` are the ids that handlers work on.
+    Return the figures of queues in one statement.
 
     What failed is of a day, who received what of five minutes, and the points of ``since``.
     """
@@ -256,9 +247,7 @@ def figures(
     if not queues:
         return found
     parameters = {f"q{number}": queue for number, queue in enumerate(queues)}
-    ids = sorted(busy)
     parts = [LATER, FAILED, PARKED, LATE, RECEIVED, GATES, MINUTES]
-    parts += [RUNNING] if ids else []
     parts += [WAITING.replace("{queue}", name) for name in parameters]
     statement = " UNION ALL ".join(parts)
     with reading(using) as db:
@@ -281,10 +270,10 @@ def figures(
             "all": ALL_TYPES,
         }
         statement = with_times(statement, db.dialect)
-        rows = db.rows(statement, values, queues=queues, ids=ids, unfinished=UNFINISHED)
+        rows = db.rows(statement, values, queues=queues, unfinished=UNFINISHED)
         for row in rows:
             found.add(row, db.dialect)
-    moving = ("stalled", "leased", "parked", "retrying", "scheduled")
+    moving = ("stalled", "running", "parked", "retrying", "scheduled")
     total = sum(one[kind] for one in found.by_queue.values() for kind in moving)
     found.is_bounded = total > COUNTED
     found.points = without_parts(sorted(found.points, key=lambda point: (-point.span, point.start)))

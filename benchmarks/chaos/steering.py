@@ -221,7 +221,7 @@ class Steerer(threading.Thread):
     def edit_pond(self) -> None:
         self.bulk("edit", Selection(queue=POND), POND)
 
-    def bulk(self, verb: Any, selection: Selection, whom: str, *, often: float = CANCELS) -> None:
+    def bulk(self, verb: Any, selection: Selection, whom: str, *, often: float = CANCELS) -> str:
         mark = f"edit-{next(self.notes.numbers)}"
         operation = Operation(
             verb=verb,
@@ -236,6 +236,7 @@ class Steerer(threading.Thread):
             self.ended.wait(self.drawn.uniform(0.0, 1.0))
             task = self.queue[found.value]
             self.ask("cancel bulk", mark, task.cancel_request, other=found.value)
+        return found.answer
 
     def stop(self) -> None:
         """Ask for no more; raise what has gone wrong."""
@@ -266,8 +267,10 @@ class Steering:
     def settle(self, within: float, wait: Callable[[float], None]) -> None:
         """Empty the pond, and put back what has died of batches until all of them have finished."""
         connection.close()  # It may not have outlived the server.
-        self.steerers[0].bulk("cancel", Selection(queue=POND), POND, often=0.0)
         until = time.monotonic() + within
+        while time.monotonic() < until:
+            if self.steerers[0].bulk("cancel", Selection(queue=POND), POND, often=0.0) == DONE:
+                break
         left = [web.name for web in self.notes.webs]
         while left and time.monotonic() < until:
             left = [name for name in left if not has_finished(name)]

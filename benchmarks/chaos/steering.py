@@ -29,8 +29,8 @@ RECENT = 6
 LATER = 3_600.0
 CANCELS = 0.4
 """How often a bulk operation is cancelled on its way."""
-POOL = [f"{POND}-{number}" for number in range(1_500)]
-RATES = (100.0, 1_000.0, 10_000.0)
+POOL = [f"{POND}-{number}" for number in range(300)]
+RATES = (20.0, 200.0, 10_000.0)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Steerer(threading.Thread):
             self.cancel_batch: 1,
             self.retry_batch: 4,
             self.steer_web: 4,
-            self.edit_pond: 2,
+            self.edit_pond: 1,
         }
         try:
             while not self.ended.wait(self.drawn.expovariate(1 / PAUSE)):

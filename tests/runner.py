@@ -16,12 +16,15 @@ import django
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.models.signals import post_migrate
 from django.test.runner import DiscoverRunner
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from .databases.emptying import empty_instead_of_flush
 from .databases.environment import kind_of
 
 REPORT = "PERFECTQUEUE_TEST_REPORT"
 LONGEST = 600.0
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
 
 
 class Runner(DiscoverRunner):
@@ -33,6 +36,10 @@ class Runner(DiscoverRunner):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         empty_instead_of_flush()
+        # Hypothesis fails nothing because the machine is slow. Not in tests/__init__, which every
+        # process imports that a test starts.
+        hypothesis_settings.register_profile("slow", deadline=None, suppress_health_check=SLOW)
+        hypothesis_settings.load_profile("slow")
         if self.parallel > 1:
             # Workers started otherwise get SQLite in memory, out of other processes' reach.
             multiprocessing.set_start_method("fork", force=True)

@@ -1,6 +1,7 @@
 """
 The database as a witness: its triggers write down every change of a ticket's hands and
 every end of a task, in the transaction that makes it and by the server's own clock.
+An outcome that is empty is that of a task that was put back.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ FOR EACH ROW EXECUTE FUNCTION chaos_see_ticket()
 ---
 CREATE FUNCTION chaos_see_close() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.outcome <> '' THEN
+    IF NEW.outcome <> OLD.outcome OR NEW.outcome <> ''
+        AND (NEW.attempt, NEW.ended_at) IS DISTINCT FROM (OLD.attempt, OLD.ended_at) THEN
         INSERT INTO chaos_close (at, task, outcome, attempt)
         VALUES (extract(epoch FROM clock_timestamp()), NEW.id, NEW.outcome, NEW.attempt);
     END IF;
@@ -70,7 +72,8 @@ INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
 VALUES (UNIX_TIMESTAMP(SYSDATE(6)), OLD.task_id, OLD.state, -1, OLD.attempt, OLD.holder, NULL)
 ---
 CREATE TRIGGER chaos_close AFTER UPDATE ON perfectqueue_task FOR EACH ROW
-IF NEW.outcome <> '' THEN
+IF NEW.outcome <> OLD.outcome OR NEW.outcome <> ''
+    AND NOT (NEW.attempt <=> OLD.attempt AND NEW.ended_at <=> OLD.ended_at) THEN
     INSERT INTO chaos_close (at, task, outcome, attempt)
     VALUES (UNIX_TIMESTAMP(SYSDATE(6)), NEW.id, NEW.outcome, NEW.attempt);
 END IF
@@ -93,7 +96,8 @@ BEGIN
 END
 ---
 CREATE TRIGGER chaos_close AFTER UPDATE ON perfectqueue_task
-WHEN NEW.outcome <> ''
+WHEN NEW.outcome <> OLD.outcome OR NEW.outcome <> ''
+    AND NOT (NEW.attempt IS OLD.attempt AND NEW.ended_at IS OLD.ended_at)
 BEGIN
     INSERT INTO chaos_close (at, task, outcome, attempt)
     VALUES ((julianday('now') - 2440587.5) * 86400.0, NEW.id, NEW.outcome, NEW.attempt);

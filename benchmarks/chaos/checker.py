@@ -17,13 +17,13 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from benchmarks.findings import Checks, Violation
 
-from . import scenario
+from . import scenario, steered
 from .graph import mistakes
-from .history import RUNNING, Change, History, Run
+from .history import RUNNING, Change, Close, History, Run
 
 TICK = 0.005
 """Seconds within which two times of the same clock, read by two processes, are one."""
@@ -91,9 +91,12 @@ def half_stored(history: History) -> Iterator[Finding]:
 
 @check("never ended")
 def never_ended(history: History) -> Iterator[Finding]:
-    for row in history.rows:
+    # The last first: what is to end others comes after them.
+    for row in reversed(history.rows):
         if not row.outcome:
-            yield row.id, "has no end"
+            parents = [parent for child, parent in history.steered.edges if child == row.id]
+            names = (history.by_id[p].key if p > 0 else f"batch {-p}" for p in sorted(parents))
+            yield row.id, "has no end" + "".join(f", waits for {one}" for one in names)
         elif row.has_ticket:
             yield row.id, "has ended, and is in line all the same"
 
@@ -134,21 +137,41 @@ def out_of_order(history: History) -> Iterator[Finding]:
             ends[key] = closes[0].at
     for key, what in mistakes(history.graph, outcomes, begins, ends):
         yield ids.get(key), f"{key} {what}"
+    yield from steered.too_early(history)
+    yield from steered.callbacks(history)
+
+
+@check("circle")
+def circle(history: History) -> Iterator[Finding]:
+    yield from steered.circles(history)
+
+
+@check("batch")
+def batch(history: History) -> Iterator[Finding]:
+    yield from steered.batches(history)
+
+
+@check("bulk")
+def bulk(history: History) -> Iterator[Finding]:
+    yield from steered.bulk(history)
 
 
 @check("ended twice")
 def ended_twice(history: History) -> Iterator[Finding]:
     for task, closes in history.closes_of.items():
-        if len(closes) > 1:
-            ends = ", ".join(f"{close.outcome} by attempt {close.attempt}" for close in closes)
-            yield task, ends
+        for first, second in pairwise(closes):
+            # What has finished is never put back.
+            if (first.outcome and second.outcome) or first.outcome == "finished":
+                ends = (f"{one.outcome or 'back'} by attempt {one.attempt}" for one in closes)
+                yield task, ", ".join(ends)
+                break
 
 
 @check("taken after its end")
 def taken_after_end(history: History) -> Iterator[Finding]:
-    for task, closes in history.closes_of.items():
+    for task in history.closes_of:
         for change in history.changes_of[task]:
-            if change.is_acquire and change.at > closes[0].at + TICK:
+            if change.is_acquire and has_ended(history, task, change.at):
                 yield task, f"attempt {change.attempt} was acquired afterwards"
 
 
@@ -169,6 +192,9 @@ def taken_twice(history: History) -> Iterator[Finding]:
 def overlap(history: History) -> Iterator[Finding]:
     """No attempt begins while another runs whose lease is live."""
     for older, younger in overlaps(history):
+        # One that has settled its task by itself returns a moment later.
+        if older.how == "settled":
+            continue
         if not is_forgotten(history, older, younger.began) and is_live(
             history, older, younger.began
         ):
@@ -194,8 +220,7 @@ def without_a_lease(history: History) -> Iterator[Finding]:
 @check("delivered after its end")
 def delivered_after_end(history: History) -> Iterator[Finding]:
     for run in history.runs:
-        closes = history.closes_of.get(run.task)
-        if not closes or run.began <= closes[0].at + TICK:
+        if not has_ended(history, run.task, run.began):
             continue
         if not was_held_up(history, run) and not is_forgotten(history, run, run.began):
             yield run.task, f"attempt {run.attempt} began afterwards"
@@ -317,6 +342,15 @@ def acquires(history: History, run: Run) -> list[Change]:
         for change in history.changes_of.get(run.task, ())
         if change.state == RUNNING and (change.attempt, change.holder) == (run.attempt, run.holder)
     ]
+
+
+def has_ended(history: History, task: int, at: float) -> bool:
+    """Return whether a task was over at a moment, and nobody had put it back."""
+    last: Close | None = None
+    for close in history.closes_of.get(task, ()):
+        if close.at < at - TICK or (close.at <= at + TICK and not close.outcome):
+            last = close
+    return last is not None and bool(last.outcome)
 
 
 def has_acquired(history: History, run: Run) -> bool:

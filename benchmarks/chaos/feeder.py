@@ -56,7 +56,7 @@ class Feeder(threading.Thread):
 
     def turn(self) -> None:
         try:
-            if Ticket.objects.count() < self.terms.backlog:
+            if Ticket.objects.filter(task__queue=self.queue.name).count() < self.terms.backlog:
                 self.submit(list(itertools.islice(self.coming, BATCH)))
                 self.submit_graph()
                 self.submit_burst()

@@ -19,6 +19,7 @@ from tests.databases import die_with_parent
 from tests.databases.lifetime import children, processes_with
 
 from .clock import Clock
+from .steered import WEBS
 from .terms import FOLDER, HOST, Files, Terms
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -35,7 +36,7 @@ class Host:
     """
 
     settings = "benchmarks.chaos.settings"
-    command: tuple[str, ...] = ("pq_worker",)
+    command: tuple[str, ...] = ("pq_worker", "--queue", "default", "--queue", WEBS)
 
     def __init__(self, name: str, mark: str, place: Place, files: Files, terms: Terms) -> None:
         self.name = name

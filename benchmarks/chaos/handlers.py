@@ -10,8 +10,10 @@ from typing import Any
 from django.db import connections, transaction
 
 from django_perfectqueue.application import Application, Dispatch
+from django_perfectqueue.bulk.handler import BulkHandler
 from django_perfectqueue.exceptions import (
     AlreadyExistsError,
+    BatchEndedError,
     CancelRequestedError,
     PreemptedError,
     ProcessStopError,
@@ -19,6 +21,7 @@ from django_perfectqueue.exceptions import (
 
 from .clock import spread
 from .recorder import recorder
+from .steered import BULK
 from .terms import HOST, this_folder
 
 INTERRUPTIONS = (PreemptedError, CancelRequestedError, ProcessStopError)
@@ -176,8 +179,41 @@ class Parent(Watched):
         recorder().write("submitted", self.task.lease, key=child)
 
 
+class Strand(Watched):
+    """May add a task to its batch; then it fails at once, until it was put back so often."""
+
+    fail_on = (RuntimeError,)
+
+    def perform(self) -> None:
+        task, data = self.task, self.task.data
+        self.sleep()
+        if data.get("adds"):
+            key = f"{task.key}+{task.lease.attempt}"
+            try:
+                task.batch.submit(key, "strand", {"seconds": 0.01})
+            except BatchEndedError:
+                recorder().write("refused", task.lease, key=key)
+            else:
+                recorder().write("submitted", task.lease, key=key)
+        if task.lease.attempt <= data.get("deaths", 0):
+            raise RuntimeError("as it should")
+
+
+class Bulk(Watched, BulkHandler):
+    """Bulk work as it is, but that it is seen; it may have settled its task before it returns."""
+
+    def run(self) -> Any:
+        found = super().run()
+        return found if self.task.data["cursor"] >= self.task.data["until"] else None
+
+    def close(self, how: str) -> None:
+        is_over = self.task.data["cursor"] >= self.task.data["until"]
+        super().close("settled" if how == "returned" and not is_over else how)
+
+
 class ChaosDispatch(Dispatch):
     routes = {
+        "strand": Strand,
         "steady": Steady,
         "node": Steady,
         "doomed": Hopeless,
@@ -190,6 +226,10 @@ class ChaosDispatch(Dispatch):
         "settler": Settler,
         "parent": Parent,
     }
+
+    @classmethod
+    def look_up(cls, type_: str) -> type[Application]:
+        return Bulk if type_ == BULK else super().look_up(type_)
 
     @classmethod
     def after_fork(cls) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.driver import Link
 
 from .graph import Callback, Node
+from .steered import WEBS, Counted, Steered, counted
 
 RUNNING, GONE = 2, -1
 
@@ -56,7 +57,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Close:
-    """A write of a task's outcome."""
+    """A write of a task's outcome; an empty one is of a task that was put back."""
 
     at: float
     task: int
@@ -160,6 +161,7 @@ class History:
     leftovers: Sequence[str] = ()
     ticks: Mapping[str, Ticks] = field(default_factory=dict)
     graph: tuple[Sequence[Node], Sequence[Callback]] = ((), ())
+    steered: Steered = field(default_factory=Steered)
 
     @cached_property
     def changes_of(self) -> dict[int, list[Change]]:
@@ -210,13 +212,14 @@ class Diary:
     verbs: list[Verb]
     reported: list[Interruption]
     submitted: list[str]
+    refused: list[str]
 
 
 def read_diary(file: Path, offset: float) -> Diary:
     """Read it all; ``offset`` is what the database's clock says more than the handlers'."""
     begun: dict[tuple[int, int, int], dict[str, Any]] = {}
     ended: dict[tuple[int, int, int], tuple[float, str]] = {}
-    found = Diary([], [], [], [])
+    found = Diary([], [], [], [], [])
     for line in lines(file):
         at, name = line["at"] + offset, (line["task"], line["attempt"], line["pid"])
         if line["word"] == "began":
@@ -230,6 +233,8 @@ def read_diary(file: Path, offset: float) -> Diary:
             found.verbs.append(Verb(*name, line["verb"], asked, at, line["answer"]))
         elif line["word"] == "submitted":
             found.submitted.append(line["key"])
+        elif line["word"] == "refused":
+            found.refused.append(line["key"])
     found.verbs[:] = [broken_off(verb, found.reported) for verb in found.verbs]
     for name, line in begun.items():
         end, how = ended.get(name, (None, ""))
@@ -339,7 +344,8 @@ def read_drift() -> list[str]:
         if lane.running != running[lane.account]
     ]
     if not held:
-        found += [f"limit {meter} counts {meter.running} that run" for meter in counted(Meter)]
+        meters = still_running(Meter)
+        found += [f"limit {meter} counts {meter.running} that run" for meter in meters]
     waiting = set(Ticket.objects.filter(state=State.WAITING, alarm_at=None).values_list("lane"))
     asleep = set(Lane.objects.filter(has_waiting=False).values_list("pk"))
     found += [f"lane {lane} sleeps with work in it" for (lane,) in waiting & asleep]
@@ -351,5 +357,32 @@ def read_drift() -> list[str]:
     return found
 
 
-def counted(meters: Any) -> Iterable[Any]:
+def still_running(meters: Any) -> Iterable[Any]:
     return meters.objects.exclude(running=0)
+
+
+def read_edges(link: Link) -> list[tuple[int, int]]:
+    """Return the tasks that still wait, with what each waits for; a batch is minus its id."""
+    edges = "SELECT child_id, parent_id FROM perfectqueue_dependency"
+    live = "(SELECT id FROM perfectqueue_task WHERE outcome = '')"
+    return [(c, p) for c, p in link.run(f"{edges} WHERE state < 3 AND child_id IN {live}")]
+
+
+def read_batches() -> dict[str, tuple[Counted, Counted]]:
+    """Return what each batch that was steered says, and what its tasks and those in it are."""
+    from django_perfectqueue.models import Batch, Task
+    from django_perfectqueue.queue import Queue
+
+    outcomes: dict[int, Counter[str]] = defaultdict(Counter)
+    members = Task.objects.filter(queue=WEBS, membership__isnull=False)
+    for batch, outcome in members.values_list("membership__batch_id", "outcome"):
+        outcomes[batch][outcome] += 1
+    found = {}
+    # Those within others first.
+    for row in Batch.objects.filter(queue=WEBS).order_by("-pk"):
+        said = Queue(WEBS).batch_named(row.name).progress()
+        found[row.name] = (Counted(said.total, said.finished, said.dead), counted(outcomes[row.pk]))
+        if row.parent_id is not None:
+            end = "" if not said.ended else "failed" if said.dead else "finished"
+            outcomes[row.parent_id][end] += 1
+    return found

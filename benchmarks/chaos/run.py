@@ -33,15 +33,18 @@ from .fleet import Fleet, Host
 from .recovery import recoveries
 from .schedules import end_schedules, put_schedules
 from .stage import Stage
+from .steered import Steered
 from .terms import FOLDER, HOST, Files, Terms
 
 if TYPE_CHECKING:
     from .feeder import Feeder
+    from .steering import Steering
 
 CLIENT = "client"
 BEGIN_WITHIN = 60.0
 END_WITHIN = 60.0
 SHOWN = 100
+OF_A_KIND = 20
 SAMPLES = 20
 SAID_SO = (" CRITICAL ", "stumbled")
 CORRECTED = ("A counter did not agree",)
@@ -143,8 +146,10 @@ class Chaos:
 
     def go_wrong(self, stage: Stage, client: Host) -> dict[str, Any]:
         from .feeder import Feeder
+        from .steering import Steering
 
-        feeder = Feeder(self.terms)
+        feeder, steering = Feeder(self.terms), Steering(self.terms)
+        steering.start()
         feeder.start()
         try:
             self.begin(stage)
@@ -153,12 +158,14 @@ class Chaos:
             seconds = time.monotonic() - began
         finally:
             feeder.stop()
+            steering.stop()
         ticks = end_schedules(self.first_ticks)
         settled = time.monotonic()
+        steering.settle(self.terms.drain, stage.wait)
         self.drain(stage)
         drained = time.monotonic() - settled
         leftovers = self.stop(stage)
-        seen = replace(self.gathered(stage, feeder, leftovers), ticks=ticks)
+        seen = replace(self.gathered(stage, feeder, steering, leftovers), ticks=ticks)
         return {
             **self.judged(seen),
             "seconds": seconds,
@@ -217,7 +224,9 @@ class Chaos:
                 found.append(f"{host.name} ended with exit code {host.launcher.returncode}")
         return found
 
-    def gathered(self, stage: Stage, feeder: Feeder, leftovers: list[str]) -> history.History:
+    def gathered(
+        self, stage: Stage, feeder: Feeder, steering: Steering, leftovers: list[str]
+    ) -> history.History:
         """Return all that was seen; the connection of the beginning has not outlived it."""
         from django.db import connection
 
@@ -226,7 +235,9 @@ class Chaos:
         rows = history.read_rows()
         with self.link() as link:
             changes, closes = history.read_changes(link), history.read_closes(link)
-            effects = history.read_effects(link)
+            effects, edges = history.read_effects(link), history.read_edges(link)
+        asked = steering.asked(stage.offset)
+        stored, doubtful = steering.keys(row.key for row in rows)
         children = (f"{row.key}/child" for row in rows if row.type == "parent")
         caps = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
         return history.History(
@@ -237,23 +248,32 @@ class Chaos:
             verbs=diary.verbs,
             reported=diary.reported,
             strikes=stage.strikes,
-            stored=frozenset([*feeder.stored, *diary.submitted]),
-            doubtful=frozenset([*feeder.doubtful, *children]),
+            stored=frozenset([*feeder.stored, *diary.submitted, *stored]),
+            doubtful=frozenset([*feeder.doubtful, *children, *doubtful]),
             effects=effects,
             caps=caps,
             limits={scenario.NARROW: scenario.WIDTH},
             drift=history.read_drift() + said(stage.fleet, CORRECTED),
             leftovers=leftovers,
             graph=(feeder.graph.nodes, feeder.graph.callbacks),
+            steered=Steered(
+                asked=asked,
+                webs=steering.notes.webs,
+                refused=diary.refused,
+                edges=edges,
+                batches=history.read_batches(),
+            ),
         )
 
     def judged(self, seen: history.History) -> dict[str, Any]:
-        found = checker.violations(seen)
+        every = checker.violations(seen)
+        found = of_each_kind(every)
         self.write_down(seen, found)
         return {
             "tasks": len(seen.rows),
             "nodes": sum(row.key.startswith("node-") for row in seen.rows),
             "callbacks": sum("!" in row.key for row in seen.rows),
+            "steered": Counter(f"{one.verb}: {one.answer}" for one in seen.steered.asked),
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),
@@ -264,17 +284,23 @@ class Chaos:
             "doubtful": sum(not key.endswith("/child") for key in seen.doubtful),
             "forgotten": len(checker.forgotten(seen)),
             "strikes": Counter(strike.fault for strike in seen.strikes),
-            "kinds": Counter(one.kind for one in found),
-            "violations": list(map(str, found[:SHOWN])),
+            "kinds": Counter(one.kind for one in every),
+            "violations": list(map(str, found)),
             "recoveries": [one.as_json() for one in recoveries(seen, self.terms)],
         }
 
     def write_down(self, seen: history.History, found: list[checker.Violation]) -> None:
         """Keep all that was seen of the tasks to which something happened."""
         with (self.files.folder / "evidence.txt").open("w") as file:
-            for one in found[:SHOWN]:
+            for one in found:
                 reported = [str(one), *(history.story(seen, one.task) if one.task else ())]
                 file.write("\n".join(reported) + "\n\n")
+
+
+def of_each_kind(found: list[checker.Violation]) -> list[checker.Violation]:
+    """Return the first of each kind, so that none hides the others."""
+    kinds = dict.fromkeys(one.kind for one in found)
+    return [one for kind in kinds for one in [one for one in found if one.kind == kind][:OF_A_KIND]]
 
 
 def tell(struck: history.Strike) -> None:

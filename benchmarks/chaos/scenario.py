@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .steered import BULK
+
 CAPPED, CAP = "capped", 2
 NARROW, WIDTH = "narrow", 2
 SHARES = {"ann": (1.0, None), "bob": (2.0, None), "carl": (4.0, None), CAPPED: (2.0, CAP)}
@@ -23,6 +25,8 @@ ENDINGS = {
     "cancelled": frozenset({"finished", "cancelled"}),
     "node": frozenset({"finished", "cancelled"}),
     "doomed": frozenset({"failed", "cancelled"}),
+    "strand": frozenset({"finished", "failed", "cancelled"}),
+    BULK: frozenset({"finished", "cancelled"}),
 }
 
 

@@ -321,12 +321,34 @@ def pauses(record: Record, key: str) -> Iterator[tuple[float, float]]:
 def before_its_time(record: Record) -> Iterator[Finding]:
     for life in record.lives.values():
         delay = life.task.get("delay")
-        steered = record.steers.get(life.place)
+        steered = record.steers.get(life.place) or record.with_others(life, "retry")
         if delay is None or steered:
             continue
         for take in life.takes:
             if take.answered < life.call.asked + delay - SLACK:
                 yield life.life, f"attempt {take.attempt} was given out too early"
+
+
+@check("before what it waits for")
+def before_what_it_waits_for(record: Record) -> Iterator[Finding]:
+    """No task is given out before each of those may have ended for which it was made to wait."""
+    ends = {
+        life.place: record.may_have_ended(life)
+        for life in record.lives.values()
+        if life.alone and life.fate == "sure"
+    }
+    for life in record.lives.values():
+        back = record.may_have_been_put_back(life, -math.inf, math.inf)
+        unlinked = any(call.verb == "unlink" for call in record.steers.get(life.place, ()))
+        if not life.alone or back or unlinked:
+            continue
+        for take in life.takes:
+            for parent in life.parents:
+                if take.answered + SLACK < ends.get(parent, -math.inf):
+                    yield (
+                        life.life,
+                        f"attempt {take.attempt} was given out before {parent[1]} ended",
+                    )
 
 
 @check("after it expired")

@@ -61,6 +61,7 @@ class Client:
         self.queues = {queue: Queue(queue) for queue in scenario.QUEUES}
         self.held: list[Any] = []
         self.keys: list[tuple[str, str]] = []
+        self.batches: list[tuple[str, str]] = []
         self.count = 0
         self.reconnects = Reconnects()
         logging.getLogger("django_perfectqueue.database").addHandler(self.reconnects)
@@ -133,6 +134,8 @@ class Client:
                 self.submit_in_savepoint,
                 self.submit_many,
                 self.submit_known_key,
+                self.submit_batch,
+                self.submit_child,
             )
         )()
 
@@ -215,6 +218,34 @@ class Client:
         task = {**self.new_task(), "queue": queue, "key": key}
         rule = self.drawn.choice(("raise", "ignore", "replace"))
         self.submitted([task], "", lambda: self.store(task, on_conflict=rule), on_conflict=rule)
+
+    def submit_child(self) -> None:
+        """Submit a task that waits for others; what is gone is refused."""
+        if not self.keys:
+            return
+        parents = self.drawn.sample(self.keys, min(len(self.keys), self.drawn.randint(1, 3)))
+        queue = parents[0][0]
+        after = [key for known, key in dict.fromkeys(parents) if known == queue]
+        task = {**self.new_task(), "queue": queue, "after": [[queue, key] for key in after]}
+        self.submitted([task], "", lambda: self.store(task, after=after, if_failed="run"))
+
+    def submit_batch(self) -> None:
+        """Submit tasks together, one in a batch within, and one that waits for their end."""
+        *members, inner, last = (self.new_task() for _ in range(self.drawn.randint(3, 6)))
+        queue, name = self.queues[last["queue"]], f"batch-{last['life']}"
+        members = [{**one, "queue": queue.name, "batch": name} for one in members]
+        inner = {**inner, "queue": queue.name, "batch": name}
+        last["after"] = [[queue.name, one["key"]] for one in (*members, inner)]
+
+        def act() -> None:
+            with queue.batch(name) as batch:
+                batch.submit_many(map(self.arguments, members))
+                with batch.batch(f"{name}-inner") as within:
+                    within.submit(**self.arguments(inner))
+                batch.then(**self.arguments(last))
+
+        self.submitted([*members, inner, last], "", act)
+        self.batches = [*self.batches, (queue.name, name)][-RECENT:]
 
     def hesitate(self) -> None:
         """Leave a transaction open for a moment."""
@@ -434,10 +465,11 @@ class Client:
         queue, key = self.drawn.choice(self.keys)
         task = self.queues[queue][key]
         verb = self.drawn.choice(("cancel_request", "force_finish", "retry_ended", "set_priority"))
+        together = verb == "cancel_request" and self.drawn.random() < 0.5
 
         def act() -> dict[str, Any]:
             if verb == "cancel_request":
-                return {"cancelled": task.cancel_request()}
+                return {"cancelled": task.cancel_request(together=together)}
             if verb == "force_finish":
                 task.force_finish()
             elif verb == "retry_ended":
@@ -446,7 +478,51 @@ class Client:
                 task.set_priority(self.drawn.randint(-5, 5))
             return {}
 
-        self.call(verb, act, queue=queue, key=key)
+        self.call(verb, act, queue=queue, key=key, together=together)
+
+    def link(self) -> None:
+        """Have a task wait for another, or no longer: refused where it is not blocked."""
+        if len(self.keys) < 2:
+            return
+        (queue, key), (other, parent) = self.drawn.sample(self.keys, 2)
+        task = self.queues[queue][key]
+        if self.drawn.random() < 0.2:
+            self.call("unlink", task.wait_no_longer_for, queue=queue, key=key)
+        elif other == queue:
+            act = partial(task.wait_for, [parent], if_failed="run")
+            self.call("link", act, queue=queue, key=key, parent=parent)
+
+    def steer_batch(self) -> None:
+        if self.batches:
+            queue, name = self.drawn.choice(self.batches)
+            what = self.drawn.choice(("retry", "cancel"))
+            word = {"retry": "retry", "cancel": "cancel_request"}[what]
+            act = lambda: getattr(self.queues[queue].batch_named(name), word)() and None  # noqa: E731
+            self.call("batch", act, whom=name, what=what)
+
+    def steer_herd(self) -> None:
+        """Retry, edit or cancel all tasks of a user, and leave that off on its way sometimes."""
+        from django_perfectqueue.bulk import Operation, Selection, submit_bulk
+        from django_perfectqueue.queue import Queue
+
+        what = self.drawn.choice(("retry", "edit", "cancel"))
+        operation = Operation(
+            verb=what,  # type: ignore[arg-type]
+            selection=Selection(user=scenario.HERD),
+            patch={"bulk": self.count} if what == "edit" else None,
+            rate=self.drawn.choice((20.0, 1_000.0)),
+            by=self.name,
+        )
+        keys: list[str] = []
+
+        def act() -> None:
+            keys.append(submit_bulk(operation, queue=scenario.BULK, using="default").key)
+
+        self.call("bulk", act, whom=scenario.HERD, what=what)
+        if keys and self.drawn.random() < 0.5:
+            time.sleep(self.drawn.uniform(0.0, 0.5))
+            task = Queue(scenario.BULK)[keys[0]]
+            self.call("cancel_bulk", lambda: task.cancel_request() and None)
 
     def tidy(self) -> None:
         from django_perfectqueue import store
@@ -527,6 +603,9 @@ class Client:
             self.heartbeat: 6,
             self.forget: 2,
             self.steer: 8,
+            self.link: 6,
+            self.steer_batch: 2,
+            self.steer_herd: 1,
             self.tidy: 4,
             self.clear: 1,
             self.set_rules: 1,

@@ -15,14 +15,15 @@ from benchmarks.chaos.fleet import Host as ChaosHost
 from benchmarks.undertaker import end_all
 from tests.databases import die_with_parent
 
-from .scenario import SHARED
+from .scenario import BULK, SHARED
 
 MARK = "STORM_CLIENT"
 
 
 class Host(ChaosHost):
     settings = "benchmarks.storm.settings"
-    command = ("pq_worker", "benchmarks.storm.handlers.StormDispatch", "--queue", SHARED)
+    dispatch = "benchmarks.storm.handlers.StormDispatch"
+    command = ("pq_worker", dispatch, "--queue", SHARED, "--queue", BULK)
 
 
 class Crowd(Fleet):

@@ -26,7 +26,9 @@ FORGETFUL = 5.0
 """Seconds before a crash in which PostgreSQL may not yet have kept an acquire."""
 SETTLES = ("finish", "acquire", "retry", "release", "fail", "cancel", "snooze")
 MAY_END = {"finish": "finished", "acquire": "finished", "fail": "failed", "cancel": "cancelled"}
-STEERS = ("force_finish", "cancel_request", "retry_ended")
+STEERS = ("force_finish", "cancel_request", "retry_ended", "unlink")
+MANY = ("bulk", "batch")
+"""Verbs that steer tasks that they do not name, at any time since they were asked for."""
 
 
 @dataclass
@@ -88,6 +90,9 @@ class Life:
     def updates(self) -> list[Call]:
         return [call for call in self.settles if call.verb == "update"]
 
+    parents: list[tuple[str, str]] = field(default_factory=list)
+    """The places of what it waits for, by its submit or by links that were made."""
+
     @property
     def place(self) -> tuple[str, str]:
         return (self.task["queue"], self.task["key"])
@@ -115,6 +120,8 @@ class Record:
         for lives in grouped(found.values(), lambda life: life.place).values():
             for life in lives:
                 life.alone = len(lives) == 1
+                life.parents = [(queue, key) for queue, key in life.task.get("after", ())]
+                life.parents += self.links[life.place]
         for take in self.taken():
             found.setdefault(take.life, stray(take)).takes.append(take)
         for call in self.calls:
@@ -137,6 +144,35 @@ class Record:
                 if call.given.get("on_conflict") == "replace":
                     found[task["queue"], task["key"]].append(call)
         return found
+
+    @cached_property
+    def links(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
+        """Return by the place of a task what it has been made to wait for."""
+        found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+        for call in self.calls:
+            if call.verb == "link" and call.may_hold:
+                place = (call.given["queue"], call.given["key"])
+                found[place].append((call.given["queue"], call.given["parent"]))
+        return found
+
+    @cached_property
+    def of_many(self) -> list[Call]:
+        return [call for call in self.calls if call.verb in MANY and call.may_hold]
+
+    @cached_property
+    def graph_cancels(self) -> list[Call]:
+        return [call for call in self.calls if call.given.get("together") and call.may_hold]
+
+    def with_others(self, life: Life, what: str) -> list[Call]:
+        """Return what may have cancelled or put back a task together with others."""
+        task = life.task
+        found = [
+            call
+            for call in self.of_many
+            if call.given["what"] == what
+            and (call.given["whom"] == task["user"] or call.given["whom"] == task.get("batch"))
+        ]
+        return found + (self.graph_cancels if what == "cancel" and life.parents else [])
 
     @cached_property
     def clears(self) -> list[Call]:
@@ -196,6 +232,9 @@ class Record:
         for take in life.takes:
             if take.call and take.call.verb == "run":
                 yield End("finished", take.call, False, take.ref)
+        yield from self.steered_ends(life)
+
+    def steered_ends(self, life: Life) -> Iterator[End]:
         for call in self.steers.get(life.place, ()):
             if not call.may_hold:
                 continue
@@ -205,6 +244,8 @@ class Record:
                 # One that is running is cancelled by its holder, or once its lease is over.
                 at_once = call.is_done and call.reported["cancelled"]
                 yield End("cancelled", call, at_once and life.alone)
+        for call in self.with_others(life, "cancel"):
+            yield End("cancelled", call, sure=False)
 
     def lapse(self, life: Life, take: Take) -> float:
         """Return until when a lease holds if nobody ends it; of a worker's, until its handler."""
@@ -224,6 +265,7 @@ class Record:
         others = list(self.steers.get(life.place, ()))
         others += [call for call in self.clears if call.given["queue"] == life.task["queue"]]
         calls = own + [call for call in others if call.answered > take.asked]
+        calls += self.with_others(life, "cancel")
         return min((call.asked for call in calls if call is not but), default=math.inf)
 
     def may_be_unheard(self, call: Call, ref: Ref) -> bool:
@@ -251,7 +293,15 @@ class Record:
             and call.answered >= after
             and call.asked <= before
             for call in self.steers.get(life.place, ())
-        )
+        ) or any(call.asked <= before for call in self.with_others(life, "retry"))
+
+    def may_have_ended(self, life: Life) -> float:
+        """Return from when on a task may have ended in any way."""
+        moments = [end.asked for end in life.ends]
+        moments += [one.asked for one in self.clears if one.given["queue"] == life.task["queue"]]
+        if life.task["expires"] is not None:
+            moments.append(life.call.asked + life.task["expires"])
+        return min(moments, default=math.inf)
 
 
 def fate(call: Call, task: dict[str, Any], fresh: bool) -> str:
@@ -269,6 +319,7 @@ def fate(call: Call, task: dict[str, Any], fresh: bool) -> str:
 def stray(take: Take) -> Life:
     """Return the life of a task that nobody has submitted."""
     nowhere = {"queue": "", "key": take.life, "user": "", "type": "", "limits": []}
+    nowhere["expires"] = None
     return Life(take.life, nowhere, take.call or Call("", "", 0.0), "never")
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.chaos import history
 from benchmarks.chaos.run import CLIENT, CORRECTED, SAID_SO, SHOWN, Chaos, leave, said
 from benchmarks.chaos.stage import Stage
+from benchmarks.chaos.steered import BULK
 from benchmarks.chaos.terms import FOLDER, HOST
 from benchmarks.place import Place
 from benchmarks.servers import SERVERS
@@ -138,9 +139,13 @@ class Storm(Chaos):
         from django.db import connection
 
         connection.close()
+        rows = history.read_rows()
+        stuck = stuck + [
+            f"{row.key} has no end" for row in rows if row.type == BULK and not row.outcome
+        ]
         return auditor.Record(
             calls=read_calls(self.files.folder / "log"),
-            rows=history.read_rows(),
+            rows=[row for row in rows if row.type != BULK],
             strikes=stage.strikes,
             drift=history.read_drift() + said(stage.fleet, CORRECTED),
             stuck=stuck,

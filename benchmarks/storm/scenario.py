@@ -9,10 +9,14 @@ from typing import Any
 SHARED, APART, SCRAP = "shared", "apart", "scrap"
 """Workers take from the first queue, clients from all; SCRAP is cleared now and then."""
 QUEUES = (SHARED, APART, SCRAP)
+BULK = "bulk"
+"""Only the worker takes from this queue: its tasks steer others."""
 
 CAPPED, VARIED, HALTED_USER = "capped", "varied", "halted"
 WEIGHTS = {"ann": 1.0, "bob": 3.0, CAPPED: 1.0, VARIED: 2.0, HALTED_USER: 1.0}
-USERS = (*WEIGHTS, "")
+HERD = "herd"
+"""The user whose tasks bulk work retries, edits and cancels."""
+USERS = (*WEIGHTS, HERD, "")
 CAPS = {CAPPED: 3, VARIED: 5}
 """The most that may run at once in each queue; that of VARIED is now this and now less."""
 
@@ -49,6 +53,8 @@ def drawn_task(drawn: random.Random, life: str, alive_time: float) -> dict[str, 
         "user": drawn.choice(USERS),
         "limits": drawn_limits(drawn),
         "priority": drawn.choice((0, 0, 0, 5, -5)),
+        "after": [],
+        "batch": "",
         "delay": round(drawn.uniform(0.05, 2.0), 3) if drawn.random() < 0.15 else None,
         "expires": round(alive_time * drawn.uniform(1.0, 3.0), 3) if drawn.random() < 0.1 else None,
     }

@@ -109,10 +109,7 @@ def waited(began):
     return book.close(began + 0.2, task=2, holder=30)
 
 
-@tag("no-database")
-class CheckerTests(SimpleTestCase):
-    """Each kind of violation, planted in a history that is good but for that."""
-
+class CheckerCase(SimpleTestCase):
     def found(self, book, **more):
         from benchmarks.chaos import checker
 
@@ -120,6 +117,11 @@ class CheckerTests(SimpleTestCase):
 
     def assert_found(self, kind, book, **more):
         self.assertEqual(set(self.found(book, **more)), {kind})
+
+
+@tag("no-database")
+class CheckerTests(CheckerCase):
+    """Each kind of violation, planted in a history that is good but for that."""
 
     def test_every_kind_that_there_is_is_planted_here(self):
         from benchmarks.chaos import checker
@@ -364,6 +366,112 @@ class CheckerTests(SimpleTestCase):
 
     def test_a_worker_that_does_not_stop_is_found(self):
         self.assert_found("did not stop", good(), leftovers=["host-a: 2 processes did not end"])
+
+
+@tag("no-database")
+class SteeredTests(CheckerCase):
+    """What is steered at random: graphs, batches and bulk work."""
+
+    def steered(self, *asked, **more):
+        """Return what was asked, each as a verb, a key and a moment, with whatever else."""
+        from benchmarks.chaos.steered import Asked, Steered
+
+        calls = [Asked(verb, key, at, at, **terms) for verb, key, at, terms in asked]
+        return Steered(asked=calls, **more)
+
+    def put_back(self, outcome):
+        """Return a task that has ended, was put back, and has finished."""
+        book = Book().acquire(10.0).run(10.1, 10.9, how="x").close(11.0, outcome=outcome)
+        book.closes.append(book.kinds.Close(12.0, 1, "", 1))
+        book.acquire(13.0, attempt=2, holder=20).run(13.1, 13.9, attempt=2, holder=20)
+        book.close(14.0, attempt=2, holder=20)
+        book.rows[1] = replace(book.rows[1], type="strand")
+        return book
+
+    def test_one_that_was_put_back_may_run_and_end_again(self):
+        self.assertEqual(self.found(self.put_back("failed")), [])
+
+    def test_one_that_has_finished_is_never_put_back(self):
+        self.assert_found("ended twice", self.put_back("finished"))
+
+    def test_one_that_was_cancelled_and_not_put_back_does_not_run(self):
+        book = self.put_back("cancelled")
+        book.closes = [close for close in book.closes if close.outcome != ""]
+        self.assertLessEqual({"ended twice", "taken after its end"}, set(self.found(book)))
+
+    def test_a_link_that_was_made_holds(self):
+        link = ("link", "steady-2", 11.0, {"other": "steady-1"})
+        for began, kinds in ((13.0, []), (11.5, ["out of order"])):
+            self.assertEqual(self.found(waited(began), steered=self.steered(link)), kinds)
+        unlink = ("unlink", "steady-2", 11.3, {})
+        self.assertEqual(self.found(waited(11.5), steered=self.steered(link, unlink)), [])
+
+    def callback(self, when, outcome, began=13.0, *asked):
+        """Return what is found where a batch's task has ended so, and a callback began then."""
+        from benchmarks.chaos.steered import Web
+
+        book, key = waited(began), f"web-1!{when}"
+        book.closes = [
+            replace(one, outcome=outcome) if one.task == 1 else one for one in book.closes
+        ]
+        book.rows[1] = replace(book.rows[1], key="web-1-0", type="strand", outcome=outcome)
+        book.rows[2] = replace(book.rows[2], key=key, type="strand")
+        web = Web("web-1", {"web-1": ["web-1-0"]}, {key: "web-1"})
+        return self.found(book, steered=self.steered(*asked, webs=[web]))
+
+    def test_a_callback_comes_after_its_batch_and_as_that_has_ended(self):
+        for when, outcome in (("done", "failed"), ("finished", "finished"), ("failed", "failed")):
+            self.assertEqual(self.callback(when, outcome), [])
+        self.assertEqual(self.callback("done", "finished", 11.5), ["out of order"])
+        for when, outcome in (("finished", "failed"), ("failed", "finished")):
+            self.assertEqual(self.callback(when, outcome), ["out of order"])
+
+    def test_tasks_that_wait_for_one_another_are_found(self):
+        book = good().close(12.2, task=2, attempt=0).close(12.2, task=3, attempt=0)
+        chain, circle = [(1, 2), (2, 3)], [(1, 2), (2, 3), (3, 1)]
+        self.assertNotIn("circle", self.found(book, steered=self.steered(edges=chain)))
+        self.assertIn("circle", self.found(book, steered=self.steered(edges=circle)))
+
+    def test_a_batch_that_says_other_than_its_tasks_is_found(self):
+        from benchmarks.chaos.steered import Counted
+
+        for there, kinds in ((Counted(2, 2, 0), []), (Counted(2, 1, 1), ["batch"])):
+            steered = self.steered(batches={"web-1": (Counted(2, 2, 0), there)})
+            self.assertEqual(self.found(good(), steered=steered), kinds)
+
+    def test_a_batch_that_refuses_a_task_of_its_own_is_found(self):
+        refused = {"refused": ["web-1.in-2+1"]}
+        self.assert_found("batch", good(), steered=self.steered(**refused))
+        stopped = ("cancel batch", "web-1", 10.0, {})
+        self.assertEqual(self.found(good(), steered=self.steered(stopped, **refused)), [])
+
+    def bulk(self, verb, done, outcome="finished", *asked, edits=(), whom="pond"):
+        """Return what is found of an operation on two tasks, of which it has edited some."""
+        book = good()
+        book.rows[1] = replace(book.rows[1], key="bulk-1", type="perfectqueue.bulk")
+        book.rows[1] = replace(book.rows[1], data={"done": done}, outcome=outcome)
+        for task in (2, 3):
+            data = {"edits": {"m": 1}} if task in edits else {}
+            book.close(12.2, task=task, attempt=0, outcome="cancelled")
+            book.changes.pop()
+            book.rows[task] = replace(book.rows[task], key=f"pond-{task}", type="strand", data=data)
+        call = (f"bulk {verb}", "m", 9.0, {"other": whom, "value": "bulk-1"})
+        return self.found(book, steered=self.steered(call, *asked))
+
+    def test_bulk_work_that_says_other_than_it_did_is_found(self):
+        self.assertEqual(self.bulk("edit", {"edited": 2}, edits=(2, 3)), [])
+        self.assertEqual(self.bulk("edit", {"edited": 2}, edits=(2,)), ["bulk"])
+        self.assertEqual(self.bulk("edit", {"edited": 1}, "cancelled", edits=(2,)), [])
+        self.assertEqual(self.bulk("edit", {"edited": 1, "refused": 1}, edits=(2,)), ["bulk"])
+        self.assertEqual(self.bulk("cancel", {"cancelled": 2}), [])
+        self.assertEqual(self.bulk("cancel", {"cancelled": 1}), ["bulk"])
+        self.assertEqual(self.bulk("retry", {"retried": 1}, whom="web-1"), ["bulk"] * 2)
+
+    def test_bulk_work_that_goes_on_when_it_is_to_stop_is_found(self):
+        for at, kinds in ((11.0, []), (2.0, ["bulk"])):
+            stop = ("cancel bulk", "m", at, {"other": "bulk-1"})
+            done = {"edited": 2}
+            self.assertEqual(self.bulk("edit", done, "finished", stop, edits=(2, 3)), kinds)
 
 
 @tag("no-database")

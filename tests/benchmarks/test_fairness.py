@@ -310,7 +310,7 @@ class EntitledTests(SimpleTestCase):
     def test_what_nobody_can_use_is_given_to_none(self):
         self.assertEqual(self.divided(9.0, ann=(1, 2.0), bob=(1, 3.0)), {"ann": 2.0, "bob": 3.0})
 
-    @settings(deadline=None, derandomize=True)
+    @settings(derandomize=True)
     @given(AMOUNTS, CLAIMS)
     def test_nobody_could_have_more_but_from_one_who_has_less(self, amount, claims):
         from benchmarks.fairness.entitled import LEAST, Claim, divided
@@ -465,7 +465,7 @@ class AdversaryTests(SimpleTestCase):
     ``docs/explanation/decisions/fairness.md`` has the argument for the bounds.
     """
 
-    @settings(max_examples=120, deadline=None, derandomize=True)
+    @settings(max_examples=120, derandomize=True)
     @example(LIGHT)
     @example({**LIGHT, "weight": 1.0, "weights": [0.5]})
     @example({**LIGHT, "weight": 1.0, "weights": [1.0]})
@@ -558,7 +558,7 @@ class SimulationTests(SimpleTestCase):
             options["watch"] = lambda: watch(lines)
         return Simulation(lines, coming, **options)
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=60, derandomize=True)
     @given(USERS, st.integers(1, 5), st.sampled_from([None, 0, 3, 300]), JUMPS)
     def test_all_that_may_run_runs_and_no_account_goes_back(
         self, users, processors, prefetch, jumps

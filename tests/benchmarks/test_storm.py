@@ -325,6 +325,32 @@ class AuditorTests(SimpleTestCase):
         self.assert_found("before its time", at_once(1, {"delay": 2.0}))
         self.assert_good(at_once(1, {"delay": 0.5}))
 
+    def test_what_is_given_out_before_what_it_waits_for_is_found(self):
+        def child(taken, *, linked=False):
+            more = {} if linked else {"after": [["apart", "key-a"]]}
+            book = Book().submit(10.0, "a").take(11.0).submit(10.5, "b", more=more)
+            book.take(taken, "b").settle(taken + 0.3, life="b")
+            if linked:
+                book.call(10.8, "link", queue="apart", key="key-b", parent="key-a")
+            return book.settle(12.0)
+
+        for linked in (False, True):
+            self.assert_good(child(12.5, linked=linked))
+            self.assert_found("before what it waits for", child(11.2, linked=linked))
+        self.assert_good(child(11.2).call(11.0, "unlink", queue="apart", key="key-b"))
+
+    def test_what_is_steered_with_others_may_have_ended_or_come_back(self):
+        more = {"user": "herd"}
+        book = Book().submit(10.0, "a", more=more).take(11.0)
+        refused = {"refused": [["a", 1, 10]]}
+        book.settle(11.5, reported=refused).row(outcome="cancelled", result=None)
+        self.assert_found("refused though held", book)
+        self.assert_good(book.call(11.2, "bulk", whom="herd", what="cancel"))
+        book = Book().submit(10.0, "a", more={"batch": "b"}).take(11.0).settle(12.0, "fail")
+        book.take(14.0, attempt=2).settle(15.0, attempt=2)
+        self.assertIn("ran after its end", self.found(book))
+        self.assert_good(book.call(13.0, "batch", whom="b", what="retry"))
+
     def test_what_is_given_out_too_late_is_found(self):
         self.assert_found("after it expired", at_once(1, {"expires": 0.5}))
         self.assert_good(at_once(1, {"expires": 2.0}))

@@ -343,6 +343,27 @@ class BatchTests(TransactionTestCase):
 
 
 @mock.patch.object(batch_fold, "MANY", 2)
+class PutBackTests(TransactionTestCase):
+    """Callbacks that are put back after their batch has ended."""
+
+    def test_each_comes_to_its_end_and_is_not_blocked_for_ever(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a"))
+            for when in ("done", "finished", "failed"):
+                batch.then(when, "report", when=when)
+        Queue()["done"].cancel_request()
+        Queue()["finished"].cancel_request()
+        take("a").finish()
+        self.assertEqual(status("failed"), "cancelled")
+        for when in ("done", "finished", "failed"):
+            Queue()[when].retry()
+
+        for task in Queue().acquire(5):
+            task.finish()
+        ends = {when: status(when) for when in ("done", "finished", "failed")}
+        self.assertEqual(ends, {"done": "finished", "finished": "finished", "failed": "cancelled"})
+
+
 class ConcurrentTests(TransactionTestCase):
     """Merges, folds and looks of several at once."""
 

@@ -16,7 +16,7 @@ from django_perfectqueue.exceptions import (
     NotSupportedError,
     TaskFailedError,
 )
-from django_perfectqueue.models import Dependency, DependencyEvent, Task, Ticket
+from django_perfectqueue.models import DeadLetter, Dependency, DependencyEvent, Task, Ticket
 from django_perfectqueue.queue import Queue
 
 from ..factories import elsewhere
@@ -479,6 +479,17 @@ class ChangeTests(Cases):
         self.assertTrue(Queue()["a"].cancel_request(together=True))
 
         self.assertEqual(statuses("a", "b", "c"), ["cancelled"] * 3)
+
+    def test_those_that_wait_are_cancelled_before_what_they_wait_for(self):
+        """Else one of them would be released, or say that another's end has cancelled it."""
+        submit("a")
+        submit("b", "a")
+        submit("c", "b", if_failed="cancel")
+        submit("d", "c", if_failed="run")
+        Queue()["a"].cancel_request(together=True)
+
+        self.assertEqual(statuses("a", "b", "c", "d"), ["cancelled"] * 4)
+        self.assertEqual(DeadLetter.objects.values("group", "message").distinct().count(), 1)
 
     def test_a_task_for_which_only_ended_ones_waited_is_cancelled_alone(self):
         submit("a")

@@ -105,6 +105,20 @@ class SyncTests(DeclaredCase):
         self.start(1, first=False)
         self.assertEqual(Schedule.objects.get().state, "active")
 
+    def test_one_that_is_gone_submits_nothing_whatever_is_done_to_it(self):
+        self.declare(every("10m"))
+        self.start(1)
+        Schedule.objects.update(origin="gone", next_at=None, due_at=None)
+        schedule = self.schedules["nightly"]
+        for act in (
+            lambda: schedule.pause("note"),
+            schedule.unpause,
+            lambda: schedule.change(every=60),
+        ):
+            act()
+            row = Schedule.objects.get()
+            self.assertEqual((row.origin, row.next_at, row.due_at), ("gone", None, None))
+
     def test_one_that_is_gone_becomes_a_persons_by_a_put(self):
         self.declare(every("10m"))
         self.start(1)

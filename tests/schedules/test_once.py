@@ -170,7 +170,7 @@ class RandomTests(HypothesisTestCase):
 
     put, fire, ticks, setUp = Case.put, Case.fire, Case.ticks, Case.setUp
 
-    @settings(max_examples=examples(60), deadline=None)
+    @settings(max_examples=examples(60))
     @given(STEPS)
     def test_no_tick_is_lost_or_doubled(self, steps):
         schedule = self.put(every=60, overlap="allow", catch_up=None)

@@ -11,6 +11,8 @@ from django_perfectqueue.models import Change, Schedule, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 
+from ..factories import purge
+
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -184,6 +186,32 @@ class SteerTests(Case):
         self.assertEqual(self.ticks(), [-2, -1, 0, 1, 2])
         with self.assertRaisesMessage(InvalidScheduleError, "more than 1000"):
             schedule.backfill(NOON - 48 * HOUR, NOON)
+
+    def test_a_tick_that_a_backfill_has_submitted_is_counted_once(self):
+        schedule = self.put(overlap="allow", catch_up=None)
+        schedule.backfill(NOON + MINUTE, NOON + 2 * MINUTE, now=NOON)
+        before = schedule.row().fired
+        self.fire(NOON + 3 * MINUTE)
+        self.assertEqual(self.ticks(), [1, 2, 3])
+        self.assertEqual(schedule.row().fired, before + 1)
+
+    def test_a_task_expires_so_long_after_it_was_submitted_and_not_after_its_tick(self):
+        self.put(expires_after=30)
+        self.fire(NOON + 2 * MINUTE - timedelta(seconds=1))
+        self.assertEqual(Task.objects.get().expires_at, NOON + 2 * MINUTE + timedelta(seconds=29))
+
+    def test_a_last_task_that_was_purged_has_not_failed(self):
+        """Only tasks that have finished are purged before the next tick."""
+        schedule = self.put(pause_after=2)
+        self.fire(NOON + MINUTE)
+        self.fail_all(NOON + MINUTE)
+        self.fire(NOON + 2 * MINUTE)
+        self.assertEqual(schedule.row().failures, 1)
+        self.end(NOON + 2 * MINUTE)
+        purge({"finished": 0.0}, now=None)
+        self.assertEqual(self.ticks(), [1])
+        self.fire(NOON + 3 * MINUTE)
+        self.assertEqual(schedule.row().failures, 0)
 
     def test_the_tasks_of_a_backfill_may_run_one_after_another(self):
         schedule = self.put(every=HOUR)

@@ -365,5 +365,5 @@ class StoreMachineTests(TestCase):
     def compare(self, machine):
         run(
             type("Machine", (machine,), {"case": self}),
-            settings=settings(max_examples=examples(40), stateful_step_count=30, deadline=None),
+            settings=settings(max_examples=examples(40), stateful_step_count=30),
         )

@@ -94,6 +94,10 @@ FROM "perfectqueue_task" WHERE "id" IN ({ids})
 GIVEN_UP = """
 SELECT "id" FROM "perfectqueue_dependency" WHERE "parent_id" IN ({ids}) AND "state" = 2
 """
+CLOSES = """
+SELECT DISTINCT -"parent_id" FROM "perfectqueue_dependency"
+WHERE "child_id" IN ({ids}) AND "parent_id" < 0 AND "state" < 3
+"""
 AWAIT = 'UPDATE "perfectqueue_dependency" SET "state" = 1 WHERE "id" IN ({ids})'
 
 
@@ -282,6 +286,8 @@ def retry_dead(
     if children:
         # What they wait for may end before this commit: that is looked at after it.
         note_added(db, children)
+        # A batch that has ended is looked at again only where its counts change.
+        note_counts(db, {batch: Counts() for (batch,) in db.rows(CLOSES, ids=children)})
     return back
 
 

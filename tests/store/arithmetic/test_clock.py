@@ -8,7 +8,18 @@ from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.models import FairShare, Lane, Ticket
 
-from ...factories import LEASE, after, completion, finish_and_acquire, submit, submit_many
+from ...factories import (
+    LEASE,
+    NOON,
+    acquire,
+    after,
+    completion,
+    finish,
+    finish_and_acquire,
+    running,
+    submit,
+    submit_many,
+)
 
 
 class OneProcessor:
@@ -156,6 +167,34 @@ class EqualsTests(TestCase):
 
 
 class ClockTests(TestCase):
+    def test_who_comes_when_nobody_waits_begins_where_the_last_ones_have_come(self):
+        """What the last ones have had more than was expected counts for newcomers, too."""
+        for seconds in (1.0, 1.0, 100.0):
+            finish(*running(user="ann")[1:], seconds=seconds)
+        Lane.objects.update(has_waiting=False)
+        running(user="bob")
+
+        self.assertGreater(Lane.objects.get(user="bob").virtual_time, 100.0)
+
+    def test_a_task_that_nobody_has_tried_does_not_move_the_clock(self):
+        """Else who prefetches and dies would make newcomers pay for what nobody had."""
+        finish(*running(user="ann")[1:], seconds=10.0)
+        before = Lane.objects.get().finish_tag
+        holder = store.new_holder()
+        submit_many(3, user="ann")
+        acquire(3, holder=holder)
+        store.give_back(holder, using="default", alive_time=LEASE, loss=store.Loss(), now=NOON)
+
+        self.assertEqual(Lane.objects.get().finish_tag, before)
+
+    def test_a_new_lane_of_a_small_weight_takes_its_place_by_what_tasks_usually_cost(self):
+        finish(*running(user="ann")[1:], seconds=10.0)
+        FairShare.objects.create(user="small", weight=0.1)
+        for user in ("ann", "small", "bob"):
+            submit(user=user)
+
+        self.assertEqual([lease.user for lease in acquire(3)], ["bob", "ann", "small"])
+
     def test_a_task_that_turns_out_long_is_charged_to_its_user_only(self):
         """Others who come start where those are that wait, and not behind a surprise."""
         submit_many(20, user="ann")

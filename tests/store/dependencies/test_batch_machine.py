@@ -157,5 +157,5 @@ class BatchTests(TestCase):
         machine = type("Machine", (Batches,), {"case": self})
         run(
             machine,
-            settings=settings(max_examples=examples(40), stateful_step_count=40, deadline=None),
+            settings=settings(max_examples=examples(40), stateful_step_count=40),
         )

@@ -204,5 +204,5 @@ class GraphTests(TestCase):
         machine = type("Machine", (Graph,), {"case": self})
         run(
             machine,
-            settings=settings(max_examples=examples(60), stateful_step_count=40, deadline=None),
+            settings=settings(max_examples=examples(60), stateful_step_count=40),
         )

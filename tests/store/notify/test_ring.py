@@ -192,6 +192,15 @@ class BackAgainTests(RingCase):
         store.retry(lease, wait=0.0, why=store.Failure(), seconds=0.0, using="default")
         self.assertEqual(self.queues(), ["default"])
 
+    def test_a_retry_rings_with_its_wait(self):
+        """Else a worker looks in vain, and then only at its next poll."""
+        _task, lease = running()
+        self.rung.clear()
+        with override_settings(PERFECTQUEUE={"POLL_INTERVAL": 60.0}):
+            store.retry(lease, wait=5.0, why=store.Failure(), seconds=0.0, using="default")
+        [ring] = self.rung
+        self.assertAlmostEqual(ring.delay, 5.0, delta=1.0)
+
     def test_what_a_dead_processor_held_rings(self):
         holder = store.new_holder()
         submit(now=None)

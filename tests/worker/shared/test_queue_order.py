@@ -170,7 +170,7 @@ phases = st.lists(
 
 @tag("no-database")
 class AdversaryTests(SimpleTestCase):
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(weights, phases)
     def test_nobody_gets_more_than_a_queue_that_has_a_backlog(self, weights, phases):
         """

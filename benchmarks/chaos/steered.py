@@ -1,0 +1,256 @@
+"""What was steered at random, and what must not have come of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .history import Close, History, Row
+
+WEBS, POND = "webs", "pond"
+"""The queues of what is steered: graphs in batches, and tasks that only bulk work changes."""
+DONE, REFUSED, BROKEN = "done", "refused", "broken"
+BULK = "perfectqueue.bulk"
+STOPS_WITHIN = 5.0
+"""Seconds after which a bulk operation that is asked to stop has stopped, if nothing fails."""
+TICK = 0.005
+
+Finding = tuple[int | None, str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """
+    What was asked of a task, a batch or a bulk operation, by its ``key``, and the answer.
+
+    BROKEN: it may have been done. Of a link ``other`` is the parent, of a bulk operation whose
+    tasks it is about. ``value`` is what was returned.
+    """
+
+    verb: str
+    key: str
+    asked: float
+    answered: float
+    answer: str = DONE
+    other: str = ""
+    value: Any = None
+
+
+@dataclass
+class Web:
+    """
+    A batch with others in it, whose tasks wait for one another.
+
+    ``members`` are the keys that each batch was submitted with, also those of batches in it;
+    ``callbacks`` the batch of each callback's key.
+    """
+
+    name: str
+    members: dict[str, list[str]] = field(default_factory=dict)
+    callbacks: dict[str, str] = field(default_factory=dict)
+    is_stored: bool = False
+
+    def all_keys(self) -> list[str]:
+        return [*self.members[self.name], *self.callbacks]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a batch says at the end, and what its tasks and the batches in it are."""
+
+    total: int
+    finished: int
+    dead: int
+
+
+@dataclass(frozen=True)
+class Steered:
+    """
+    What was asked, and what is seen at the end.
+
+    ``refused`` are the keys of tasks that a task could not add to its own batch; ``edges`` the
+    tasks that still wait, with what they wait for; ``batches`` what each batch says of itself,
+    and what its tasks are.
+    """
+
+    asked: Sequence[Asked] = ()
+    webs: Sequence[Web] = ()
+    refused: Sequence[str] = ()
+    edges: Sequence[tuple[int, int]] = ()
+    batches: Mapping[str, tuple[Counted, Counted]] = field(default_factory=dict)
+
+    def by_verb(self, *verbs: str) -> list[Asked]:
+        return [one for one in self.asked if one.verb in verbs and one.answer != REFUSED]
+
+
+def too_early(history: History) -> Iterator[Finding]:
+    """No task begins while one runs for which it was made to wait."""
+    rows = {row.key: row for row in history.rows}
+    unlinked = defaultdict(list)
+    for one in history.steered.by_verb("unlink"):
+        unlinked[one.key].append(one.answered)
+    for link in history.steered.by_verb("link"):
+        child, parent = rows.get(link.key), rows.get(link.other)
+        if link.answer != DONE or child is None or parent is None:
+            continue
+        begin = first_begin(history, child)
+        if any(at >= link.asked for at in unlinked[link.key]) or was_put_back(history, child):
+            continue
+        if not any_end(history.closes_of.get(parent.id, ()), link.asked, begin):
+            yield child.id, f"{child.key} began before {parent.key} had ended"
+
+
+def any_end(closes: Sequence[Close], since: float, until: float) -> bool:
+    """Return whether a task was over at some moment of a time, or nothing began in it."""
+    before = [close for close in closes if close.at <= since]
+    during = [close for close in closes if since < close.at <= until + TICK]
+    return math.isinf(until) or any(one.outcome for one in [*before[-1:], *during])
+
+
+def first_begin(history: History, row: Row) -> float:
+    return min((run.began for run in history.runs_of.get(row.id, ())), default=math.inf)
+
+
+def was_put_back(history: History, row: Row) -> bool:
+    return any(not close.outcome for close in history.closes_of.get(row.id, ()))
+
+
+def callbacks(history: History) -> Iterator[Finding]:
+    """A callback runs after an end of all that was submitted with its batch, and as it should."""
+    rows = {row.key: row for row in history.rows}
+    added = defaultdict(list)
+    for key, row in rows.items():
+        added[key.partition("+")[0]].append(row)
+    steered = {one.other for one in history.steered.by_verb("bulk cancel")}
+    touched = {one.key for one in history.steered.by_verb("cancel", "link", "unlink")}
+    for web in history.steered.webs:
+        for key, batch in web.callbacks.items():
+            row = rows.get(key)
+            if row is None or key in touched:
+                continue
+            members = [member for member in web.members[batch] if member in rows]
+            begin = first_begin(history, row)
+            ends = {member: ended_by(history, rows[member], begin) for member in members}
+            more = [ended_by(history, one, begin) for member in members for one in added[member]]
+            if not math.isinf(begin):
+                yield from judged(row, ends, more)
+            when = key.rpartition("!")[2]
+            if when != "failed" and row.outcome != "finished" and web.name not in steered:
+                yield row.id, f"{key} is {row.outcome or 'open'} though nobody has cancelled it"
+
+
+def judged(row: Row, ends: Mapping[str, set[str]], more: Sequence[set[str]]) -> Iterator[Finding]:
+    """``ends`` are those of the batch's tasks before the callback began, ``more`` of added ones."""
+    when = row.key.rpartition("!")[2]
+    if open_ones := [key for key, outcomes in ends.items() if not outcomes]:
+        yield row.id, f"{row.key} began before {open_ones[0]} had ended"
+    elif when == "finished" and any("finished" not in outcomes for outcomes in ends.values()):
+        yield row.id, f"{row.key} began though not all had finished"
+    elif when == "failed" and not set().union(*ends.values(), *more) - {"finished"}:
+        yield row.id, f"{row.key} began though all had finished"
+
+
+def ended_by(history: History, row: Row, at: float) -> set[str]:
+    """Return the ends that a task had come to by then."""
+    closes = history.closes_of.get(row.id, ())
+    return {close.outcome for close in closes if close.outcome and close.at <= at + TICK}
+
+
+def circles(history: History) -> Iterator[Finding]:
+    """No tasks wait for one another."""
+    waits = defaultdict(set)
+    for child, parent in history.steered.edges:
+        waits[child].add(parent)
+    left = set(waits)
+    # Who waits for none that waits is in no circle, and nor is who waits for such ones.
+    while free := {child for child in left if not waits[child] & left}:
+        left -= free
+    if left:
+        names = {row.id: row.key for row in history.rows}
+        yield (
+            min(left),
+            "wait for one another: "
+            + ", ".join(sorted(names.get(child, f"batch {-child}") for child in left)),
+        )
+
+
+def batches(history: History) -> Iterator[Finding]:
+    """What a batch says is what its tasks say, and one that is open takes more tasks."""
+    for name, (said, there) in history.steered.batches.items():
+        if said != there:
+            yield None, f"{name} says {said}, and has {there}"
+    stopped = {web_of(one.key) for one in history.steered.by_verb("cancel batch")}
+    for key in history.steered.refused:
+        if web_of(key) not in stopped:
+            yield None, f"{key} was refused by the batch of the task that adds it"
+
+
+def web_of(key: str) -> str:
+    """Return the name of the web that a key or a batch belongs to."""
+    return "-".join(re.split(r"\W", key)[:2])
+
+
+def bulk(history: History) -> Iterator[Finding]:
+    """A bulk operation stops when it is asked to, and what it says is what it did."""
+    rows = {row.key: row for row in history.rows if row.type == BULK}
+    pond = [row for row in history.rows if row.key.startswith(f"{POND}-")]
+    marks = Counter(mark for row in history.rows for mark in row.data.get("edits", ()))
+    for one in history.steered.by_verb("bulk retry", "bulk edit", "bulk cancel"):
+        row = rows.get(str(one.value))
+        if row is None:
+            continue
+        done = Counter(row.data["done"])
+        if one.verb == "bulk edit" and done["edited"] != marks[one.key]:
+            yield row.id, f"says {dict(done)}, and has edited {marks[one.key]}"
+        if one.verb == "bulk retry" and done["retried"] > marks[one.key]:
+            yield row.id, f"says {dict(done)}, and has edited {marks[one.key]} of these"
+        happened = steered_by(history, one)
+        for word, outcome in (("retried", ""), ("cancelled", "cancelled")):
+            if done[word] > happened[outcome]:
+                yield row.id, f"says {dict(done)}; of these {happened[outcome]} were {word}"
+        if one.other == POND and done["refused"]:
+            yield row.id, f"refused {done['refused']} tasks that nobody else changes"
+        if one.other == POND and row.outcome == "finished" and done.total() != len(pond):
+            yield row.id, f"says {dict(done)} of {len(pond)} tasks"
+    yield from never_stopped(history, rows)
+
+
+def steered_by(history: History, one: Asked) -> Counter[str]:
+    """Return how often tasks of an operation's web came to each end since it was asked for."""
+    return Counter(
+        close.outcome
+        for row in history.rows
+        if web_of(row.key) == one.other or (one.other == POND and row.key.startswith(POND))
+        for close in history.closes_of.get(row.id, ())
+        if close.at >= one.asked
+    )
+
+
+def never_stopped(history: History, rows: Mapping[str, Row]) -> Iterator[Finding]:
+    for one in history.steered.by_verb("cancel bulk"):
+        row = rows.get(one.other)
+        if row is None or one.answer != DONE or was_struck(history, one.answered):
+            continue
+        ends = [close.at for close in history.closes_of.get(row.id, ()) if close.outcome]
+        took = max(ends, default=math.inf) - one.answered
+        if took > STOPS_WITHIN:
+            yield row.id, f"was asked to stop, and went on for {took:.1f} s"
+
+
+def was_struck(history: History, at: float) -> bool:
+    """Return whether something went wrong while an operation was to stop."""
+    return any(
+        strike.at <= at + STOPS_WITHIN and strike.restored >= at - STOPS_WITHIN
+        for strike in history.strikes
+    )
+
+
+def counted(outcomes: Counter[str]) -> Counted:
+    """Return what a batch should say whose tasks have these outcomes."""
+    total, finished = sum(outcomes.values()), outcomes["finished"]
+    return Counted(total, finished, total - finished - outcomes[""])

@@ -1,0 +1,309 @@
+"""Steers graphs and batches at random while all goes wrong, and notes what it asks: see steered."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.db import Error, connection
+
+from django_perfectqueue.bulk import Operation, Selection, submit_bulk
+from django_perfectqueue.exceptions import NotFoundError, TaskError
+from django_perfectqueue.models import State, Ticket
+from django_perfectqueue.queue import Batch, Queue
+
+from .steered import BROKEN, DONE, POND, REFUSED, WEBS, Asked, Web
+from .terms import Terms
+
+STEERERS = 2
+PAUSE = 0.05
+OPEN = 150
+"""No web is added while so many of their tasks wait or run."""
+RECENT = 6
+LATER = 3_600.0
+CANCELS = 0.4
+"""How often a bulk operation is cancelled on its way."""
+POOL = [f"{POND}-{number}" for number in range(300)]
+RATES = (20.0, 200.0, 10_000.0)
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What all steerers have asked for, and the webs that may be there."""
+
+    asked: list[Asked]
+    webs: list[Web]
+    numbers: itertools.count[int]
+
+
+class Steerer(threading.Thread):
+    """Draws one act after another, until it is stopped."""
+
+    def __init__(self, number: int, terms: Terms, notes: Notes) -> None:
+        super().__init__(name=f"steerer-{number}", daemon=True)
+        self.drawn = random.Random(f"{terms.seed} {number}")
+        self.notes = notes
+        self.queue = Queue(WEBS)
+        self.ended = threading.Event()
+        self.trouble: BaseException | None = None
+
+    def run(self) -> None:
+        acts: dict[Callable[[], None], int] = {
+            self.spin: 4,
+            self.link: 8,
+            self.close_circle: 4,
+            self.unlink: 2,
+            self.cancel_graph: 2,
+            self.cancel_batch: 1,
+            self.retry_batch: 4,
+            self.steer_web: 4,
+            self.edit_pond: 1,
+        }
+        try:
+            while not self.ended.wait(self.drawn.expovariate(1 / PAUSE)):
+                [act] = self.drawn.choices([*acts], [*acts.values()])
+                act()
+        except BaseException as error:
+            self.trouble = error
+        finally:
+            connection.close()
+
+    def ask(self, verb: str, key: str, act: Callable[[], Any], **more: Any) -> Asked:
+        """Ask for something; note when, and the answer."""
+        asked, answer, value = time.monotonic(), DONE, None
+        try:
+            value = act()
+        except TaskError:
+            answer = REFUSED
+        except Error:
+            answer = BROKEN
+            connection.close()
+        found = Asked(verb, key, asked, time.monotonic(), answer, value=value, **more)
+        self.notes.asked.append(found)
+        return found
+
+    # Webs: a graph of tasks in nested batches
+
+    def spin(self) -> None:
+        """Submit a web, all in one transaction."""
+        if self.count() > OPEN:
+            return
+        web = Web(f"web-{next(self.notes.numbers)}")
+
+        def submit() -> None:
+            with self.queue.batch(web.name, user=web.name) as batch:
+                self.fill(web, batch, ())
+
+        answer = self.ask("submit", web.name, submit).answer
+        if web.members:
+            web.is_stored = answer == DONE
+            self.notes.webs.append(web)
+
+    def count(self) -> int:
+        try:
+            return Ticket.objects.filter(task__queue=WEBS).count()
+        except Error:
+            connection.close()
+            return OPEN + 1
+
+    def fill(self, web: Web, batch: Batch, outer: tuple[str, ...]) -> None:
+        tasks: list[dict[str, Any]] = []
+        for number in range(self.drawn.randint(2, 6)):
+            earlier = [task["key"] for task in tasks]
+            parents = self.drawn.sample(earlier, self.drawn.randint(0, min(2, number)))
+            tasks.append(self.strand(f"{batch.name}-{number}", parents))
+        batch.submit_many(tasks)
+        within = (*outer, batch.name)
+        for name in within:
+            web.members.setdefault(name, []).extend(task["key"] for task in tasks)
+        if len(within) < 3 and self.drawn.random() < 0.5:
+            with batch.batch(f"{batch.name}.in") as inner:
+                self.fill(web, inner, within)
+        for when in ("done", "finished", "failed"):
+            key = f"{batch.name}!{when}"
+            batch.then(key, "strand", {"seconds": 0.0}, when=when)
+            web.callbacks[key] = batch.name
+
+    def strand(self, key: str, parents: list[str]) -> dict[str, Any]:
+        data = {
+            "seconds": round(self.drawn.choice((0.0, 0.02, 0.3)) * self.drawn.random(), 4),
+            "deaths": self.drawn.choice((0, 0, 0, 1, 3)),
+            "adds": self.drawn.random() < 0.2,
+        }
+        wait = None if parents else self.drawn.choice((None, 0.5, 2.0))
+        mode = self.drawn.choice(("run", "cancel"))
+        task = {"key": key, "type": "strand", "data": data, "run_at": wait}
+        return {**task, "after": parents, "if_failed": mode}
+
+    def some_web(self) -> Web | None:
+        recent = self.notes.webs[-RECENT:]
+        return self.drawn.choice(recent) if recent else None
+
+    def some_tasks(self, count: int, *, blocked: int = 0) -> list[str]:
+        """Draw tasks of a web, the first of which were just blocked; or none."""
+        web = self.some_web()
+        if web is None:
+            return []
+        held = Ticket.objects.filter(task__user=web.name, state=State.BLOCKED)
+        try:
+            keys = list(held.values_list("task__key", flat=True)) if blocked else []
+        except Error:
+            connection.close()
+            return []
+        first = self.drawn.sample(keys, min(len(keys), blocked))
+        rest = self.drawn.sample(web.members[web.name], 1) if count > blocked else []
+        return [*first, *rest] if len(first) == blocked else []
+
+    # What is asked for
+
+    def link(self) -> None:
+        if keys := self.some_tasks(2, blocked=1):
+            self.wait_for(*keys)
+
+    def wait_for(self, child: str, parent: str) -> None:
+        mode = self.drawn.choice(("run", "cancel"))
+        task = self.queue[child]
+        self.ask("link", child, lambda: task.wait_for([parent], if_failed=mode), other=parent)
+
+    def close_circle(self) -> None:
+        """Have two tasks wait for each other, at the same moment."""
+        if not (keys := self.some_tasks(2, blocked=2)):
+            return
+        first, second = keys
+
+        def other_way() -> None:
+            try:
+                self.wait_for(second, first)
+            finally:
+                connection.close()
+
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(other_way)
+            self.wait_for(first, second)
+            other.result()
+
+    def unlink(self) -> None:
+        for key in self.some_tasks(1, blocked=1):
+            self.ask("unlink", key, lambda task=self.queue[key]: task.wait_no_longer_for())
+
+    def cancel_graph(self) -> None:
+        for key in self.some_tasks(1):
+            task = self.queue[key]
+            self.ask("cancel", key, lambda task=task: task.cancel_request(together=True))
+
+    def some_batch(self) -> str | None:
+        web = self.some_web()
+        return web and self.drawn.choice([*web.members])
+
+    def cancel_batch(self) -> None:
+        if name := self.some_batch():
+            act = lambda: self.queue.batch_named(name).cancel_request()  # noqa: E731
+            self.ask("cancel batch", name, act)
+
+    def retry_batch(self) -> None:
+        if name := self.some_batch():
+            self.ask("retry batch", name, lambda: self.queue.batch_named(name).retry())
+
+    # Bulk work
+
+    def steer_web(self) -> None:
+        """Retry, edit or cancel all tasks of a web, by a task of the queue."""
+        web, verb = self.some_web(), self.drawn.choice(("retry", "edit", "cancel"))
+        if web is not None:
+            self.bulk(verb, Selection(queue=WEBS, user=web.name), web.name)
+
+    def edit_pond(self) -> None:
+        self.bulk("edit", Selection(queue=POND), POND)
+
+    def bulk(self, verb: Any, selection: Selection, whom: str, *, often: float = CANCELS) -> str:
+        mark = f"edit-{next(self.notes.numbers)}"
+        operation = Operation(
+            verb=verb,
+            selection=selection,
+            rate=self.drawn.choice(RATES),
+            patch=None if verb == "cancel" else {"edits": {mark: 1}},
+            by=mark,
+        )
+        act = lambda: submit_bulk(operation, queue=WEBS, using="default").key  # noqa: E731
+        found = self.ask(f"bulk {verb}", mark, act, other=whom)
+        if found.answer == DONE and self.drawn.random() < often:
+            self.ended.wait(self.drawn.uniform(0.0, 1.0))
+            task = self.queue[found.value]
+            self.ask("cancel bulk", mark, task.cancel_request, other=found.value)
+        return found.answer
+
+    def stop(self) -> None:
+        """Ask for no more; raise what has gone wrong."""
+        self.ended.set()
+        self.join()
+        if self.trouble is not None:
+            raise self.trouble
+
+
+class Steering:
+    """All steerers of a run, and the end of what they have begun."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.notes = Notes([], [], itertools.count(1))
+        self.steerers = [Steerer(number, terms, self.notes) for number in range(STEERERS)]
+
+    def start(self) -> None:
+        """Fill the pond, whose tasks nothing but bulk work may change; then steer."""
+        task = {"type": "strand", "data": {}, "run_at": LATER}
+        Queue(POND).submit_many({**task, "key": key} for key in POOL)
+        for steerer in self.steerers:
+            steerer.start()
+
+    def stop(self) -> None:
+        for steerer in self.steerers:
+            steerer.stop()
+
+    def settle(self, within: float, wait: Callable[[float], None]) -> None:
+        """Empty the pond, and put back what has died of batches until all of them have finished."""
+        connection.close()  # It may not have outlived the server.
+        until = time.monotonic() + within
+        while time.monotonic() < until:
+            if self.steerers[0].bulk("cancel", Selection(queue=POND), POND, often=0.0) == DONE:
+                break
+        left = [web.name for web in self.notes.webs]
+        while left and time.monotonic() < until:
+            left = [name for name in left if not has_finished(name)]
+            wait(0.2)
+
+    def asked(self, offset: float) -> list[Asked]:
+        """Return what was asked, with times of the database's clock."""
+        return [
+            replace(one, asked=one.asked + offset, answered=one.answered + offset)
+            for one in self.notes.asked
+        ]
+
+    def keys(self, there: Iterable[str]) -> tuple[set[str], set[str]]:
+        """Return the keys that are stored for sure, and of those there that may be."""
+        stored = {key for web in self.notes.webs if web.is_stored for key in web.all_keys()}
+        stored.update(POOL)
+        bulk = {str(one.value) for one in self.notes.asked if one.verb.startswith("bulk ")}
+        doubtful = {key for web in self.notes.webs for key in web.all_keys()}
+        # Whoever adds a task may die before it can say so.
+        doubtful |= {key for key in there if key.startswith("bulk-") or "+" in key}
+        return stored | (bulk - {"None"}), doubtful
+
+
+def has_finished(name: str) -> bool:
+    """Put back what has died of a batch; return whether there is nothing left to do."""
+    try:
+        batch = Queue(WEBS).batch_named(name)
+        state = batch.progress()
+        if state.dead or not state.ended:
+            batch.retry()
+    except NotFoundError:
+        return True  # Its submit was rolled back.
+    except Error:
+        connection.close()
+        return False
+    return state.ended and not state.dead and not state.open

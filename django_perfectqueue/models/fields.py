@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -12,13 +12,14 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Statement
 from django.utils.text import capfirst, format_lazy
 
-from django_perfectqueue.lib.durations import EARLIEST, LATEST
+from django_perfectqueue.lib.durations import EARLIEST, LATEST, LONGEST
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper as Connection
     from django.db.models.sql.compiler import SQLCompiler
     from django.utils.functional import _StrPromise as StrPromise
 
+    AnyField = models.Field[object, object]
     CharField = models.CharField[str, str]
 else:
     CharField = models.CharField
@@ -113,6 +114,46 @@ READABLE = {
 """The SQL of a time that the driver can read."""
 
 
+M = TypeVar("M", bound=models.Model)
+Bounds = tuple[float, float]
+
+SPAN: Bounds = (0.0, LONGEST)
+AMOUNT: Bounds = (-1e30, 1e30)
+"""Seconds that can be added to a time; a sum that can be added to and shown."""
+
+
+def readable(**bounds: Bounds) -> Callable[[type[M]], type[M]]:
+    """
+    Give a model a constraint that refuses values which can't be read or counted with.
+
+    These are times that Python does not have, infinite numbers and NaN, numbers out of the
+    ``bounds`` of their column, and unknown words.
+    """
+
+    def constrain(model: type[M]) -> type[M]:
+        fields = [field for field in model._meta.local_fields if field.concrete]
+        conditions = [found for field in fields if (found := limits_of(field, bounds))]
+        name = f"{model._meta.db_table}_values"
+        constraint = models.CheckConstraint(condition=models.Q(*conditions), name=name)
+        constraints = [*model._meta.constraints, constraint]
+        model._meta.constraints = model._meta.original_attrs["constraints"] = constraints
+        return model
+
+    return constrain
+
+
+def limits_of(field: AnyField, bounds: dict[str, Bounds]) -> tuple[str, object] | None:
+    """Return which values of a column can be read, or None where its type decides."""
+    if field.choices:
+        words = [word for word, _label in field.flatchoices]
+        return f"{field.name}__in", [""] * field.blank + words
+    if isinstance(field, models.DateTimeField):
+        return f"{field.name}__range", (EARLIEST, LATEST)
+    if isinstance(field, models.FloatField) or field.name in bounds:
+        return f"{field.name}__range", bounds.get(field.name, AMOUNT)
+    return None
+
+
 class ServerNow(models.Func):
     """The database server's clock, read when the statement runs; on SQLite the host's."""
 
@@ -177,8 +218,6 @@ UNDELETABLE = (
     "Tasks, tickets and dead letters can't be deleted so, as it would leave behind what belongs"
     " to them: use the command pq_purge, Queue.purge() or Queue.clear()."
 )
-
-M = TypeVar("M", bound=models.Model)
 
 
 class KeptQuerySet(models.QuerySet[M]):

@@ -9,7 +9,7 @@ from typing import TypedDict
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ReadableDateTimeField, in_order
+from .fields import ReadableDateTimeField, in_order, readable
 
 UNSEEN = timedelta(seconds=30)
 
@@ -47,6 +47,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         return self.seen(now).filter(leaving=False)
 
 
+@readable()
 class Worker(models.Model):
     """
     A worker: one supervisor with its processors, until the last of them has ended.

@@ -196,7 +196,7 @@ def relatives(ids: Iterable[int], *, using: str, known: Known | None = None) -> 
     ids = set(ids)
     known = known or Known.everything(using)
     tasks = known.tasks.filter(pk__in=[id_ for id_ in ids if id_ > 0])
-    batches = known.batches.filter(pk__in=[-id_ for id_ in ids if id_ < 0])
+    batches = known.batches.filter(pk__in=[-id_ for id_ in ids if -(2**63) < id_ < 0])
     looks = [rows.order_by().select_related(None) for rows in (tasks, batches)]
     found_tasks, found_batches = read_together(looks, using=using)
     found = {

@@ -1,11 +1,8 @@
 """Constraints on each table: values that can be read and counted with."""
 
-from datetime import datetime, timezone
 from django.db import migrations, models
 
-
-EARLIEST = datetime(1, 1, 2, tzinfo=timezone.utc)
-LATEST = datetime(9999, 12, 30, tzinfo=timezone.utc)
+from django_perfectqueue.models.fields import IsJson, IsTime
 
 
 class Migration(migrations.Migration):
@@ -31,8 +28,8 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     ("ending__in", ["retried", "failed", "cancelled", "lost"]),
-                    ("started_at__range", (EARLIEST, LATEST)),
-                    ("ended_at__range", (EARLIEST, LATEST)),
+                    IsTime("started_at"),
+                    IsTime("ended_at"),
                 ),
                 name="perfectqueue_attempt_values",
             ),
@@ -41,8 +38,7 @@ class Migration(migrations.Migration):
             model_name="batch",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    ("created_at__range", (EARLIEST, LATEST)),
-                    ("ended_at__range", (EARLIEST, LATEST)),
+                    ("stopped__in", [False, True]), IsTime("created_at"), IsTime("ended_at")
                 ),
                 name="perfectqueue_batch_values",
             ),
@@ -51,8 +47,10 @@ class Migration(migrations.Migration):
             model_name="change",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    ("at__range", (EARLIEST, LATEST)),
+                    IsTime("at"),
                     ("kind__in", ["share", "queue", "limit", "task", "sched"]),
+                    IsJson("before", kinds="'object', 'null'"),
+                    IsJson("after", kinds="'object', 'null'"),
                 ),
                 name="perfectqueue_change_values",
             ),
@@ -62,7 +60,7 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     ("status__in", ["finished", "failed", "cancelled", "expired"]),
-                    ("ended_at__range", (EARLIEST, LATEST)),
+                    IsTime("ended_at"),
                 ),
                 name="perfectqueue_deadletter_values",
             ),
@@ -83,23 +81,22 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="fairshare",
             constraint=models.CheckConstraint(
-                condition=models.Q(("weight__range", (0.001, 1000000.0))),
+                condition=models.Q(
+                    ("weight__range", (0.001, 1000000.0)), ("paused__in", [False, True])
+                ),
                 name="perfectqueue_fairshare_values",
             ),
         ),
         migrations.AddConstraint(
             model_name="hold",
             constraint=models.CheckConstraint(
-                condition=models.Q(("opens_at__range", (EARLIEST, LATEST))),
-                name="perfectqueue_hold_values",
+                condition=models.Q(IsTime("opens_at")), name="perfectqueue_hold_values"
             ),
         ),
         migrations.AddConstraint(
             model_name="journal",
             constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("progress__range", (0.0, 1.0)), ("updated_at__range", (EARLIEST, LATEST))
-                ),
+                condition=models.Q(("progress__range", (0.0, 1.0)), IsTime("updated_at")),
                 name="perfectqueue_journal_values",
             ),
         ),
@@ -107,10 +104,13 @@ class Migration(migrations.Migration):
             model_name="lane",
             constraint=models.CheckConstraint(
                 condition=models.Q(
+                    IsJson("keys", kinds="'array'"),
                     ("virtual_time__range", (-1000000000000000.0, 1000000000000000.0)),
                     ("cost__range", (-10000000000.0, 10000000000.0)),
                     ("weight__range", (0.001, 1000000.0)),
-                    ("since__range", (EARLIEST, LATEST)),
+                    ("paused__in", [False, True]),
+                    ("has_waiting__in", [False, True]),
+                    IsTime("since"),
                     ("finish_tag__range", (0.0, 1000000000000000.0)),
                     ("policy__in", [0, 1]),
                 ),
@@ -125,6 +125,7 @@ class Migration(migrations.Migration):
                     ("rate__range", (1, 2147483647)),
                     ("period__range", (0.001, 31622400.0)),
                     ("burst__range", (1, 2147483647)),
+                    ("paused__in", [False, True]),
                 ),
                 name="perfectqueue_limit_values",
             ),
@@ -132,8 +133,7 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="meter",
             constraint=models.CheckConstraint(
-                condition=models.Q(("next_at__range", (EARLIEST, LATEST))),
-                name="perfectqueue_meter_values",
+                condition=models.Q(IsTime("next_at")), name="perfectqueue_meter_values"
             ),
         ),
         migrations.AddConstraint(
@@ -151,15 +151,18 @@ class Migration(migrations.Migration):
                     ("time_limit__range", (0.0, 3155760000.0)),
                     ("expires_after__range", (0.0, 3155760000.0)),
                     ("every__range", (0.001, 3155760000.0)),
-                    ("starts_at__range", (EARLIEST, LATEST)),
-                    ("ends_at__range", (EARLIEST, LATEST)),
+                    IsTime("starts_at"),
+                    IsTime("ends_at"),
                     ("delay__range", (0.0, 3155760000.0)),
                     ("jitter__range", (0.0, 3155760000.0)),
                     ("overlap__in", ["skip", "allow", "queue_one", "queue", "cancel"]),
                     ("deadline__range", (0.0, 3155760000.0)),
-                    ("next_at__range", (EARLIEST, LATEST)),
-                    ("due_at__range", (EARLIEST, LATEST)),
-                    ("last_at__range", (EARLIEST, LATEST)),
+                    ("paused__in", [False, True]),
+                    IsTime("next_at"),
+                    IsTime("due_at"),
+                    IsTime("last_at"),
+                    IsJson("pending", kinds="'array'"),
+                    ("counted__in", [False, True]),
                 ),
                 name="perfectqueue_schedule_values",
             ),
@@ -167,22 +170,21 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="step",
             constraint=models.CheckConstraint(
-                condition=models.Q(("kept_at__range", (EARLIEST, LATEST))),
-                name="perfectqueue_step_values",
+                condition=models.Q(IsTime("kept_at")), name="perfectqueue_step_values"
             ),
         ),
         migrations.AddConstraint(
             model_name="task",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    ("created_at__range", (EARLIEST, LATEST)),
-                    ("run_at__range", (EARLIEST, LATEST)),
-                    ("expected_at__range", (EARLIEST, LATEST)),
-                    ("expires_at__range", (EARLIEST, LATEST)),
+                    IsTime("created_at"),
+                    IsTime("run_at"),
+                    IsTime("expected_at"),
+                    IsTime("expires_at"),
                     ("time_limit__range", (0.0, 3155760000.0)),
                     ("outcome__in", ["", "finished", "failed", "cancelled", "expired"]),
-                    ("started_at__range", (EARLIEST, LATEST)),
-                    ("ended_at__range", (EARLIEST, LATEST)),
+                    IsTime("started_at"),
+                    IsTime("ended_at"),
                 ),
                 name="perfectqueue_task_values",
             ),
@@ -193,8 +195,10 @@ class Migration(migrations.Migration):
                 condition=models.Q(
                     ("state__in", [0, 1, 2, 3]),
                     ("last_ending__in", [0, 1, 2, 3, 4, 5]),
-                    ("run_at__range", (EARLIEST, LATEST)),
-                    ("alarm_at__range", (EARLIEST, LATEST)),
+                    IsTime("run_at"),
+                    IsTime("alarm_at"),
+                    ("cancel_requested__in", [False, True]),
+                    ("watched__in", [False, True]),
                 ),
                 name="perfectqueue_ticket_values",
             ),
@@ -204,7 +208,8 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     ("span__in", [10, 60, 3600, 86400, 0]),
-                    ("start__range", (EARLIEST, LATEST)),
+                    IsTime("start"),
+                    ("others__in", [False, True]),
                     ("lasted__range", (-1e30, 1e30)),
                     ("squares__range", (-1e30, 1e30)),
                     ("waited__range", (-1e30, 1e30)),
@@ -220,9 +225,14 @@ class Migration(migrations.Migration):
             model_name="worker",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    ("started_at__range", (EARLIEST, LATEST)),
-                    ("seen_at__range", (EARLIEST, LATEST)),
-                    ("drifted_at__range", (EARLIEST, LATEST)),
+                    IsJson("queues_text", kinds="'array'"),
+                    IsJson("routes_text", kinds="'object', 'null'"),
+                    IsJson("schedules_text", kinds="'array'"),
+                    IsJson("seats_text", kinds="'array'"),
+                    ("leaving__in", [False, True]),
+                    IsTime("started_at"),
+                    IsTime("seen_at"),
+                    IsTime("drifted_at"),
                 ),
                 name="perfectqueue_worker_values",
             ),

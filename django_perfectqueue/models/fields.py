@@ -101,17 +101,35 @@ if TYPE_CHECKING:
 else:
     ReadableDateTimeField = ClampedDateTimeField
 
+TIME = (
+    "{time} GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-5][0-9]*'"
+    " AND {time} NOT GLOB '*[^0-9:. -]*'"
+)
+"""Whether SQLite's text is a time, as far as its signs go."""
 READABLE = {
     "postgresql": (
         f"CASE WHEN {{time}} < TIMESTAMPTZ '{EARLIEST}' THEN TIMESTAMPTZ '{EARLIEST}'"
         f" WHEN {{time}} > TIMESTAMPTZ '{LATEST}' THEN TIMESTAMPTZ '{LATEST}' ELSE {{time}} END"
     ),
     "sqlite": (
-        "CASE WHEN {time} IS NULL OR date({time}, '+0 days') = substr({time}, 1, 10) THEN {time}"
+        f"CASE WHEN {{time}} IS NULL OR {TIME}"
+        " AND date(substr({time}, 1, 10), '+0 days') = substr({time}, 1, 10) THEN {time}"
         f" ELSE '{LATEST:%Y-%m-%d} 00:00:00' END"
     ),
 }
 """The SQL of a time that the driver can read."""
+
+
+class JsonTextField(models.TextField):  # type: ignore[type-arg]
+    """A text that is JSON of one of these ``kinds``."""
+
+    def __init__(self, *args: Any, kinds: str = "'array'", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.kinds = kinds
+
+    def deconstruct(self) -> tuple[str, str, Sequence[object], dict[str, object]]:
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.TextField", args, kwargs
 
 
 M = TypeVar("M", bound=models.Model)
@@ -142,13 +160,52 @@ def readable(**bounds: Bounds) -> Callable[[type[M]], type[M]]:
     return constrain
 
 
-def limits_of(field: AnyField, bounds: dict[str, Bounds]) -> tuple[str, object] | None:
+class IsTime(models.Func):
+    """Whether a time is one that Python has. SQLite stores any text as a time."""
+
+    output_field = models.BooleanField()
+    template = f"(%(expressions)s BETWEEN '{str(EARLIEST)[:19]}' AND '{str(LATEST)[:19]}')"
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
+        template = f"(%(expressions)s BETWEEN '{EARLIEST}' AND '{LATEST}')"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
+        template = f"({self.template} AND {TIME.replace('{time}', '%(expressions)s')})"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+
+class IsJson(models.Func):
+    """Whether a text is null or JSON, and that a list or else, as ``kinds`` says, an object."""
+
+    output_field = models.BooleanField()
+    template = "(LOWER(JSON_TYPE(%(expressions)s)) IN (%(kinds)s))"
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
+        template = "(JSON_TYPEOF((%(expressions)s)::json) IN (%(kinds)s))"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def as_mysql(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
+        # MariaDB's JSON_TYPE() of what is no JSON is null.
+        template = f"(JSON_VALID(%(expressions)s) AND {self.template})"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+
+def limits_of(
+    field: AnyField, bounds: dict[str, Bounds]
+) -> tuple[str, object] | models.Func | None:
     """Return which values of a column can be read, or None where its type decides."""
+    if isinstance(field, models.BooleanField):
+        return f"{field.name}__in", [False, True]
     if field.choices:
         words = [word for word, _label in field.flatchoices]
         return f"{field.name}__in", [""] * field.blank + words
     if isinstance(field, models.DateTimeField):
-        return f"{field.name}__range", (EARLIEST, LATEST)
+        return IsTime(field.name)
+    if isinstance(field, JsonTextField):
+        return IsJson(field.name, kinds=field.kinds)
+    if isinstance(field, models.JSONField):
+        return IsJson(field.name, kinds="'array'" if field.default is list else "'object', 'null'")
     if isinstance(field, models.FloatField) or field.name in bounds:
         return f"{field.name}__range", bounds.get(field.name, AMOUNT)
     return None

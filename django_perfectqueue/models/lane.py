@@ -14,6 +14,7 @@ from django_perfectqueue.payload.names import LIMIT_LENGTH
 
 from .fields import (
     ExactCharField,
+    JsonTextField,
     PartialIndex,
     ReadableDateTimeField,
     readable,
@@ -59,7 +60,7 @@ class Lane(models.Model):
     account = models.BigIntegerField(_("account"))
     gate = models.BigIntegerField(_("gate"), default=0)
     held_by = models.BigIntegerField(_("held back by"), db_default=0)
-    keys = models.TextField(_("limits"), null=True, blank=True)  # noqa: DJ001
+    keys = JsonTextField(_("limits"), null=True, blank=True)
     queue = ExactCharField(_("queue"), max_length=100)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     virtual_time = models.FloatField(_("virtual time"), default=0.0)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+from django_perfectqueue.lib.stored_json import names_in
 
 from ..database.dialects.base import Row
 from ..database.session import Session
@@ -154,7 +155,7 @@ def counts_of(
     running: Counter[str] = Counter()
     for key, own, tasks in rows:
         if key is None:
-            running.update(dict.fromkeys(json.loads(own), tasks))
+            running.update(dict.fromkeys(names_in(own), tasks))
     counted = {key: count for key, _keys, count in rows if key is not None}
     return {key: (count, running[key]) for key, count in counted.items() if count != running[key]}
 

@@ -107,6 +107,7 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
     yield check_counters(last_drift(using))
     yield from check_schedules(using)
     yield check_blocked(using)
+    yield check_upkeep(using)
 
 
 def workers_of(using: str) -> list[list[str]]:
@@ -185,6 +186,16 @@ def check_counters(ago: float | None) -> Finding:
         " the log of the workers names them."
     )
     return Finding("counters", False, sentence % long_duration(ago), known)
+
+
+def check_upkeep(using: str) -> Finding:
+    """Report what the workers' upkeep has failed to do lately, for what is in some row."""
+    workers = Worker.objects.using(using).seen(store.clock(using=using)).exclude(problem="")
+    problems = list(dict.fromkeys(workers.values_list("problem", flat=True)[:NAMED]))
+    if problems:
+        sentence = "The workers can't do all of their upkeep."
+        return Finding("upkeep", False, sentence, detail=" ".join(problems))
+    return Finding("upkeep", True, "The workers do all of their upkeep.")
 
 
 def check_schedules(using: str) -> Iterator[Finding]:

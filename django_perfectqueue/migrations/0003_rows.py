@@ -23,6 +23,11 @@ class Migration(migrations.Migration):
             model_name="queueshare",
             name="perfectqueue_queueshare_weight",
         ),
+        migrations.AddField(
+            model_name="worker",
+            name="problem",
+            field=models.TextField(db_default="", verbose_name="problem"),
+        ),
         migrations.AddConstraint(
             model_name="attempt",
             constraint=models.CheckConstraint(

@@ -86,7 +86,8 @@ class Worker(models.Model):
     with; null where the dispatch decides by itself. ``version`` is that of this package.
     ``schedules_text`` is JSON: the names of the schedules that its code declares.
     ``seats_text`` is JSON: what each processor did when the worker was seen. ``drifted_at``
-    is when it last had to correct a counter of what runs.
+    is when it last had to correct a counter of what runs, and ``problem`` what of its upkeep
+    has failed lately.
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -104,6 +105,7 @@ class Worker(models.Model):
     started_at = ReadableDateTimeField(_("started at"))
     seen_at = ReadableDateTimeField(_("seen at"))
     drifted_at = ReadableDateTimeField(_("drifted at"), null=True)
+    problem = models.TextField(_("problem"), db_default="")
 
     objects = WorkerQuerySet.as_manager()
 

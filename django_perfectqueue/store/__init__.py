@@ -17,7 +17,14 @@ from .claims.single_lane import take_alone
 from .database.diagnosis import Ailment
 from .database.idle_transactions import end_idle_transactions
 from .database.packet import too_long
-from .database.transaction import ailment, calls_of_others, one_call, patiently, together
+from .database.transaction import (
+    ailment,
+    calls_of_others,
+    may_be_a_row,
+    one_call,
+    patiently,
+    together,
+)
 from .dependencies.batch_fold import When
 from .dependencies.batches import (
     batch_state,

@@ -1,15 +1,12 @@
 """The worst values in every column of every table, written by SQL: others' tasks go on."""
 
 import io
-import json
 import signal
 
 from django.contrib.admin import site
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import connection
 from django.test import override_settings
-from django.utils import timezone as clock
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
@@ -24,7 +21,6 @@ from django_perfectqueue.models import (
     Step,
     Task,
     Watch,
-    Worker,
 )
 from django_perfectqueue.payload.journal import entry
 from django_perfectqueue.queue import Queue
@@ -123,7 +119,6 @@ class WorstValueTests(WorkerTestCase):
                 with self.subTest(f"{row} is refused"):
                     self.assertNotEqual(row.refused, "")
         kept = [row for row in rows if not row.refused]
-        print(len(rows), len(kept))
         self.run_others()
         self.run_commands()
         self.open_pages(kept)
@@ -138,7 +133,6 @@ class WorstValueTests(WorkerTestCase):
         finally:
             worker.send(signal.SIGTERM)
             worker.wait()
-            print(worker.errors[-6000:])
 
     def run_commands(self):
         for command in COMMANDS:
@@ -151,7 +145,7 @@ class WorstValueTests(WorkerTestCase):
 
     def open_pages(self, kept):
         self.client.force_login(User.objects.create_superuser("boss"))
-        for model, door in site._registry.items():
+        for model in site._registry:
             if model._meta.app_label == "perfectqueue":
                 name = model._meta.model_name
                 with self.subTest(page=name):

@@ -193,10 +193,10 @@ def link(row: Dependency) -> Link:
 
 def relatives(ids: Iterable[int], *, using: str, known: Known | None = None) -> dict[int, Relative]:
     """Return tasks, and batches by minus their ids; what is gone or not known is left out."""
-    ids = set(ids)
+    ids = {id_ for id_ in ids if abs(id_) < 2**63}
     known = known or Known.everything(using)
     tasks = known.tasks.filter(pk__in=[id_ for id_ in ids if id_ > 0])
-    batches = known.batches.filter(pk__in=[-id_ for id_ in ids if -(2**63) < id_ < 0])
+    batches = known.batches.filter(pk__in=[-id_ for id_ in ids if id_ < 0])
     looks = [rows.order_by().select_related(None) for rows in (tasks, batches)]
     found_tasks, found_batches = read_together(looks, using=using)
     found = {

@@ -77,7 +77,7 @@ def workers_serving(*, using: str, now: datetime | None = None) -> Sequence[Work
 
 def serving(using: str, now: datetime) -> WorkerQuerySet:
     rows = Worker.objects.using(using).serving(now).order_by("-seen_at")
-    return rows.only("queues_text", "routes_text")[:WORKERS]
+    return rows.only("queues_text", "routes_text", "problem")[:WORKERS]
 
 
 class Case:

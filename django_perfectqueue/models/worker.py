@@ -145,5 +145,13 @@ class Worker(models.Model):
         found = parsed(self.seats_text)
         return [seat for seat in found if is_seat(seat)] if isinstance(found, list) else []
 
+    def unreadable(self) -> list[str]:
+        """Return which of the columns that decide what it takes are not as a worker writes them."""
+        readable = {
+            "queues": len(self.queues) == len(parsed(self.queues_text) or ()),
+            "routes": self.routes is not None or self.routes_text == "null",
+        }
+        return [column for column, known in readable.items() if not known]
+
     def is_gone(self, now: datetime) -> bool:
         return self.seen_at <= now - UNSEEN

@@ -1,12 +1,16 @@
 """The worst values in every column of every table, written by SQL: others' tasks go on."""
 
+import contextlib
 import io
+import itertools
 import signal
+import time
 
 from django.contrib.admin import site
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.test import override_settings
+from django.db import connection, models
+from django.test import override_settings, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
@@ -108,22 +112,42 @@ COMMANDS = [
 ]
 
 
+@tag("thorough")
 @override_settings(ROOT_URLCONF="tests.admin.test_scope")
 class WorstValueTests(WorkerTestCase):
+    """
+    Each of the worst values that a column admits stands in a row of its own, all of them at once.
+    """
+
     def test_others_go_on(self):
-        samples = fill()
-        self.assertEqual([model for model, pks in samples.items() if None in pks], [])
-        rows = list(bad_rows(samples))
-        for row in rows:
-            if must_be_refused(row):
-                with self.subTest(f"{row} is refused"):
-                    self.assertNotEqual(row.refused, "")
-        kept = [row for row in rows if not row.refused]
+        kept = self.store_worst()
         self.run_others()
         self.run_commands()
         self.open_pages(kept)
 
+    must_be_refused = staticmethod(must_be_refused)
+
+    def store_worst(self):
+        """Store them; return those that were not refused."""
+        began = time.monotonic()
+        samples = fill()
+        self.assertEqual([model for model, pks in samples.items() if None in pks], [])
+        rows = list(bad_rows(samples))
+        for row in rows:
+            if self.must_be_refused(row):
+                with self.subTest(f"{row} is refused"):
+                    self.assertNotEqual(row.refused, "")
+        self.report("store", began, len(rows))
+        return [row for row in rows if not row.refused]
+
+    def report(self, what, began, count):
+        import sys
+
+        sys.stderr.write(f"{what} {time.monotonic() - began:.1f} {count}\n")
+
     def run_others(self):
+        """Have a worker run the tasks of other users; none of its processes dies."""
+        began = time.monotonic()
         worker = self.worker()
         keys = [f"other-{number}" for number in range(OTHERS)]
         for key in keys:
@@ -132,25 +156,65 @@ class WorstValueTests(WorkerTestCase):
             wait_until(lambda: all(self.status(key) == "finished" for key in keys), within=30)
         finally:
             worker.send(signal.SIGTERM)
-            worker.wait()
+            self.assertEqual(worker.wait(), 0, worker.errors[-3000:])
+        self.assertNotIn("Traceback", worker.errors, worker.errors[-3000:])
+        self.assertNotIn(" died", worker.errors, worker.errors[-3000:])
+        self.report("others", began, len(worker.errors))
 
     def run_commands(self):
+        began = time.monotonic()
         for command in COMMANDS:
             with self.subTest(command=command):
                 out = io.StringIO()
-                try:
+                with contextlib.suppress(CommandError):
                     call_command(*command, stdout=out, stderr=out, no_color=True)
-                except CommandError as error:
-                    out.write(str(error))
+        self.report("commands", began, len(COMMANDS))
 
     def open_pages(self, kept):
+        """Open each list, and the page of each row."""
+        began = time.monotonic()
         self.client.force_login(User.objects.create_superuser("boss"))
         for model in site._registry:
             if model._meta.app_label == "perfectqueue":
-                name = model._meta.model_name
-                with self.subTest(page=name):
-                    self.client.get(f"{APP}{name}/")
-        for row in kept:
-            if row.model in site._registry:
+                t = time.monotonic()
+                with self.subTest(page=model._meta.model_name):
+                    self.client.get(f"{APP}{model._meta.model_name}/")
+                self.report(model._meta.model_name, t, 1)
+        self.report("lists", began, 0)
+        began = time.monotonic()
+        shown = [row for row in kept if row.model in site._registry]
+        for _column, some in itertools.groupby(shown, lambda row: (row.model, row.column)):
+            for row in list(some)[-1:]:
                 with self.subTest(page=str(row)):
                     self.client.get(f"{APP}{row.model._meta.model_name}/{row.pk}/change/")
+        self.report("pages", began, len(shown))
+
+
+@tag("thorough")
+@override_settings(ROOT_URLCONF="tests.admin.test_scope")
+class UnconstrainedTests(WorstValueTests):
+    """The same, where the constraints were dropped; pq_health names each table and column."""
+
+    def setUp(self):
+        super().setUp()
+        dropped = [
+            (model, constraint)
+            for model in all_models()
+            for constraint in model._meta.constraints
+            if isinstance(constraint, models.CheckConstraint)
+        ]
+        with connection.schema_editor() as editor:
+            for model, constraint in dropped:
+                editor.remove_constraint(model, constraint)
+        self.addCleanup(self.hold_again, dropped)
+
+    def hold_again(self, dropped):
+        for model in all_models():
+            with connection.cursor() as cursor:
+                cursor.execute(f"DELETE FROM {connection.ops.quote_name(model._meta.db_table)}")
+        with connection.schema_editor() as editor:
+            for model, constraint in dropped:
+                editor.add_constraint(model, constraint)
+
+    def must_be_refused(self, row):
+        return False

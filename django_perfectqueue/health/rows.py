@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-from django.apps import apps
 from django.db import Error, connections
-from django.db.models import CheckConstraint, Model, Q
+from django.db.models import Model, Q
 
-from django_perfectqueue.models import Task, Worker
+from django_perfectqueue.models import Worker
+from django_perfectqueue.models.fields import conditions
 
 CONSTRAINTS = {
     "postgresql": "SELECT conname FROM pg_constraint WHERE contype = 'c'",
@@ -26,34 +25,23 @@ def unheld(using: str) -> Iterator[str]:
     with connections[using].cursor() as cursor:
         cursor.execute(CONSTRAINTS[connections[using].vendor])
         known = " ".join(name for (name,) in cursor.fetchall() if name)
-    for model in apps.get_app_config(Task._meta.app_label).get_models():
-        for constraint in model._meta.constraints:
-            if isinstance(constraint, CheckConstraint) and constraint.name not in known:
-                rows = " ".join(refused(model, constraint, using))
-                yield f"The constraint {constraint.name} is missing. {rows}".strip()
+    for model in conditions:
+        if f"{model._meta.db_table}_values" not in known:
+            yield f"The table {model._meta.db_table} lacks its constraint."
+            yield from refused(model, using)
 
 
-def refused(model: type[Model], constraint: CheckConstraint, using: str) -> Iterator[str]:
-    """Name the first row that fails each condition of a constraint."""
-    for condition in constraint.condition.children:  # type: ignore[union-attr]
+def refused(model: type[Model], using: str) -> Iterator[str]:
+    """Name the first row whose value can't be read, of each column."""
+    for name, condition in conditions[model].items():
         rows = model._base_manager.using(using).filter(~Q(condition)).order_by()
         try:
             found = rows.values_list("pk", flat=True).first()
         except Error:  # what PostgreSQL or SQLite says of a text that is no JSON
-            yield named(model, "?", condition)
-        else:
-            if found is not None:
-                yield named(model, found, condition)
-
-
-def named(model: type[Model], pk: object, condition: Any) -> str:
-    if isinstance(condition, Q):
-        column = str(condition)
-    else:
-        is_pair = isinstance(condition, tuple)
-        name = condition[0] if is_pair else condition.get_source_expressions()[0].name
-        column = str(model._meta.get_field(name.partition("__")[0]).column)  # type: ignore[union-attr]
-    return f"{model._meta.db_table} id={pk}: {column} can't be read."
+            found = "?"
+        if found is not None:
+            column = model._meta.get_field(name).column  # type: ignore[union-attr]
+            yield f"{model._meta.db_table} id={found}: {column} can't be read."
 
 
 def unreadable(workers: Iterable[Worker]) -> Iterator[str]:

@@ -187,8 +187,9 @@ def links_of(column: str, ids: Iterable[int], most: int, using: str) -> QuerySet
 
 
 def link(row: Dependency) -> Link:
-    state = Dependency.State(max(row.state, Dependency.State.AWAITED)).name.lower()
-    return Link(row.parent_id, row.child_id, WHENS[row.if_failed], state)
+    known = max(row.state, Dependency.State.AWAITED)
+    state = Dependency.State(known).name.lower() if known in Dependency.State else str(known)
+    return Link(row.parent_id, row.child_id, WHENS.get(row.if_failed, "?"), state)
 
 
 def relatives(ids: Iterable[int], *, using: str, known: Known | None = None) -> dict[int, Relative]:

@@ -140,6 +140,10 @@ AMOUNT: Bounds = (-1e30, 1e30)
 """Seconds that can be added to a time; a sum that can be added to and shown."""
 
 
+conditions: dict[type[models.Model], dict[str, Any]] = {}
+"""What holds for the columns of each model that a constraint keeps readable, by their names."""
+
+
 def readable(**bounds: Bounds) -> Callable[[type[M]], type[M]]:
     """
     Give a model a constraint that refuses values which can't be read or counted with.
@@ -149,10 +153,13 @@ def readable(**bounds: Bounds) -> Callable[[type[M]], type[M]]:
     """
 
     def constrain(model: type[M]) -> type[M]:
-        fields = [field for field in model._meta.local_fields if field.concrete]
-        conditions = [found for field in fields if (found := limits_of(field, bounds))]
+        known = conditions[model] = {
+            field.name: found
+            for field in model._meta.local_fields
+            if (found := limits_of(field, bounds))
+        }
         name = f"{model._meta.db_table}_values"
-        constraint = models.CheckConstraint(condition=models.Q(*conditions), name=name)
+        constraint = models.CheckConstraint(condition=models.Q(*known.values()), name=name)
         constraints = [*model._meta.constraints, constraint]
         model._meta.constraints = model._meta.original_attrs["constraints"] = constraints
         return model
@@ -179,15 +186,11 @@ class IsJson(models.Func):
     """Whether a text is null or JSON, and that a list or else, as ``kinds`` says, an object."""
 
     output_field = models.BooleanField()
-    template = "(LOWER(JSON_TYPE(%(expressions)s)) IN (%(kinds)s))"
+    # SQLite's JSON_TYPE() refuses what is no JSON, and MariaDB's is null.
+    template = "(JSON_VALID(%(expressions)s) AND LOWER(JSON_TYPE(%(expressions)s)) IN (%(kinds)s))"
 
     def as_postgresql(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
         template = "(JSON_TYPEOF((%(expressions)s)::json) IN (%(kinds)s))"
-        return self.as_sql(compiler, connection, template=template, **context)
-
-    def as_mysql(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
-        # MariaDB's JSON_TYPE() of what is no JSON is null.
-        template = f"(JSON_VALID(%(expressions)s) AND {self.template})"
         return self.as_sql(compiler, connection, template=template, **context)
 
 

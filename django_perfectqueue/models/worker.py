@@ -147,11 +147,9 @@ class Worker(models.Model):
 
     def unreadable(self) -> list[str]:
         """Return which of the columns that decide what it takes are not as a worker writes them."""
-        readable = {
-            "queues": len(self.queues) == len(parsed(self.queues_text) or ()),
-            "routes": self.routes is not None or self.routes_text == "null",
-        }
-        return [column for column, known in readable.items() if not known]
+        found = [] if parsed(self.queues_text) == self.queues else ["queues"]
+        is_known = self.routes is not None or self.routes_text == "null"
+        return found if is_known else [*found, "routes"]
 
     def is_gone(self, now: datetime) -> bool:
         return self.seen_at <= now - UNSEEN

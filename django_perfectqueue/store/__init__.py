@@ -93,7 +93,7 @@ from .upkeep.clear import clear
 from .upkeep.give_back import give_back
 from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
 from .upkeep.purge import Surplus, Swept, delete_ended, newest_id, purge, purgeable, surplus
-from .upkeep.recount import Drift, Position, recount
+from .upkeep.recount import Drift, Position, recount, repair
 from .upkeep.timers import answer_alarms, wake_forgotten_lanes
 from .values import (
     ClaimRequest,

@@ -6,7 +6,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from django.db.models import Q
+
 from django_perfectqueue.lib.stored_json import names_in
+from django_perfectqueue.models import FairShare, Hold, Lane, Limit, Meter, QueueShare
+from django_perfectqueue.models.fields import IsJson, conditions
 
 from ..database.dialects.base import Row
 from ..database.session import Session
@@ -90,6 +94,31 @@ def recount(after: Position, *, using: str) -> tuple[Position, list[Drift]]:
     corrected = correct_lanes(lanes, using=using) if lanes else []
     corrected += correct_meters(meters, using=using) if meters else []
     return Position(lane, meter), corrected
+
+
+@retry_transaction
+def repair(*, using: str) -> list[str]:
+    """
+    Give columns that every claim reads their default where what is stored can't be counted with;
+    return the names of these, and of a row of each.
+
+    It finds something only where constraints were dropped.
+    """
+    found = []
+    for model in (Lane, Meter, Hold, FairShare, QueueShare, Limit):
+        rows = model._base_manager.using(using).order_by()
+        # What is no JSON is read as none.
+        known = {
+            name: one for name, one in conditions[model].items() if not isinstance(one, IsJson)
+        }
+        if rows.filter(~Q(*known.values())).exists():
+            for name, condition in known.items():
+                wrong = rows.filter(~Q(condition))
+                if (pk := wrong.values_list("pk", flat=True).first()) is not None:
+                    default = model._meta.get_field(name).get_default()  # type: ignore[union-attr]
+                    wrong.update(**{name: default})
+                    found.append(f"{model._meta.db_table} id={pk} column={name}")
+    return found
 
 
 @retry_transaction

@@ -71,9 +71,10 @@ class Janitor(HelperProcess):
         while not self.stopping:
             self.check_file()
             self.keep_leases()
+            # It replaces what stops every claim, and the timers too.
+            self.step("counters", self.recounter.work)
             self.sweep()
             self.step("usage", self.usage_rollup.work)
-            self.step("counters", self.recounter.work)
             self.step("parked tasks", self.parked.work)
             self.step("schedules", self.schedule_sync.work)
             if time.monotonic() >= next_purge:

@@ -34,11 +34,14 @@ class Recounter:
         if time.monotonic() < self.due_at:
             return
         began = time.monotonic()
+        repaired = store.repair(using=self.using) if self.position == store.Position() else []
         self.position, corrected = store.recount(self.position, using=self.using)
         now = time.monotonic()
         pause = INTERVAL if self.position == store.Position() else 0.0
         self.due_at = now + max(pause, LEAST_REST * (now - began))
         for drift in corrected:
             logger.error("A counter differed from the running tasks and was corrected. %s", drift)
-        if corrected:
+        for name in repaired:
+            logger.error("What can't be counted with was replaced. %s", name)
+        if corrected or repaired:
             self.registration.note_drift(now)

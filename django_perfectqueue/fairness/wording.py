@@ -73,8 +73,6 @@ def difference(change: Change) -> str:
     """Return what a change of a share or a limit has changed."""
     if change.after is None:
         return _("removed")
-    if not isinstance(change.after, dict) or not isinstance(change.before, dict | None):
-        return f"{change.before} → {change.after}"
     values = changed_values(change)
     return ": ".join(filter(None, ["" if change.before else _("added"), values]))
 

@@ -52,7 +52,9 @@ def describe_action(change: Change) -> str:
 
 
 def describe_change(change: Change) -> str:
-    """Return what a change of any kind has changed."""
+    """Return what a change of any kind has changed, or what is stored if that can't be read."""
+    if not all(isinstance(each, dict | None) for each in (change.before, change.after)):
+        return f"{change.before} → {change.after}"
     if change.kind == Change.Kind.TASK:
         return describe_action(change)
     if change.kind == Change.Kind.SCHEDULE:

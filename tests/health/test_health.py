@@ -153,6 +153,22 @@ class CommandTests(HealthTestCase):
         self.assertIn("Schedule 'late' is late: it has been due for 1 h 0 min.", reported)
         self.assertNotIn("good", reported)
 
+    def test_the_row_of_a_worker_that_cannot_be_read_is_named(self):
+        register(now=None)
+        row = Worker.objects.get()
+        for column, text in (("queues", "[1]"), ("routes", '{"types": null}')):
+            with self.subTest(column):
+                Worker.objects.update(queues_text='["default"]', routes_text="null")
+                Worker.objects.update(**{f"{column}_text": text})
+                reported = refused(self, "pq_health")
+                self.assertIn(f"perfectqueue_worker id={row.pk}: {column} can't be", reported)
+
+    def test_what_fails_of_the_upkeep_is_shown(self):
+        register(now=None)
+        Worker.objects.update(problem="purge: no.")
+        self.assertIn("The workers can't do all of their upkeep. purge: no.",
+                      refused(self, "pq_health"))  # fmt: skip
+
     def test_the_tables_are_missing(self):
         with mock.patch.object(checks, "lacks_tables", return_value=True):
             self.assertIn("is not migrated. Run: manage.py migrate", refused(self, "pq_health"))

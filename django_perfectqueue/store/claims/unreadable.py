@@ -23,6 +23,7 @@ from ..database.transaction import (
 from ..leases.leased import TASK
 from ..notify.signals import announce_ids
 from ..tasks.close import EndedAttempt, bury
+from ..upkeep.recount import repair
 from ..values import ClaimRequest, Failure, as_text
 
 R = TypeVar("R")
@@ -85,6 +86,10 @@ def past_unreadable(claim: Callable[[], R], request: ClaimRequest) -> R:
             own = not is_callers(connections[using])
             if not (own and set_aside(error.wants, using=using, now=request.now)):
                 raise error.__cause__ or error from None
+        except Exception as error:
+            own = not is_callers(connections[using]) and may_be_a_row(error, using=using)
+            if not (own and repair(using=using)):
+                raise
 
 
 def set_aside(wants: Mapping[int, int], *, using: str, now: datetime | None) -> int:

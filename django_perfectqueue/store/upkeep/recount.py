@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from ..lanes.accounts import LOCK
 from ..limits.holds import open_holds
 from ..limits.meters import locked
 from ..notify.ring import ring
+
+logger = logging.getLogger("django_perfectqueue.janitor")
 
 BATCH = 5000
 FIRST = -(2**63)
@@ -118,6 +121,7 @@ def repair(*, using: str) -> list[str]:
                     default = model._meta.get_field(name).get_default()  # type: ignore[union-attr]
                     wrong.update(**{name: default})
                     found.append(f"{model._meta.db_table} id={pk} column={name}")
+                    logger.error("What can't be counted with was replaced. %s", found[-1])
     return found
 
 

@@ -41,7 +41,5 @@ class Recounter:
         self.due_at = now + max(pause, LEAST_REST * (now - began))
         for drift in corrected:
             logger.error("A counter differed from the running tasks and was corrected. %s", drift)
-        for name in repaired:
-            logger.error("What can't be counted with was replaced. %s", name)
         if corrected or repaired:
             self.registration.note_drift(now)

@@ -53,7 +53,8 @@ def describe_action(change: Change) -> str:
 
 def describe_change(change: Change) -> str:
     """Return what a change of any kind has changed, or what is stored if that can't be read."""
-    if not all(isinstance(each, dict | None) for each in (change.before, change.after)):
+    whole = all(isinstance(each, dict | None) for each in (change.before, change.after))
+    if not whole or change.kind not in Change.Kind.values:
         return f"{change.before} → {change.after}"
     if change.kind == Change.Kind.TASK:
         return describe_action(change)

@@ -187,7 +187,10 @@ class IsJson(models.Func):
 
     output_field = models.BooleanField()
     # SQLite's JSON_TYPE() refuses what is no JSON, and MariaDB's is null.
-    template = "(JSON_VALID(%(expressions)s) AND LOWER(JSON_TYPE(%(expressions)s)) IN (%(kinds)s))"
+    template = (
+        "(%(expressions)s IS NULL"
+        " OR JSON_VALID(%(expressions)s) AND LOWER(JSON_TYPE(%(expressions)s)) IN (%(kinds)s))"
+    )
 
     def as_postgresql(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
         template = "(JSON_TYPEOF((%(expressions)s)::json) IN (%(kinds)s))"

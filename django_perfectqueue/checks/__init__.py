@@ -1,4 +1,12 @@
 """What can be found wrong with a project's settings before anything runs."""
 
 # Each registers its checks.
-from . import backends, databases, dotted_paths, schedules, servers, settings  # noqa: F401
+from . import (  # noqa: F401
+    backends,
+    databases,
+    dotted_paths,
+    references,
+    schedules,
+    servers,
+    settings,
+)

@@ -21,6 +21,7 @@ from django_perfectqueue.models import PARKED_FROM, Ticket, Worker
 from django_perfectqueue.models.fields import ServerNow
 
 from .queues import named_queues, used_queues
+from .rows import unheld, unreadable
 from .schema import lacks_tables, unmigrated
 
 OVERDUE = 60.0
@@ -95,7 +96,8 @@ def findings(
 
 
 def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> Iterator[Finding]:
-    serving = workers_of(using)
+    workers = workers_serving(using=using)
+    serving = [worker.queues for worker in workers]
     asked = queues or named_queues(using)
     others = [] if queues else [name for name in used_queues(using) if name not in asked]
     for queue, wait in store.oldest_due([*asked, *others], using=using).items():
@@ -107,11 +109,8 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
     yield check_counters(last_drift(using))
     yield from check_schedules(using)
     yield check_blocked(using)
-
-
-def workers_of(using: str) -> list[list[str]]:
-    """Return the queues of each worker that takes tasks."""
-    return [worker.queues for worker in workers_serving(using=using)]
+    yield check_upkeep(workers)
+    yield check_rows([*unheld(using), *unreadable(workers)])
 
 
 def last_drift(using: str) -> float | None:
@@ -185,6 +184,23 @@ def check_counters(ago: float | None) -> Finding:
         " the log of the workers names them."
     )
     return Finding("counters", False, sentence % long_duration(ago), known)
+
+
+def check_rows(problems: Sequence[str]) -> Finding:
+    """Report rows that can't be read, and constraints that would keep them out."""
+    if problems:
+        sentence = "Some rows can't be read, or nothing keeps such rows out."
+        return Finding("rows", False, sentence, detail=" ".join(problems[:PARKED]))
+    return Finding("rows", True, "Every row can be read.")
+
+
+def check_upkeep(workers: Sequence[Worker]) -> Finding:
+    """Report what the workers' upkeep has failed to do lately, for what is in some row."""
+    problems = list(dict.fromkeys(worker.problem for worker in workers if worker.problem))
+    if problems:
+        sentence = "The workers can't do all of their upkeep."
+        return Finding("upkeep", False, sentence, detail=" ".join(problems[:NAMED]))
+    return Finding("upkeep", True, "The workers do all of their upkeep.")
 
 
 def check_schedules(using: str) -> Iterator[Finding]:

@@ -187,13 +187,14 @@ def links_of(column: str, ids: Iterable[int], most: int, using: str) -> QuerySet
 
 
 def link(row: Dependency) -> Link:
-    state = Dependency.State(max(row.state, Dependency.State.AWAITED)).name.lower()
-    return Link(row.parent_id, row.child_id, WHENS[row.if_failed], state)
+    known = max(row.state, Dependency.State.AWAITED)
+    state = Dependency.State(known).name.lower() if known in Dependency.State else str(known)
+    return Link(row.parent_id, row.child_id, WHENS.get(row.if_failed, "?"), state)
 
 
 def relatives(ids: Iterable[int], *, using: str, known: Known | None = None) -> dict[int, Relative]:
     """Return tasks, and batches by minus their ids; what is gone or not known is left out."""
-    ids = set(ids)
+    ids = {id_ for id_ in ids if abs(id_) < 2**63}
     known = known or Known.everything(using)
     tasks = known.tasks.filter(pk__in=[id_ for id_ in ids if id_ > 0])
     batches = known.batches.filter(pk__in=[-id_ for id_ in ids if id_ < 0])

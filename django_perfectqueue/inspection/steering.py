@@ -52,7 +52,10 @@ def describe_action(change: Change) -> str:
 
 
 def describe_change(change: Change) -> str:
-    """Return what a change of any kind has changed."""
+    """Return what a change of any kind has changed, or what is stored if that can't be read."""
+    whole = all(isinstance(each, dict | None) for each in (change.before, change.after))
+    if not whole or change.kind not in Change.Kind.values:
+        return f"{change.before} → {change.after}"
     if change.kind == Change.Kind.TASK:
         return describe_action(change)
     if change.kind == Change.Kind.SCHEDULE:

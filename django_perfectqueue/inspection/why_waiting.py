@@ -6,7 +6,6 @@ Each look is into an index and reads a bounded number of rows, whatever is store
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -36,7 +35,7 @@ from django_perfectqueue.models import (
     WorkerQuerySet,
 )
 from django_perfectqueue.models.fields import ServerNow
-from django_perfectqueue.models.worker import Routes
+from django_perfectqueue.models.worker import routes_in
 from django_perfectqueue.store import batch_state
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.arithmetic.limit_keys import named, scoped, split
@@ -78,7 +77,7 @@ def workers_serving(*, using: str, now: datetime | None = None) -> Sequence[Work
 
 def serving(using: str, now: datetime) -> WorkerQuerySet:
     rows = Worker.objects.using(using).serving(now).order_by("-seen_at")
-    return rows.only("queues_text", "routes_text")[:WORKERS]
+    return rows.only("queues_text", "routes_text", "problem")[:WORKERS]
 
 
 class Case:
@@ -309,7 +308,7 @@ class Case:
 
 def may_know(routes_text: str, type_: str) -> bool:
     """Return whether a worker may have a handler for a type; True where that is unknown."""
-    routes: Routes | None = json.loads(routes_text)
+    routes = routes_in(routes_text)
     if routes is None or type_ in routes["types"]:
         return True
     try:

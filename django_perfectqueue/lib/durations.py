@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime, timedelta, timezone
 from typing import TypeGuard
@@ -39,6 +40,8 @@ def is_number(value: object) -> TypeGuard[float]:
 
 def long_duration(seconds: float) -> str:
     """Return a duration in its two largest units."""
+    if not math.isfinite(seconds):
+        return str(seconds)
     if seconds < 1:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 60:
@@ -49,6 +52,8 @@ def long_duration(seconds: float) -> str:
 def short_duration(seconds: float) -> str:
     """Return a duration as people write it: "4ms", "5.2s", "5m30s", "1d12h"."""
     seconds = abs(seconds)
+    if not math.isfinite(seconds):
+        return str(seconds)
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f}ms"
     if seconds < 9.95:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ExactCharField, ReadableDateTimeField, in_order
+from .fields import ExactCharField, ReadableDateTimeField, in_order, readable
 from .task import keyed_by_task
 
 
+@readable()
 class Batch(models.Model):
     """
     A named set of tasks.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ExactCharField, Kept, KeptManager, ReadableDateTimeField, in_order
+from .fields import ExactCharField, Kept, KeptManager, ReadableDateTimeField, in_order, readable
 from .status import Outcome
 from .task import keyed_by_task
 
 
+@readable()
 class DeadLetter(Kept):
     """
     A task that ended without finishing: failed, cancelled or expired.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from .fields import readable
 from .task import of_task
 
 
@@ -16,6 +17,7 @@ class IfFailed(models.IntegerChoices):
     RUN = 2, _("run")
 
 
+@readable()
 class Dependency(models.Model):
     """
     ``child`` waits for ``parent``.
@@ -51,6 +53,7 @@ class Dependency(models.Model):
         return f"{self.child_id} > {self.parent_id}"
 
 
+@readable()
 class DependencyEvent(models.Model):
     """
     Something about dependencies that was committed and has yet to be acted on.

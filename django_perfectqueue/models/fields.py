@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -12,13 +12,14 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Statement
 from django.utils.text import capfirst, format_lazy
 
-from django_perfectqueue.lib.durations import EARLIEST, LATEST
+from django_perfectqueue.lib.durations import EARLIEST, LATEST, LONGEST
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper as Connection
     from django.db.models.sql.compiler import SQLCompiler
     from django.utils.functional import _StrPromise as StrPromise
 
+    AnyField = models.Field[object, object]
     CharField = models.CharField[str, str]
 else:
     CharField = models.CharField
@@ -100,17 +101,120 @@ if TYPE_CHECKING:
 else:
     ReadableDateTimeField = ClampedDateTimeField
 
+TIME = (
+    "{time} GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-5][0-9]*'"
+    " AND {time} NOT GLOB '*[^0-9:. -]*'"
+)
+"""Whether SQLite's text is a time, as far as its signs go."""
 READABLE = {
     "postgresql": (
         f"CASE WHEN {{time}} < TIMESTAMPTZ '{EARLIEST}' THEN TIMESTAMPTZ '{EARLIEST}'"
         f" WHEN {{time}} > TIMESTAMPTZ '{LATEST}' THEN TIMESTAMPTZ '{LATEST}' ELSE {{time}} END"
     ),
     "sqlite": (
-        "CASE WHEN {time} IS NULL OR date({time}, '+0 days') = substr({time}, 1, 10) THEN {time}"
+        f"CASE WHEN {{time}} IS NULL OR {TIME}"
+        " AND date(substr({time}, 1, 10), '+0 days') = substr({time}, 1, 10) THEN {time}"
         f" ELSE '{LATEST:%Y-%m-%d} 00:00:00' END"
     ),
 }
 """The SQL of a time that the driver can read."""
+
+
+class JsonTextField(models.TextField):  # type: ignore[type-arg]
+    """A text that is JSON of one of these ``kinds``."""
+
+    def __init__(self, *args: Any, kinds: str = "'array'", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.kinds = kinds
+
+    def deconstruct(self) -> tuple[str, str, Sequence[object], dict[str, object]]:
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.TextField", args, kwargs
+
+
+M = TypeVar("M", bound=models.Model)
+Bounds = tuple[float, float]
+
+SPAN: Bounds = (0.0, LONGEST)
+AMOUNT: Bounds = (-1e30, 1e30)
+"""Seconds that can be added to a time; a sum that can be added to and shown."""
+
+
+conditions: dict[type[models.Model], dict[str, Any]] = {}
+"""What holds for the columns of each model that a constraint keeps readable, by their names."""
+
+
+def readable(**bounds: Bounds) -> Callable[[type[M]], type[M]]:
+    """
+    Give a model a constraint that refuses values which can't be read or counted with.
+
+    These are times that Python does not have, infinite numbers and NaN, numbers out of the
+    ``bounds`` of their column, and unknown words.
+    """
+
+    def constrain(model: type[M]) -> type[M]:
+        known = conditions[model] = {
+            field.name: found
+            for field in model._meta.local_fields
+            if (found := limits_of(field, bounds))
+        }
+        name = f"{model._meta.db_table}_values"
+        constraint = models.CheckConstraint(condition=models.Q(*known.values()), name=name)
+        constraints = [*model._meta.constraints, constraint]
+        model._meta.constraints = model._meta.original_attrs["constraints"] = constraints
+        return model
+
+    return constrain
+
+
+class IsTime(models.Func):
+    """Whether a time is one that Python has. SQLite stores any text as a time."""
+
+    output_field = models.BooleanField()
+    template = f"(%(expressions)s BETWEEN '{str(EARLIEST)[:19]}' AND '{str(LATEST)[:19]}')"
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
+        template = f"(%(expressions)s BETWEEN '{EARLIEST}' AND '{LATEST}')"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
+        template = f"({self.template} AND {TIME.replace('{time}', '%(expressions)s')})"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+
+class IsJson(models.Func):
+    """Whether a text is null or JSON, and that a list or else, as ``kinds`` says, an object."""
+
+    output_field = models.BooleanField()
+    # SQLite's JSON_TYPE() refuses what is no JSON, and MariaDB's is null.
+    template = (
+        "(%(expressions)s IS NULL"
+        " OR JSON_VALID(%(expressions)s) AND LOWER(JSON_TYPE(%(expressions)s)) IN (%(kinds)s))"
+    )
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
+        template = "(JSON_TYPEOF((%(expressions)s)::json) IN (%(kinds)s))"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+
+def limits_of(
+    field: AnyField, bounds: dict[str, Bounds]
+) -> tuple[str, object] | models.Func | None:
+    """Return which values of a column can be read, or None where its type decides."""
+    if isinstance(field, models.BooleanField):
+        return f"{field.name}__in", [False, True]
+    if field.choices:
+        words = [word for word, _label in field.flatchoices]
+        return f"{field.name}__in", [""] * field.blank + words
+    if isinstance(field, models.DateTimeField):
+        return IsTime(field.name)
+    if isinstance(field, JsonTextField):
+        return IsJson(field.name, kinds=field.kinds)
+    if isinstance(field, models.JSONField):
+        return IsJson(field.name, kinds="'array'" if field.default is list else "'object', 'null'")
+    if isinstance(field, models.FloatField) or field.name in bounds:
+        return f"{field.name}__range", bounds.get(field.name, AMOUNT)
+    return None
 
 
 class ServerNow(models.Func):
@@ -177,8 +281,6 @@ UNDELETABLE = (
     "Tasks, tickets and dead letters can't be deleted so, as it would leave behind what belongs"
     " to them: use the command pq_purge, Queue.purge() or Queue.clear()."
 )
-
-M = TypeVar("M", bound=models.Model)
 
 
 class KeptQuerySet(models.QuerySet[M]):

@@ -12,7 +12,15 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.names import LIMIT_LENGTH
 
-from .fields import ExactCharField, PartialIndex, ReadableDateTimeField, without_partial_indexes
+from .fields import (
+    ExactCharField,
+    JsonTextField,
+    PartialIndex,
+    ReadableDateTimeField,
+    readable,
+    without_partial_indexes,
+)
+from .rule import WEIGHT
 
 
 class Policy(models.IntegerChoices):
@@ -22,6 +30,7 @@ class Policy(models.IntegerChoices):
     SLOTS = 1, _("slots")
 
 
+@readable(virtual_time=(-1e15, 1e15), cost=(-1e10, 1e10), weight=WEIGHT, finish_tag=(0.0, 1e15))
 class Lane(models.Model):
     """
     One user's line in one queue, and its account.
@@ -51,7 +60,7 @@ class Lane(models.Model):
     account = models.BigIntegerField(_("account"))
     gate = models.BigIntegerField(_("gate"), default=0)
     held_by = models.BigIntegerField(_("held back by"), db_default=0)
-    keys = models.TextField(_("limits"), null=True, blank=True)  # noqa: DJ001
+    keys = JsonTextField(_("limits"), null=True, blank=True)
     queue = ExactCharField(_("queue"), max_length=100)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     virtual_time = models.FloatField(_("virtual time"), default=0.0)
@@ -112,6 +121,7 @@ class Lane(models.Model):
         return without_partial_indexes(super().check(**kwargs))
 
 
+@readable()
 class Hold(models.Model):
     """
     A limit that holds back lanes of a queue. Its id is the hash of queue and key.

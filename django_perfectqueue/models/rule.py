@@ -10,11 +10,12 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.names import LIMIT_LENGTH
 
-from .fields import ExactCharField, ReadableDateTimeField
+from .fields import ExactCharField, ReadableDateTimeField, readable
 
-LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000.0
+WEIGHT = LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000.0
 
-LEAST_PERIOD, MOST_PERIOD = 0.001, 31_622_400.0
+PERIOD = LEAST_PERIOD, MOST_PERIOD = 0.001, 31_622_400.0
+COUNT = 1, 2**31 - 1
 
 MOST_BURST_TIME = 31_622_400.0
 """In seconds: for how long a rate may have to wait for what it has let start at once."""
@@ -22,6 +23,7 @@ MOST_BURST_TIME = 31_622_400.0
 CHANGES_OF_ONE, CHANGES = 1_000, 100_000
 
 
+@readable(period=PERIOD, rate=COUNT, burst=COUNT)
 class Limit(models.Model):
     """
     How many tasks may run at once, or start within a time: of all that list a name, or
@@ -78,12 +80,6 @@ class Limit(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["scope", "name"], name="perfectqueue_limit_name"),
             models.CheckConstraint(
-                condition=Q(period__gte=LEAST_PERIOD, period__lte=MOST_PERIOD)
-                & (Q(rate__isnull=True) | Q(rate__gte=1))
-                & (Q(burst__isnull=True) | Q(burst__gte=1)),
-                name="perfectqueue_limit_rate",
-            ),
-            models.CheckConstraint(
                 condition=Q(rate__isnull=True)
                 | Q(burst__isnull=True)
                 | Q(burst__lte=F("rate") * MOST_BURST_TIME / F("period")),
@@ -104,6 +100,7 @@ class Limit(models.Model):
         return f"{self.scope}:{self.name}"
 
 
+@readable()
 class Meter(models.Model):
     """
     What a limit counts: how many tasks run behind it, and when its rate lets the next
@@ -123,6 +120,7 @@ class Meter(models.Model):
         return self.key
 
 
+@readable(weight=WEIGHT)
 class FairShare(models.Model):
     """
     What a user is entitled to: of one queue, or where ``queue`` is empty of each.
@@ -166,10 +164,6 @@ class FairShare(models.Model):
         verbose_name_plural = _("fair shares")
         constraints = [
             models.UniqueConstraint(fields=["user", "queue"], name="perfectqueue_share_user"),
-            models.CheckConstraint(
-                condition=Q(weight__gte=LEAST_WEIGHT, weight__lte=MOST_WEIGHT),
-                name="perfectqueue_share_weight",
-            ),
         ]
         indexes = [
             models.Index(fields=["paused", "user", "queue"], name="perfectqueue_share_paused"),
@@ -179,6 +173,7 @@ class FairShare(models.Model):
         return printable(f"{self.user or '-'} ({self.queue or _('every queue')})")
 
 
+@readable(weight=WEIGHT)
 class QueueShare(models.Model):
     """
     What a queue is entitled to of the time of processors that serve several.
@@ -198,17 +193,12 @@ class QueueShare(models.Model):
     class Meta:
         verbose_name = _("share of a queue")
         verbose_name_plural = _("shares of queues")
-        constraints = [
-            models.CheckConstraint(
-                condition=Q(weight__gte=LEAST_WEIGHT, weight__lte=MOST_WEIGHT),
-                name="perfectqueue_queueshare_weight",
-            ),
-        ]
 
     def __str__(self) -> str:
         return self.queue
 
 
+@readable()
 class Change(models.Model):
     """
     One change of a fair share, of the share of a queue, of a limit or of a task: when, by

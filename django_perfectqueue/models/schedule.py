@@ -8,14 +8,24 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.names import LIMITS_LENGTH
 
-from .fields import ExactCharField, ReadableDateTimeField, in_order
+from .fields import SPAN, ExactCharField, ReadableDateTimeField, in_order, readable
 
 NAME_LENGTH = 200
+SPANS = ("time_limit", "expires_after", "delay", "jitter", "deadline")
 
 
+@readable(
+    every=(0.001, LONGEST),
+    time_limit=SPAN,
+    expires_after=SPAN,
+    delay=SPAN,
+    jitter=SPAN,
+    deadline=SPAN,
+)
 class Schedule(models.Model):
     """
     A task that is submitted at each tick of a cron expression or of an interval.

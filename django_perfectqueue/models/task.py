@@ -23,12 +23,14 @@ from django_perfectqueue.payload.names import (
 )
 
 from .fields import (
+    SPAN,
     ExactCharField,
     Kept,
     KeptQuerySet,
     PartialIndex,
     ReadableDateTimeField,
     in_order,
+    readable,
     without_partial_indexes,
 )
 from .status import Outcome, State, Status, condition, live_conditions
@@ -113,6 +115,7 @@ class TaskManager(models.Manager.from_queryset(TaskQuerySet)):  # type: ignore[m
         return super().get_queryset().with_status()  # type: ignore[no-any-return]
 
 
+@readable(time_limit=SPAN)
 class Task(Kept):
     """
     One submission, kept from submit until retention has passed.
@@ -231,6 +234,7 @@ def keyed_by_task(related_name: str) -> models.OneToOneField[Task, Task]:
     )
 
 
+@readable()
 class Attempt(models.Model):
     """
     One attempt that did not finish its task.
@@ -280,6 +284,7 @@ class JournalQuerySet(models.QuerySet["Journal"]):
         return self.annotate(present=present).filter(number=F("present"))
 
 
+@readable(progress=(0.0, 1.0))
 class Journal(models.Model):
     """
     The journal of one attempt: its progress and its log.
@@ -320,6 +325,7 @@ class Journal(models.Model):
         return list(read(self.lines))
 
 
+@readable()
 class Step(models.Model):
     """What a named step of a task has returned, kept for the attempts after it."""
 

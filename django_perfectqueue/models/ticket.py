@@ -7,11 +7,19 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from .fields import Kept, KeptManager, PartialIndex, ReadableDateTimeField, without_partial_indexes
+from .fields import (
+    Kept,
+    KeptManager,
+    PartialIndex,
+    ReadableDateTimeField,
+    readable,
+    without_partial_indexes,
+)
 from .status import PARKED_FROM, LastEnding, State
 from .task import keyed_by_task
 
 
+@readable()
 class Ticket(Kept):
     """
     A task's place in line, from submit until it ends.

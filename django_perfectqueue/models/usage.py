@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ExactCharField, ReadableDateTimeField, in_order
+from .fields import ExactCharField, ReadableDateTimeField, in_order, readable
 
 WAIT_BUCKETS = 28
 
@@ -23,6 +23,7 @@ class Bucket(models.IntegerChoices):
 ALL_TYPES = "*"
 
 
+@readable()
 class Usage(models.Model):
     """
     What the tasks of one user, or of one type, got in one queue within a span of time.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ReadableDateTimeField, in_order
+from django_perfectqueue.lib.durations import LONGEST, is_number
+from django_perfectqueue.lib.stored_json import names_in, parsed
+
+from .fields import JsonTextField, ReadableDateTimeField, in_order, readable
 
 UNSEEN = timedelta(seconds=30)
 
@@ -37,6 +39,30 @@ class Seat(TypedDict):
     tasks: list[SeatedTask]
 
 
+def routes_in(text: str) -> Routes | None:
+    """Return the types and patterns of a worker, or None where they are unknown."""
+    try:
+        found = parsed(text)
+        types = [type_ for type_ in found["types"] if isinstance(type_, str)]
+        patterns = [(str(source), int(flags)) for source, flags in found["patterns"]]
+        return Routes(types=types, patterns=patterns)
+    except (TypeError, ValueError, LookupError):
+        return None
+
+
+def is_seat(found: Any) -> bool:
+    try:
+        whole = [found[name] for name in ("number", "pid", "holder")]
+        whole += [found.get("memory") or 0, *found.get("counts", {}).values()]
+        spans = [task["seconds"] for task in found["tasks"]]
+        whole += [task["id"] for task in found["tasks"]]
+    except (TypeError, LookupError, AttributeError):
+        return False
+    return all(isinstance(one, int) and abs(one) < 2**63 for one in whole) and all(
+        is_number(span) and 0 <= span <= LONGEST for span in spans
+    )
+
+
 class WorkerQuerySet(models.QuerySet["Worker"]):
     def seen(self, now: datetime) -> WorkerQuerySet:
         """Keep workers that reported lately."""
@@ -47,6 +73,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         return self.seen(now).filter(leaving=False)
 
 
+@readable()
 class Worker(models.Model):
     """
     A worker: one supervisor with its processors, until the last of them has ended.
@@ -59,7 +86,8 @@ class Worker(models.Model):
     with; null where the dispatch decides by itself. ``version`` is that of this package.
     ``schedules_text`` is JSON: the names of the schedules that its code declares.
     ``seats_text`` is JSON: what each processor did when the worker was seen. ``drifted_at``
-    is when it last had to correct a counter of what runs.
+    is when it last had to correct a counter of what runs, and ``problem`` what of its upkeep
+    has failed lately.
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -69,14 +97,15 @@ class Worker(models.Model):
     generation = models.IntegerField(_("generation"), default=1)
     version = models.CharField(_("version"), max_length=50)
     processors = models.IntegerField(_("processors"))
-    queues_text = models.TextField(_("queues"), db_column="queues")
-    routes_text = models.TextField(_("types"), db_column="routes")
-    schedules_text = models.TextField(_("schedules"), db_column="schedules", default="[]")
-    seats_text = models.TextField(_("runs"), db_column="seats", default="[]")
+    queues_text = JsonTextField(_("queues"), db_column="queues")
+    routes_text = JsonTextField(_("types"), db_column="routes", kinds="'object', 'null'")
+    schedules_text = JsonTextField(_("schedules"), db_column="schedules", default="[]")
+    seats_text = JsonTextField(_("runs"), db_column="seats", default="[]")
     leaving = models.BooleanField(_("leaving"), default=False)
     started_at = ReadableDateTimeField(_("started at"))
     seen_at = ReadableDateTimeField(_("seen at"))
     drifted_at = ReadableDateTimeField(_("drifted at"), null=True)
+    problem = models.TextField(_("problem"), db_default="")
 
     objects = WorkerQuerySet.as_manager()
 
@@ -92,18 +121,17 @@ class Worker(models.Model):
     @property
     def queues(self) -> list[str]:
         """The queues that it serves, the first one first."""
-        return list(json.loads(self.queues_text))
+        return list(names_in(self.queues_text))
 
     @property
     def routes(self) -> Routes | None:
         """Its ``types`` and ``patterns``, or None where they are unknown."""
-        routes: Routes | None = json.loads(self.routes_text)
-        return routes
+        return routes_in(self.routes_text)
 
     @property
     def schedules(self) -> list[str]:
         """The names of the schedules that its code declares."""
-        return list(json.loads(self.schedules_text))
+        return list(names_in(self.schedules_text))
 
     @property
     def seats(self) -> list[Seat]:
@@ -114,7 +142,14 @@ class Worker(models.Model):
         ``counts`` how many attempts of that place ended in which way, and under ``tasks``
         the ``id`` of each task that it ran and for how many ``seconds``.
         """
-        return list(json.loads(self.seats_text))
+        found = parsed(self.seats_text)
+        return [seat for seat in found if is_seat(seat)] if isinstance(found, list) else []
+
+    def unreadable(self) -> list[str]:
+        """Return which of the columns that decide what it takes are not as a worker writes them."""
+        found = [] if parsed(self.queues_text) == self.queues else ["queues"]
+        is_known = self.routes is not None or self.routes_text == "null"
+        return found if is_known else [*found, "routes"]
 
     def is_gone(self, now: datetime) -> bool:
         return self.seen_at <= now - UNSEEN

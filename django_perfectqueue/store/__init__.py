@@ -17,7 +17,14 @@ from .claims.single_lane import take_alone
 from .database.diagnosis import Ailment
 from .database.idle_transactions import end_idle_transactions
 from .database.packet import too_long
-from .database.transaction import ailment, calls_of_others, one_call, patiently, together
+from .database.transaction import (
+    ailment,
+    calls_of_others,
+    may_be_a_row,
+    one_call,
+    patiently,
+    together,
+)
 from .dependencies.batch_fold import When
 from .dependencies.batches import (
     batch_state,
@@ -86,7 +93,7 @@ from .upkeep.clear import clear
 from .upkeep.give_back import give_back
 from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
 from .upkeep.purge import Surplus, Swept, delete_ended, newest_id, purge, purgeable, surplus
-from .upkeep.recount import Drift, Position, recount
+from .upkeep.recount import Drift, Position, recount, repair
 from .upkeep.timers import answer_alarms, wake_forgotten_lanes
 from .values import (
     ClaimRequest,

@@ -65,6 +65,8 @@ class CommandTests(HealthTestCase):
                 "The counters agree with what runs.",
                 "No schedule is broken or late.",
                 "No task waits for one that has failed.",
+                "The workers do all of their upkeep.",
+                "Every row can be read.",
             ],
         )
         self.assertEqual(run("pq_health", "--verbosity", "0"), "")
@@ -151,6 +153,22 @@ class CommandTests(HealthTestCase):
         self.assertIn("Schedule 'late' is late: it has been due for 1 h 0 min.", reported)
         self.assertNotIn("good", reported)
 
+    def test_the_row_of_a_worker_that_cannot_be_read_is_named(self):
+        register(now=None)
+        row = Worker.objects.get()
+        for column, text in (("queues", "[1]"), ("routes", '{"types": null}')):
+            with self.subTest(column):
+                Worker.objects.update(queues_text='["default"]', routes_text="null")
+                Worker.objects.update(**{f"{column}_text": text})
+                reported = refused(self, "pq_health")
+                self.assertIn(f"perfectqueue_worker id={row.pk}: {column} can't be", reported)
+
+    def test_what_fails_of_the_upkeep_is_shown(self):
+        register(now=None)
+        Worker.objects.update(problem="purge: no.")
+        self.assertIn("The workers can't do all of their upkeep. purge: no.",
+                      refused(self, "pq_health"))  # fmt: skip
+
     def test_the_tables_are_missing(self):
         with mock.patch.object(checks, "lacks_tables", return_value=True):
             self.assertIn("is not migrated. Run: manage.py migrate", refused(self, "pq_health"))
@@ -166,7 +184,7 @@ class CommandTests(HealthTestCase):
                 **dict.fromkeys(("database", "tables", "oldest", "handlers", "clock"), True),
                 "counters": True,
                 "schedules": True,
-                "blocked": True,
+                **dict.fromkeys(("blocked", "upkeep", "rows"), True),
                 "workers": False,
             },
         )
@@ -279,7 +297,7 @@ class ViewTests(HealthTestCase):
         for query in (["default"] * 20, names):
             with CaptureQueriesContext(connection) as queries:
                 self.ask("queues", 503, queue=query)
-            self.assertLessEqual(len(queries), 10)
+            self.assertLessEqual(len(queries), 11)
 
     def test_bad_questions_are_refused(self):
         for query in (

@@ -159,7 +159,8 @@ class ScheduleAdmin(RuleAdmin):
     ) -> Any:
         """Show what was and what comes beside the form; say why it can't be stored after all."""
         row: object = self.get_object(request, object_id) if object_id else None
-        context = {**(extra_context or {}), **(self.story(request, row) if row else {})}
+        story = self.readable_story(request, row) if row else None
+        context = {**(extra_context or {}), **(story or {})}
         try:
             return super().changeform_view(request, object_id, form_url, context)
         except PerfectQueueError as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
@@ -17,6 +17,7 @@ from django.template.response import TemplateResponse
 from django.utils.formats import number_format
 from django.utils.text import capfirst
 
+from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.queue import database
 
@@ -116,6 +117,18 @@ class QueueAdmin(ModelAdmin):
         path = f"admin/perfectqueue/{template}.html"
         return TemplateResponse(request, path, {**everywhere, **context}, headers=headers)
 
+    def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
+        """Return what the template shows of a row."""
+        raise NotImplementedError
+
+    def readable_story(self, request: HttpRequest, row: Any) -> dict[str, object] | None:
+        """Return the same; say why and return None where what is in the row can't be used."""
+        try:
+            return self.story(request, row)
+        except PerfectQueueError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return None
+
     def require_scope(self, request: HttpRequest, obj: Model) -> None:
         """Raise PermissionDenied for a row, about to be stored, of a user out of scope."""
         if self.user_path and not may_see(request, getattr(obj, self.user_path)):
@@ -128,10 +141,6 @@ class ReadOnlyAdmin(QueueAdmin):
     sortable_by = ()
     story_template = ""
     """The template of a row's page; without one it is the form of all fields."""
-
-    def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
-        """Return what the template shows of a row."""
-        raise NotImplementedError
 
     def change_view(
         self,
@@ -147,13 +156,16 @@ class ReadOnlyAdmin(QueueAdmin):
             raise PermissionDenied
         if row is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+        story = self.readable_story(request, row)
+        if story is None:
+            return super().change_view(request, object_id, form_url, extra_context)
         context = {
             "title": capfirst(str(self.opts.verbose_name)),
             "subtitle": str(row),
             "original": row,
             "change": True,
             "preserved_filters": self.get_preserved_filters(request),
-            **self.story(request, row),
+            **story,
             **(extra_context or {}),
         }
         return self.page(request, self.story_template, context)

@@ -86,6 +86,8 @@ class Timing:
 
     def _intervals(self, moment: datetime, every: float) -> Iterator[datetime]:
         step, anchor = timedelta(seconds=every), self.starts_at or EPOCH
+        if step <= timedelta():
+            raise InvalidScheduleError(f"An interval is above 0, not {every!r}.")
         number = (moment - anchor) // step + 1
         while True:
             try:

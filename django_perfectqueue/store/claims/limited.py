@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
 from typing import NamedTuple
+
+from django_perfectqueue.lib.stored_json import names_in
 
 from ..arithmetic.fair_order import LANES_PROBED, OpenLane, is_gated, lane_of
 from ..arithmetic.limit_keys import may_hold, split
@@ -97,7 +98,7 @@ class LimitedLanes:
     due: list[Due]
     rows: dict[str, list[Row]]
     allowed: dict[str, Allowance] = field(default_factory=dict)
-    keys: dict[int, list[str]] = field(default_factory=dict)
+    keys: dict[int, Sequence[str]] = field(default_factory=dict)
     moved: int = 0
     unlocked: bool = False
     more: bool = False
@@ -171,7 +172,7 @@ class LimitedLanes:
         rows = list(map(Row._make, union(self.db, statements, names)))
         for row in rows:
             self.rows[row.queue].append(row)
-            self.keys[row.id] = json.loads(row.keys) if row.keys else []
+            self.keys[row.id] = names_in(row.keys)
         return rows
 
     def read_due(self) -> None:

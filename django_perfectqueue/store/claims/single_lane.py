@@ -8,14 +8,13 @@ from typing import Any
 from django.db import connections
 
 from ..database.dialects import dialect_of
-from ..database.transaction import in_transaction, reading
+from ..database.transaction import in_transaction, may_be_a_row, reading
 from ..lanes.accounts import Accounts
 from ..leases.leased import Taker, leased
 from ..tasks.close import Loss, expire
 from ..upkeep.give_back import give_back
 from ..values import Lease, new_token
 from .sql import BY_VENDOR
-from .unreadable import may_be_a_row
 
 
 def take_alone(
@@ -43,7 +42,7 @@ def take_alone(
     except Exception as error:
         if dialect.passes(error):
             return []
-        if not may_be_a_row(error, dialect):
+        if not may_be_a_row(error, using=using):
             raise
         # It may have been committed all the same; acquire() sets aside what can't be read.
         give_back(holder, using=using, alive_time=alive_time, loss=Loss(), now=now)

@@ -36,7 +36,7 @@ class Tickets:
         """
         picks = choice.picks
         wants = counted(picks)
-        with noting_unreadable(wants, self.db.dialect):
+        with noting_unreadable(wants, using=self.request.using):
             lines = by_lane(self.claim(wants, limit))
             if not choice.alone:
                 for lane in short(wants, lines, limit):

@@ -13,12 +13,17 @@ from django.db import connections
 from django_perfectqueue import signals
 from django_perfectqueue.models import Outcome, State
 
-from ..database.diagnosis import Ailment
-from ..database.dialects import Dialect, dialect_of
-from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
+from ..database.transaction import (
+    in_transaction,
+    is_callers,
+    may_be_a_row,
+    reading,
+    retry_transaction,
+)
 from ..leases.leased import TASK
 from ..notify.signals import announce_ids
 from ..tasks.close import EndedAttempt, bury
+from ..upkeep.recount import repair
 from ..values import ClaimRequest, Failure, as_text
 
 R = TypeVar("R")
@@ -57,19 +62,14 @@ class UnreadableError(Exception):
 
 
 @contextlib.contextmanager
-def noting_unreadable(wants: Mapping[int, int], dialect: Dialect) -> Iterator[None]:
+def noting_unreadable(wants: Mapping[int, int], *, using: str) -> Iterator[None]:
     """Raise UnreadableError where one of these tasks can't be taken for what is in its row."""
     try:
         yield
     except Exception as error:
-        if may_be_a_row(error, dialect):
+        if may_be_a_row(error, using=using):
             raise UnreadableError(wants) from error
         raise
-
-
-def may_be_a_row(error: Exception, dialect: Dialect) -> bool:
-    """Return whether an error may come from what is in a row, and not from the database."""
-    return dialect.ailment(error) is Ailment.OTHER
 
 
 def past_unreadable(claim: Callable[[], R], request: ClaimRequest) -> R:
@@ -86,6 +86,10 @@ def past_unreadable(claim: Callable[[], R], request: ClaimRequest) -> R:
             own = not is_callers(connections[using])
             if not (own and set_aside(error.wants, using=using, now=request.now)):
                 raise error.__cause__ or error from None
+        except Exception as error:
+            own = not is_callers(connections[using]) and may_be_a_row(error, using=using)
+            if not (own and repair(using=using)):
+                raise
 
 
 def set_aside(wants: Mapping[int, int], *, using: str, now: datetime | None) -> int:
@@ -125,7 +129,7 @@ def problem(task_id: int, *, using: str) -> str:
         for time in times:
             db.dialect.moment(time)
     except Exception as error:
-        if not may_be_a_row(error, dialect_of(using)):
+        if not may_be_a_row(error, using=using):
             raise
         return f"{type(error).__name__}: {error}"
     if attempt >= MOST_ATTEMPTS:

@@ -190,6 +190,11 @@ def ailment(error: Error, *, using: str) -> Ailment:
     return dialect_of(using).ailment(error)
 
 
+def may_be_a_row(error: Exception, *, using: str) -> bool:
+    """Return whether an error may come from what is in a row, and not from the database."""
+    return dialect_of(using).ailment(error) is Ailment.OTHER
+
+
 class Trouble:
     """The errors of one call, which began at a time of the monotonic clock."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from django_perfectqueue.lib.stored_json import names_in
 from django_perfectqueue.models import Policy
 
 from ..arithmetic.fair_order import FIRST_COST, LEAST_COST, MEMORY, is_gated
@@ -102,7 +102,7 @@ class Place:
     """Whose account a lane behind a gate has, and to which limits its tasks keep."""
 
     account: int
-    keys: list[str]
+    keys: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -198,7 +198,7 @@ class Accounts:
             statement = PLACES.replace("{lanes}", numbers(unknown))
             statement += db.dialect.current_clause(db.cursor)
             for lane, account, keys in db.execute(statement).fetchall():
-                self._places[lane] = Place(account, json.loads(keys) if keys else [])
+                self._places[lane] = Place(account, names_in(keys))
         return self._places
 
     def own(self, db: Session) -> dict[int, Account]:

@@ -9,11 +9,12 @@ held behind an open limit without a time at which it is looked at.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from django_perfectqueue.lib.stored_json import names_in
 
 from ..arithmetic.fair_order import LANES_PROBED, hashed
 from ..arithmetic.rate_limit import Allowance
@@ -267,6 +268,6 @@ def free_gates(db: Session, queues: Sequence[str]) -> dict[int, str]:
 
 def shut_gates(db: Session, gates: Mapping[int, str], now: datetime | None) -> set[int]:
     """Return those of the sets of limits, by their hashes, that let no task start."""
-    sets = {gate: json.loads(keys) for gate, keys in gates.items()}
+    sets = {gate: names_in(keys) for gate, keys in gates.items()}
     known = allowances(db, {key for keys in sets.values() for key in keys}, now)
     return {gate for gate, keys in sets.items() if holding(keys, known)}

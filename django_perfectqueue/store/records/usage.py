@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
@@ -101,8 +102,14 @@ class Tally:
 
     @classmethod
     def of(cls, amounts: Iterable[Decimal | float]) -> Tally:
-        """Return one from the columns of AMOUNTS; sums come as decimals from some databases."""
+        """
+        Return one from the columns of AMOUNTS, empty where one of them can't be added to.
+
+        Sums come as decimals from some databases.
+        """
         values = list(amounts)
+        if not all(map(math.isfinite, values)):
+            return cls()
         counts = len(WHOLE) + len(PARTS)
         single: dict[str, Any] = dict(zip((*WHOLE, *PARTS), values[:counts], strict=True))
         single |= {name: int(single[name]) for name in WHOLE}

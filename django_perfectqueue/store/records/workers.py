@@ -18,17 +18,18 @@ BATCH = 100
 GIVEN = ("pid", "launcher", "generation", "version", "processors", "queues", "routes", "schedules")
 RENEW = """
 UPDATE "perfectqueue_worker"
-SET "seen_at" = {now}, "leaving" = %(leaving)s, "seats" = %(seats)s, "drifted_at" = {drifted_at}
+SET "seen_at" = {now}, "leaving" = %(leaving)s, "seats" = %(seats)s, "drifted_at" = {drifted_at},
+    "problem" = %(problem)s
 WHERE "id" = %(id)s
 """
 ENTER = """
 INSERT INTO "perfectqueue_worker" (
     "id", "host", "pid", "launcher", "generation", "version", "processors", "queues", "routes",
-    "schedules", "seats", "leaving", "started_at", "seen_at", "drifted_at"
+    "schedules", "seats", "leaving", "started_at", "seen_at", "drifted_at", "problem"
 ) VALUES (
     %(id)s, %(host)s, %(pid)s, %(launcher)s, %(generation)s, %(version)s, %(processors)s,
     %(queues)s, %(routes)s, %(schedules)s, %(seats)s, %(leaving)s, {started_at}, {now},
-    {drifted_at}
+    {drifted_at}, %(problem)s
 )
 """
 STRIKE = 'DELETE FROM "perfectqueue_worker" WHERE "id" IN ({ids})'
@@ -69,17 +70,19 @@ def register(
     seats: str = "[]",
     leaving: bool = False,
     drifted: float | None = None,
+    problem: str = "",
     now: datetime | None = None,
 ) -> None:
     """
     Enter a worker in the register, or renew its entry, which holds until UNSEEN has passed.
 
     ``seats`` is JSON: what each processor does. A worker that is ``leaving`` takes no more
-    tasks. ``drifted`` is how many seconds ago it last corrected a counter, or None. A new
-    entry also deletes entries that are long out of date.
+    tasks. ``drifted`` is how many seconds ago it last corrected a counter, or None, and
+    ``problem`` what of its upkeep has failed lately. A new entry also deletes entries that
+    are long out of date.
     """
     with timely(using) as db:
-        state = {"id": worker.id, "seats": seats, "leaving": leaving}
+        state = {"id": worker.id, "seats": seats, "leaving": leaving, "problem": problem}
         then = {"drifted_at": None if drifted is None else -drifted}
         if db.execute(RENEW, state, now=now, after=then).rowcount:
             return

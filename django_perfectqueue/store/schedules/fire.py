@@ -129,9 +129,10 @@ def fire_alone(row: Schedule, cursor: datetime | None, *, using: str) -> None:
     except Exception as error:
         if dialect_of(using).passes(error) or dialect_of(using).lost(error):
             raise
-        row.refresh_from_db(using=using)
+        # Where another has moved its cursor it is due no more, and stays as it is.
+        rows = Schedule.objects.using(using).filter(pk=row.pk, due_at__lte=now)
         set_aside(row, error, now)
-        save(row, cursor, using=using)
+        rows.update(problem=row.problem, due_at=row.due_at)
 
 
 def outcomes(rows: Sequence[Schedule], *, using: str) -> dict[int | None, str]:

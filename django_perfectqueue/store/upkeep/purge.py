@@ -9,7 +9,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import NoReturn
 
-from django.db import connections
+from django.db import IntegrityError, connections
 
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.lib.distinct import distinct
@@ -63,6 +63,8 @@ SELECT "id" FROM "perfectqueue_task"
 WHERE "id" < %(before)s AND "queue" = %(queue)s AND "outcome" <> ''
 ORDER BY "id" DESC LIMIT 1 OFFSET %(kept)s
 """
+TASKS = "perfectqueue_task"
+REFERRED = 'SELECT DISTINCT "{column}" FROM "{table}" WHERE "{column}" IN ({ids})'
 LAST = 'SELECT MAX("id") FROM "perfectqueue_task"'
 
 
@@ -70,12 +72,14 @@ LAST = 'SELECT MAX("id") FROM "perfectqueue_task"'
 class Swept:
     """
     One batch: the outcomes of the tasks that were deleted, or would be, by their ids, and
-    where the next one begins; None at the end.
+    where the next one begins; None at the end. ``kept_for`` says why the database refused to
+    delete some.
     """
 
     doomed: Mapping[int, str]
     reached: int | None
     stopped: bool
+    kept_for: Collection[str] = ()
 
     @property
     def deleted(self) -> int:
@@ -128,8 +132,8 @@ def purge(found: Swept, *, using: str) -> Swept:
     """
     if not found.doomed:
         return found
-    gone = forget(found.doomed, using=using)
-    return replace(found, doomed={id_: found.doomed[id_] for id_ in gone})
+    gone, kept_for = forget(found.doomed, using=using)
+    return replace(found, doomed={id_: found.doomed[id_] for id_ in gone}, kept_for=kept_for)
 
 
 @retry_transaction
@@ -175,8 +179,11 @@ def delete_ended(task_id: int, *, using: str) -> None:
     Raise NotFoundError when it is gone, NotSupportedError when it has yet to end, or a task
     that waits for it has yet to finish.
     """
-    if forget([task_id], using=using):
+    gone, kept_for = forget([task_id], using=using)
+    if gone:
         return
+    if kept_for:
+        raise NotSupportedError(" ".join(kept_for))
     with reading(using) as db:
         task = known(db, task_id)
         if task.outcome:
@@ -232,9 +239,49 @@ def newest_id(*, using: str) -> int:
         return int(db.execute(LAST).fetchone()[0] or 0)
 
 
-def forget(ids: Collection[int], *, using: str) -> list[int]:
-    """Delete tasks that have ended; return which."""
+def forget(ids: Collection[int], *, using: str) -> tuple[list[int], set[str]]:
+    """
+    Delete tasks that have ended; return which, and for what others are kept.
+
+    Rows of other apps may refer to tasks, so that the database refuses to delete these.
+    """
     free = set(ids) - awaited(ids, using=using)
+    try:
+        return delete_free(free, using=using), set()
+    except IntegrityError as error:
+        if is_callers(connections[using]):
+            raise
+        kept, names = referred_to(free, using=using)
+        if kept:
+            gone, others = forget(free - kept, using=using)
+            return gone, others | names
+        if len(free) == 1:
+            return [], {str(error).strip()}
+    # A trigger, or a table that can't be seen, refuses some.
+    half = sorted(free)[: len(free) // 2]
+    gone, names = forget(half, using=using)
+    more, others = forget(free.difference(half), using=using)
+    return gone + more, names | others
+
+
+def referred_to(ids: Collection[int], *, using: str) -> tuple[set[int], set[str]]:
+    """Return which of these tasks rows of other tables refer to, and by which columns."""
+    known: set[int] = set()
+    names: set[str] = set()
+    introspection = connections[using].introspection
+    with reading(using) as db:
+        for table in introspection.table_names(db.cursor):
+            relations = introspection.get_relations(db.cursor, table)
+            for column, relation in relations.items():
+                if relation[1] == TASKS:
+                    statement = REFERRED.replace("{column}", column).replace("{table}", table)
+                    if found := {id_ for (id_,) in db.rows(statement, ids=ids)}:
+                        known |= found
+                        names.add(f"Rows of {table!r} refer to tasks by {column!r}: these stay.")
+    return known, names
+
+
+def delete_free(free: Collection[int], *, using: str) -> list[int]:
     if not free:
         return []
     with in_transaction(using) as db:

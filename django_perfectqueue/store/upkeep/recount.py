@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+from django.db.models import Q
+
+from django_perfectqueue.lib.stored_json import names_in
+from django_perfectqueue.models import FairShare, Hold, Lane, Limit, Meter, QueueShare
+from django_perfectqueue.models.fields import IsJson, conditions
 
 from ..database.dialects.base import Row
 from ..database.session import Session
@@ -14,6 +20,8 @@ from ..lanes.accounts import LOCK
 from ..limits.holds import open_holds
 from ..limits.meters import locked
 from ..notify.ring import ring
+
+logger = logging.getLogger("django_perfectqueue.janitor")
 
 BATCH = 5000
 FIRST = -(2**63)
@@ -92,6 +100,32 @@ def recount(after: Position, *, using: str) -> tuple[Position, list[Drift]]:
 
 
 @retry_transaction
+def repair(*, using: str) -> list[str]:
+    """
+    Give columns that every claim reads their default where what is stored can't be counted with;
+    return the names of these, and of a row of each.
+
+    It finds something only where constraints were dropped.
+    """
+    found = []
+    for model in (Lane, Meter, Hold, FairShare, QueueShare, Limit):
+        rows = model._base_manager.using(using).order_by()
+        # What is no JSON is read as none.
+        known = {
+            name: one for name, one in conditions[model].items() if not isinstance(one, IsJson)
+        }
+        if rows.filter(~Q(*known.values())).exists():
+            for name, condition in known.items():
+                wrong = rows.filter(~Q(condition))
+                if (pk := wrong.values_list("pk", flat=True).first()) is not None:
+                    default = model._meta.get_field(name).get_default()  # type: ignore[union-attr]
+                    wrong.update(**{name: default})
+                    found.append(f"{model._meta.db_table} id={pk} column={name}")
+                    logger.error("What can't be counted with was replaced. %s", found[-1])
+    return found
+
+
+@retry_transaction
 def next_lanes(after: int, *, using: str) -> tuple[int, list[int]]:
     """Return the last of the next lanes, and which accounts of them differ."""
     with reading(using) as db:
@@ -154,7 +188,7 @@ def counts_of(
     running: Counter[str] = Counter()
     for key, own, tasks in rows:
         if key is None:
-            running.update(dict.fromkeys(json.loads(own), tasks))
+            running.update(dict.fromkeys(names_in(own), tasks))
     counted = {key: count for key, _keys, count in rows if key is not None}
     return {key: (count, running[key]) for key, count in counted.items() if count != running[key]}
 

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from django.db import connections
 
@@ -17,6 +18,7 @@ from django_perfectqueue.store.lanes.idle_marks import Rounds
 from django_perfectqueue.store.upkeep.purge import BATCH
 from django_perfectqueue.store.upkeep.timers import BATCH as LANES
 
+from ..database.link import AwayError
 from ..plan import Plan
 from ..shared.wakeups import Wakeups
 from .base import HelperProcess
@@ -25,6 +27,8 @@ from .recounter import Recounter
 from .registration import WorkerRegistration
 from .schedule_sync import ScheduleSync
 from .usage_rollup import UsageRollup
+
+R = TypeVar("R")
 
 logger = logging.getLogger("django_perfectqueue.database")
 
@@ -52,13 +56,13 @@ class Janitor(HelperProcess):
         super().__init__(plan, parent_alive=parent_alive)
         self.wakeups = wakeups
         self.registration = registration
-        self.lease_proxy = LeaseProxy(plan, wakeups, self.link)
+        self.lease_proxy = LeaseProxy(plan, wakeups)
         self.purge = Purge(plan)
         self.idle_lanes = IdleLanes(plan.using)
         self.usage_rollup = UsageRollup(plan)
-        self.recounter = Recounter(plan.using, self.link, registration)
+        self.recounter = Recounter(plan.using, registration)
         self.parked = Parked(plan)
-        self.schedule_sync = ScheduleSync(plan.using, self.link, registration)
+        self.schedule_sync = ScheduleSync(plan.using, registration)
         self.file = file_identity(plan.using)
         self.rounds = Rounds(SWEEP_INTERVAL / 2)
 
@@ -67,11 +71,12 @@ class Janitor(HelperProcess):
         while not self.stopping:
             self.check_file()
             self.keep_leases()
+            # It replaces what stops every claim, and the timers too.
+            self.step("counters", self.recounter.work)
             self.sweep()
-            self.link.insist(self.usage_rollup.work)
-            self.recounter.work()
-            self.link.insist(self.parked.work)
-            self.schedule_sync.work()
+            self.step("usage", self.usage_rollup.work)
+            self.step("parked tasks", self.parked.work)
+            self.step("schedules", self.schedule_sync.work)
             if time.monotonic() >= next_purge:
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
@@ -83,10 +88,33 @@ class Janitor(HelperProcess):
             self.wait(self.lease_proxy.pause, self.registration.status_page)
         self.registration.end(self.link)
 
+    def step(self, name: str, work: Callable[[], R]) -> R | None:
+        """
+        Do one step, again while the database is away. One that fails for what is stored
+        holds up no other: it is logged, and in the worker's registration.
+        """
+
+        def attempt() -> R | None:
+            try:
+                return work()
+            except AwayError:
+                raise
+            except Exception as error:
+                if not store.may_be_a_row(error, using=self.plan.using):
+                    raise
+                self.note_problem(name, f"{type(error).__name__}: {self.link.in_one_line(error)}")
+                return None
+
+        return self.link.insist(attempt)
+
+    def note_problem(self, step: str, text: str) -> None:
+        if self.registration.note_problem(step, text):
+            logger.error("A step of the upkeep fails; others go on. step=%s error=%s", step, text)
+
     def keep_leases(self) -> None:
         """Do what must not wait for the long work: registration and leases by proxy."""
-        self.registration.renew(self.link)
-        self.lease_proxy.look()
+        self.step("registration", lambda: self.registration.renew(self.link))
+        self.step("leases", self.lease_proxy.look)
 
     def rest(self, seconds: float) -> None:
         """Wait; meanwhile keep the registration and the leases."""
@@ -110,17 +138,20 @@ class Janitor(HelperProcess):
     def sweep(self) -> None:
         more = not (self.wakeups.has_free() and self.wakeups.is_tended())
         while more and not self.stopping:
-            more = self.link.insist(lambda: store.answer_alarms(using=self.plan.using))
+            more = bool(self.step("timers", self.answer_alarms))
             self.keep_leases()
         if self.rounds.are_due():
             began = time.monotonic()
             self.wake_forgotten_lanes()
             self.rounds.began(began)
 
+    def answer_alarms(self) -> bool:
+        return store.answer_alarms(using=self.plan.using)
+
     def wake_forgotten_lanes(self) -> None:
         """Wake idle lanes that have tasks."""
         for _batch in range(MOST_ROUSED):
-            if self.stopping or self.link.insist(self.wake_some_lanes) < LANES:
+            if self.stopping or (self.step("lanes", self.wake_some_lanes) or 0) < LANES:
                 return
 
     def wake_some_lanes(self) -> int:
@@ -129,16 +160,20 @@ class Janitor(HelperProcess):
     def purge_some(self) -> None:
         """Delete batches for at most half of PURGE_INTERVAL."""
         deadline = time.monotonic() + self.plan.options.PURGE_INTERVAL / 2
-        self.link.insist(self.purge.begin)
+        self.step("batches", self.purge.forget_batches)
+        self.step("purge", self.purge.begin)
         for _batch in range(MOST_BATCHES):
             if self.stopping or time.monotonic() > deadline:
                 return
             self.keep_leases()
-            if not self.link.insist(self.purge.batch):
+            more = self.step("purge", self.purge.batch)
+            while self.purge.kept_for:
+                self.note_problem("purge", self.purge.kept_for.pop())
+            if not more:
                 break
         while not self.stopping and time.monotonic() <= deadline:
             self.keep_leases()
-            if not self.link.insist(self.idle_lanes.batch):
+            if not self.step("idle lanes", self.idle_lanes.batch):
                 return
 
 
@@ -214,15 +249,18 @@ class Purge:
     slow: int = 0
     surplus: store.Surplus | None = None
     at_front: bool = field(default=True, init=False)
+    kept_for: set[str] = field(default_factory=set, init=False)
 
     def begin(self) -> None:
         """Start a round: first ``slow``, then ``front``."""
         self.at_front = False
+        if self.plan.options.RETENTION_COUNT is not None:
+            self.count(self.plan.options.RETENTION_COUNT)
+
+    def forget_batches(self) -> None:
         keep = self.plan.options.retention_time("finished")
         if keep is not None:
             store.forget_batches(keep, using=self.plan.using)
-        if self.plan.options.RETENTION_COUNT is not None:
-            self.count(self.plan.options.RETENTION_COUNT)
 
     def count(self, keep: int) -> None:
         """
@@ -263,7 +301,9 @@ class Purge:
             after=after,
             over=self.surplus.last if self.surplus else {},
         )
-        return store.purge(found, using=self.plan.using)
+        swept = store.purge(found, using=self.plan.using)
+        self.kept_for.update(swept.kept_for)
+        return swept
 
 
 def file_identity(using: str) -> tuple[int, int] | None:

@@ -7,7 +7,6 @@ import time
 
 from django_perfectqueue import store
 
-from ..database.link import Link
 from ..plan import Plan
 from ..shared.slot import RENEWALS, Slot
 from ..shared.wakeups import Wakeups
@@ -27,13 +26,12 @@ class LeaseProxy:
     requests. A processor that does not compute loses its leases.
     """
 
-    def __init__(self, plan: Plan, wakeups: Wakeups, link: Link) -> None:
+    def __init__(self, plan: Plan, wakeups: Wakeups) -> None:
         self.using = plan.using
         self.alive_time = plan.options.ALIVE_TIME
         self.interval = plan.options.TASK_HEARTBEAT_INTERVAL
         self.pause = min(LONGEST_SILENCE, self.alive_time / (2 * RENEWALS))
         self.slots = [slot for slot, _wakeup in wakeups.processors]
-        self.link = link
 
     def look(self) -> None:
         """Renew the leases that need it; to be called every ``pause`` seconds."""
@@ -52,8 +50,7 @@ class LeaseProxy:
             self.note_cancels(slot, holder)
 
     def renew(self, slot: Slot, holder: int, now: float) -> None:
-        using, alive_time = self.using, self.alive_time
-        self.link.insist(lambda: store.renew(holder, using=using, alive_time=alive_time))
+        store.renew(holder, using=self.using, alive_time=self.alive_time)
         # Another processor may use the slot by now.
         if slot.holder == holder:
             slot.renewed_at = max(slot.renewed_at, now)
@@ -66,7 +63,7 @@ class LeaseProxy:
     def note_cancels(self, slot: Slot, holder: int) -> None:
         """Record stop requests in the slot, which the supervisor enforces."""
         ids = [task.task_id for task in slot.tasks]
-        wanted = self.link.insist(lambda: store.wanted(holder, ids, using=self.using))
+        wanted = store.wanted(holder, ids, using=self.using)
         if slot.holder == holder:
             for task_id in set(ids) - wanted:
                 slot.ask_to_stop(task_id, time.monotonic())

@@ -7,7 +7,6 @@ import time
 
 from django_perfectqueue import store
 
-from ..database.link import Link
 from .registration import WorkerRegistration
 
 logger = logging.getLogger("django_perfectqueue.janitor")
@@ -24,9 +23,8 @@ class Recounter:
     A counter that differs is corrected, logged, and noted in the worker's registration.
     """
 
-    def __init__(self, using: str, link: Link, registration: WorkerRegistration) -> None:
+    def __init__(self, using: str, registration: WorkerRegistration) -> None:
         self.using = using
-        self.link = link
         self.registration = registration
         self.position = store.Position()
         self.due_at = 0.0
@@ -36,14 +34,12 @@ class Recounter:
         if time.monotonic() < self.due_at:
             return
         began = time.monotonic()
-        self.position, corrected = self.link.insist(self.recount)
+        repaired = store.repair(using=self.using) if self.position == store.Position() else []
+        self.position, corrected = store.recount(self.position, using=self.using)
         now = time.monotonic()
         pause = INTERVAL if self.position == store.Position() else 0.0
         self.due_at = now + max(pause, LEAST_REST * (now - began))
         for drift in corrected:
             logger.error("A counter differed from the running tasks and was corrected. %s", drift)
-        if corrected:
+        if corrected or repaired:
             self.registration.note_drift(now)
-
-    def recount(self) -> tuple[store.Position, list[store.Drift]]:
-        return store.recount(self.position, using=self.using)

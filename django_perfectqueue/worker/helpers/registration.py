@@ -23,6 +23,7 @@ from ..shared.status_page import StatusPage
 INTERVAL = 10.0
 SOON = 2.0
 LONG = 1.0
+PROBLEM_LASTS = 900.0
 DECIDES = ("handler_for", "knows", "look_up")
 
 
@@ -43,17 +44,18 @@ class WorkerRegistration:
         self.due_at = 0.0
         self.leaving = False
         self.drifted_at: float | None = None
+        self.problems: dict[str, tuple[str, float]] = {}
         self.holders: list[int] = []
         self.shown: set[int] = set()
 
     def renew(self, link: Link) -> None:
-        """Write the row when it is old, or does not say what is new."""
+        """Write the row when it is old, or does not say what is new; the caller repeats it."""
         if time.monotonic() >= self.due_at or self.has_news():
             self.status_page.wakeup.wait(0)
             self.leaving = self.status_page.status.leaving
             self.holders = [slot.holder for slot in self.slots]
             self.shown = {begun.task_id for begun in self.begun()}
-            link.insist(lambda: self.write(link.using))
+            self.write(link.using)
             self.status_page.reach()
             self.due_at = time.monotonic() + INTERVAL
 
@@ -82,10 +84,31 @@ class WorkerRegistration:
         """Record that a counter was corrected; the row is written soon."""
         self.drifted_at, self.due_at = at, 0.0
 
+    def note_problem(self, step: str, text: str) -> bool:
+        """Record why a step of the upkeep has failed; return whether that is new."""
+        known, _at = self.problems.get(step, ("", 0.0))
+        self.problems[step] = text, time.monotonic()
+        if known != text:
+            self.due_at = 0.0
+        return known != text
+
+    def lately(self) -> str:
+        """Return what has failed within PROBLEM_LASTS."""
+        since = time.monotonic() - PROBLEM_LASTS
+        self.problems = {step: told for step, told in self.problems.items() if told[1] > since}
+        return " ".join(f"{step}: {text}" for step, (text, _at) in self.problems.items())
+
     def write(self, using: str) -> None:
         seats = json.dumps(seats_of(self.slots), separators=(",", ":"))
         drifted = None if self.drifted_at is None else time.monotonic() - self.drifted_at
-        store.register(self.worker, seats=seats, leaving=self.leaving, drifted=drifted, using=using)
+        store.register(
+            self.worker,
+            seats=seats,
+            leaving=self.leaving,
+            drifted=drifted,
+            problem=self.lately(),
+            using=using,
+        )
 
     def end(self, link: Link) -> None:
         """Sign off: all tasks have ended."""

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from django_perfectqueue.schedules.sync import declared_for, sync
 
-from ..database.link import Link
-
 if TYPE_CHECKING:
     from .registration import WorkerRegistration
 
@@ -18,9 +16,8 @@ INTERVAL = 30.0
 class ScheduleSync:
     """Once when the worker begins; then each INTERVAL, where there are declared schedules."""
 
-    def __init__(self, using: str, link: Link, registration: WorkerRegistration) -> None:
+    def __init__(self, using: str, registration: WorkerRegistration) -> None:
         self.using = using
-        self.link = link
         self.worker = registration.worker.id
         self.own = declared_for(using)
         self.is_first = True
@@ -30,9 +27,6 @@ class ScheduleSync:
         """Look if it is time to; called every few seconds."""
         if time.monotonic() < self.next_look:
             return
-        declared = self.link.insist(self.look)
+        declared = sync(self.own, using=self.using, worker=self.worker, first=self.is_first)
         self.is_first = False
         self.next_look = time.monotonic() + INTERVAL if declared else float("inf")
-
-    def look(self) -> bool:
-        return sync(self.own, using=self.using, worker=self.worker, first=self.is_first)

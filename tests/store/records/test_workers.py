@@ -1,3 +1,4 @@
+import json
 from datetime import timedelta
 
 from django.test import TestCase
@@ -6,7 +7,7 @@ from django_perfectqueue import store
 from django_perfectqueue.models import UNSEEN, Worker
 from django_perfectqueue.store.records.workers import BATCH, KEPT
 
-from ...factories import NOON, after
+from ...factories import NOON, after, seat
 
 
 def worker(**options):
@@ -31,7 +32,7 @@ class RegisterTests(TestCase):
         row = Worker.objects.get()
         self.assertEqual((row.host, row.pid, row.version, row.processors), ("one", 7, "1", 2))
         self.assertEqual(row.queues, ["default", "reports"])
-        self.assertEqual(row.routes, {"types": ["echo"], "patterns": [["^import", 2]]})
+        self.assertEqual(row.routes, {"types": ["echo"], "patterns": [("^import", 2)]})
         self.assertEqual(row.seen_at, NOON)
         self.assertLess(abs(row.started_at - NOON), timedelta(seconds=5))
 
@@ -41,10 +42,12 @@ class RegisterTests(TestCase):
         row = Worker.objects.get()
         self.assertEqual((row.seats, row.leaving), ([], False))
         started = row.started_at
-        store.register(one, seats='[{"number":1}]', leaving=True, using="default", now=after(10))
+        seats = [seat(1, 7)]
+        given = {"seats": json.dumps(seats), "leaving": True}
+        store.register(one, using="default", now=after(10), **given)
         row = Worker.objects.get()
         self.assertEqual((row.seen_at, row.started_at), (after(10), started))
-        self.assertEqual((row.seats, row.leaving), ([{"number": 1}], True))
+        self.assertEqual((row.seats, row.leaving), (seats, True))
         self.assertEqual((row.launcher, row.generation), (5, 3))
 
     def test_who_leaves_is_seen_but_serves_no_more(self):

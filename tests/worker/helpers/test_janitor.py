@@ -83,7 +83,7 @@ class SweepTests(SimpleTestCase):
             link=mock.Mock(),
             rounds=Rounds(0.0),
         )
-        janitor.link.insist = lambda verb: verb()
+        janitor.step = lambda name, work: work()
         janitor.wake_forgotten_lanes = lambda: Janitor.wake_forgotten_lanes(janitor)
         janitor.wake_some_lanes = lambda: Janitor.wake_some_lanes(janitor)
         with mock.patch.object(

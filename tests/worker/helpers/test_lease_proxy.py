@@ -9,7 +9,6 @@ from django_perfectqueue import store
 from django_perfectqueue.application import TimeLimits
 from django_perfectqueue.models import Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.database.link import Link
 from django_perfectqueue.worker.helpers.lease_proxy import RECENTLY, LeaseProxy
 from django_perfectqueue.worker.process.child import fork
 from django_perfectqueue.worker.process.cpu_usage import CpuUsage
@@ -120,8 +119,7 @@ class LeaseProxyTests(TestCase):
         self.slot = Slot.shared()
         wakeup = Wakeup()
         self.addCleanup(wakeup.close)
-        link = Link("default", wakeup, lambda: 0.0)
-        self.proxy = LeaseProxy(plan_of(Limited), Wakeups([(self.slot, wakeup)]), link)
+        self.proxy = LeaseProxy(plan_of(Limited), Wakeups([(self.slot, wakeup)]))
 
     def sit_down(self, pid, *, renewed=150.0, silent=10.0, idle=0.0):
         now = time.monotonic()

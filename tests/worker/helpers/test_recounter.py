@@ -34,9 +34,8 @@ class WorkerTests(WorkerTestCase):
 
 class PaceTests(SimpleTestCase):
     def setUp(self):
-        self.link, self.registration = mock.Mock(), mock.Mock(drifted_at=None, due_at=9.0)
-        self.link.insist = lambda verb: verb()
-        self.recounter = Recounter("default", self.link, self.registration)
+        self.registration = mock.Mock(drifted_at=None, due_at=9.0)
+        self.recounter = Recounter("default", self.registration)
 
     def rest_after(self, seconds, position=None):
         """Return for how long it rests when a look has taken so many seconds."""

@@ -125,6 +125,7 @@ class RegistrationTests(TestCase):
         janitor = mock.Mock(
             spec=Janitor, stopping=False, registration=self.registration, link=self.link
         )
+        janitor.step = lambda name, work: work()
         janitor.lease_proxy = mock.Mock(pause=5.0)
         janitor.wait.side_effect = lambda seconds, status_page: readable(
             [status_page.fileno()], seconds

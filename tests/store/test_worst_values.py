@@ -1,0 +1,267 @@
+"""The worst values in every column of every table, written by SQL: others' tasks go on."""
+
+import contextlib
+import io
+import itertools
+import signal
+from unittest import mock
+
+from django.contrib.admin import site
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.db import Error, connection, transaction
+from django.db.models import CheckConstraint
+from django.test import TestCase, override_settings, tag
+
+from django_perfectqueue import store
+from django_perfectqueue.fairness.limits import set_limit
+from django_perfectqueue.fairness.shares import set_share
+from django_perfectqueue.health.rows import unheld
+from django_perfectqueue.inspection.steering import sign
+from django_perfectqueue.models import (
+    BatchDelta,
+    DependencyEvent,
+    Hold,
+    Lane,
+    Limit,
+    Meter,
+    QueueShare,
+    Schedule,
+    Step,
+    Task,
+    Ticket,
+    Usage,
+    Watch,
+    Worker,
+)
+from django_perfectqueue.models.fields import conditions
+from django_perfectqueue.payload.journal import entry
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules import Schedules
+
+from ..factories import acquire, fail, finish, register, seat, submit
+from ..waiting import wait_until
+from ..worker.workers import WorkerTestCase
+from .worst import FORBIDDEN, all_models, bad_rows, columns, must_be_refused
+
+OTHERS = 6
+APP = "/admin/perfectqueue/"
+
+
+def fill():
+    """Store one of all that there is, and return the samples by their models."""
+    names = {"user": "bad", "type": "report"}
+    submit("done", now=None, **names)
+    finish(*acquire(now=None), result='"well"', now=None)
+    submit("dead", now=None, **names)
+    [lease] = acquire(now=None)
+    notes = [
+        store.Note(
+            task_id=lease.task_id,
+            key="dead",
+            attempt=1,
+            progress=0.5,
+            stage="half",
+            lines=entry(1.9e9, "WARNING", "here", "line"),
+        )
+    ]
+    store.write_journal(notes, using="default")
+    fail(lease, now=None)
+    submit("running", now=None, **names)
+    acquire(now=None, lease=3600.0)
+    waiting = submit("waiting", now=None, tags=["red"], limits=["smtp"], **names)
+    submit("blocked", after=[waiting], now=None, **names)
+    set_share("bad", weight=2)
+    QueueShare.objects.create(queue="default", weight=2)
+    set_limit("smtp", max_running=5, rate=100)
+    with Queue().batch("nightly", user="bad") as batch:
+        batch.submit("member", "report", user="bad")
+    now = store.clock(using="default")
+    task = Task.objects.get(key="done")
+    Meter.objects.get_or_create(key="name:smtp", defaults={"next_at": now})
+    Hold.objects.create(id=5, queue="default", key="name:smtp", opens_at=now)
+    Step.objects.create(task_id=task.pk, name="load", result_text="1", kept_at=now)
+    Watch.objects.create(task_id=task.pk, person="1")
+    BatchDelta.objects.create(batch_id=1, total=0)
+    DependencyEvent.objects.create(task_id=task.pk, kind=0)
+    register("default", types=["report"], seats=[seat(1, task.pk)], now=None)
+    Schedules().put("hourly", "report", every="1h", user="bad")
+    sign([("default", "done")], "retried", by="ann", using="default")
+    store.note_waiting(using="default")
+    store.roll_up(using="default", keep=86_400.0)
+    samples = {model: [model._base_manager.values_list("pk", flat=True).first()]
+               for model in all_models()}  # fmt: skip
+    samples[Task] = [task.pk, Task.objects.get(key="waiting").pk]
+    return samples
+
+
+COMMANDS = [
+    ("pq_list",),
+    *(("pq_list", "--status", status) for status in ("waiting", "running", "failed", "finished")),
+    ("pq_list", "--json"),
+    ("pq_show", "done"),
+    ("pq_show", "waiting", "--json"),
+    ("pq_stats",),
+    ("pq_stats", "--json"),
+    ("pq_workers",),
+    ("pq_workers", "--json"),
+    ("pq_shares",),
+    ("pq_shares", "--json"),
+    ("pq_share",),
+    ("pq_limit",),
+    ("pq_schedule", "list"),
+    ("pq_schedule", "list", "--json"),
+    ("pq_batch", "list"),
+    ("pq_batch", "show", "nightly"),
+    ("pq_top", "--once"),
+    ("pq_metrics",),
+    ("pq_health",),
+    ("pq_health", "--json"),
+    ("pq_purge", "--dry-run"),
+]
+
+
+class RefusalTests(TestCase):
+    """What is quick of it: every column has its bounds, and the database holds to them."""
+
+    def test_every_column_that_can_hold_what_cannot_be_read_has_a_condition(self):
+        for model in all_models():
+            for field in columns(model):
+                if isinstance(field, FORBIDDEN) or field.choices:
+                    with self.subTest(model=model, column=field.name):
+                        self.assertIn(field.name, conditions[model])
+
+    def test_the_database_refuses_what_stopped_everybody(self):
+        fill()
+        for model, column, value in (
+            (Lane, "virtual_time", float("inf")),
+            (Lane, "cost", 1e308),
+            (Lane, "keys", "{"),
+            (Ticket, "state", 9),
+            (Meter, "next_at", "0001-01-01 00:00:00"),
+            (Schedule, "every", -1.0),
+            (Schedule, "next_at", "9999-12-31 23:00:00"),
+            (Schedule, "overlap", "?"),
+            (Usage, "seconds", 1e308),
+            (Limit, "scope", "?"),
+            (Worker, "routes", "[1"),
+            (Task, "outcome", "?"),
+        ):
+            table = connection.ops.quote_name(model._meta.db_table)
+            column = connection.ops.quote_name(column)
+            with (
+                self.subTest(table=table, column=column),
+                self.assertRaises(Error),
+                transaction.atomic(),
+                connection.cursor() as cursor,
+            ):
+                cursor.execute(f"UPDATE {table} SET {column} = %s", [value])
+
+    def test_health_is_content_with_what_is_stored(self):
+        fill()
+        self.assertEqual(list(unheld("default")), [])
+
+
+@tag("thorough")
+@override_settings(ROOT_URLCONF="tests.admin.test_scope")
+class WorstValueTests(WorkerTestCase):
+    """
+    Each of the worst values that a column admits stands in a row of its own, all of them at once.
+    """
+
+    def test_others_go_on(self):
+        kept = self.store_worst()
+        self.run_others()
+        self.run_commands()
+        self.open_pages(kept)
+
+    must_be_refused = staticmethod(must_be_refused)
+
+    def store_worst(self):
+        """Store them; return those that were not refused."""
+        samples = fill()
+        self.assertEqual([model for model, pks in samples.items() if None in pks], [])
+        rows = list(bad_rows(samples))
+        for row in rows:
+            if self.must_be_refused(row):
+                with self.subTest(f"{row} is refused"):
+                    self.assertNotEqual(row.refused, "")
+        return [row for row in rows if not row.refused]
+
+    def run_others(self):
+        """Have a worker run the tasks of other users; none of its processes dies."""
+        worker = self.worker()
+        keys = [f"other-{number}" for number in range(OTHERS)]
+        for key in keys:
+            submit(key, user=key, now=None)
+        Schedules().put("other", "report", every="1s", user="other")
+        ticks = Task.objects.filter(key__startswith="other@", outcome="finished")
+        try:
+            wait_until(lambda: all(self.status(key) == "finished" for key in keys), within=60)
+            wait_until(ticks.exists)
+        finally:
+            worker.send(signal.SIGTERM)
+            self.assertEqual(worker.wait(), 0, worker.errors[-3000:])
+        self.assertNotIn("Traceback", worker.errors, worker.errors[-3000:])
+        self.assertNotIn(" died", worker.errors, worker.errors[-3000:])
+
+    def run_commands(self):
+        for command in COMMANDS:
+            with self.subTest(command=command):
+                out = io.StringIO()
+                with contextlib.suppress(CommandError):
+                    call_command(*command, stdout=out, stderr=out, no_color=True)
+
+    def open_pages(self, kept):
+        """Open each list, and the page of each row."""
+        self.client.force_login(User.objects.create_superuser("boss"))
+        for model in site._registry:
+            if model._meta.app_label == "perfectqueue":
+                with self.subTest(page=model._meta.model_name):
+                    self.client.get(f"{APP}{model._meta.model_name}/")
+        shown = [row for row in kept if row.model in site._registry]
+        for _column, some in itertools.groupby(shown, lambda row: (row.model, row.column)):
+            for row in list(some)[-1:]:
+                with self.subTest(page=str(row)):
+                    self.client.get(f"{APP}{row.model._meta.model_name}/{row.pk}/change/")
+
+
+@tag("thorough")
+@override_settings(ROOT_URLCONF="tests.admin.test_scope")
+class UnconstrainedTests(WorstValueTests):
+    """The same, where the constraints were dropped; pq_health names each table and column."""
+
+    def setUp(self):
+        super().setUp()
+        with connection.schema_editor() as editor:
+            for model, kept, checks in self.constraints():
+                for check in checks:
+                    # SQLite makes the table anew, as the model says.
+                    with mock.patch.object(model._meta, "constraints", kept):
+                        editor.remove_constraint(model, check)
+        self.addCleanup(self.hold_again)
+
+    def constraints(self):
+        """Yield each model, with its constraints but for those of values, and with these."""
+        for model in all_models():
+            checks = [one for one in model._meta.constraints if isinstance(one, CheckConstraint)]
+            yield model, [one for one in model._meta.constraints if one not in checks], checks
+
+    def hold_again(self):
+        for model in all_models():
+            with connection.cursor() as cursor:
+                cursor.execute(f"DELETE FROM {connection.ops.quote_name(model._meta.db_table)}")
+        with connection.schema_editor() as editor:
+            for model, _kept, checks in self.constraints():
+                for check in checks:
+                    editor.add_constraint(model, check)
+
+    def run_commands(self):
+        super().run_commands()
+        with self.assertRaises(CommandError) as refused:
+            call_command("pq_health", verbosity=0)
+        for said in ("perfectqueue_lane id=", "perfectqueue_schedule id=", ": next_at can't be"):
+            self.assertIn(said, str(refused.exception))
+
+    def must_be_refused(self, row):
+        return False

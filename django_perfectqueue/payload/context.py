@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import logging
 import zoneinfo
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import Context, ContextVar, copy_context
 from typing import NamedTuple
 
 from django.core.signals import setting_changed
@@ -39,13 +40,19 @@ class Provider(NamedTuple):
     """
     Two functions: what ``capture`` returns at a submit, ``restore`` is given at each attempt.
 
-    It is a value that JSON can hold; None is not taken along. ``restore`` runs in the
-    context of the task: what it sets in context variables is gone with that. If it raises,
-    the handler does not run, and the attempt ends in that error.
+    It is a value that JSON can hold; None is not taken along. ``restore`` is called before
+    each handler, with None where the task has no value. It may return a context manager, which
+    is entered before the handler and left after it, also after an error or an interrupt. What it
+    sets in context variables is gone with the context of the task. If it raises, the handler
+    does not run, and the attempt ends in that error.
     """
 
     capture: Callable[[], object]
     restore: Callable[[JSON], object]
+
+
+class InContext(Provider):
+    """One that sets context variables only, and so needs no thread in which it may block."""
 
 
 def zone_name() -> str | None:
@@ -54,11 +61,35 @@ def zone_name() -> str | None:
     return zone.key if isinstance(zone, zoneinfo.ZoneInfo) else None
 
 
-language = Provider(translation.get_language, translation.activate)
+def set_or_reset(set_to: Callable[[JSON], object], reset: Callable[[], object], to: JSON) -> None:
+    """Set what is taken along; reset it to what it is without a submitter."""
+    reset() if to is None else set_to(to)
+
+
+language = InContext(
+    translation.get_language,
+    functools.partial(set_or_reset, translation.activate, translation.deactivate),
+)
 """The language that is active."""
 
-timezone = Provider(zone_name, zones.activate)
+timezone = InContext(zone_name, functools.partial(set_or_reset, zones.activate, zones.deactivate))
 """The time zone that is active, if it is one of the IANA database."""
+
+
+def of_variable(variable: ContextVar[JSON]) -> Provider:
+    """Return the provider of a context variable; without a value it has its default again."""
+
+    def reset() -> None:
+        if variable in copy_context():
+            try:
+                variable.set(Context().run(variable.get))
+            except LookupError:
+                variable.set(None)
+
+    return InContext(
+        functools.partial(variable.get, None),
+        functools.partial(set_or_reset, variable.set, reset),
+    )
 
 
 @functools.cache
@@ -74,7 +105,9 @@ def providers() -> dict[str, Provider]:
 def provider_at(path: str) -> Provider:
     found = imported(path, f"{SETTING}['CONTEXT']")
     if isinstance(found, ContextVar):
-        return Provider(functools.partial(found.get, None), found.set)
+        return of_variable(found)
+    if isinstance(found, InContext):
+        return found
     pair = tuple(found) if isinstance(found, tuple | list) else ()
     if len(pair) == 2 and all(map(callable, pair)):
         return Provider(*pair)
@@ -84,28 +117,39 @@ def provider_at(path: str) -> Provider:
     )
 
 
+def may_block() -> bool:
+    """Return whether a provider may use the database, as far as is known."""
+    return not all(isinstance(provider, InContext) for provider in providers().values())
+
+
 def captured() -> dict[str, object]:
     """Return what a task that is submitted here takes along, by name."""
-    values = tracing.captured()
-    for path, provider in providers().items():
-        if (value := provider.capture()) is not None:
-            values[path] = value
-    return values
+    return tracing.captured() | provided()
 
 
-def restore(values: Mapping[str, object]) -> None:
+def provided() -> dict[str, object]:
+    """Return what providers capture here, by their paths."""
+    found = {path: provider.capture() for path, provider in providers().items()}
+    return {path: value for path, value in found.items() if value is not None}
+
+
+@contextmanager
+def restored(values: Mapping[str, JSON]) -> Iterator[None]:
     """
-    Set in this context what a task has taken along.
+    Set in this context what a task has taken along, and None where it has nothing.
 
     What this process has no provider for is left out: another release may have sent it.
     """
     tracing.restore(values)
     known = providers()
-    for name, value in values.items():
-        if name in known:
-            known[name].restore(value)
-        elif name not in (tracing.PARENT, tracing.STATE, *OF_SCHEDULES):
-            logger.debug("Nothing here takes this from the context of a task. name=%s", name)
+    for name in values.keys() - known.keys() - {tracing.PARENT, tracing.STATE, *OF_SCHEDULES}:
+        logger.debug("Nothing here takes this from the context of a task. name=%s", name)
+    with ExitStack() as stack:
+        for path, provider in known.items():
+            inside = provider.restore(values.get(path))
+            if isinstance(inside, AbstractContextManager):
+                stack.enter_context(inside)
+        yield
 
 
 @receiver(setting_changed)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.application.handler import awaited
 from django_perfectqueue.conf import options
+from django_perfectqueue.payload import context
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.verdicts import Verdict
@@ -49,8 +51,12 @@ class InlineRunner(Runner):
 
     def attempt(self, task: HeldTask) -> Run:
         """Run a task and settle it; raise what is to end the whole program."""
+        before = context.provided()
         with quiet(), captured(), self.cleanup.watching():
             ending = self.run(task)
+        if context.may_block():
+            # A provider may have set what the caller's connection has.
+            copy_context().run(put_back, before)
         if task.notes is not None:
             task.write_notes()
         if ending.completion is not None:
@@ -71,6 +77,11 @@ class InlineRunner(Runner):
     def is_cancel_requested(self, task: AcquiredTask) -> bool:
         run_of: bool | None = getattr(task, "cancel_requested", None)
         return super().is_cancel_requested(task) if run_of is None else run_of
+
+
+def put_back(values: dict[str, Any]) -> None:
+    with context.restored(values):
+        pass
 
 
 class DirectLink:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import TypeGuard
 
-from .sync_calls import SyncCalls
+from .sync_calls import SyncCalls, TidyExecutor
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
@@ -47,7 +47,7 @@ class EventLoop:
     def drive(self, coroutine: Work) -> object:
         """Run a coroutine; return its result or raise its exception."""
         loop = self.opened()
-        self.sync_calls.enter()
+        calls = self.sync_calls.begin()
         task = self.task = loop.create_task(coroutine)
         self.deliver()
         try:
@@ -59,7 +59,8 @@ class EventLoop:
             raise
         finally:
             self.task = self.reason = None
-            self.sync_calls.tidy()
+            if tidied := calls.end():
+                tidied.result()
 
     def end(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[object]) -> None:
         """Cancel a task whose loop was stopped, as by sys.exit() in another task."""
@@ -85,11 +86,11 @@ class EventLoop:
     def spawn(self, coroutine: Work) -> None:
         """Start a coroutine beside the running one; called from other threads."""
         if self.loop is not None:
-            asyncio.run_coroutine_threadsafe(coroutine, self.loop).add_done_callback(log_error)
+            spawn(coroutine, self.loop, self.sync_calls)
 
     def opened(self) -> asyncio.AbstractEventLoop:
         if self.loop is None:
-            self.loop = asyncio.new_event_loop()
+            self.loop = new_loop()
         return self.loop
 
     def close(self) -> None:
@@ -99,7 +100,26 @@ class EventLoop:
         self.sync_calls.close()
 
 
-def log_error(future: Future[object]) -> None:
+def new_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(TidyExecutor())
+    return loop
+
+
+def spawn(coroutine: Work, loop: asyncio.AbstractEventLoop, sync_calls: SyncCalls) -> None:
+    """Start a coroutine beside others, with synchronous calls of its own; from any thread."""
+
+    async def apart() -> None:
+        calls = sync_calls.begin()
+        try:
+            await coroutine
+        finally:
+            calls.end()
+
+    asyncio.run_coroutine_threadsafe(apart(), loop).add_done_callback(log_error)
+
+
+def log_error(future: Future[None]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         logger.error("A handler's kill() raised.", exc_info=error)
 

@@ -13,11 +13,13 @@ from contextvars import copy_context
 
 from django.db import connections
 
+from django_perfectqueue import tracing
 from django_perfectqueue.application import Application
+from django_perfectqueue.queue import AcquiredTask
 
-from ..attempt.context import context_for, prepare, restore
+from ..attempt.context import awithin, context_for, prepare
 from ..attempt.ending import Ending, announce_start_async
-from ..attempt.event_loop import Work, close_loop, log_error
+from ..attempt.event_loop import Work, close_loop, new_loop, spawn
 from ..attempt.interrupt_thread import ThreadInterrupter
 from ..attempt.runner import Runner, Running
 from ..attempt.sync_calls import SyncCalls
@@ -51,7 +53,7 @@ class AsyncioProcessor(ConcurrentProcessor):
         self.pid = os.getpid()
 
     def open(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = new_loop()
         self.settler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="settler")
         self.runner = self.settler.submit(self.make_runner).result()
         self.thread = threading.Thread(target=self.live, name="event-loop", daemon=True)
@@ -70,7 +72,6 @@ class AsyncioProcessor(ConcurrentProcessor):
 
     def live(self) -> None:
         prepare()
-        self.sync_calls.enter()
         self.base = copy_context()
         try:
             while not self.closing:
@@ -128,12 +129,15 @@ class AsyncioProcessor(ConcurrentProcessor):
         return kind if kind and kind.is_async else None
 
     async def attend(self, running: Running, kind: type[Application]) -> None:
+        calls = self.sync_calls.begin()
         try:
-            ending = await self.run_traced(running, kind)
+            try:
+                ending = await self.run_traced(running, kind)
+            finally:
+                calls.end()
             self.tasks.pop(running, None)
             self.reasons.pop(running, None)
             self.ended(running, ending)
-            self.sync_calls.begin_to_tidy()
         except BaseException as error:
             self.fail(error)
         self.begin()
@@ -152,7 +156,7 @@ class AsyncioProcessor(ConcurrentProcessor):
         try:
             handler = self.create_handler(running, kind)
             await announce_start_async(task, kind)
-            result = await self.exit_returning_fork(handler)
+            result = await self.exit_returning_fork(task, handler)
             running.active = False
             settle = functools.partial(self.runner.after_return, task, handler, result)
             if not task.settled:
@@ -165,16 +169,19 @@ class AsyncioProcessor(ConcurrentProcessor):
         return await self.loop.run_in_executor(self.settler, copy_context().run, settle)
 
     def create_handler(self, running: Running, kind: type[Application]) -> Application:
-        restore(running.task)
+        if running.task.lease.context is not None:
+            tracing.restore(running.task.context)
         handler = kind(running.task)
         handler.interrupter = functools.partial(self.interrupt, running)
         running.spawn = self.spawn
         running.handler = handler
         return handler
 
-    async def exit_returning_fork(self, handler: Application) -> object:
+    async def exit_returning_fork(self, task: AcquiredTask, handler: Application) -> object:
         """Run a handler; exit a child that it forked and that returns, too."""
         try:
+            if self.runner.restores:
+                return await awithin(task, handler.arun)
             return await handler.arun()
         finally:
             if os.getpid() != self.pid:
@@ -193,4 +200,4 @@ class AsyncioProcessor(ConcurrentProcessor):
         self.loop.call_soon_threadsafe(self.cancel, running, reason)
 
     def spawn(self, coroutine: Work) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self.loop).add_done_callback(log_error)
+        spawn(coroutine, self.loop, self.sync_calls)

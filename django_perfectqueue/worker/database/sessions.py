@@ -1,0 +1,87 @@
+"""What a handler leaves in the session of a connection: noticed, and undone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+from django_perfectqueue.lib.running import running
+
+OWN = "perfectqueue"
+PASSING = re.compile(
+    r"\W*(?:SELECT|INSERT|UPDATE|DELETE|WITH|MERGE|REPLACE|VALUES|TABLE|COPY|EXPLAIN|SHOW|FETCH"
+    r"|SAVEPOINT|RELEASE|ROLLBACK|BEGIN|START|COMMIT"
+    r"|SET\s+(?:LOCAL|TRANSACTION|CONSTRAINTS|STATEMENT))\b",
+    re.IGNORECASE,
+)
+LASTING = re.compile(
+    r"set_config|advisory_lock|get_lock|(?<!@)@\w|\bINTO\s+TEMP|;\s*\w"
+    # A function of the project may set anything.
+    r"|\A\W*SELECT\b(?!.*\bFROM\b)(?!\W*(?:pg_notify|\w*timestamp|now)\b).*\w\(",
+    re.IGNORECASE | re.DOTALL,
+)
+# DISCARD ALL without what the driver and the store have prepared.
+AS_NEW = (
+    "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; UNLISTEN *;"
+    " SELECT pg_advisory_unlock_all(); DISCARD SEQUENCES; DISCARD TEMP"
+)
+
+
+def lasts(sql: object) -> bool:
+    """Return whether a statement may change its session beyond its transaction."""
+    text = str(sql)
+    if OWN in text:
+        return False
+    return not PASSING.match(text) or LASTING.search(text) is not None
+
+
+class Watch:
+    """An execute wrapper that notes the connections whose session a handler may have changed."""
+
+    def __init__(self) -> None:
+        self.changed: set[BaseDatabaseWrapper] = set()
+
+    def __call__(
+        self,
+        execute: Callable[..., object],
+        sql: object,
+        params: object,
+        many: bool,
+        context: dict[str, Any],
+    ) -> object:
+        if running.get() is not None and lasts(sql):
+            link = context["connection"]
+            # django-tenants sends this for each cursor, by what the connection knows.
+            if not (has_tenant(link) and str(sql).startswith("SET search_path")):
+                self.changed.add(link)
+        return execute(sql, params, many, context)
+
+    def begin(self, link: BaseDatabaseWrapper) -> None:
+        """Watch a connection that was just opened."""
+        self.changed.discard(link)
+        if self not in link.execute_wrappers:
+            link.execute_wrappers.insert(0, self)
+
+
+def has_tenant(link: BaseDatabaseWrapper) -> bool:
+    """Return whether a connection is one of django-tenants, which knows its schema."""
+    return hasattr(link, "set_tenant")
+
+
+def renew(link: BaseDatabaseWrapper) -> bool:
+    """Make a session as new by one statement, and return True; where that can't be, False."""
+    pooled = link.settings_dict["OPTIONS"].get("pool")
+    if link.vendor != "postgresql" or pooled or has_tenant(link) or not link.autocommit:
+        return False
+    try:
+        with link.connection.cursor() as cursor:
+            cursor.execute(AS_NEW)
+        link.init_connection_state()
+        connection_created.send(sender=type(link), connection=link)
+    except Exception:
+        return False
+    return True

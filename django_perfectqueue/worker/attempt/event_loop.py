@@ -47,8 +47,7 @@ class EventLoop:
     def drive(self, coroutine: Work) -> object:
         """Run a coroutine; return its result or raise its exception."""
         loop = self.opened()
-        calls = self.sync_calls.begin()
-        task = self.task = loop.create_task(coroutine)
+        task = self.task = loop.create_task(self.sync_calls.around(coroutine))
         self.deliver()
         try:
             return loop.run_until_complete(task)
@@ -59,8 +58,6 @@ class EventLoop:
             raise
         finally:
             self.task = self.reason = None
-            if tidied := calls.end():
-                tidied.result()
 
     def end(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[object]) -> None:
         """Cancel a task whose loop was stopped, as by sys.exit() in another task."""
@@ -86,7 +83,8 @@ class EventLoop:
     def spawn(self, coroutine: Work) -> None:
         """Start a coroutine beside the running one; called from other threads."""
         if self.loop is not None:
-            spawn(coroutine, self.loop, self.sync_calls)
+            apart = self.sync_calls.around(coroutine)
+            asyncio.run_coroutine_threadsafe(apart, self.loop).add_done_callback(log_error)
 
     def opened(self) -> asyncio.AbstractEventLoop:
         if self.loop is None:
@@ -106,20 +104,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def spawn(coroutine: Work, loop: asyncio.AbstractEventLoop, sync_calls: SyncCalls) -> None:
-    """Start a coroutine beside others, with synchronous calls of its own; from any thread."""
-
-    async def apart() -> None:
-        calls = sync_calls.begin()
-        try:
-            await coroutine
-        finally:
-            calls.end()
-
-    asyncio.run_coroutine_threadsafe(apart(), loop).add_done_callback(log_error)
-
-
-def log_error(future: Future[None]) -> None:
+def log_error(future: Future[object]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         logger.error("A handler's kill() raised.", exc_info=error)
 

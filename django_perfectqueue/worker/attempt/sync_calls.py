@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
@@ -52,11 +53,19 @@ class SyncCalls:
     def __init__(self) -> None:
         self.idle: deque[ThreadPoolExecutor] = deque()
 
-    def begin(self) -> CallsOfOne:
-        """Have a thread make the calls of this context from now on, one after another."""
+    async def around(self, coroutine: Coroutine[object, object, object]) -> object:
+        """
+        Await a coroutine whose synchronous calls are made in a thread that no other has meanwhile.
+
+        Then the connections of the thread are clean.
+        """
         calls = CallsOfOne(self)
         SyncToAsync.thread_sensitive_context.set(calls)
-        return calls
+        try:
+            return await coroutine
+        finally:
+            if tidied := calls.end():
+                await asyncio.shield(asyncio.wrap_future(tidied))
 
     def take(self) -> ThreadPoolExecutor:
         try:

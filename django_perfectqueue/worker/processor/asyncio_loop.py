@@ -19,7 +19,7 @@ from django_perfectqueue.queue import AcquiredTask
 
 from ..attempt.context import awithin, context_for, prepare
 from ..attempt.ending import Ending, announce_start_async
-from ..attempt.event_loop import Work, close_loop, new_loop, spawn
+from ..attempt.event_loop import Work, close_loop, log_error, new_loop
 from ..attempt.interrupt_thread import ThreadInterrupter
 from ..attempt.runner import Runner, Running
 from ..attempt.sync_calls import SyncCalls
@@ -68,7 +68,8 @@ class AsyncioProcessor(ConcurrentProcessor):
         )
 
     def drive(self, coroutine: Work) -> object:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+        apart = self.sync_calls.around(coroutine)
+        return asyncio.run_coroutine_threadsafe(apart, self.loop).result()
 
     def live(self) -> None:
         prepare()
@@ -129,12 +130,8 @@ class AsyncioProcessor(ConcurrentProcessor):
         return kind if kind and kind.is_async else None
 
     async def attend(self, running: Running, kind: type[Application]) -> None:
-        calls = self.sync_calls.begin()
         try:
-            try:
-                ending = await self.run_traced(running, kind)
-            finally:
-                calls.end()
+            ending = await self.run_traced(running, kind)
             self.tasks.pop(running, None)
             self.reasons.pop(running, None)
             self.ended(running, ending)
@@ -155,8 +152,7 @@ class AsyncioProcessor(ConcurrentProcessor):
         settle: Callable[[], Ending]
         try:
             handler = self.create_handler(running, kind)
-            await announce_start_async(task, kind)
-            result = await self.exit_returning_fork(task, handler)
+            result = await self.sync_calls.around(self.perform(task, handler))
             running.active = False
             settle = functools.partial(self.runner.after_return, task, handler, result)
             if not task.settled:
@@ -177,8 +173,9 @@ class AsyncioProcessor(ConcurrentProcessor):
         running.handler = handler
         return handler
 
-    async def exit_returning_fork(self, task: AcquiredTask, handler: Application) -> object:
+    async def perform(self, task: AcquiredTask, handler: Application) -> object:
         """Run a handler; exit a child that it forked and that returns, too."""
+        await announce_start_async(task, type(handler))
         try:
             if self.runner.restores:
                 return await awithin(task, handler.arun)
@@ -200,4 +197,5 @@ class AsyncioProcessor(ConcurrentProcessor):
         self.loop.call_soon_threadsafe(self.cancel, running, reason)
 
     def spawn(self, coroutine: Work) -> None:
-        spawn(coroutine, self.loop, self.sync_calls)
+        apart = self.sync_calls.around(coroutine)
+        asyncio.run_coroutine_threadsafe(apart, self.loop).add_done_callback(log_error)

@@ -8,8 +8,10 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.payload.names import LIMITS_LENGTH
+from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.names import JSON, LIMITS_LENGTH
 
 from .fields import ExactCharField, ReadableDateTimeField, in_order
 
@@ -25,6 +27,7 @@ class Schedule(models.Model):
     to come: the schedule is paused, has ended, is broken, or its declaration is gone. A tick's
     task has the key ``NAME@TICK``. All times are the server's, all spans are in seconds.
 
+    ``context`` is JSON text: what its tasks take along of the surroundings of who stored it.
     ``declared_in`` is a digest of the declaration in code that the row was last made from.
     ``pending`` has the ticks that wait for the task before to end. ``failures`` counts tasks
     in a row that failed, and ``counted`` says whether the last one is in it.
@@ -73,6 +76,8 @@ class Schedule(models.Model):
         blank=True,
         help_text=_("In seconds: a task that has not started by then is not started any more."),
     )
+
+    context = models.TextField(_("context"), null=True, editable=False)  # noqa: DJ001
 
     cron = models.CharField(_("cron"), max_length=200, blank=True, default="")
     every = models.FloatField(_("every"), null=True, blank=True, help_text=_("In seconds."))
@@ -159,6 +164,18 @@ class Schedule(models.Model):
 
     def __str__(self) -> str:
         return printable(self.name)
+
+    @property
+    def surroundings(self) -> dict[str, JSON]:
+        """
+        What its tasks take along, beside its name and their ticks.
+
+        Raise PayloadError if it can't be read.
+        """
+        found = decode(self.context) if self.context else {}
+        if not isinstance(found, dict):
+            raise PayloadError(f"The context of a schedule is no JSON object, but {found!r}.")
+        return found
 
     @property
     def state(self) -> str:

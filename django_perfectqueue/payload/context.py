@@ -20,8 +20,8 @@ from django.utils import timezone as zones
 from django.utils import translation
 
 from django_perfectqueue import tracing
-from django_perfectqueue.conf import SETTING, options
-from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.conf import SETTING, nearest, options
+from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
 from django_perfectqueue.lib.imports import imported
 
 from .names import JSON
@@ -34,6 +34,8 @@ LONGEST = 8_192
 
 OF_SCHEDULES = ("schedule", "scheduled_for")
 """What it has of a task that a schedule has submitted: the name of that, and the tick."""
+
+NO_PROVIDERS = {tracing.PARENT, tracing.STATE, *OF_SCHEDULES}
 
 
 class Provider(NamedTuple):
@@ -122,15 +124,25 @@ def may_block() -> bool:
     return not all(isinstance(provider, InContext) for provider in providers().values())
 
 
-def captured() -> dict[str, object]:
+def captured(given: Mapping[str, object] | None = None) -> dict[str, object]:
     """Return what a task that is submitted here takes along, by name."""
-    return tracing.captured() | provided()
+    found = tracing.captured()
+    return found if given is None and not providers() else found | provided(given)
 
 
-def provided() -> dict[str, object]:
-    """Return what providers capture here, by their paths."""
-    found = {path: provider.capture() for path, provider in providers().items()}
-    return {path: value for path, value in found.items() if value is not None}
+def provided(given: Mapping[str, object] | None = None) -> dict[str, object]:
+    """
+    Return what providers capture here, by their paths, or what is given in place of that.
+
+    Raise InvalidTaskError where a path that is given is not in CONTEXT; names of traces and
+    schedules are left out, so that the context of another task may be given.
+    """
+    known = providers()
+    if given is None:
+        given = {path: provider.capture() for path, provider in known.items()}
+    for path in given.keys() - known.keys() - NO_PROVIDERS:
+        raise InvalidTaskError(f"{SETTING}['CONTEXT'] has no '{path}'.{nearest(path, known)}")
+    return {path: given[path] for path in known if given.get(path) is not None}
 
 
 @contextmanager
@@ -142,7 +154,7 @@ def restored(values: Mapping[str, JSON]) -> Iterator[None]:
     """
     tracing.restore(values)
     known = providers()
-    for name in values.keys() - known.keys() - {tracing.PARENT, tracing.STATE, *OF_SCHEDULES}:
+    for name in values.keys() - known.keys() - NO_PROVIDERS:
         logger.debug("Nothing here takes this from the context of a task. name=%s", name)
     with ExitStack() as stack:
         for path, provider in known.items():

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import threading
 from contextvars import copy_context
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import connection, transaction
-from django.test import override_settings
+from django.test import override_settings, tag
 
 from django_perfectqueue.application import Application, Decider
 from django_perfectqueue.models import Task
@@ -173,6 +174,33 @@ class NobodySeesAnotherTests(SurroundingsTestCase):
                 self.run_in(type_, {"leave": leave, "see": see})
                 for task in Task.objects.filter(type="see"):
                     self.assertEqual(task.result, [None] * 8)
+
+
+@tag("thorough")
+class ManyTests(SurroundingsTestCase):
+    """Ten thousand tasks in each type of processors, with errors and time limits among them."""
+
+    COUNT = 10_000
+
+    def test_none_sees_another(self):
+        for type_ in TYPES:
+            with self.subTest(type_), override_settings(PERFECTQUEUE={"CONTEXT": [SESSION]}):
+                for name in TENANTS:
+                    as_tenant(name, functools.partial(Queue().submit_many, self.tasks_of(name)))
+                with self.assertLogs("django_perfectqueue"):
+                    self.run_in(type_)
+                children = Task.objects.filter(key__startswith="child").count()
+                self.assert_nobody_saw_another(self.COUNT + children)
+
+    def tasks_of(self, name):
+        mixed = itertools.cycle(itertools.product(("look", "alook"), ACTS))
+        numbers = range(self.COUNT)[TENANTS.index(name) :: len(TENANTS)]
+        for number, (kind, act) in zip(numbers, mixed, strict=False):
+            task = {"key": f"task-{number}", "type": kind, "data": {"tenant": name, "act": act}}
+            if number % 500 < len(TENANTS):
+                task["data"]["act"] = "overrun"
+                task["time_limit"] = 0.2
+            yield task
 
 
 class CoroutineTests(SurroundingsTestCase):

@@ -259,27 +259,27 @@ class CoroutineTests(SurroundingsTestCase):
                 self.assertLessEqual(len({task.result for task in Task.objects.all()}), most)
 
     def test_what_goes_on_after_its_task_has_no_thread_of_another(self):
-        late = []
+        late, threads = [], set()
 
         async def go_on(task):
             async def background():
                 await asyncio.sleep(0.05)
                 await sync_to_async(tenants.set_session)("stranger")
-                late.append(await sync_to_async(threading.get_ident)())
+                late.append(await sync_to_async(threading.current_thread)())
 
             await sync_to_async(seen)()
-            task.kept = asyncio.create_task(background())
-            late.append(task)
+            late.append(asyncio.create_task(background()))
 
         async def which(task):
             await asyncio.sleep(0.01)
-            return [await sync_to_async(threading.get_ident)(), (await sync_to_async(seen)())[1]]
+            threads.add(await sync_to_async(threading.current_thread)())
+            return await sync_to_async(tenants.session_tenant)()
 
         self.submit("go_on", *["which"] * 40)
         self.run_in("async", {"go_on": go_on, "which": which}, CONCURRENCY=2)
-        results = [task.result for task in Task.objects.filter(type="which")]
-        self.assertEqual({name for _thread, name in results}, {None})
-        self.assertNotIn(late[-1], {thread for thread, _name in results})
+        self.assertEqual({task.result for task in Task.objects.filter(type="which")}, {None})
+        self.assertEqual(len(late), 2)
+        self.assertNotIn(late[-1], threads)
 
     def test_kill_has_a_thread_of_its_own(self):
         found = {}

@@ -55,12 +55,12 @@ def restore(name):
 
 @contextmanager
 def inside(name):
-    token = tenant.set(name)
+    token, before = tenant.set(name), session_tenant()
     set_session(name)
     try:
         yield
     finally:
-        set_session(None)
+        set_session(before)
         tenant.reset(token)
 
 

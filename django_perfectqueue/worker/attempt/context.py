@@ -7,7 +7,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from contextvars import Context, copy_context
-from typing import Any
+from typing import TypeVar
 
 from asgiref.sync import _restore_context, sync_to_async
 from django.core.cache import caches
@@ -15,6 +15,8 @@ from django.core.cache import caches
 from django_perfectqueue.lib.running import running
 from django_perfectqueue.payload import context
 from django_perfectqueue.queue import AcquiredTask
+
+R = TypeVar("R")
 
 
 def prepare() -> None:
@@ -63,10 +65,10 @@ async def awithin(task: AcquiredTask, call: Callable[[], Awaitable[object]]) -> 
         return await call()
 
 
-async def in_thread(own: Context, function: Callable[..., Any], *given: object) -> Any:
+async def in_thread(own: Context, function: Callable[..., R], *given: object) -> R:
     """Call a function in a thread, in a context of which this one takes over what it sets."""
 
-    def call() -> object:
+    def call() -> R:
         _restore_context(own)
         return function(*given)
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.db import connections
 
 from ..database.link import ConnectionCleanup
 
-executors: Any = SyncToAsync.context_to_thread_executor
+P = ParamSpec("P")
+R = TypeVar("R")
+
+executors = SyncToAsync.context_to_thread_executor
 own = threading.local()
 
 
@@ -32,13 +36,13 @@ class TidyExecutor(ThreadPoolExecutor):
     def __init__(self) -> None:
         super().__init__(initializer=begin_thread)
 
-    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
-        return super().submit(tidily, function, *given, **named)
+    def submit(self, function: Callable[P, R], /, *given: P.args, **named: P.kwargs) -> Future[R]:
+        return super().submit(tidily, functools.partial(function, *given, **named))
 
 
-def tidily(function: Callable[..., object], *given: object, **named: object) -> object:
+def tidily(call: Callable[[], R]) -> R:
     try:
-        return function(*given, **named)
+        return call()
     finally:
         tidy_thread()
 
@@ -104,7 +108,7 @@ class CallsOfOne(ThreadSensitiveContext, Executor):
         self.thread: ThreadPoolExecutor | None = None
         executors[self] = self
 
-    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+    def submit(self, function: Callable[P, R], /, *given: P.args, **named: P.kwargs) -> Future[R]:
         if self.thread is None:
             self.thread = self.threads.take()
         return self.thread.submit(function, *given, **named)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -51,7 +50,7 @@ class Watch:
         sql: object,
         params: object,
         many: bool,
-        context: dict[str, Any],
+        context: Mapping[str, BaseDatabaseWrapper],
     ) -> object:
         if running.get() is not None and lasts(sql):
             link = context["connection"]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import os
 import threading
 from contextvars import copy_context
 
@@ -180,20 +181,29 @@ class NobodySeesAnotherTests(SurroundingsTestCase):
 class ManyTests(SurroundingsTestCase):
     """Ten thousand tasks in each type of processors, with errors and time limits among them."""
 
-    COUNT = 10_000
+    COUNT = int(os.environ.get("PERFECTQUEUE_TEST_TENANTS", "10000"))
 
-    def test_none_sees_another(self):
-        for type_ in TYPES:
-            with self.subTest(type_), override_settings(PERFECTQUEUE={"CONTEXT": [SESSION]}):
-                for name in TENANTS:
-                    as_tenant(name, functools.partial(Queue().submit_many, self.tasks_of(name)))
-                with self.assertLogs("django_perfectqueue"):
-                    self.run_in(type_)
-                children = Task.objects.filter(key__startswith="child").count()
-                self.assert_nobody_saw_another(self.COUNT + children)
+    def run_many(self, type_):
+        with override_settings(PERFECTQUEUE={"CONTEXT": [SESSION]}):
+            for name in TENANTS:
+                as_tenant(name, functools.partial(Queue().submit_many, self.tasks_of(name)))
+            with self.assertLogs("django_perfectqueue"):
+                self.run_in(type_)
+        children = Task.objects.filter(key__startswith="child").count()
+        self.assert_nobody_saw_another(self.COUNT + children)
+
+    def test_none_sees_another_in_processes(self):
+        self.run_many("process")
+
+    def test_none_sees_another_in_threads(self):
+        self.run_many("thread")
+
+    def test_none_sees_another_in_an_event_loop(self):
+        self.run_many("async")
 
     def tasks_of(self, name):
-        mixed = itertools.cycle(itertools.product(("look", "alook"), ACTS))
+        acts = (None,) * 12 + ACTS
+        mixed = itertools.cycle(itertools.product(("look", "alook"), acts))
         numbers = range(self.COUNT)[TENANTS.index(name) :: len(TENANTS)]
         for number, (kind, act) in zip(numbers, mixed, strict=False):
             task = {"key": f"task-{number}", "type": kind, "data": {"tenant": name, "act": act}}

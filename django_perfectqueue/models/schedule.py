@@ -8,7 +8,6 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.names import JSON, LIMITS_LENGTH
@@ -167,15 +166,8 @@ class Schedule(models.Model):
 
     @property
     def surroundings(self) -> dict[str, JSON]:
-        """
-        What its tasks take along, beside its name and their ticks.
-
-        Raise PayloadError if it can't be read.
-        """
-        found = decode(self.context) if self.context else {}
-        if not isinstance(found, dict):
-            raise PayloadError(f"The context of a schedule is no JSON object, but {found!r}.")
-        return found
+        """What its tasks take along, beside its name and their ticks; may raise PayloadError."""
+        return decode(self.context) if self.context else {}
 
     @property
     def state(self) -> str:

@@ -11,18 +11,15 @@ from django.db.backends.signals import connection_created
 from django_perfectqueue.lib.running import running
 
 OWN = "perfectqueue"
-PASSING = re.compile(
-    r"\W*(?:SELECT|INSERT|UPDATE|DELETE|WITH|MERGE|REPLACE|VALUES|TABLE|COPY|EXPLAIN|SHOW|FETCH"
-    r"|SAVEPOINT|RELEASE|ROLLBACK|BEGIN|START|COMMIT"
-    r"|SET\s+(?:LOCAL|TRANSACTION|CONSTRAINTS|STATEMENT))\b",
-    re.IGNORECASE,
+WORDS = "select insert update delete with merge replace values table copy explain show fetch"
+FRAMES = "savepoint release rollback begin start commit"
+PASSING = (
+    *(WORDS + " " + FRAMES).split(),
+    *("set local", "set transaction", "set constraints", "set statement"),
 )
-LASTING = re.compile(
-    r"set_config|advisory_lock|get_lock|(?<!@)@\w|\bINTO\s+TEMP|;\s*\w"
-    # A function of the project may set anything.
-    r"|\A\W*SELECT\b(?!.*\bFROM\b)(?!\W*(?:pg_notify|\w*timestamp|now)\b).*\w\(",
-    re.IGNORECASE | re.DOTALL,
-)
+LASTING = ("set_config", "advisory_lock", "get_lock", "into temp")
+VARIABLE_OR_SECOND = re.compile(r"(?<!@)@\w|;\s*\w")
+HARMLESS_CALLS = ("pg_notify", "timestamp", "now(")
 # DISCARD ALL without what the driver and the store have prepared.
 AS_NEW = (
     "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; UNLISTEN *;"
@@ -32,10 +29,16 @@ AS_NEW = (
 
 def lasts(sql: object) -> bool:
     """Return whether a statement may change its session beyond its transaction."""
-    text = str(sql)
+    text = str(sql).lower()
     if OWN in text:
         return False
-    return not PASSING.match(text) or LASTING.search(text) is not None
+    if not text.lstrip(" \n(").startswith(PASSING) or any(word in text for word in LASTING):
+        return True
+    if ("@" in text or ";" in text) and VARIABLE_OR_SECOND.search(text):
+        return True
+    # A function of the project may set anything.
+    is_call = "(" in text and text.lstrip().startswith("select") and "from" not in text
+    return is_call and not any(call in text for call in HARMLESS_CALLS)
 
 
 class Watch:

@@ -28,6 +28,7 @@ def check_settings(app_configs: object = None, **kwargs: object) -> list[CheckMe
     found += wrong
     if not wrong:
         found += relations(Options().replace(**values))
+    found += of_tenants()
     if not settings.USE_TZ:
         found.append(error(3, "USE_TZ is False, but tasks are kept in UTC.", "Set USE_TZ = True."))
     return found
@@ -101,6 +102,18 @@ def relations(values: Options) -> Iterator[CheckMessage]:
             5,
             "RETRY_WAIT is above RETRY_WAIT_LIMIT, which is all that a task will ever wait.",
             "Raise RETRY_WAIT_LIMIT, or lower RETRY_WAIT.",
+        )
+
+
+def of_tenants() -> Iterator[CheckMessage]:
+    """Yield a warning where django-tenants makes tables of the queue for each tenant, too."""
+    own = {"django_perfectqueue", "django_perfectqueue.apps.PerfectQueueConfig"}
+    if all(own & {*getattr(settings, name, ())} for name in ("SHARED_APPS", "TENANT_APPS")):
+        yield warning(
+            23,
+            "django_perfectqueue is in SHARED_APPS and in TENANT_APPS: a task that is submitted for"
+            " a tenant is in the tables of that tenant, where no worker looks.",
+            "Take it out of TENANT_APPS.",
         )
 
 

@@ -10,7 +10,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.payload.names import LIMITS_LENGTH
+from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.names import JSON, LIMITS_LENGTH
 
 from .fields import SPAN, ExactCharField, ReadableDateTimeField, in_order, readable
 
@@ -35,6 +36,7 @@ class Schedule(models.Model):
     to come: the schedule is paused, has ended, is broken, or its declaration is gone. A tick's
     task has the key ``NAME@TICK``. All times are the server's, all spans are in seconds.
 
+    ``context`` is JSON text: what its tasks take along of the surroundings of who stored it.
     ``declared_in`` is a digest of the declaration in code that the row was last made from.
     ``pending`` has the ticks that wait for the task before to end. ``failures`` counts tasks
     in a row that failed, and ``counted`` says whether the last one is in it.
@@ -83,6 +85,8 @@ class Schedule(models.Model):
         blank=True,
         help_text=_("In seconds: a task that has not started by then is not started any more."),
     )
+
+    context = models.TextField(_("context"), null=True, editable=False)  # noqa: DJ001
 
     cron = models.CharField(_("cron"), max_length=200, blank=True, default="")
     every = models.FloatField(_("every"), null=True, blank=True, help_text=_("In seconds."))
@@ -169,6 +173,11 @@ class Schedule(models.Model):
 
     def __str__(self) -> str:
         return printable(self.name)
+
+    @property
+    def surroundings(self) -> dict[str, JSON]:
+        """What its tasks take along, beside its name and their ticks; may raise PayloadError."""
+        return decode(self.context) if self.context else {}
 
     @property
     def state(self) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import logging
 import zoneinfo
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import Context, ContextVar, copy_context
 from typing import NamedTuple
 
 from django.core.signals import setting_changed
@@ -19,8 +20,8 @@ from django.utils import timezone as zones
 from django.utils import translation
 
 from django_perfectqueue import tracing
-from django_perfectqueue.conf import SETTING, options
-from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.conf import SETTING, nearest, options
+from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
 from django_perfectqueue.lib.imports import imported
 
 from .names import JSON
@@ -34,18 +35,26 @@ LONGEST = 8_192
 OF_SCHEDULES = ("schedule", "scheduled_for")
 """What it has of a task that a schedule has submitted: the name of that, and the tick."""
 
+NO_PROVIDERS = {tracing.PARENT, tracing.STATE, *OF_SCHEDULES}
+
 
 class Provider(NamedTuple):
     """
     Two functions: what ``capture`` returns at a submit, ``restore`` is given at each attempt.
 
-    It is a value that JSON can hold; None is not taken along. ``restore`` runs in the
-    context of the task: what it sets in context variables is gone with that. If it raises,
-    the handler does not run, and the attempt ends in that error.
+    It is a value that JSON can hold; None is not taken along. ``restore`` is called before
+    each handler, with None where the task has no value. It may return a context manager, which
+    is entered before the handler and left after it, also after an error or an interrupt. What it
+    sets in context variables is gone with the context of the task. If it raises, the handler
+    does not run, and the attempt ends in that error.
     """
 
     capture: Callable[[], object]
     restore: Callable[[JSON], object]
+
+
+class InContext(Provider):
+    """One that sets context variables only, and so needs no thread in which it may block."""
 
 
 def zone_name() -> str | None:
@@ -54,11 +63,35 @@ def zone_name() -> str | None:
     return zone.key if isinstance(zone, zoneinfo.ZoneInfo) else None
 
 
-language = Provider(translation.get_language, translation.activate)
+def set_or_reset(set_to: Callable[[JSON], object], reset: Callable[[], object], to: JSON) -> None:
+    """Set what is taken along; reset it to what it is without a submitter."""
+    reset() if to is None else set_to(to)
+
+
+language = InContext(
+    translation.get_language,
+    functools.partial(set_or_reset, translation.activate, translation.deactivate),
+)
 """The language that is active."""
 
-timezone = Provider(zone_name, zones.activate)
+timezone = InContext(zone_name, functools.partial(set_or_reset, zones.activate, zones.deactivate))
 """The time zone that is active, if it is one of the IANA database."""
+
+
+def of_variable(variable: ContextVar[JSON]) -> Provider:
+    """Return the provider of a context variable; without a value it has its default again."""
+
+    def reset() -> None:
+        if variable in copy_context():
+            try:
+                variable.set(Context().run(variable.get))
+            except LookupError:
+                variable.set(None)
+
+    return InContext(
+        functools.partial(variable.get, None),
+        functools.partial(set_or_reset, variable.set, reset),
+    )
 
 
 @functools.cache
@@ -74,7 +107,9 @@ def providers() -> dict[str, Provider]:
 def provider_at(path: str) -> Provider:
     found = imported(path, f"{SETTING}['CONTEXT']")
     if isinstance(found, ContextVar):
-        return Provider(functools.partial(found.get, None), found.set)
+        return of_variable(found)
+    if isinstance(found, InContext):
+        return found
     pair = tuple(found) if isinstance(found, tuple | list) else ()
     if len(pair) == 2 and all(map(callable, pair)):
         return Provider(*pair)
@@ -84,28 +119,49 @@ def provider_at(path: str) -> Provider:
     )
 
 
-def captured() -> dict[str, object]:
+def may_block() -> bool:
+    """Return whether a provider may use the database, as far as is known."""
+    return not all(isinstance(provider, InContext) for provider in providers().values())
+
+
+def captured(given: Mapping[str, object] | None = None) -> dict[str, object]:
     """Return what a task that is submitted here takes along, by name."""
-    values = tracing.captured()
-    for path, provider in providers().items():
-        if (value := provider.capture()) is not None:
-            values[path] = value
-    return values
+    found = tracing.captured()
+    return found if given is None and not providers() else found | provided(given)
 
 
-def restore(values: Mapping[str, object]) -> None:
+def provided(given: Mapping[str, object] | None = None) -> dict[str, object]:
     """
-    Set in this context what a task has taken along.
+    Return what providers capture here, by their paths, or what is given in place of that.
+
+    Raise InvalidTaskError where a path that is given is not in CONTEXT; names of traces and
+    schedules are left out, so that the context of another task may be given.
+    """
+    known = providers()
+    if given is None:
+        given = {path: provider.capture() for path, provider in known.items()}
+    for path in given.keys() - known.keys() - NO_PROVIDERS:
+        raise InvalidTaskError(f"{SETTING}['CONTEXT'] has no '{path}'.{nearest(path, known)}")
+    return {path: given[path] for path in known if given.get(path) is not None}
+
+
+@contextmanager
+def restored(values: Mapping[str, JSON]) -> Iterator[None]:
+    """
+    Set in this context what a task has taken along, and None where it has nothing.
 
     What this process has no provider for is left out: another release may have sent it.
     """
     tracing.restore(values)
     known = providers()
-    for name, value in values.items():
-        if name in known:
-            known[name].restore(value)
-        elif name not in (tracing.PARENT, tracing.STATE, *OF_SCHEDULES):
-            logger.debug("Nothing here takes this from the context of a task. name=%s", name)
+    for name in values.keys() - known.keys() - NO_PROVIDERS:
+        logger.debug("Nothing here takes this from the context of a task. name=%s", name)
+    with ExitStack() as stack:
+        for path, provider in known.items():
+            inside = provider.restore(values.get(path))
+            if isinstance(inside, AbstractContextManager):
+                stack.enter_context(inside)
+        yield
 
 
 @receiver(setting_changed)

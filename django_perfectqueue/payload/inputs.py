@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Literal
 from uuid import uuid4
@@ -179,14 +179,18 @@ def encoded(
     return codecs.stored(text, codec)
 
 
-def captured() -> str | None:
+def captured(given: Mapping[str, object] | None = None) -> str | None:
     """
     Return what a task that is submitted here takes along of its surroundings, to be stored.
 
-    Raise InvalidTaskError when the codec can't write it, or it is too large.
+    ``given`` takes the place of what providers capture. Raise InvalidTaskError when it is not
+    for them, the codec can't write it, or it is too large.
     """
-    if not (values := context.captured()):
-        return None
+    values = context.captured(given)
+    return carried(values) if values else None
+
+
+def carried(values: Mapping[str, object]) -> str:
     name = f"The context ({', '.join(values)})"
     return encoded(values, name, limit=context.LONGEST, by="django_perfectqueue.context")
 

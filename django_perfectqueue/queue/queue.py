@@ -92,6 +92,7 @@ class Queue(Taking):
         after: Iterable[Waited] = (),
         if_failed: IfFailed = "wait",
         tags: Iterable[str] = (),
+        context: Mapping[str, object] | None = None,
         on_conflict: OnConflict = "raise",
         now: datetime | None = None,
     ) -> TaskHandle:
@@ -112,7 +113,8 @@ class Queue(Taking):
         If one of them ends otherwise, this one with ``if_failed`` waits until that is put back
         and finishes, is cancelled, or runs all the same.
 
-        ``tags`` are up to 20 names of up to 64 characters by which it is found.
+        ``tags`` are up to 20 names of up to 64 characters by which it is found. ``context`` is
+        what it takes along in place of what the setting CONTEXT captures here, by the same names.
 
         Raise InvalidTaskError when it can't be stored as it is, NotFoundError where there is
         no such task to wait for.
@@ -135,6 +137,7 @@ class Queue(Taking):
             if_failed=if_failed,
             tags=tags,
             surroundings=captured(),
+            context=context,
             now=now,
         )
         if on_conflict not in ("raise", "ignore", "replace"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from django_perfectqueue.payload.inputs import (
     KEY_LENGTH,
     Duration,
     When,
+    captured,
     checked,
     checked_duration,
     checked_key,
@@ -49,12 +50,14 @@ def submission_of(
     if_failed: IfFailed = "wait",
     tags: Iterable[str] = (),
     surroundings: str | None = None,
+    context: Mapping[str, object] | None = None,
     now: datetime | None = None,
 ) -> store.Submission:
     """
     Return a task as it is stored, from the arguments of Queue.submit().
 
-    ``surroundings`` is what it takes along of its submitter's. Raise what that does.
+    ``surroundings`` is what it takes along of its submitter's without a ``context``. Raise
+    what that does.
     """
     using = using or queue.using
     starts = run_at if run_at is None else moment("run_at", run_at, now)
@@ -80,7 +83,7 @@ def submission_of(
         limits=names,
         lane=store.lane_of(queue.name, owner, keys),
         time_limit=None if time_limit is None else checked_duration("time_limit", time_limit),
-        context=surroundings,
+        context=surroundings if context is None else captured(context),
         after=parents,
         if_failed=0 if if_failed == "wait" else checked_if_failed(if_failed),
         tags=checked_tags(tags) if tags else (),

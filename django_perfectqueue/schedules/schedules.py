@@ -99,6 +99,7 @@ class Schedules:
         """
         Store a schedule, or change the one of this name into this one; see Terms.
 
+        Its tasks take along what the setting CONTEXT captures here, or ``context``.
         A pause, its note and the counts stay. The first tick is later than now, also where
         the timing is changed. Raise InvalidScheduleError, and store nothing, for an unknown
         type, time zone or term, a cron expression that is wrong or never comes, both or
@@ -171,6 +172,8 @@ class ScheduleHandle:
     ) -> None:
         """
         Change only the terms that are given; raise InvalidScheduleError as put() does.
+
+        So its tasks go on to take along the same, unless ``context`` is given.
 
         Where that changes the timing, the next tick is the first one after now.
         """
@@ -375,4 +378,4 @@ def check_user(row: Schedule, before: dict[str, object] | None, *, using: str) -
 def whole() -> dict[str, object]:
     """Return the terms of a schedule of which nothing was said."""
     blank = Schedule(queue=options().DEFAULT_QUEUE)
-    return {name: getattr(blank, name) for name in CHECKS} | {"limits": ()}
+    return {name: getattr(blank, name) for name in CHECKS} | {"limits": (), "context": None}

@@ -95,7 +95,7 @@ def put_down(declaration: Declaration, moment: datetime, *, using: str) -> None:
         row.type = declaration.type
         row.payload = checked_payload(declaration.payload, declaration.type)
         before = [getattr(row, name) for name in TIMING]
-        apply(row, {**whole(), **declaration.terms}, moment)
+        apply(row, {**whole(), "context": {}, **declaration.terms}, moment)
         gone = gone or before != [getattr(row, name) for name in TIMING]
         row.declared_in = declaration.digest
     if gone or row.pk is None:

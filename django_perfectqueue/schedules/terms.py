@@ -15,11 +15,13 @@ from django_perfectqueue.conf import nearest, options
 from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError, PayloadError
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.models import NAME_LENGTH, Schedule
+from django_perfectqueue.payload.context import provided
 from django_perfectqueue.payload.inputs import (
     KEY_LENGTH,
     QUEUE_LENGTH,
     Duration,
     When,
+    carried,
     checked,
     checked_duration,
     checked_limits,
@@ -45,7 +47,8 @@ class Terms(TypedDict, total=False):
     ``cron`` is five fields, six with seconds first, or a nickname such as ``@daily``, read in
     ``timezone``, by default TIME_ZONE; ``every`` is a timedelta, seconds of at least one, or a
     span such as ``"15m"``. ``queue``, ``user``, ``priority``, ``limits`` and ``time_limit``
-    are those of submit(). Spans are as that of ``every``.
+    are those of submit(), and so is ``context``, which its tasks take along. Spans are as that
+    of ``every``.
     """
 
     cron: str
@@ -66,6 +69,7 @@ class Terms(TypedDict, total=False):
     catch_up: int | None
     deadline: Duration | None
     pause_after: int | None
+    context: Mapping[str, object] | None
 
 
 TIMING = ("cron", "every", "timezone", "starts_at", "ends_at")
@@ -79,8 +83,8 @@ def apply(row: Schedule, terms: Mapping[str, object], now: datetime) -> None:
     Raise InvalidScheduleError, which names the nearest right word.
     """
     for name in terms:
-        if name not in CHECKS:
-            raise InvalidScheduleError(f"A schedule has no '{name}'.{nearest(name, CHECKS)}")
+        if name not in ALL_CHECKS:
+            raise InvalidScheduleError(f"A schedule has no '{name}'.{nearest(name, ALL_CHECKS)}")
     if terms.get("cron") and terms.get("every"):
         raise InvalidScheduleError("Give a cron expression or an interval, not both.")
     if terms.get("cron"):
@@ -89,7 +93,7 @@ def apply(row: Schedule, terms: Mapping[str, object], now: datetime) -> None:
         row.cron = ""
     for name, value in terms.items():
         with as_invalid_schedule():
-            setattr(row, name, CHECKS[name](name, value, now))
+            setattr(row, name, ALL_CHECKS[name](name, value, now))
     if not (row.cron or row.every):
         raise InvalidScheduleError("Give a cron expression or an interval: every='15m'.")
     if row.starts_at and row.ends_at and row.ends_at < row.starts_at:
@@ -107,6 +111,16 @@ class as_invalid_schedule:  # noqa: N801
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, InvalidTaskError):
             raise InvalidScheduleError(str(error)) from error
+
+
+def context_(name: str, given: object, now: datetime) -> str | None:
+    """Return what tasks take along of the surroundings in which their schedule is stored."""
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidScheduleError(f"context is a dict, not {given!r}.")
+    with as_invalid_schedule():
+        values = provided(given)
+        return carried(values) if values else None
+    raise AssertionError
 
 
 def cron_(name: str, value: object, now: datetime) -> str:
@@ -181,6 +195,8 @@ CHECKS: dict[str, Callable[[str, Any, datetime], object]] = {
     "deadline": lambda name, value, now: checked_duration(name, value),
     "pause_after": count(1),
 }
+ALL_CHECKS = {**CHECKS, "context": context_}
+"""With that of what people do not write."""
 
 
 def checked_name(name: object) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.application.handler import awaited
 from django_perfectqueue.conf import options
+from django_perfectqueue.payload import context
 from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.verdicts import Verdict
 from django_perfectqueue.worker.attempt import log_capture
@@ -19,7 +22,7 @@ from django_perfectqueue.worker.attempt.ending import Ending, announce
 from django_perfectqueue.worker.attempt.event_loop import EventLoop
 from django_perfectqueue.worker.attempt.interrupt_main import MainThreadInterrupter
 from django_perfectqueue.worker.attempt.runner import Runner
-from django_perfectqueue.worker.database.link import ConnectionCleanup
+from django_perfectqueue.worker.database.link import ConnectionCleanup, mine
 
 from .held_task import HeldTask
 from .report import Run
@@ -49,8 +52,12 @@ class InlineRunner(Runner):
 
     def attempt(self, task: HeldTask) -> Run:
         """Run a task and settle it; raise what is to end the whole program."""
+        before = context.provided()
         with quiet(), captured(), self.cleanup.watching():
             ending = self.run(task)
+        if context.may_block():
+            # A provider may have set what the caller's connection has.
+            copy_context().run(put_back, before)
         if task.notes is not None:
             task.write_notes()
         if ending.completion is not None:
@@ -71,6 +78,12 @@ class InlineRunner(Runner):
     def is_cancel_requested(self, task: AcquiredTask) -> bool:
         run_of: bool | None = getattr(task, "cancel_requested", None)
         return super().is_cancel_requested(task) if run_of is None else run_of
+
+
+def put_back(values: Mapping[str, JSON]) -> None:
+    """Restore what was captured; what a context manager sets, it has put back itself."""
+    for path, provider in context.providers().items():
+        provider.restore(values.get(path))
 
 
 class DirectLink:
@@ -117,6 +130,8 @@ class CallersCleanup(ConnectionCleanup):
             self.lift_marks()
 
     def run(self, *, suspect: bool = False) -> None:
+        # The session is the caller's.
+        mine.watch.changed.clear()
         super().run(suspect=suspect)
         try:
             self.lift_marks()

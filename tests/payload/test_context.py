@@ -171,8 +171,8 @@ class RestoreTests(RunnerMixin, TestCase):
             self.assertEqual((first.context, second.context), ({TENANT: "acme"}, {}))
 
             def act():
-                context.restore(first.context)
-                return tenant.get()
+                with context.restored(first.context):
+                    return tenant.get()
 
             self.assertEqual(in_context(act), "acme")
 

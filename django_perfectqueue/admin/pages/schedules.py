@@ -207,12 +207,14 @@ class ScheduleAdmin(RuleAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Store it by the API; who may change only some rows must be let at both, old and new."""
-        stored = self.get_queryset(request).filter(pk=obj.pk).first() if change else None
+        stored: Any = self.get_queryset(request).filter(pk=obj.pk).first() if change else None
         if stored and not all(self.has_change_permission(request, row) for row in (stored, obj)):
             raise PermissionDenied
         self.require_scope(request, obj)
         schedules = Schedules(using=database())
         by = str(request.user)
+        if stored:
+            form.terms["context"] = stored.surroundings
         row = schedules.put(obj.name, obj.type, form.payload_data(), by=by, **form.terms).row()
         obj.pk, obj._state.db = row.pk, database()
         ticks = ", ".join(moment(tick) for tick in schedules[obj.name].next(NEXT))

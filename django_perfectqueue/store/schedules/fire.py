@@ -224,7 +224,9 @@ def submission(row: Schedule, tick: datetime, now: datetime, *, using: str) -> S
         lane=lane_of(row.queue, row.user, keys),
         time_limit=row.time_limit,
         expires_at=None if after is None else now + after * SECOND,
-        context=encoded({SCHEDULE: row.name, SCHEDULED_FOR: tick.isoformat()}, "The context"),
+        context=encoded(
+            {**row.surroundings, SCHEDULE: row.name, SCHEDULED_FOR: tick.isoformat()}, "The context"
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import Deferred
 
 from ..database.link import AwayError
+from .context import within
 from .ending import Ending
 from .fork_guard import exit_returning_fork
 from .traceback import from_handler
@@ -84,6 +85,7 @@ class AtomicAttempt:
         self.ending = True
 
         def write() -> None:
+            self.runner.cleanup.restore_tenants()
             self.joint.check()
             self.joint.hasten()
             deferred.write()
@@ -110,7 +112,10 @@ class AtomicAttempt:
         if self.joint.hooks:
             self.running.active = True
             try:
-                self.runner.interrupter.call(self.running, self.joint.call_hooks)
+                hooks = functools.partial(
+                    self.runner.interrupter.call, self.running, self.joint.call_hooks
+                )
+                within(self.task, hooks)
             finally:
                 self.running.active = False
 

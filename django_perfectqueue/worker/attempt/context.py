@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from contextvars import Context, copy_context
+from typing import TypeVar
 
+from asgiref.sync import _restore_context, sync_to_async
 from django.core.cache import caches
 
 from django_perfectqueue.lib.running import running
 from django_perfectqueue.payload import context
 from django_perfectqueue.queue import AcquiredTask
+
+R = TypeVar("R")
 
 
 def prepare() -> None:
@@ -31,11 +38,41 @@ def context_for(task: AcquiredTask) -> Context:
     return fresh
 
 
-def restore(task: AcquiredTask) -> None:
+def within(task: AcquiredTask, call: Callable[[], object]) -> object:
     """
-    Set the context values that the submitter stored with a task.
+    Call a function with what the submitter of a task has sent along, and with nothing else.
 
-    Raise PayloadError if they can't be read, and any exception of a provider.
+    Raise PayloadError if that can't be read, and any exception of a provider.
     """
-    if task.lease.context is not None:
-        context.restore(task.context)
+    with context.restored(task.context):
+        return call()
+
+
+async def awithin(task: AcquiredTask, call: Callable[[], Awaitable[object]]) -> object:
+    """
+    Do the same for a coroutine.
+
+    Providers may set the connections of its synchronous calls, so they run in their thread.
+    """
+    inside = context.restored(task.context)
+    if not context.may_block():
+        with inside:
+            return await call()
+    own = copy_context()
+    async with AsyncExitStack() as stack:
+        await in_thread(own, inside.__enter__)
+        stack.push_async_exit(functools.partial(in_thread, own, inside.__exit__))
+        return await call()
+
+
+async def in_thread(own: Context, function: Callable[..., R], *given: object) -> R:
+    """Call a function in a thread, in a context of which this one takes over what it sets."""
+
+    def call() -> R:
+        _restore_context(own)
+        return function(*given)
+
+    try:
+        return await sync_to_async(own.run)(call)
+    finally:
+        _restore_context(own)

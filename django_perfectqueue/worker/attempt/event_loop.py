@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import TypeGuard
 
-from .sync_calls import SyncCalls
+from .sync_calls import SyncCalls, TidyExecutor
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
@@ -47,8 +47,7 @@ class EventLoop:
     def drive(self, coroutine: Work) -> object:
         """Run a coroutine; return its result or raise its exception."""
         loop = self.opened()
-        self.sync_calls.enter()
-        task = self.task = loop.create_task(coroutine)
+        task = self.task = loop.create_task(self.sync_calls.around(coroutine))
         self.deliver()
         try:
             return loop.run_until_complete(task)
@@ -59,7 +58,6 @@ class EventLoop:
             raise
         finally:
             self.task = self.reason = None
-            self.sync_calls.tidy()
 
     def end(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[object]) -> None:
         """Cancel a task whose loop was stopped, as by sys.exit() in another task."""
@@ -85,11 +83,12 @@ class EventLoop:
     def spawn(self, coroutine: Work) -> None:
         """Start a coroutine beside the running one; called from other threads."""
         if self.loop is not None:
-            asyncio.run_coroutine_threadsafe(coroutine, self.loop).add_done_callback(log_error)
+            apart = self.sync_calls.around(coroutine)
+            asyncio.run_coroutine_threadsafe(apart, self.loop).add_done_callback(log_error)
 
     def opened(self) -> asyncio.AbstractEventLoop:
         if self.loop is None:
-            self.loop = asyncio.new_event_loop()
+            self.loop = new_loop()
         return self.loop
 
     def close(self) -> None:
@@ -97,6 +96,12 @@ class EventLoop:
             close_loop(self.loop)
             self.loop = None
         self.sync_calls.close()
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(TidyExecutor())
+    return loop
 
 
 def log_error(future: Future[object]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from django.db import Error
 
-from django_perfectqueue import logs, store
+from django_perfectqueue import logs, store, tracing
 from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.application.error_policy import Ruling, failure, plain_failure, ruling
 from django_perfectqueue.conf import options
@@ -25,6 +25,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.lib.running import running as current
+from django_perfectqueue.payload.context import restored
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.signals import task_started
 from django_perfectqueue.tracing import otel
@@ -32,7 +33,7 @@ from django_perfectqueue.verdicts import Verdict
 
 from ..database.link import AwayError, ConnectionCleanup, Link
 from .atomic import AtomicAttempt
-from .context import restore
+from .context import awithin, within
 from .ending import Ending, announce, announce_start
 from .event_loop import EventLoop, Work, is_coroutine
 from .fork_guard import exit_returning_fork
@@ -129,6 +130,7 @@ class Runner:
         self.running: Running | None = None
         self.left: set[type[Application]] = set()
         self.is_traced = otel.is_on()
+        self.restores = bool(options().CONTEXT)
 
     def run(self, task: AcquiredTask) -> Ending:
         return self.attend(Running(task))
@@ -154,7 +156,7 @@ class Runner:
         task = running.task
         try:
             if task.lease.context is not None:
-                restore(task)
+                tracing.restore(task.context)
             handler = self.dispatch.handler_for(task.lease.type)(task)
         except UnknownTypeError as error:
             return self.settle(task, None, lambda: task.release(options().RETRY_WAIT), error)
@@ -170,11 +172,15 @@ class Runner:
         if handler.is_async:
             run, interrupter = handler.arun, self.event_loop
             running.spawn = self.event_loop.spawn
+            if self.restores:
+                run = functools.partial(awithin, task, run)
         handler.interrupter = functools.partial(interrupt, interrupter, running)
         running.handler = handler
         if task_started.receivers:
             announce_start(task, type(handler))
         call = functools.partial(interrupter.call, running, run)
+        if self.restores and not handler.is_async:
+            call = functools.partial(within, task, call)
         if handler.atomic:
             return AtomicAttempt(self, running, handler).perform(call)
         try:
@@ -263,9 +269,7 @@ class Runner:
         Other exceptions of the decider are logged, and must not end the processor.
         """
         try:
-            decision = handler.decide("unexpected_error_raised", error=error)
-            if is_coroutine(decision):
-                self.drive(decision)
+            within(handler.task, functools.partial(self.decide, handler, error))
         except Verdict as verdict:
             verdict.__cause__ = verdict.__cause__ or error
             return verdict
@@ -277,6 +281,11 @@ class Runner:
                     exc_info=trouble,
                 )
         return error
+
+    def decide(self, handler: Application, error: BaseException) -> None:
+        decision = handler.decide("unexpected_error_raised", error=error)
+        if is_coroutine(decision):
+            self.drive(awithin(handler.task, lambda: decision))
 
     def settle(
         self,
@@ -328,7 +337,8 @@ def ruling_for(
     """Return the ruling on an error; by default rules if the handler's rules raise."""
     for asked in (handler, None):
         try:
-            return ruling(task, asked, error)
+            with restored(task.context):
+                return ruling(task, asked, error)
         except BaseException:
             logger.exception("A handler's rules raised; the default rules apply. %s", about(task))
     return ruling(task, None, Exception())

@@ -2,48 +2,118 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, Future
+import asyncio
+import functools
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.db import connections
 
 from ..database.link import ConnectionCleanup
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+executors = SyncToAsync.context_to_thread_executor
+own = threading.local()
+
+
+def begin_thread() -> None:
+    own.cleanup = ConnectionCleanup()
+
+
+def tidy_thread() -> None:
+    own.cleanup.run()
+
+
+class TidyExecutor(ThreadPoolExecutor):
+    """The default executor of a loop: each call leaves the connections of its thread clean."""
+
+    def __init__(self) -> None:
+        super().__init__(initializer=begin_thread)
+
+    def submit(self, function: Callable[P, R], /, *given: P.args, **named: P.kwargs) -> Future[R]:
+        return super().submit(tidily, functools.partial(function, *given, **named))
+
+
+def tidily(call: Callable[[], R]) -> R:
+    try:
+        return call()
+    finally:
+        tidy_thread()
+
 
 class SyncCalls:
     """
-    The thread that runs them one after another, and its connections.
+    Threads for the synchronous calls of coroutines, each with connections of its own.
 
-    asgiref starts it at the first call of sync_to_async(). It lives until close().
+    There are as many as coroutines made such calls at once so far.
     """
 
     def __init__(self) -> None:
-        self.context = ThreadSensitiveContext()
-        self.cleanup = ConnectionCleanup(left_alone=())
+        self.idle: deque[ThreadPoolExecutor] = deque()
 
-    def enter(self) -> None:
-        """Run the calls of this context in the thread from now on."""
-        SyncToAsync.thread_sensitive_context.set(self.context)
+    async def around(self, coroutine: Coroutine[object, object, object]) -> object:
+        """
+        Await a coroutine whose synchronous calls are made in a thread that no other has meanwhile.
 
-    @property
-    def thread(self) -> Executor | None:
-        return SyncToAsync.context_to_thread_executor.get(self.context)
+        Then the connections of the thread are clean.
+        """
+        calls = CallsOfOne(self)
+        SyncToAsync.thread_sensitive_context.set(calls)
+        try:
+            return await coroutine
+        finally:
+            if tidied := calls.end():
+                await asyncio.shield(asyncio.wrap_future(tidied))
 
-    def tidy(self) -> None:
-        """Roll back transactions that a handler left open, and wait for that."""
-        if tidied := self.begin_to_tidy():
-            tidied.result()
+    def take(self) -> ThreadPoolExecutor:
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return ThreadPoolExecutor(max_workers=1, initializer=begin_thread)
 
-    def begin_to_tidy(self) -> Future[None] | None:
-        thread = self.thread
-        return None if thread is None else thread.submit(self.cleanup.run)
+    def give_back(self, thread: ThreadPoolExecutor) -> Future[None]:
+        """Clean the connections of a thread after its pending calls; then it is idle."""
+        tidied = thread.submit(tidy_thread)
+        tidied.add_done_callback(lambda done: self.idle.append(thread))
+        return tidied
 
     def disconnect(self) -> None:
-        """Close the thread's connections after its pending calls."""
-        if self.thread is not None:
-            self.thread.submit(connections.close_all)
+        """Close the connections of the idle threads."""
+        for thread in list(self.idle):
+            thread.submit(connections.close_all)
 
     def close(self) -> None:
-        if (thread := self.thread) is not None:
-            self.disconnect()
-            thread.shutdown()
+        self.disconnect()
+        while self.idle:
+            self.idle.pop().shutdown()
+
+
+class CallsOfOne(ThreadSensitiveContext, Executor):
+    """
+    The synchronous calls of one coroutine. The first one takes a thread.
+
+    asgiref makes the calls of a coroutine in the thread of its outermost context, which is
+    this one.
+    """
+
+    def __init__(self, threads: SyncCalls) -> None:
+        super().__init__()
+        self.threads = threads
+        self.thread: ThreadPoolExecutor | None = None
+        executors[self] = self
+
+    def submit(self, function: Callable[P, R], /, *given: P.args, **named: P.kwargs) -> Future[R]:
+        if self.thread is None:
+            self.thread = self.threads.take()
+        return self.thread.submit(function, *given, **named)
+
+    def end(self) -> Future[None] | None:
+        """Give the thread back; asgiref makes later calls in a thread that no task has."""
+        executors.pop(self, None)
+        return self.threads.give_back(self.thread) if self.thread else None

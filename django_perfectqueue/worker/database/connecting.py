@@ -11,6 +11,7 @@ from django.db.backends.signals import connection_created
 
 from django_perfectqueue import store
 
+from .link import note_opened_last
 from .socket_handle import socket_of
 
 FEW = 16
@@ -32,6 +33,7 @@ def prepare(using: str, *, idle_limit: float | None = None) -> None:
     connection_created.connect(keep_alive, dispatch_uid=ID)
     if idle_limit is not None:
         end_idle_transactions(using, idle_limit)
+    note_opened_last()
 
 
 def keep_few_statements(using: str) -> None:

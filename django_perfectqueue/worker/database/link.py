@@ -9,13 +9,12 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
-from django.dispatch import receiver
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
@@ -23,6 +22,7 @@ from django_perfectqueue.payload.redaction import STARS
 
 from ..process.wakeup import Wakeup
 from ..shared.outage import Outage
+from .sessions import Watch, has_tenant, renew
 from .socket_handle import SocketHandle
 
 R = TypeVar("R")
@@ -31,6 +31,8 @@ logger = logging.getLogger("django_perfectqueue.database")
 
 SHORTEST, LONGEST = 0.1, 1.0
 LONGEST_FOR_A_PERSON = 5.0
+
+OPENED = "perfectqueue_opened"
 
 numbers = itertools.count(1)
 
@@ -233,11 +235,17 @@ class Link:
 
 
 class ConnectionCleanup:
-    """Resets a thread's connections after a handler: no transaction stays open."""
+    """
+    Resets the connections of the thread that makes it after a handler.
 
-    def __init__(self, left_alone: Iterable[BaseDatabaseWrapper] | None = None) -> None:
-        open_now = (link for link in mine.links if link.in_atomic_block)
-        self.left_alone = set(open_now if left_alone is None else left_alone)
+    No transaction stays open, and the session is as new: what was set in it is gone. With
+    django-tenants, a connection has the tenant again that it had when this was made.
+    """
+
+    def __init__(self) -> None:
+        self.left_alone = {link for link in mine.links if link.in_atomic_block}
+        every: list[Any] = list(connections.all())
+        self.tenants = {link: link.tenant for link in every if has_tenant(link)}
 
     def run(self, *, suspect: bool = False) -> None:
         """
@@ -245,13 +253,25 @@ class ConnectionCleanup:
 
         With ``suspect``, close all: an interruption may have hit a statement in progress.
         """
+        if self.tenants:
+            self.restore_tenants()
         for link in mine.links:
             if link.connection is None or link in self.left_alone:
                 continue
             manual = bool(link.autocommit) != bool(link.settings_dict["AUTOCOMMIT"])
             in_transaction = link.in_atomic_block or manual
-            if suspect or in_transaction or link.errors_occurred:
+            is_spoilt = suspect or in_transaction or link.errors_occurred
+            is_changed = link in mine.watch.changed
+            if is_spoilt or (is_changed and not renew(link)):
                 discard(link)
+            if is_changed:
+                mine.watch.changed.discard(link)
+
+    def restore_tenants(self) -> None:
+        """Give connections of django-tenants the tenants of before the handler."""
+        for link, tenant in self.tenants.items():
+            if link.tenant is not tenant and link not in self.left_alone:
+                link.set_tenant(tenant)
 
 
 class OpenConnections(threading.local):
@@ -259,15 +279,27 @@ class OpenConnections(threading.local):
 
     def __init__(self) -> None:
         self.links: list[BaseDatabaseWrapper] = list(connections.all(initialized_only=True))
+        self.watch = Watch()
+        for link in self.links:
+            self.watch.begin(link)
 
 
 mine = OpenConnections()
 
 
-@receiver(connection_created, dispatch_uid="perfectqueue_opened")
 def note_opened(*, connection: BaseDatabaseWrapper, **kwargs: object) -> None:
     if connection not in mine.links:
         mine.links.append(connection)
+    mine.watch.begin(connection)
+
+
+def note_opened_last() -> None:
+    """Note connections after other receivers have set what they want of a new session."""
+    connection_created.disconnect(dispatch_uid=OPENED)
+    connection_created.connect(note_opened, dispatch_uid=OPENED)
+
+
+note_opened_last()
 
 
 def discard(link: BaseDatabaseWrapper) -> None:

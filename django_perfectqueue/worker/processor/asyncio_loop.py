@@ -13,11 +13,13 @@ from contextvars import copy_context
 
 from django.db import connections
 
+from django_perfectqueue import tracing
 from django_perfectqueue.application import Application
+from django_perfectqueue.queue import AcquiredTask
 
-from ..attempt.context import context_for, prepare, restore
+from ..attempt.context import awithin, context_for, prepare
 from ..attempt.ending import Ending, announce_start_async
-from ..attempt.event_loop import Work, close_loop, log_error
+from ..attempt.event_loop import Work, close_loop, log_error, new_loop
 from ..attempt.interrupt_thread import ThreadInterrupter
 from ..attempt.runner import Runner, Running
 from ..attempt.sync_calls import SyncCalls
@@ -51,7 +53,7 @@ class AsyncioProcessor(ConcurrentProcessor):
         self.pid = os.getpid()
 
     def open(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = new_loop()
         self.settler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="settler")
         self.runner = self.settler.submit(self.make_runner).result()
         self.thread = threading.Thread(target=self.live, name="event-loop", daemon=True)
@@ -66,11 +68,11 @@ class AsyncioProcessor(ConcurrentProcessor):
         )
 
     def drive(self, coroutine: Work) -> object:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+        apart = self.sync_calls.around(coroutine)
+        return asyncio.run_coroutine_threadsafe(apart, self.loop).result()
 
     def live(self) -> None:
         prepare()
-        self.sync_calls.enter()
         self.base = copy_context()
         try:
             while not self.closing:
@@ -133,7 +135,6 @@ class AsyncioProcessor(ConcurrentProcessor):
             self.tasks.pop(running, None)
             self.reasons.pop(running, None)
             self.ended(running, ending)
-            self.sync_calls.begin_to_tidy()
         except BaseException as error:
             self.fail(error)
         self.begin()
@@ -151,8 +152,7 @@ class AsyncioProcessor(ConcurrentProcessor):
         settle: Callable[[], Ending]
         try:
             handler = self.create_handler(running, kind)
-            await announce_start_async(task, kind)
-            result = await self.exit_returning_fork(handler)
+            result = await self.sync_calls.around(self.perform(task, handler))
             running.active = False
             settle = functools.partial(self.runner.after_return, task, handler, result)
             if not task.settled:
@@ -165,16 +165,20 @@ class AsyncioProcessor(ConcurrentProcessor):
         return await self.loop.run_in_executor(self.settler, copy_context().run, settle)
 
     def create_handler(self, running: Running, kind: type[Application]) -> Application:
-        restore(running.task)
+        if running.task.lease.context is not None:
+            tracing.restore(running.task.context)
         handler = kind(running.task)
         handler.interrupter = functools.partial(self.interrupt, running)
         running.spawn = self.spawn
         running.handler = handler
         return handler
 
-    async def exit_returning_fork(self, handler: Application) -> object:
+    async def perform(self, task: AcquiredTask, handler: Application) -> object:
         """Run a handler; exit a child that it forked and that returns, too."""
+        await announce_start_async(task, type(handler))
         try:
+            if self.runner.restores:
+                return await awithin(task, handler.arun)
             return await handler.arun()
         finally:
             if os.getpid() != self.pid:
@@ -193,4 +197,5 @@ class AsyncioProcessor(ConcurrentProcessor):
         self.loop.call_soon_threadsafe(self.cancel, running, reason)
 
     def spawn(self, coroutine: Work) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self.loop).add_done_callback(log_error)
+        apart = self.sync_calls.around(coroutine)
+        asyncio.run_coroutine_threadsafe(apart, self.loop).add_done_callback(log_error)

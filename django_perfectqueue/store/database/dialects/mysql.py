@@ -117,7 +117,7 @@ SET {columns}
 """
 
 END_IDLE_TRANSACTIONS = """
-SET SESSION idle_transaction_timeout = IF(
+/* perfectqueue */ SET SESSION idle_transaction_timeout = IF(
     @@SESSION.idle_transaction_timeout = 0, %s, @@SESSION.idle_transaction_timeout
 )
 """

@@ -116,14 +116,16 @@ RETURNING "lane"."id", {HAS_COPIES.replace("{lane}", '"lane"."id"')}
 """
 
 END_IDLE_TRANSACTIONS = """
-SELECT set_config('idle_in_transaction_session_timeout', %s, false)
+/* perfectqueue */ SELECT set_config('idle_in_transaction_session_timeout', %s, false)
 WHERE current_setting('idle_in_transaction_session_timeout') = '0'
 """
 LET_STAND = """
-SELECT current_setting('idle_in_transaction_session_timeout'),
+/* perfectqueue */ SELECT current_setting('idle_in_transaction_session_timeout'),
     set_config('idle_in_transaction_session_timeout', %s, true)
 """
-LET_STAND_AS_BEFORE = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
+LET_STAND_AS_BEFORE = """
+/* perfectqueue */ SELECT set_config('idle_in_transaction_session_timeout', %s, true)
+"""
 
 
 levels: WeakKeyDictionary[object, str] = WeakKeyDictionary()

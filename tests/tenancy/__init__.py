@@ -1,0 +1,1 @@
+"""A project with django-tenants, as the page on tenants shows it."""

@@ -1,0 +1,1 @@
+"""An app whose table each tenant has."""

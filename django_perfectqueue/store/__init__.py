@@ -18,18 +18,18 @@ from .database.diagnosis import Ailment
 from .database.idle_transactions import end_idle_transactions
 from .database.packet import too_long
 from .database.transaction import ailment, calls_of_others, one_call, patiently, together
-from .dependencies.batch_fold import When
+from .dependencies.batch_fold import Progress, When
 from .dependencies.batches import (
-    batch_state,
+    batch_progress,
     create_batch,
     forget_batches,
     look_at_batch,
-    stop_batch,
+    stop_batches,
     submit_joining,
 )
 from .dependencies.cancel import Cone, cancel_request, cone
+from .dependencies.graph import batches_around, batches_within, descendants
 from .dependencies.submit import (
-    descendants,
     replace_linked,
     submit_linked,
     wait_for,

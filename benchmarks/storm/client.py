@@ -533,7 +533,10 @@ class Client:
         acts: dict[str, Callable[[], Any]] = {
             "purge": self.purge,
             "alarms": lambda: store.answer_alarms(using="default"),
-            "wake_forgotten_lanes": lambda: store.wake_forgotten_lanes(using="default"),
+            "wake_forgotten_lanes": lambda: (
+                store.follow(using="default"),
+                store.wake_forgotten_lanes(using="default"),
+            ),
             "sum": lambda: store.roll_up(using="default", keep=None),
         }
         self.call(verb, lambda: acts[verb]() and None)

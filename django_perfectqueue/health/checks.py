@@ -215,8 +215,8 @@ def check_schedules(using: str) -> Iterator[Finding]:
 
 def check_blocked(using: str) -> Finding:
     """Report the tasks held up by others that failed; that is for a person, and no failure."""
-    count, holder, child = held_up(using=using)
-    keys = {"parent": holder or None, "child": child or None}
+    count, pair = held_up(using=using)
+    keys = {"parent": None, "batch": None, "child": None, **pair}
     sentence, detail = _("No task waits for one that has failed."), ""
     if count:
         sentence = ngettext(
@@ -225,6 +225,11 @@ def check_blocked(using: str) -> Finding:
             count,
         ) % {"count": count}
         advice = _("'%(child)s' waits for '%(parent)s': retry that one, or cancel the other.")
+        if "batch" in pair:
+            advice = _(
+                "'%(child)s' waits for batch '%(batch)s', which ended with tasks that have failed:"
+                " retry these, or cancel the other."
+            )
         detail = advice % keys
     return Finding("blocked", True, sentence, {"count": count}, detail, keys)
 

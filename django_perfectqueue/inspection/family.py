@@ -14,7 +14,6 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     Batch,
     BatchDelta,
-    BatchMember,
     DeadLetter,
     Dependency,
     IfFailed,
@@ -23,7 +22,7 @@ from django_perfectqueue.models import (
     Task,
     TaskQuerySet,
 )
-from django_perfectqueue.store import When
+from django_perfectqueue.store import When, batches_around
 
 from .together import read_together
 
@@ -231,16 +230,16 @@ def state_of(batch: Batch) -> str:
     return "failed" if batch.dead else "finished"
 
 
-def held_up(*, using: str) -> tuple[int, str, str]:
+def held_up(*, using: str) -> tuple[int, dict[str, str]]:
     """
     Return how many tasks wait for one of the LETTERS newest that failed, or for a batch that
-    ended with one of them, at most COUNTED; and the keys of such a pair: the one that failed
-    or the name of the batch, and the one that waits.
+    ended with one of them, at most COUNTED; and such a pair: the key of the *parent* that
+    failed or the name of the *batch*, and the key of the *child*.
     """
     letters = DeadLetter.objects.using(using).order_by("-ended_at")
     dead = list(letters.values_list("task_id", flat=True)[:LETTERS])
     if not dead:
-        return 0, "", ""
+        return 0, {}
     batches = ended_with(dead, using=using)
     links = Dependency.objects.using(using).order_by()
     blocked = links.filter(child__ticket__state=State.BLOCKED).filter(
@@ -248,26 +247,20 @@ def held_up(*, using: str) -> tuple[int, str, str]:
         | Q(parent_id__in=[-id_ for id_ in batches], state__lt=Dependency.State.MET)
     )
     if (first := blocked.values_list("parent_id", "child__key").first()) is None:
-        return 0, "", ""
+        return 0, {}
     count = len(blocked.values_list("child_id", flat=True).distinct()[:COUNTED])
     parent_id, child = first
     tasks = Task.objects.using(using).filter(pk=parent_id).values_list("key", flat=True)
     # The parent may have been deleted since.
-    name = batches[-parent_id] if parent_id < 0 else tasks.first() or ""
-    return count, printable(name), printable(child)
+    kind, name = ("batch", batches[-parent_id]) if parent_id < 0 else ("parent", tasks.first())
+    return count, {kind: printable(name or ""), "child": printable(child)}
 
 
 def ended_with(dead: Collection[int], *, using: str) -> dict[int, str]:
     """Return the names of the batches, by id, that ended with one of these tasks in them."""
-    members = BatchMember.objects.using(using).filter(pk__in=dead)
-    left = set(members.values_list("batch_id", flat=True))
-    found: dict[int, str] = {}
-    while left:
-        rows = Batch.objects.using(using).filter(pk__in=left, ended_at__isnull=False, dead__gt=0)
-        ended = list(rows.values_list("pk", "name", "parent_id"))
-        found |= {pk: name for pk, name, _outer in ended}
-        left = {outer for _pk, _name, outer in ended if outer} - found.keys()
-    return found
+    around = batches_around(dead, using=using)
+    rows = Batch.objects.using(using).filter(pk__in=around, ended_at__isnull=False, dead__gt=0)
+    return dict(rows.values_list("pk", "name"))
 
 
 def callbacks(batch: int, *, using: str, known: Known | None = None) -> list[tuple[Relative, Link]]:
@@ -275,16 +268,6 @@ def callbacks(batch: int, *, using: str, known: Known | None = None) -> list[tup
     rows = list(links_of("parent_id", [-batch], MOST, using))
     found = relatives([row.child_id for row in rows], using=using, known=known)
     return [(found[row.child_id], link(row)) for row in rows if row.child_id in found]
-
-
-def within(batch: int, *, using: str) -> list[int]:
-    """Return a batch and those in it, at any depth."""
-    found = left = [batch]
-    rows = Batch.objects.using(using)
-    while left:
-        left = list(rows.filter(parent_id__in=left).order_by("pk").values_list("pk", flat=True))
-        found = found + left
-    return found
 
 
 def members(batches: Iterable[int], *, using: str) -> TaskQuerySet:

@@ -36,7 +36,7 @@ from django_perfectqueue.models import (
 )
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.models.worker import routes_in
-from django_perfectqueue.store import batch_state
+from django_perfectqueue.store import batch_progress
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.arithmetic.limit_keys import named, scoped, split
 
@@ -157,15 +157,14 @@ class Case:
 
     def by_its_batch(self, batch: int) -> Reason:
         try:
-            state = batch_state(batch, using=self.using)
+            state = batch_progress(batch, using=self.using)
             name = Batch.objects.using(self.using).values_list("name", flat=True).get(pk=batch)
         except (NotFoundError, Batch.DoesNotExist):
             return Reason(code=Code.BLOCKED)
-        open_ = bool(state.open) or not state.ended_at
         return Reason(
-            code=Code.BATCH_OPEN if open_ else Code.BATCH_FAILED,
+            code=Code.BATCH_FAILED if state.ended else Code.BATCH_OPEN,
             name=printable(name),
-            parents=state.open if open_ else state.dead,
+            parents=state.dead if state.ended else state.open,
         )
 
     def by_its_expiry(self) -> Iterator[Reason]:

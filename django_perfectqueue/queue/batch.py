@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from django.db.models import F
 
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import (
@@ -19,6 +22,7 @@ from django_perfectqueue.exceptions import (
     WaitInTransactionError,
     WaitTimeoutError,
 )
+from django_perfectqueue.inspection.family import members
 from django_perfectqueue.payload.inputs import (
     KEY_LENGTH,
     Duration,
@@ -41,26 +45,14 @@ WHENS = {when.name.lower(): when for when in store.When}
 SOONEST, LATEST, SHARE = 0.02, 0.5, 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class CancelCounts(NamedTuple):
     """
-    The exact state of a batch: how many tasks it has, and how many of them have finished, are
-    dead (failed, cancelled or expired) or open; ``ended`` means that all had ended once.
+    How many tasks are cancelled already, and how many were asked: these run, or are cancelled
+    after the commit of the open transaction.
     """
 
-    total: int
-    finished: int
-    dead: int
-    ended: bool
-
-    @property
-    def open(self) -> int:
-        return self.total - self.finished - self.dead
-
-    @property
-    def part(self) -> float:
-        """The part of its tasks that have ended, from 0 to 1."""
-        return 1.0 - self.open / self.total if self.total else float(self.ended)
+    cancelled: int = 0
+    asked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +143,11 @@ class Batch:
             store.look_at_batch(self.id, using=self.using)
         return self.queue[task.key]
 
-    def progress(self) -> Progress:
+    def progress(self) -> store.Progress:
         """Return its exact state, by one query; raise NotFoundError when it is gone."""
-        state = store.batch_state(self.id, using=self.using)
-        return Progress(
-            total=state.total,
-            finished=state.finished,
-            dead=state.dead,
-            ended=state.ended_at is not None,
-        )
+        return store.batch_progress(self.id, using=self.using)
 
-    def wait(self, timeout: Duration | None = None) -> Progress:
+    def wait(self, timeout: Duration | None = None) -> store.Progress:
         """
         Wait until all its tasks have ended; return its state.
 
@@ -169,7 +155,7 @@ class Batch:
         """
         seconds = checked_timeout(timeout)
         began = time.monotonic()
-        while not (found := self.progress()).ended or found.open:
+        while not (found := self.progress()).ended:
             waited = time.monotonic() - began
             if seconds is not None and waited >= seconds:
                 raise WaitTimeoutError(
@@ -193,32 +179,56 @@ class Batch:
         return tasks.order_by("membership__task_id")
 
     def results(self) -> Iterator[tuple[str, Any]]:
-        """Yield key and result of each task that has finished, read a page at a time."""
+        """
+        Yield key and result of each task that has finished, read a page at a time.
+
+        Those of batches in it are not among them. Raise NotFoundError, before the first if
+        that can be, where some are gone.
+        """
+        expected = self.progress().finished
+        inner = models.Batch.objects.using(self.using).filter(parent_id=self.id)
+        expected -= inner.filter(ended_at__isnull=False, dead=0, finished=F("total")).count()
         finished = self.tasks().filter(outcome=models.Outcome.FINISHED)
+        self.check_results(expected, finished.count())
+        count = 0
         for task in finished.iterator(chunk_size=500):
             yield task.key, task.result
+            count += 1
+        self.check_results(expected, count)
 
-    def cancel_request(self) -> int:
+    def check_results(self, expected: int, count: int) -> None:
+        if count < expected:
+            raise NotFoundError(
+                f"Of {expected} results of batch '{self.name}' {expected - count} are gone: their"
+                " tasks were deleted."
+            )
+
+    def cancel_request(self) -> CancelCounts:
         """
         Take no more tasks, cancel those that have yet to run, and ask the others to stop.
 
-        Batches in it are cancelled, too. Return how many tasks are cancelled already.
+        Batches in it are cancelled, too. Return how many are cancelled, and how many were asked.
         """
-        store.stop_batch(self.id, using=self.using)
-        count = 0
-        for inner in self.inner():
-            count += inner.cancel_request()
-        for task_id in self.tasks().live().values_list("pk", flat=True):
+        batches = store.batches_within(self.id, using=self.using)
+        store.stop_batches(batches, using=self.using)
+        count = Counter[bool]()
+        for task_id in members(batches, using=self.using).live().values_list("pk", flat=True):
             with suppress(AlreadyFinishedError, NotFoundError):
-                count += bool(store.cancel_one(task_id, using=self.using))
-        return count
+                count[bool(store.cancel_one(task_id, using=self.using))] += 1
+        return CancelCounts(count[True], count[False])
 
     def retry(self) -> int:
-        """Put its failed, cancelled and expired tasks back, and those of batches in it; count."""
-        count = sum(inner.retry() for inner in self.inner())
-        dead = self.tasks().filter(dead_letter__isnull=False)
+        """
+        Put its failed, cancelled and expired tasks back, and those of batches in it; count.
+
+        It is open again, and takes tasks, also where it was cancelled.
+        """
+        batches = store.batches_within(self.id, using=self.using)
+        store.stop_batches(batches, using=self.using, stopped=False)
+        dead = members(batches, using=self.using).filter(dead_letter__isnull=False)
+        count = 0
         # The last first: a child that is put back after its parent has failed again stays blocked.
-        for task_id in dead.reverse().values_list("pk", flat=True):
+        for task_id in dead.order_by("-pk").values_list("pk", flat=True):
             with suppress(AlreadyFinishedError, NotFoundError, NotSupportedError):
                 store.retry_ended(task_id, using=self.using)
                 count += 1
@@ -254,18 +264,16 @@ def batch_named(queue: Queue, name: str) -> Batch:
 
 def batch_of(queue: Queue, task_id: int) -> Batch | None:
     """Return the batch in which a task is, or None."""
-    rows = models.BatchMember.objects.using(queue.using).filter(pk=task_id)
-    found = rows.values_list("batch_id", flat=True).first()
-    return None if found is None else batch_with_id(queue, found)
+    rows = models.BatchMember.objects.filter(pk=task_id)
+    return batch_among(queue, rows.values("batch_id"))
 
 
 def batch_closed_by(queue: Queue, task_id: int) -> Batch | None:
     """Return the batch of which a task is a callback, or None."""
-    rows = models.Dependency.objects.using(queue.using).filter(child_id=task_id, parent_id__lt=0)
-    found = rows.order_by().values_list("parent_id", flat=True).first()
-    return None if found is None else batch_with_id(queue, -found)
+    rows = models.Dependency.objects.filter(child_id=task_id, parent_id__lt=0)
+    return batch_among(queue, rows.order_by().values(batch_id=-F("parent_id")))
 
 
-def batch_with_id(queue: Queue, batch: int) -> Batch | None:
-    row = models.Batch.objects.using(queue.using).filter(pk=batch).first()
+def batch_among(queue: Queue, ids: Any) -> Batch | None:
+    row = models.Batch.objects.using(queue.using).filter(pk__in=ids).first()
     return None if row is None else batch_in(queue, row)

@@ -274,8 +274,11 @@ class Queue(Taking):
         return True
 
     def clear(self) -> int:
-        """Forget all its tasks, whatever their status; return how many."""
-        return store.clear(self.name, using=self.using)
+        """Forget all its tasks, whatever their status, and its batches; return how many tasks."""
+        count = store.clear(self.name, using=self.using)
+        while store.forget_batches(None, using=self.using, queue=self.name):
+            pass
+        return count
 
     def purge(
         self,

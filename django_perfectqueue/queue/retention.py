@@ -88,5 +88,10 @@ def purge(
         looked += batch
         progress(looked)
         if swept.reached is None:
-            return found
+            break
         after = swept.reached
+    ages = [seconds for seconds in rule.retention.values() if seconds is not None]
+    queue = rule.only.get("queue", "")
+    while ages and not dry and store.forget_batches(min(ages), using=using, queue=queue, now=now):
+        pass
+    return found

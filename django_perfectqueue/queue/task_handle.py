@@ -166,7 +166,8 @@ class TaskHandle:
         """
         Have it no longer wait for these tasks, or for any, while it is blocked.
 
-        Raise NotSupportedError when it is not, NotFoundError where there is no such task.
+        Raise NotSupportedError when it is not, NotFoundError where there is no such task or it
+        does not wait for one.
         """
         parents = None if after is None else checked_after(after, self.queue.name, self.using)
         store.wait_no_longer_for(self.id, parents, using=self.using)

@@ -25,18 +25,18 @@ from .database.transaction import (
     patiently,
     together,
 )
-from .dependencies.batch_fold import When
+from .dependencies.batch_fold import Progress, When
 from .dependencies.batches import (
-    batch_state,
+    batch_progress,
     create_batch,
     forget_batches,
     look_at_batch,
-    stop_batch,
+    stop_batches,
     submit_joining,
 )
 from .dependencies.cancel import Cone, cancel_request, cone
+from .dependencies.graph import batches_around, batches_within, descendants
 from .dependencies.submit import (
-    descendants,
     replace_linked,
     submit_linked,
     wait_for,

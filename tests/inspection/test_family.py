@@ -13,7 +13,6 @@ from django_perfectqueue.inspection.family import (
     family,
     members,
     state_of,
-    within,
 )
 from django_perfectqueue.models import Batch
 from django_perfectqueue.queue import Queue
@@ -108,7 +107,7 @@ class FamilyTests(TestCase):
             with outer.batch("inner") as inner:
                 inner.submit("b", "report")
         end("a", "fail")
-        ids = within(outer.id, using="default")
+        ids = store.batches_within(outer.id, using="default")
         self.assertEqual(ids, [outer.id, inner.id])
         self.assertEqual(counts(members(ids, using="default")), {"waiting": 1, "failed": 1})
         self.assertEqual(counts(members([inner.id], using="default")), {"waiting": 1})
@@ -149,7 +148,10 @@ class FamilyTests(TestCase):
         store.follow(using="default")
         finding = check_blocked("default")
         self.assertEqual((finding.ok, finding.known["count"]), (True, 2))
-        self.assertIn("mail' waits for '", finding.detail)
+        child, batch = finding.keys["child"], finding.keys["batch"]
+        self.assertIn((child, batch), [("mail", "inner"), ("outer-mail", "outer")])
+        self.assertIsNone(finding.keys["parent"])
+        self.assertIn(f"'{child}' waits for batch '{batch}', which ended with", finding.detail)
         Queue()["a"].retry()
         end("a", "finish")
         store.follow(using="default")

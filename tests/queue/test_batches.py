@@ -1,12 +1,14 @@
 """Batches, through the door that programs use."""
 
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
+from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
-from django.test.utils import CaptureQueriesContext
+from django.test.utils import CaptureQueriesContext, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import (
@@ -18,9 +20,11 @@ from django_perfectqueue.exceptions import (
     WaitInTransactionError,
     WaitTimeoutError,
 )
+from django_perfectqueue.inspection.family import held_up
 from django_perfectqueue.models import Batch, BatchDelta, BatchMember, Task, TaskQuerySet, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.dependencies import batch_fold
+from django_perfectqueue.store.records import dependency_events
 from django_perfectqueue.store.tasks import replace
 from django_perfectqueue.store.upkeep import clear
 
@@ -76,7 +80,7 @@ class BatchTests(TransactionTestCase):
         self.assertEqual((status("all"), status("some")), ("blocked", "waiting"))
         take("some").finish()
         self.assertEqual(batch.retry(), 1)
-        self.assertEqual(state(batch), (2, 1, 0, True))
+        self.assertEqual(state(batch), (2, 1, 0, False))
         take("b").finish()
 
         self.assertEqual(state(batch), (2, 2, 0, True))
@@ -126,6 +130,67 @@ class BatchTests(TransactionTestCase):
 
         take("mail")
 
+    def test_a_task_that_is_put_back_adds_to_its_batch(self):
+        with Queue().batch("outer") as outer, outer.batch("inner") as inner:
+            inner.submit("a", "report")
+            for when in ("done", "finished", "failed"):
+                inner.then(when, "callback", when=when, priority=-1)
+        take("a").fail()
+        self.assertEqual((state(inner), state(outer)), ((1, 0, 1, True), (1, 0, 1, True)))
+        for put_back in (inner.retry, Queue()["a"].retry):
+            put_back()
+            self.assertEqual((state(inner), state(outer)), ((1, 0, 0, False), (1, 0, 0, False)))
+            task = take("a")
+            if put_back == inner.retry:
+                task.fail()
+        task.batch.submit("b", "report")
+        inner.then("late", "callback", priority=-1)
+        task.finish()
+        self.assertEqual((state(inner), status("finished")), ((2, 1, 0, False), "blocked"))
+        take("b").finish()
+
+        self.assertEqual((state(inner), state(outer)), ((2, 2, 0, True), (1, 1, 0, True)))
+        with self.assertRaises(BatchEndedError):
+            inner.submit("c", "report")
+        for key in ("done", "finished", "failed", "late"):
+            take(key).finish()
+        self.assertIsNone(Queue().poll())
+
+    def test_a_task_that_runs_before_its_retry_is_counted_adds_to_its_batch(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+        take("a").fail()
+        with mock.patch.object(dependency_events, "count_followers", []):
+            Queue()["a"].retry()
+            task = take("a")
+            task.batch.submit("b", "report")
+            self.assertEqual(state(batch), (2, 0, 0, False))
+        task.finish()
+        take("b").finish()
+        self.assertEqual(state(batch), (2, 2, 0, True))
+
+    def test_a_cancelled_batch_that_is_put_back_takes_tasks_again(self):
+        with Queue().batch("outer") as outer, outer.batch("inner") as inner:
+            inner.submit_many(members("a", "b"))
+        self.assertEqual(outer.cancel_request(), (2, 0))
+        with self.assertRaisesMessage(BatchEndedError, "has ended"):
+            inner.submit("c", "report")
+        self.assertEqual(outer.retry(), 2)
+        inner.submit("c", "report")
+        for task in Queue().acquire(3):
+            task.finish()
+
+        self.assertEqual((state(inner), state(outer)), ((3, 3, 0, True), (1, 1, 0, True)))
+
+    def test_what_is_cancelled_after_the_commit_is_not_yet_cancelled(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a", "b"))
+        with transaction.atomic():
+            self.assertEqual(batch.cancel_request(), (0, 2))
+            self.assertEqual(status("a"), "waiting")
+
+        self.assertEqual(state(batch), (2, 0, 2, True))
+
     def test_nothing_is_added_to_a_batch_that_has_ended_or_was_cancelled(self):
         with Queue().batch("one") as one:
             one.submit("a", "report")
@@ -155,11 +220,25 @@ class BatchTests(TransactionTestCase):
         take("half").finish()
         self.assertEqual(status("mail"), "blocked")
         self.assertEqual(outer.retry(), 1)
-        self.assertEqual(state(outer), (2, 1, 0, True))
+        self.assertEqual((state(outer), state(inner)), ((2, 1, 0, False), (2, 1, 0, False)))
         take("c").finish()
 
         self.assertEqual(state(outer), (2, 2, 0, True))
         take("mail")
+
+    def test_no_task_for_which_one_of_a_batch_waits_waits_for_its_end(self):
+        Queue().submit("x", "report")
+        Queue().submit("y", "report", after=["x"])
+        with Queue().batch("outer") as outer:
+            mail = outer.then("mail", "report")
+            with outer.batch("inner") as inner:
+                inner.submit("a", "report", after=["y"])
+        with self.assertRaisesMessage(InvalidTaskError, "would wait for one another"):
+            Queue()["y"].wait_for([mail])
+        take("x").finish()
+
+        for key in ("y", "a", "mail"):
+            take(key).finish()
 
     def test_no_task_of_a_batch_waits_for_its_end(self):
         with Queue().batch("outer") as outer:
@@ -206,7 +285,7 @@ class BatchTests(TransactionTestCase):
                 inner.submit("b", "report")
             outer.then("mail", "report")
         running = take("a")
-        self.assertEqual(outer.cancel_request(), 1)
+        self.assertEqual(outer.cancel_request(), (1, 1))
         self.assertEqual((status("b"), status("mail")), ("cancelled", "blocked"))
         running.cancel()
 
@@ -228,23 +307,83 @@ class BatchTests(TransactionTestCase):
         with Queue().batch("nightly") as batch:
             batch.submit_many(members("a", "b"))
             batch.then("mail", "report")
-        take("a").finish()
-        Queue().submit("b", "other", on_conflict="replace")
+        Queue()["mail"].move("elsewhere")
+        Queue()["b"].move("elsewhere")
+        self.assertEqual(Queue().clear(), 1)
 
-        self.assertEqual(state(batch), (1, 1, 0, True))
-        self.assertEqual(status("mail"), "waiting")
+        self.assertEqual(state(batch), (1, 0, 0, False))
+        Queue("elsewhere").poll().finish()
+        self.assertEqual((state(batch), Queue("elsewhere").poll().key), ((1, 1, 0, True), "mail"))
 
-    def test_a_task_that_is_purged_is_still_counted(self):
-        with Queue().batch("nightly") as batch:
+    def test_a_task_that_replaces_one_of_a_batch_takes_its_place(self):
+        with Queue().batch("outer") as outer, outer.batch("nightly") as batch:
             batch.submit_many(members("a", "b", "c"))
-        take("a").finish()
+            batch.then("mail", "report", when="finished", priority=-1)
+        take("a").finish(1)
         take("b").fail()
-        self.assertEqual(Queue().purge(older_than=0), 1)
-        self.assertEqual(Queue().purge(older_than=0, status="failed"), 1)
+        for key, counted in (("c", (3, 1, 1, False)), ("b", (3, 1, 0, False))):
+            Queue().submit(key, "other", on_conflict="replace")
+            self.assertEqual((state(batch), status("mail")), (counted, "blocked"))
+        task = take("c")
+        self.assertEqual((task.type, task.batch.name), ("other", "nightly"))
+        task.finish()
+        take("b").finish()
+        self.assertEqual((state(batch), state(outer)), ((3, 3, 0, True), (1, 1, 0, True)))
 
-        self.assertEqual(state(batch), (3, 1, 1, False))
-        take("c").finish()
-        self.assertEqual(state(batch), (3, 2, 1, True))
+        Queue().submit("a", "other", on_conflict="replace", tags=["again"])
+        self.assertEqual((state(batch), state(outer)), ((3, 2, 0, False), (1, 0, 0, False)))
+        take("a").finish(2)
+        self.assertEqual((state(batch), state(outer)), ((3, 3, 0, True), (1, 1, 0, True)))
+        self.assertEqual(dict(take("mail").closes.results()), {"a": 2, "b": None, "c": None})
+
+    def test_a_task_of_a_batch_is_not_replaced_by_one_that_waits_for_its_end(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+            mail = batch.then("mail", "report")
+        with self.assertRaisesMessage(InvalidTaskError, "would wait for one another"):
+            Queue().submit("a", "report", after=[mail], on_conflict="replace")
+
+        take("a").finish()
+        take("mail").finish()
+
+    def test_a_task_is_kept_until_its_batch_and_the_callbacks_have_ended(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a", "b"))
+            batch.then("mail", "report")
+            batch.then("sorry", "report", when="failed")
+        take("a").finish(1)
+        self.assertEqual(Queue().purge(older_than=0), 0)
+        with self.assertRaisesMessage(NotSupportedError, "or for its batch"):
+            store.delete_ended(Queue()["a"].id, using="default")
+        take("b").finish(2)
+        self.assertEqual(status("sorry"), "cancelled")
+        self.assertEqual(Queue().purge(older_than=0, status="finished"), 0)
+        take("mail").fail()
+        self.assertEqual(Queue().purge(older_than=0, status="finished"), 0)
+        Queue()["mail"].retry()
+        task = take("mail")
+        self.assertEqual(dict(task.closes.results()), {"a": 1, "b": 2})
+        task.finish()
+
+        self.assertEqual(Queue().purge(older_than=0, status="finished"), 3)
+
+    def test_results_are_all_or_an_error(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a", "b"))
+            for name, key in (("good", "c"), ("bad", "d")):
+                with batch.batch(name) as inner:
+                    inner.submit(key, "report")
+        take("a").finish(1)
+        take("b").finish(2)
+        take("c").finish(3)
+        self.assertEqual(list(batch.results()), [("a", 1), ("b", 2)])
+        take("d").fail()
+        self.assertEqual(list(batch.results()), [("a", 1), ("b", 2)])
+        store.delete_ended(Queue()["a"].id, using="default")
+
+        self.assertEqual(state(batch), (4, 3, 1, True))
+        with self.assertRaisesMessage(NotFoundError, "Of 2 results of batch 'nightly' 1 are gone"):
+            next(batch.results())
 
     def test_a_task_whose_replacement_is_refused_is_still_counted(self):
         with Queue().batch("nightly") as batch:
@@ -265,20 +404,58 @@ class BatchTests(TransactionTestCase):
         self.assertEqual(store.forget_batches(0, using="default"), 0)
         take("a").finish()
         self.assertEqual(store.forget_batches(0, using="default"), 0)
-        Queue().purge(older_than=0)
+        store.delete_ended(Queue()["a"].id, using="default")
         self.assertEqual(store.forget_batches(3600, using="default"), 0)
         self.assertEqual([store.forget_batches(0, using="default") for _time in "12"], [1, 1])
         with self.assertRaises(NotFoundError):
             outer.progress()
 
+    def test_a_batch_is_kept_while_it_counts_in_one_that_has_tasks(self):
+        with Queue().batch("outer") as outer:
+            with outer.batch("inner") as inner:
+                inner.submit("a", "report")
+            outer.submit_many(members("b", "c"))
+        take("a").finish()
+        self.assertEqual(Queue().purge(0), 1)
+        take("b").finish(2)
+        self.assertEqual(list(outer.results()), [("b", 2)])
+        take("c").finish(3)
+        self.assertEqual(store.forget_batches(0, using="default"), 0)
+        self.assertEqual(list(outer.results()), [("b", 2), ("c", 3)])
+        self.assertEqual(Queue().purge(0), 2)
+        self.assertFalse(Batch.objects.exists())
+
+    def test_a_name_is_free_once_what_it_named_is_gone(self):
+        def begin():
+            with Queue().batch("outer") as outer, outer.batch("inner") as inner:
+                inner.submit("a", "report")
+            with Queue().batch("empty") as empty:
+                empty.then("mail", "report", when="failed")
+
+        def purge():
+            take("a").finish()
+            Queue().purge(0, status="finished")
+            Queue().purge(0, status="cancelled")
+
+        for forget in (Queue().clear, lambda: call_command("pq_purge", all=True, yes=True), purge):
+            begin()
+            with self.assertRaises(AlreadyExistsError):
+                begin()
+            forget()
+            self.assertFalse(Batch.objects.exists())
+        begin()
+        with Queue("elsewhere").batch("empty"):
+            Queue().clear()
+        self.assertEqual(list(Batch.objects.values_list("queue", flat=True)), ["elsewhere"])
+
     def test_a_callback_does_not_wait_for_a_batch_that_is_gone(self):
-        with Queue().batch("nightly") as batch:
-            batch.submit("a", "report")
+        with Queue().batch("outer") as batch:
             batch.then("all", "report", when="finished")
+            with batch.batch("inner") as inner:
+                inner.submit("a", "report")
         take("a").fail()
-        Queue().purge(0, status="failed")
         self.assertEqual(status("all"), "blocked")
-        self.assertEqual(store.forget_batches(0, using="default"), 1)
+        Queue().purge(0, status="failed")
 
         self.assertEqual(status("all"), "cancelled")
         self.assertIn("was deleted", Queue()["all"].metadata().dead_letter.message)
@@ -342,6 +519,42 @@ class BatchTests(TransactionTestCase):
         take("mail")
 
 
+@tag("thorough")
+class DepthTests(TransactionTestCase):
+    def test_no_batch_is_nested_too_deep(self):
+        # MySQL and MariaDB follow 1,000 levels by default.
+        depth = 1_100
+        with Queue().batch("0") as outermost:
+            mail = outermost.then("mail", "report", when="finished")
+            with outermost.batch("1") as inner:
+                inner.submit("1", "report")
+        for first in range(2, depth, 100):
+            with transaction.atomic():
+                for number in range(first, min(depth, first + 100)):
+                    with inner.batch(str(number)) as innermost:
+                        if number % 100 == 99:
+                            innermost.submit(str(number), "report")
+                    inner = innermost
+                inner.submit(f"last-{first}", "report")
+        Queue().submit("x", "report")
+        with CaptureQueriesContext(connection) as found:
+            with self.assertRaisesMessage(InvalidTaskError, "would wait for a callback"):
+                inner.submit("circle", "report", after=[mail])
+            inner.submit("fits", "report", after=["x"])
+            batches = store.batches_within(outermost.id, using="default")
+        self.assertEqual(len(batches), depth)
+        self.assertLess(len(found), 60)
+        count = BatchMember.objects.count()
+
+        self.assertEqual(outermost.cancel_request(), (count, 0))
+        self.assertEqual(state(outermost), (1, 0, 1, True))
+        with CaptureQueriesContext(connection) as found:
+            self.assertEqual(held_up(using="default"), (1, {"batch": "0", "child": "mail"}))
+        self.assertLess(len(found), 6)
+        self.assertEqual(outermost.retry(), count)
+        self.assertEqual(state(outermost), (1, 0, 0, False))
+
+
 @mock.patch.object(batch_fold, "MANY", 2)
 class PutBackTests(TransactionTestCase):
     """Callbacks that are put back after their batch has ended."""
@@ -399,6 +612,24 @@ class OpenTests(TransactionTestCase):
         if connection.vendor == "sqlite":
             self.skipTest("SQLite has one writer.")
 
+    def test_who_rolls_back_what_it_adds_holds_up_the_end_for_seconds_at_most(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+            batch.then("mail", "report")
+        task = take("a")
+        self.assertIsNone(elsewhere(Queue().poll))
+        with transaction.atomic():
+            batch.submit("b", "report")
+            elsewhere(task.finish)
+            transaction.set_rollback(True)
+        self.assertEqual(status("mail"), "blocked")
+        began = time.monotonic()
+        while (mail := Queue().poll()) is None:
+            self.assertLess(time.monotonic() - began, 10)
+            time.sleep(0.1)
+
+        self.assertEqual((mail.key, state(batch)), ("mail", (1, 1, 0, True)))
+
     def test_who_adds_in_a_long_transaction_holds_up_nobody_and_the_end_waits_for_it(self):
         with Queue().batch("nightly") as batch:
             batch.submit_many(members("a", "b"))
@@ -431,7 +662,7 @@ class OpenTests(TransactionTestCase):
         with mock.patch.object(replace, "live", live_after_its_end):
             Queue().submit("a", "other", on_conflict="replace")
 
-        self.assertEqual((state(batch), status("mail")), ((1, 0, 0, False), "blocked"))
+        self.assertEqual((state(batch), status("mail")), ((2, 0, 0, False), "blocked"))
 
     def test_nobody_puts_back_what_is_being_cleared(self):
         with Queue().batch("nightly") as batch:
@@ -450,13 +681,14 @@ class OpenTests(TransactionTestCase):
         with mock.patch.object(clear, "forget_tasks", after_a_look):
             self.assertEqual(Queue().clear(), 1)
 
-        self.assertEqual(state(batch), (0, 0, 0, True))
+        with self.assertRaises(NotFoundError):
+            batch.progress()
 
     def test_a_batch_stays_for_a_callback_that_is_about_to_be_committed(self):
         with Queue().batch("nightly") as batch:
             batch.submit("a", "report")
         take("a").finish()
-        Queue().purge(0)
+        store.delete_ended(Queue()["a"].id, using="default")
         with transaction.atomic():
             batch.then("mail", "report")
             self.assertEqual(elsewhere(lambda: store.forget_batches(0, using="default")), 0)

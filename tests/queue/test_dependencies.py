@@ -3,6 +3,7 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
+from threading import Barrier
 
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
@@ -511,6 +512,11 @@ class ChangeTests(Cases):
     def test_a_blocked_task_is_made_to_wait_for_less(self):
         submit("a"), submit("b")
         submit("c", "a", "b", run_at=timedelta(hours=1))
+        submit("d")
+        for unknown, message in (("d", "Task 'c' does not wait for task 'd'"), ("nope", "nope")):
+            with self.assertRaisesMessage(NotFoundError, message):
+                Queue()["c"].wait_no_longer_for(["a", unknown])
+        self.assertEqual(len(Queue()["c"].parents), 2)
         Queue()["c"].wait_no_longer_for(["a"])
         self.assertEqual(status("c"), "blocked")
         Queue()["c"].wait_no_longer_for()
@@ -555,6 +561,81 @@ class TestCaseTests(TestCase):
         submit("b", "a")
         finish("a")
         finish("b")
+
+
+class CircleTests(TransactionTestCase):
+    """Programs that close a circle at the same moment."""
+
+    def setUp(self):
+        if connection.vendor == "sqlite":
+            self.skipTest("SQLite has one writer: the other sees what it has stored.")
+        submit("root")
+        for key in "abcdef":
+            submit(key, "root")
+
+    def change(self, key, *parents, barrier=None):
+        """Return whether it is refused as a circle."""
+        try:
+            if barrier:
+                barrier.wait(10)
+            Queue()[key].wait_for(parents)
+        except InvalidTaskError:
+            return True
+        finally:
+            connection.close()
+        return False
+
+    def replace(self, key, *parents):
+        try:
+            submit(key, *parents, on_conflict="replace")
+        except InvalidTaskError:
+            return True
+        finally:
+            connection.close()
+        return False
+
+    def test_the_one_that_commits_last_is_refused(self):
+        Queue()["a"].wait_for(["b"])
+        Queue()["c"].wait_for(["d"])
+        cases = (
+            ("e", "f", self.change, "f", "e"),
+            ("b", "c", self.change, "d", "a"),
+            ("b", "c", self.replace, "d", "a"),
+        )
+        for child, parent, act, other_child, other_parent in cases:
+            with self.subTest(child, act=act.__name__), ThreadPoolExecutor(1) as pool:
+                with transaction.atomic():
+                    Queue()[child].wait_for([parent])
+                    other = pool.submit(act, other_child, other_parent)
+                    self.assertFalse(wait([other], timeout=0.5).done)
+                self.assertTrue(other.result(10))
+                Queue()[child].wait_no_longer_for([parent])
+
+    def test_one_that_is_rolled_back_refuses_none(self):
+        with ThreadPoolExecutor(1) as pool:
+            with transaction.atomic():
+                Queue()["a"].wait_for(["b"])
+                other = pool.submit(self.change, "b", "a")
+                transaction.set_rollback(True)
+            self.assertFalse(other.result(10))
+
+    def test_what_closes_no_circle_waits_for_nobody(self):
+        submit("alone")
+        with transaction.atomic():
+            Queue()["a"].wait_for(["b"])
+            self.assertFalse(elsewhere(lambda: self.change("c", "alone")))
+            elsewhere(lambda: submit("d2", "b"))
+
+    def test_of_many_at_once_none_is_left_in_a_circle(self):
+        with ThreadPoolExecutor(4) as pool:
+            for keys in ("abcd", "bcda", "acbd", "cfae"):
+                barrier = Barrier(4)
+                pairs = zip(keys, keys[1:] + keys[0], strict=True)
+                changes = [pool.submit(self.change, *pair, barrier=barrier) for pair in pairs]
+                results = [one.result(30) for one in changes]
+                self.assertTrue(any(results))
+        for _count in range(7):
+            Queue().poll().finish()
 
 
 class ConcurrentTests(TransactionTestCase):

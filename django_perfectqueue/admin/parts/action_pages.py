@@ -21,7 +21,7 @@ from django.utils.translation import gettext
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection import steering
-from django_perfectqueue.inspection.family import counts, within
+from django_perfectqueue.inspection.family import counts
 from django_perfectqueue.inspection.scope import in_scope
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Batch, Task, TaskQuerySet
@@ -150,7 +150,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             waiting = store.descendants(cone, using=database())
             rows = rows.filter(pk__in=[*waiting[:CAP], *cone])
         elif numbers([request.POST.get("batch", "")]):
-            batches = within(self.batch(request).pk, using=database())
+            batches = store.batches_within(self.batch(request).pk, using=database())
             rows = rows.filter(membership__batch_id__in=batches)
         else:
             return None
@@ -171,15 +171,14 @@ class SteeringAdmin(ReadOnlyAdmin):
         Return the verb for tasks that are steered together, by which none refuses for another.
 
         Who did it stands in the history of a batch, too; one that is cancelled takes no more
-        tasks.
+        tasks, until it is put back.
         """
         if not numbers([request.POST.get("cone", "")]):
             row = self.batch(request)
-            if verb is CANCEL:
-                within_it = self.admin_site._registry[Batch].get_queryset(request)
-                ids = within_it.filter(pk__in=within(row.pk, using=database()))
-                for batch in ids.values_list("pk", flat=True):
-                    store.stop_batch(batch, using=database())
+            within = store.batches_within(row.pk, using=database())
+            rows = self.admin_site._registry[Batch].get_queryset(request).filter(pk__in=within)
+            ids = rows.values_list("pk", flat=True)
+            store.stop_batches(ids, using=database(), stopped=verb is CANCEL)
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, [row], CHANGE, str(verb.label))
         return replace(verb, act=cancel_one) if verb is CANCEL else verb

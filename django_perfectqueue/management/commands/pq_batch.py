@@ -7,7 +7,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_perfectqueue import models
+from django_perfectqueue import models, store
 from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection import steering
@@ -19,7 +19,6 @@ from django_perfectqueue.inspection.family import (
     exact,
     members,
     state_of,
-    within,
 )
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import on_one_line
@@ -86,7 +85,7 @@ class Command(VerbCommand):
     def do_show(self, batch: Batch, options: CommandOptions) -> None:
         rows = models.Batch.objects.using(batch.using).filter(pk=batch.id)
         [row] = exact(rows, using=batch.using)
-        ids = within(batch.id, using=batch.using)
+        ids = store.batches_within(batch.id, using=batch.using)
         called = callbacks(batch.id, using=batch.using)
         statuses = counts(members(ids, using=batch.using))
         inner = batch.inner()
@@ -120,21 +119,21 @@ class Command(VerbCommand):
         self.print_sample(members(ids, using=batch.using).exclude(outcome="finished"))
 
     def do_cancel(self, batch: Batch, options: CommandOptions) -> None:
-        tasks = members(within(batch.id, using=batch.using), using=batch.using).live()
+        tasks = members(store.batches_within(batch.id, using=batch.using), using=batch.using).live()
         if options["dry_run"]:
             self.print_dry_run(batch, tasks, _("To be cancelled or asked to stop: %s"))
             return
         names = named(tasks)
-        count = batch.cancel_request()
+        count, asked = batch.cancel_request()
         steering.sign(names, "requested", by=person(), using=batch.using)
-        asked = sum(counts(tasks).values())
         text = ngettext("%s task is cancelled.", "%s tasks are cancelled.", count) % count
         if asked:
             text += " " + _("Tasks that are asked to stop: %s.") % asked
-        self.answer({"name": batch.name, "done": "cancelled", "tasks": count}, text)
+        facts = {"name": batch.name, "done": "cancelled", "tasks": count, "asked": asked}
+        self.answer(facts, text)
 
     def do_retry(self, batch: Batch, options: CommandOptions) -> None:
-        ids = within(batch.id, using=batch.using)
+        ids = store.batches_within(batch.id, using=batch.using)
         tasks = members(ids, using=batch.using).filter(dead_letter__isnull=False)
         if options["dry_run"]:
             self.print_dry_run(batch, tasks, _("To be put back in line: %s"))

@@ -27,7 +27,7 @@ from ..records.dependency_events import Counts, count_followers, note_counts
 from .fold import PAUSES, Edge, Fold
 
 SOME = 1_000
-ROUNDS = 20
+LAST = 2**63 - 1
 MANY = 64
 """So many deltas of a batch are merged: who looks reads them all."""
 
@@ -44,8 +44,8 @@ class When(IntEnum):
 
 
 CHANGED = """
-SELECT DISTINCT "batch_id" FROM "perfectqueue_batchdelta" WHERE "batch_id" > %(after)s
-ORDER BY "batch_id" LIMIT 100
+SELECT DISTINCT "batch_id" FROM "perfectqueue_batchdelta" WHERE "batch_id" < %(before)s
+ORDER BY "batch_id" DESC LIMIT 100
 """
 LOOK = """
 SELECT "batch"."id", "batch"."total" - "batch"."finished" - "batch"."dead",
@@ -75,23 +75,35 @@ WHERE "parent_id" IN ({ids}) AND "state" < 3
 """
 
 
-class State(NamedTuple):
-    """How many tasks a batch has, how many have finished or are dead, and when all had ended."""
+class Progress(NamedTuple):
+    """
+    The exact state of a batch: how many tasks it has, how many of them have finished or are dead
+    (failed, cancelled or expired), and when all had ended.
+    """
 
     total: int
     finished: int
     dead: int
     ended_at: datetime | None = None
-    stopped: bool = False
 
     @property
     def open(self) -> int:
         return self.total - self.finished - self.dead
 
     @property
+    def ended(self) -> bool:
+        """Whether all its tasks have ended."""
+        return self.ended_at is not None and not self.open
+
+    @property
+    def part(self) -> float:
+        """The part of its tasks that have ended, from 0 to 1."""
+        return 1.0 - self.open / self.total if self.total else float(self.ended)
+
+    @property
     def counted(self) -> Counts:
         """As what it counts in the batch that it is in, of which it is one task."""
-        if self.ended_at is None or self.open:
+        if not self.ended:
             return Counts()
         return Counts(dead=1) if self.dead else Counts(finished=1)
 
@@ -168,25 +180,21 @@ def take_deltas(db: Session, batch: int) -> list[Row]:
 
 def sweep(*, using: str, now: datetime | None) -> int:
     """Fold the deltas of all batches that nobody else has locked; return how many deltas."""
-    total, token = 0, looking.set(set())
+    total, before, token = 0, LAST, looking.set(set())
     try:
-        # The end of one changes the one that it is in.
-        for _round in range(ROUNDS):
-            before, after = total, 0
-            while batches := changed(after, using=using):
-                for after in batches:
-                    total += fold_some(after, using=using, now=now) or 0
-            if total == before:
-                break
+        # The end of one changes the one that it is in, which is older.
+        while batches := changed(before, using=using):
+            for before in batches:
+                total += fold_some(before, using=using, now=now) or 0
     finally:
         looking.reset(token)
     return total
 
 
 @retry_transaction
-def changed(after: int, *, using: str) -> list[int]:
+def changed(before: int, *, using: str) -> list[int]:
     with reading(using) as db:
-        rows = db.rows(CHANGED, {"after": after})
+        rows = db.rows(CHANGED, {"before": before})
         return [batch for (batch,) in rows]
 
 
@@ -214,21 +222,27 @@ def fold_some(batch: int, *, using: str, now: datetime | None) -> int | None:
             total, finished, dead = (
                 sum(column) for column in zip(counts, *(delta[1:] for delta in deltas), strict=True)
             )
-            before = State(counts[0], counts[1], counts[2], ended_at)
-            after = State(total, finished, dead, ended_at)
+            before = Progress(counts[0], counts[1], counts[2], ended_at)
+            after = Progress(total, finished, dead, ended_at)
             write(db, batch, parent, before, after, now)
     return len(deltas)
 
 
 def write(
-    db: Session, batch: int, parent: int | None, before: State, after: State, now: datetime | None
+    db: Session,
+    batch: int,
+    parent: int | None,
+    before: Progress,
+    after: Progress,
+    now: datetime | None,
 ) -> None:
-    ends = after.ended_at is None and not after.open
-    statement = WRITE.replace("{ended_at}", "{now}" if ends else '"ended_at"')
+    # A dead task that was put back opens it again.
+    over, moment = (
+        ("NULL", None) if after.open else ('COALESCE("ended_at", {now})', now or timezone.now())
+    )
     values = {"batch": batch, **dict(zip(("total", "finished", "dead"), after[:3], strict=True))}
-    db.execute(statement, values, now=now)
-    if ends:
-        after = after._replace(ended_at=now or timezone.now())
+    db.execute(WRITE.replace("{ended_at}", over), values, now=now)
+    after = after._replace(ended_at=moment)
     if parent is not None and before.counted != after.counted:
         change = Counts(
             finished=after.counted.finished - before.counted.finished,
@@ -239,7 +253,7 @@ def write(
         release(db, batch, after, now)
 
 
-def release(db: Session, batch: int, state: State, now: datetime | None) -> None:
+def release(db: Session, batch: int, state: Progress, now: datetime | None) -> None:
     """Release the callbacks for which it is time; a batch without a dead task never failed."""
     rows = db.rows(CALLBACKS, ids=[-batch])
     if not rows:

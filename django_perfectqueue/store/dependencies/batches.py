@@ -6,13 +6,12 @@ A callback is a blocked task that depends on the batch, by minus the batch's id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
 from django_perfectqueue.exceptions import (
     AlreadyExistsError,
     BatchEndedError,
-    InvalidTaskError,
     NotFoundError,
 )
 
@@ -25,10 +24,11 @@ from ..database.transaction import (
     retry_transaction,
     together,
 )
-from ..records.dependency_events import Counts, note_counts
+from ..records.dependency_events import Counts, join, note_counts
 from ..values import Submission
-from .batch_fold import State, cancel_callbacks
-from .submit import CHILDREN, enclosing, reached
+from .batch_fold import Progress, cancel_callbacks
+from .graph import refuse_circle
+from .submit import first_there
 
 CREATE = """
 "perfectqueue_batch" ("queue", "name", "user", "parent_id", "total", "finished", "dead", "stopped",
@@ -39,31 +39,40 @@ FIND = """
 SELECT "id" FROM "perfectqueue_batch" WHERE "queue" = %(queue)s AND "name" = %(name)s
 """
 OPEN = 'SELECT "ended_at", "stopped", "name" FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
-JOIN = 'INSERT INTO "perfectqueue_batchmember" ("task_id", "batch_id") VALUES {rows}'
-MARK = """
-UPDATE "perfectqueue_ticket"{hint} SET "followed" = COALESCE("followed", 0) + %(mark)s
-WHERE "task_id" IN ({ids})
-"""
 PROGRESS = """
 SELECT "total" + COALESCE(SUM("delta_total"), 0), "finished" + COALESCE(SUM("delta_finished"), 0),
-    "dead" + COALESCE(SUM("delta_dead"), 0), "ended_at", "stopped"
+    "dead" + COALESCE(SUM("delta_dead"), 0), "ended_at"
 FROM "perfectqueue_batch" LEFT JOIN (
     SELECT "batch_id", "total" AS "delta_total", "finished" AS "delta_finished",
         "dead" AS "delta_dead"
     FROM "perfectqueue_batchdelta" WHERE "batch_id" = %(batch)s
 ) AS "delta" ON "delta"."batch_id" = "id"
-WHERE "id" = %(batch)s GROUP BY "id", "total", "finished", "dead", "ended_at", "stopped"
+WHERE "id" = %(batch)s GROUP BY "id", "total", "finished", "dead", "ended_at"
 """
-OVER = """
-SELECT "id" FROM "perfectqueue_batch" AS "batch" WHERE "ended_at" <= {before} AND NOT EXISTS (
+EMPTY = """
+SELECT "id" FROM "perfectqueue_batch" AS "batch" WHERE NOT EXISTS (
     SELECT 1 FROM "perfectqueue_batchmember" WHERE "batch_id" = "batch"."id"
-) AND NOT EXISTS (
-    SELECT 1 FROM "perfectqueue_batch" AS "inner" WHERE "inner"."parent_id" = "batch"."id"
-) ORDER BY "id" LIMIT 1000
+) AND {which} ORDER BY "id" LIMIT 1000
 """
+# The results of a batch are counted by the batches in it: these are kept until it has no task.
+OVER = """"ended_at" <= {before} AND NOT EXISTS (
+    SELECT 1 FROM "perfectqueue_batch" AS "inner" WHERE "inner"."parent_id" = "batch"."id"
+) AND NOT EXISTS (
+    SELECT 1 FROM "perfectqueue_batch" AS "outer" WHERE "outer"."id" = "batch"."parent_id" AND (
+        "outer"."ended_at" IS NULL OR EXISTS (
+            SELECT 1 FROM "perfectqueue_batchmember" WHERE "batch_id" = "outer"."id"
+        )
+    )
+)"""
 LOCK = 'SELECT "id" FROM "perfectqueue_batch" WHERE "id" IN ({ids}) ORDER BY "id"'
-FORGET = 'DELETE FROM "perfectqueue_batch" WHERE "id" IN ({ids})'
-STOP = 'UPDATE "perfectqueue_batch" SET "stopped" = TRUE WHERE "id" = %(batch)s'
+FORGET = (
+    'DELETE FROM "perfectqueue_batch" WHERE "id" IN ({ids})',
+    'DELETE FROM "perfectqueue_batchdelta" WHERE "batch_id" IN ({ids})',
+)
+STOP = """
+UPDATE "perfectqueue_batch" SET "stopped" = {stopped}
+WHERE "id" IN ({ids}) AND "stopped" <> {stopped}
+"""
 
 
 @retry_transaction
@@ -98,7 +107,8 @@ def refuse_ended_batch(db: Session, batch: int) -> None:
     if row is None:
         raise NotFoundError(f"There is no batch with the id {batch}.")
     ended_at, stopped, name = row
-    if ended_at or stopped:
+    # One whose dead task was put back goes on, though this may have yet to be folded.
+    if stopped or (ended_at and exact_progress(db, batch).ended):
         raise BatchEndedError(
             f"Batch '{name}' {'has ended' if ended_at else 'was cancelled'}: nothing can be added."
         )
@@ -120,68 +130,67 @@ def submit_joining(
     Raise BatchEndedError where the batch has ended or was cancelled, InvalidTaskError where one
     of the tasks waits for its end.
     """
-    for fresh in tries.doubtful:
-        if fresh and is_member(next(iter(fresh.values())), using=using):
-            return fresh  # type: ignore[no-any-return]
+    if came_through := first_there(tries.doubtful, using=using):
+        return came_through
     with together(using=using), reading(using) as db:
         refuse_ended_batch(db, batch)
         fresh = submit(submissions, using=using, now=now)
         if len(fresh) == len(submissions):
-            ids = sorted(fresh.values())
-            waits = any(task.after for task in submissions)
-            if waits and not reached(db, CHILDREN, enclosing(db, batch)).isdisjoint(ids):
-                raise InvalidTaskError("A task of a batch would wait for a callback of that batch.")
-            rows = ", ".join(f"({task_id}, {batch})" for task_id in ids)
-            db.execute(JOIN.replace("{rows}", rows))
-            mark = MARK.replace("{hint}", db.dialect.by_primary_key)
-            db.execute(mark, {"mark": 2 * batch}, ids=ids)
-            note_counts(db, {batch: Counts(total=len(ids))})
+            if any(task.after for task in submissions):
+                why = "A task of a batch would wait for a callback of that batch."
+                refuse_circle(db, -batch, fresh.values(), why)
+            join(db, batch, fresh.values(), Counts())
         tries.commits(fresh)
     return fresh
 
 
 @retry_transaction
-def is_member(task_id: int, *, using: str) -> bool:
-    with reading(using) as db:
-        statement = 'SELECT 1 FROM "perfectqueue_batchmember" WHERE "task_id" = %(task_id)s'
-        return db.execute(statement, {"task_id": task_id}).fetchone() is not None
-
-
-@retry_transaction
-def batch_state(batch: int, *, using: str) -> State:
+def batch_progress(batch: int, *, using: str) -> Progress:
     """Return the exact state of a batch; raise NotFoundError where it is gone."""
     with reading(using) as db:
-        row = db.execute(PROGRESS, {"batch": batch}).fetchone()
-        if row is None:
-            raise NotFoundError(f"There is no batch with the id {batch}.")
-        total, finished, dead, ended_at, stopped = row
-        moment = ended_at and db.dialect.moment(ended_at)
-        return State(int(total), int(finished), int(dead), moment, bool(stopped))
+        return exact_progress(db, batch)
+
+
+def exact_progress(db: Session, batch: int) -> Progress:
+    row = db.execute(PROGRESS, {"batch": batch}).fetchone()
+    if row is None:
+        raise NotFoundError(f"There is no batch with the id {batch}.")
+    total, finished, dead, ended_at = row
+    moment = ended_at and db.dialect.moment(ended_at)
+    return Progress(int(total), int(finished), int(dead), moment)
 
 
 @retry_transaction
-def forget_batches(keep: float, *, using: str, now: datetime | None = None) -> int:
+def forget_batches(
+    keep: float | None, *, using: str, queue: str = "", now: datetime | None = None
+) -> int:
     """
-    Delete batches that ended so many seconds ago and of which no task is left, and cancel the
-    callbacks that still wait for one; return their number.
+    Delete batches, of a queue or of all, of which no task is left and that ended so many seconds
+    ago, or with None have yet to end, too; and cancel the callbacks that still wait for one.
+
+    Return how many of some.
     """
+    which = "TRUE" if keep is None else OVER
+    which += ' AND "queue" = %(queue)s' if queue else ""
+    since = {"before": keep and -keep}
     with in_transaction(using) as db:
-        over = [id_ for (id_,) in db.rows(OVER, now=now, after={"before": -keep})]
+        empty = EMPTY.replace("{which}", which)
+        over = [id_ for (id_,) in db.rows(empty, {"queue": queue}, now=now, after=since)]
         if not over:
             return 0
         # Who submits a callback shares the lock until the commit.
         rows = db.rows(LOCK + db.dialect.skip_clause(), ids=over)
         gone = cancel_callbacks(db, [id_ for (id_,) in rows], now) if rows else []
-        if gone:
-            db.execute(FORGET, ids=gone)
+        for statement in FORGET if gone else ():
+            db.execute(statement, ids=gone)
     return len(gone)
 
 
 @retry_transaction
-def stop_batch(batch: int, *, using: str) -> None:
-    """Take no more tasks into a batch."""
+def stop_batches(ids: Collection[int], *, using: str, stopped: bool = True) -> None:
+    """Take no more tasks into batches; or, not ``stopped``, take some again."""
     with in_transaction(using) as db:
-        db.execute(STOP, {"batch": batch})
+        db.execute(STOP.replace("{stopped}", str(stopped).upper()), ids=ids)
 
 
 @retry_transaction

@@ -11,7 +11,8 @@ from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, 
 
 from ..database.transaction import reading, retry_transaction
 from ..tasks.steer import cancel_one, known
-from .submit import ROWS, descendants
+from .graph import descendants
+from .submit import ROWS
 
 LIVE = """
 SELECT "id", "key" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" = ''

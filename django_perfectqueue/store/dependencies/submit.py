@@ -25,6 +25,7 @@ from ..records.tags import tag_fresh
 from ..tasks.replace import replace
 from ..tasks.steer import known, live
 from ..values import Parent, Submission
+from .graph import refuse_circle
 
 Submit = Callable[..., dict[tuple[str, str], int]]
 Ids = Mapping[tuple[str, str], int]
@@ -42,17 +43,12 @@ WHERE "task_id" IN ({ids})
 LINK = """
 INSERT INTO "perfectqueue_dependency" ("child_id", "parent_id", "if_failed", "state") VALUES {rows}
 """
+TURN = """
+INSERT INTO "perfectqueue_dependencyevent" ("id", "task_id", "kind") VALUES (-1, 0, 0)
+"""
 UNLINK = 'DELETE FROM "perfectqueue_dependency" WHERE "child_id" = %(task_id)s'
-PARENTS = """
-SELECT "child_id", "parent_id" FROM "perfectqueue_dependency"
-WHERE "child_id" IN ({ids}) AND "state" < 3
-"""
-BATCH = 'SELECT "batch_id" FROM "perfectqueue_batchmember" WHERE "task_id" = %(task)s'
-OUTER = 'SELECT "parent_id" FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
-CHILDREN = """
-SELECT "parent_id", "child_id" FROM "perfectqueue_dependency"
-WHERE "parent_id" IN ({ids}) AND "state" < 3
-"""
+LINKED = 'SELECT DISTINCT "parent_id" FROM "perfectqueue_dependency" WHERE "child_id" IN ({ids})'
+PARENTS = LINKED + ' AND "state" < 3'
 
 
 @retry_remembering_commits
@@ -93,36 +89,30 @@ def replace_linked(
     Raise InvalidTaskError where one of these waits for the task that it replaces.
     """
 
-    def replace_one(
-        tasks: Sequence[Submission], *, using: str, now: datetime | None
-    ) -> dict[tuple[str, str], int]:
-        return replace(tasks[0], using=using, now=now)
-
     with together(using=using):
-        fresh = submit_linked(replace_one, [submission], using=using, now=now)
+        fresh = submit_linked(replace_first, [submission], using=using, now=now)
         task_id = fresh[submission.queue, submission.key]
-        with reading(using) as db:
-            rows = db.rows(PARENTS.replace("{ids}", str(task_id)))
-            if task_id in reached(db, PARENTS, {parent for _child, parent in rows}):
-                raise InvalidTaskError("These tasks would wait for one another.")
+        with in_transaction(using) as db:
+            refuse_waiting(db, task_id, {parent for (parent,) in db.rows(PARENTS, ids=[task_id])})
     return fresh
 
 
+def replace_first(
+    tasks: Sequence[Submission], *, using: str, now: datetime | None
+) -> dict[tuple[str, str], int]:
+    return replace(tasks[0], using=using, now=now)
+
+
+@retry_transaction
 def first_there(
     tried: Iterable[dict[tuple[str, str], int]], *, using: str
 ) -> dict[tuple[str, str], int]:
     """Return what the earlier try has stored whose commit came through, or nothing."""
-    for fresh in tried:
-        if fresh and there(list(fresh.values())[:1], using=using):
-            return fresh
-    return {}
-
-
-@retry_transaction
-def there(ids: Collection[int], *, using: str) -> set[int]:
-    """Return which of these tasks there are."""
     with reading(using) as db:
-        return {id_ for (id_,) in db.rows(THERE, ids=ids)}
+        for fresh in tried:
+            if fresh and db.rows(THERE, ids=list(fresh.values())[:1]):
+                return fresh
+    return {}
 
 
 class Found(NamedTuple):
@@ -264,14 +254,27 @@ def wait_for(task_id: int, parents: Sequence[Parent], if_failed: int, *, using: 
     with in_transaction(using) as db:
         edges = list(find_parents(parents, using=using).edges(task_id, parents, if_failed))
         refuse_unblocked(db, task_id)
-        # Of two programs that close a circle at the same moment neither sees it.
-        unmet = {parent for _child, parent, _mode, state in edges if state != Dependency.State.MET}
-        own = db.execute(BATCH, {"task": task_id}).fetchone()
-        circle = {task_id, *enclosing(db, own and own[0])}
-        if not reached(db, PARENTS, unmet).isdisjoint(circle):
-            raise InvalidTaskError("These tasks would wait for one another.")
+        refuse_waiting(db, task_id, {edge[1] for edge in edges if edge[3] != Dependency.State.MET})
         insert(db, edges)
         note_added(db, [task_id])
+
+
+def refuse_waiting(db: Session, task_id: int, parents: set[int]) -> None:
+    """Raise InvalidTaskError where one of a task's parents is to wait for it."""
+    # Without parents of its own, which only a blocked task can be given, none ever waits.
+    if parents and (task_id in parents or db.rows(PARENTS, ids=parents)):
+        take_turn(db)
+        refuse_circle(db, task_id, parents, "These tasks would wait for one another.")
+
+
+def take_turn(db: Session) -> None:
+    """
+    Have others who may close a circle wait until the commit: each would see only its own part.
+    """
+    # Who inserts the same key waits for the commit; a row that is gone by then nobody reads.
+    upsert = db.dialect.upsert("perfectqueue_dependencyevent", ["id"], {"kind": "{new}"})
+    db.execute(f"{TURN} {upsert}")
+    db.dialect.delete(db.cursor, "perfectqueue_dependencyevent", [-1])
 
 
 @retry_transaction
@@ -279,13 +282,16 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
     """
     Have a blocked task no longer wait for these tasks, or with None for any.
 
-    Raise NotSupportedError where it is not blocked.
+    Raise NotSupportedError where it is not blocked, NotFoundError where it does not wait for one.
     """
     ids: list[int] = []
     if parents is not None:
         ids = [edge[1] for edge in find_parents(parents, using=using).edges(task_id, parents, 0)]
     with in_transaction(using) as db:
         refuse_unblocked(db, task_id)
+        if strange := set(ids).difference(id_ for (id_,) in db.rows(LINKED, ids=[task_id])):
+            key, other = (known(db, id_).key for id_ in (task_id, min(strange)))
+            raise NotFoundError(f"Task '{key}' does not wait for task '{other}'.")
         which = "" if parents is None else ' AND "parent_id" IN ({ids})'
         db.execute(UNLINK + which, {"task_id": task_id}, ids=ids)
         note_added(db, [task_id])
@@ -298,32 +304,3 @@ def refuse_unblocked(db: Session, task_id: int) -> None:
         raise NotSupportedError(
             f"Task '{key}' is not blocked: what it waits for can be changed only until then."
         )
-
-
-@retry_transaction
-def descendants(ids: Collection[int], *, using: str) -> list[int]:
-    """Return the tasks that wait for one of these, and for these again, the last first."""
-    with reading(using) as db:
-        found = reached(db, CHILDREN, ids)
-    return sorted(found - set(ids), reverse=True)
-
-
-def enclosing(db: Session, batch: int | None) -> set[int]:
-    """Return what stands for a batch, and for those that it is in, among parents."""
-    found = set[int]()
-    while batch is not None:
-        found.add(-batch)
-        (batch,) = db.execute(OUTER, {"batch": batch}).fetchone()
-    return found
-
-
-def reached(db: Session, step: str, ids: Collection[int]) -> set[int]:
-    """Return these tasks and all that are reached from them by a statement of dependencies."""
-    seen, left = set(ids), set(ids)
-    while left:
-        some = sorted(left)[:ROWS]
-        rows = db.rows(step, ids=some)
-        left -= set(some)
-        left |= {after for _before, after in rows if after not in seen}
-        seen |= left
-    return seen

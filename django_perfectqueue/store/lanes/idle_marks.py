@@ -1,4 +1,4 @@
-"""When to look again for lanes that sleep with work in them."""
+"""When to look again for what nobody has acted on, as lanes that sleep with work in them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 
 INTERVAL = 30.0
 """In seconds. Where a worker runs, its janitor looks every few seconds."""
+EVENT_INTERVAL = 5.0
 PART = 100
 
 
@@ -28,3 +29,4 @@ class Rounds:
 
 
 rounds: defaultdict[str, Rounds] = defaultdict(lambda: Rounds(INTERVAL))
+event_rounds: defaultdict[str, Rounds] = defaultdict(lambda: Rounds(EVENT_INTERVAL))

@@ -19,6 +19,11 @@ NOTE = 'INSERT INTO "perfectqueue_dependencyevent" ("task_id", "kind") VALUES {r
 DELTA = """
 INSERT INTO "perfectqueue_batchdelta" ("batch_id", "total", "finished", "dead") VALUES {rows}
 """
+JOIN = 'INSERT INTO "perfectqueue_batchmember" ("task_id", "batch_id") VALUES {rows}'
+MARK = """
+UPDATE "perfectqueue_ticket"{hint} SET "followed" = COALESCE("followed", 0) + %(mark)s
+WHERE "task_id" IN ({ids})
+"""
 LEAVING = """
 SELECT "member"."batch_id", "task"."outcome" FROM "perfectqueue_batchmember" AS "member"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "member"."task_id"
@@ -76,6 +81,16 @@ def note_counts(db: Session, changes: Mapping[int, Counts]) -> None:
     )
     db.execute(DELTA.replace("{rows}", rows))
     follow_later(db.cursor.db, batches=changes.keys())
+
+
+def join(db: Session, batch: int, ids: Collection[int], change: Counts) -> None:
+    """Make live tasks members of a batch, of whose counts this is to be changed, too."""
+    rows = ", ".join(f"({task_id}, {batch})" for task_id in sorted(ids))
+    db.execute(JOIN.replace("{rows}", rows))
+    mark = MARK.replace("{hint}", db.dialect.by_primary_key)
+    db.execute(mark, {"mark": 2 * batch}, ids=ids)
+    change.total += len(ids)
+    note_counts(db, {batch: change})
 
 
 def counts_without(db: Session, ids: Collection[int]) -> dict[int, Counts]:

@@ -14,13 +14,13 @@ from django_perfectqueue.models import State
 
 from ..database.session import Session
 from ..database.transaction import REPEATS, Tries, in_transaction, retry_remembering_commits
-from ..records.dependency_events import counts_without, note_added, note_counts
+from ..records.dependency_events import Counts, counts_without, join, note_added
 from ..values import Submission
 from .forget import forget_story
 from .steer import FIND, live
 from .submit import notify, store_free
 
-FORGET = 'DELETE FROM "perfectqueue_task" WHERE "id" = {id}'
+FORGET = 'DELETE FROM "perfectqueue_task" WHERE "id" = %(id)s'
 ENDED = " AND \"outcome\" <> ''"
 
 
@@ -38,8 +38,8 @@ def replace(
     submission: Submission, *, using: str, now: datetime | None = None
 ) -> dict[tuple[str, str], int]:
     """
-    Put a task in the place of the one with its key, which is forgotten; return its id by
-    queue and key.
+    Put a task in the place of the one with its key, which is forgotten, also in its batch;
+    return its id by queue and key.
 
     Raise NotSupportedError while that is running, and AlreadyExistsError when others
     take the key again and again.
@@ -59,11 +59,13 @@ def replace_now(
             row = db.execute(FIND, names).fetchone()
             if row and row[0] in tries.doubtful:
                 return {(submission.queue, submission.key): row[0]}
-            free = row is None or forget(db, row[0], submission.key)
-            if free and (fresh := store_free([submission], using=using, now=now)):
+            left = forget(db, row[0], submission.key) if row else {}
+            if left is not None and (fresh := store_free([submission], using=using, now=now)):
                 tries.doubtful += fresh.values()
                 if row:
                     transfer(db, row[0], *fresh.values())
+                for batch, change in left.items():
+                    join(db, batch, fresh.values(), change)
                 return fresh
         raise AlreadyExistsError(
             f"Queue '{submission.queue}' already has a task with the key '{submission.key}'."
@@ -82,27 +84,26 @@ def transfer(db: Session, old: int, new: int) -> None:
         note_added(db, sorted({child for _id, child in waiting}))
 
 
-def forget(db: Session, task_id: int, key: str) -> bool:
+def forget(db: Session, task_id: int, key: str) -> dict[int, Counts] | None:
     """
-    Delete a task, and return whether it is gone; someone may have put it back meanwhile.
+    Delete a task, and return how the counts of its batch change; None where someone has put it
+    back meanwhile.
 
     Raise NotSupportedError while it is running.
     """
-    forget_task = FORGET.replace("{id}", str(task_id))
+    is_live = True
     try:
         if live(db, task_id).state == State.RUNNING:
             raise NotSupportedError(f"Task '{key}' is running.")
     except NotFoundError:
-        return True
+        return {}
     except AlreadyFinishedError:
-        left = counts_without(db, [task_id])
-        db.execute(forget_task + ENDED)
-        if not db.cursor.rowcount:
-            return False
-    else:
-        left = counts_without(db, [task_id])
+        is_live = False
+    left = counts_without(db, [task_id])
+    if is_live:
         db.dialect.remove(db.cursor, task_id)
-        db.execute(forget_task)
-    note_counts(db, left)
+    db.execute(FORGET + ("" if is_live else ENDED), {"id": task_id})
+    if not db.cursor.rowcount:
+        return None
     forget_story(db, [task_id])
-    return True
+    return left

@@ -44,6 +44,14 @@ SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" <> '' A
     SELECT 1 FROM "perfectqueue_dependency" AS "dependency"
     JOIN "perfectqueue_task" AS "child" ON "child"."id" = "dependency"."child_id"
     WHERE "dependency"."parent_id" = "perfectqueue_task"."id" AND "child"."outcome" <> 'finished'
+) AND NOT EXISTS (
+    SELECT 1 FROM "perfectqueue_batchmember" AS "member"
+    JOIN "perfectqueue_batch" AS "batch" ON "batch"."id" = "member"."batch_id"
+    WHERE "member"."task_id" = "perfectqueue_task"."id" AND ("batch"."ended_at" IS NULL OR EXISTS (
+        SELECT 1 FROM "perfectqueue_dependency" AS "dependency"
+        JOIN "perfectqueue_task" AS "callback" ON "callback"."id" = "dependency"."child_id"
+        WHERE "dependency"."parent_id" = -"batch"."id" AND "callback"."outcome" IN ('', 'failed')
+    ))
 ) ORDER BY "id"
 """
 # Its children may be submitted in a transaction that has yet to commit.
@@ -128,7 +136,8 @@ def purge(found: Swept, *, using: str) -> Swept:
     """
     Delete what purgeable() has found; return which.
 
-    Rows stay that someone else holds, and parents of which a child has yet to finish.
+    Rows stay that someone else holds, parents of which a child has yet to finish, and tasks of
+    a batch that is open, or of which a callback has yet to end or has failed.
     """
     if not found.doomed:
         return found
@@ -176,8 +185,8 @@ def delete_ended(task_id: int, *, using: str) -> None:
     """
     Delete a task that has ended.
 
-    Raise NotFoundError when it is gone, NotSupportedError when it has yet to end, or a task
-    that waits for it has yet to finish.
+    Raise NotFoundError when it is gone, NotSupportedError when it has yet to end, or purge()
+    would keep it.
     """
     gone, kept_for = forget([task_id], using=using)
     if gone:
@@ -188,7 +197,8 @@ def delete_ended(task_id: int, *, using: str) -> None:
         task = known(db, task_id)
         if task.outcome:
             raise NotSupportedError(
-                f"Task '{task.key}' is kept until the tasks that wait for it have finished."
+                f"Task '{task.key}' is kept until the tasks that wait for it, or for its batch,"
+                " have finished."
             )
         raise NotSupportedError(f"Task '{task.key}' is live; ended ones are deleted.")
 

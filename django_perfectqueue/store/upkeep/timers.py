@@ -15,7 +15,7 @@ from ..database.dialects.base import Row
 from ..database.session import Session
 from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
 from ..lanes.accounts import Accounts
-from ..lanes.idle_marks import rounds
+from ..lanes.idle_marks import event_rounds, rounds
 from ..lanes.wake import owners_of, wake
 from ..limits.holds import FIRST_ID, SHUT, open_all_shut
 from ..notify.ring import notify
@@ -56,10 +56,7 @@ WHERE "line"."lane" IS NOT NULL AND (
 )
 LIMIT %(limit)s
 """
-FORGOTTEN = f"""
-SELECT EXISTS (SELECT 1 FROM "perfectqueue_dependencyevent"),
-    EXISTS (SELECT 1 FROM "perfectqueue_batchdelta"), EXISTS ({SHUT}), EXISTS ({SLEEPING})
-"""
+FORGOTTEN = f"SELECT EXISTS ({SHUT}), EXISTS ({SLEEPING})"
 
 
 def answer_alarms(*, using: str, now: datetime | None = None) -> bool:
@@ -125,18 +122,14 @@ def wake_forgotten_lanes(*, using: str) -> int:
     of the lanes BATCH at most.
 
     Who submits a task wakes its lane after the commit. What is missed then, because its
-    program died or the lane fell asleep in that moment, is found here. So is the end of a
-    task on which nobody has acted for those that wait for it. Costs one statement when
-    nothing is forgotten.
+    program died or the lane fell asleep in that moment, is found here. Costs one statement
+    when nothing is forgotten.
     """
     with reading(using) as db:
-        events, counts, holds, _lanes = found = sleeping(db, FORGOTTEN)[0]
+        holds, _lanes = found = sleeping(db, FORGOTTEN)[0]
     if not any(found):
         return 0
-    if events or counts:
-        follow(using=using)
     woken = open_all_shut(using=using) if holds else 0
-    # What was followed may have filled other lanes.
     with reading(using) as db:
         ids = [task_id for (task_id,) in sleeping(db, SLEEPING) if task_id is not None]
     if ids:
@@ -158,10 +151,16 @@ def wake_forgotten_lanes_if_due(*, using: str) -> int:
     Do so if this process has not looked for some seconds.
 
     wake_forgotten_lanes() goes through all lanes that have waiting tickets, also those of
-    users who are paused; so an acquire that finds nothing does not do it every time.
+    users who are paused; so an acquire that finds nothing does not do it every time. More
+    often it acts on events and counts that others have left, as they died or rolled back.
     """
     if moved := follow_uncommitted(using=using):
         return moved
+    if event_rounds[using].are_due():
+        moved = follow(using=using)
+        event_rounds[using].began(time.monotonic())
+        if moved:
+            return moved
     if not rounds[using].are_due():
         return 0
     began = time.monotonic()

@@ -140,6 +140,8 @@ class Janitor(HelperProcess):
         while more and not self.stopping:
             more = bool(self.step("timers", self.answer_alarms))
             self.keep_leases()
+        # Nobody acts on what was locked when it ended, where who held that rolled back or died.
+        self.link.insist(lambda: store.follow(using=self.plan.using))
         if self.rounds.are_due():
             began = time.monotonic()
             self.wake_forgotten_lanes()

@@ -68,6 +68,7 @@ class Batches(RuleBasedStateMachine):
         for name in ("inner", "outer", "other"):
             total, finished, dead = self.counts(name)
             if total > finished + dead:
+                self.ended.discard(name)
                 continue
             self.ended.add(name)
             fates = {
@@ -116,7 +117,26 @@ class Batches(RuleBasedStateMachine):
         names = {name, "inner"} if name == "outer" else {name}
         dead = [k for k, own in self.batch.items() if own in names and self.status[k] in DEAD]
         assert self.made[name].retry() == len(dead)
+        self.stopped -= names
         self.status.update(dict.fromkeys(dead, "waiting"))
+        self.settle()
+
+    @rule(pick=PICK)
+    def retry_one(self, pick):
+        if dead := sorted(key for key, word in self.status.items() if word in DEAD):
+            key = dead[pick % len(dead)]
+            Queue()[key].retry()
+            self.status[key] = "waiting"
+            self.settle()
+
+    @rule(pick=PICK)
+    def replace(self, pick):
+        free = sorted(key for key, word in self.status.items() if word != "running")
+        if free:
+            key = free[pick % len(free)]
+            Queue().submit(key, "report", on_conflict="replace")
+            self.status[key] = "waiting"
+            self.settle()
 
     @rule(pick=PICK)
     def cancel(self, pick):

@@ -101,6 +101,7 @@ class DeathTests(TransactionTestCase):
 
     def is_swept(self):
         """A server may take a moment to see that a client is gone, and what it held is free."""
+        store.follow(using="default")
         store.wake_forgotten_lanes(using="default")
         return not (DependencyEvent.objects.exists() or BatchDelta.objects.exists())
 

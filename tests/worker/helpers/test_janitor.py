@@ -86,9 +86,12 @@ class SweepTests(SimpleTestCase):
         janitor.step = lambda name, work: work()
         janitor.wake_forgotten_lanes = lambda: Janitor.wake_forgotten_lanes(janitor)
         janitor.wake_some_lanes = lambda: Janitor.wake_some_lanes(janitor)
-        with mock.patch.object(
-            store, "wake_forgotten_lanes", side_effect=found
-        ) as wake_forgotten_lanes:
+        with (
+            mock.patch.object(store, "follow"),
+            mock.patch.object(
+                store, "wake_forgotten_lanes", side_effect=found
+            ) as wake_forgotten_lanes,
+        ):
             Janitor.sweep(janitor)
         return wake_forgotten_lanes.call_count
 

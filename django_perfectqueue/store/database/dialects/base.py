@@ -325,6 +325,10 @@ class Dialect(ABC):
         """Return a query of the first ``most`` queues that have tasks; it jumps over the rows."""
         return USED_QUEUES
 
+    def deep(self, cursor: Cursor) -> str:
+        """Return what has the recursive query behind it stop at no depth."""
+        return ""
+
     def upsert(
         self, table: str, key: Sequence[str], changes: Mapping[str, str], *, where: str = ""
     ) -> str:

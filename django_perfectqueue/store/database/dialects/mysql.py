@@ -125,6 +125,7 @@ LET_STAND = """
 SET @perfectqueue_idle = @@SESSION.idle_transaction_timeout,
     SESSION idle_transaction_timeout = %s
 """
+DEEP = "SET STATEMENT max_recursive_iterations = 4294967295 FOR "
 LET_STAND_AS_BEFORE = "SET SESSION idle_transaction_timeout = @perfectqueue_idle"
 
 
@@ -159,6 +160,10 @@ class MySQL(MySQLErrors, MySQLSubmit):
         ticket would be taken whose task can't be seen.
         """
         return UNPREPARED if reads_committed(connection) else at_read_committed(connection)
+
+    def deep(self, cursor: Cursor) -> str:
+        # MariaDB stops at the 1,000th level without an error.
+        return DEEP if cursor.db.mysql_is_mariadb else ""
 
     def current_clause(self, cursor: Cursor) -> str:
         fresh = reads_committed(cursor.db) or cursor.db in committed

@@ -208,10 +208,8 @@ class Batch:
         count = 0
         for inner in self.inner():
             count += inner.cancel_request()
-        for task_id in self.tasks().live().values_list("pk", flat=True):
-            with suppress(AlreadyFinishedError, NotFoundError):
-                count += bool(store.cancel_one(task_id, using=self.using))
-        return count
+        live = self.tasks().live().values_list("pk", flat=True)
+        return count + sum(store.cancel_each(live, using=self.using).values())
 
     def retry(self) -> int:
         """Put its failed, cancelled and expired tasks back, and those of batches in it; count."""

@@ -27,7 +27,7 @@ from .dependencies.batches import (
     stop_batch,
     submit_joining,
 )
-from .dependencies.cancel import Cone, cancel_request, cone
+from .dependencies.cancel import Chosen, Cone, cancel_request, choose, cone
 from .dependencies.submit import (
     descendants,
     replace_linked,
@@ -73,8 +73,8 @@ from .tasks.replace import replace
 from .tasks.revise import Revision, revise, revise_now, set_priority
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
 from .tasks.steer import (
-    cancel_one,
-    cancel_one_now,
+    cancel_each,
+    cancel_now,
     find,
     force_finish,
     retry_all_ended,

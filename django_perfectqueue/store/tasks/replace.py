@@ -101,7 +101,7 @@ def forget(db: Session, task_id: int, key: str) -> bool:
             return False
     else:
         left = counts_without(db, [task_id])
-        db.dialect.remove(db.cursor, task_id)
+        db.dialect.remove(db.cursor, [task_id])
         db.execute(forget_task)
     note_counts(db, left)
     forget_story(db, [task_id])

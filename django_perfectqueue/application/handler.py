@@ -165,9 +165,10 @@ class Application:
         Give the attempt up. Called from another thread, while run() is going on.
 
         The reason is a TimeLimitError, a CancelRequestedError, a PreemptedError or a
-        ProcessStopError. By default it is raised in the middle of run(), as Ctrl-C would be,
-        and at most once an attempt; but on a graceful stop the handler may end in its own
-        time. Override this to stop in another way, or to set a flag that perform() looks at.
+        ProcessStopError. By default it is raised in the middle of run(), as Ctrl-C would be:
+        once an attempt, and again only where a library has caught it. On a graceful stop the
+        handler may end in its own time. Override this to stop in another way, or to set a flag
+        that perform() looks at.
         For the first three, a handler that goes on for ``kill_wait`` seconds is ended by
         force, with its process.
         Where perform() is a coroutine function, this may be one too.

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Application
 from django_perfectqueue.exceptions import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    CancelRequestedError,
     GracefulProcessStopError,
     InvalidTaskError,
-    TaskError,
+    NotFoundError,
+    NotSupportedError,
+    PayloadError,
 )
 from django_perfectqueue.payload.merge import rewriter
 from django_perfectqueue.verdicts import SHORTEST_WAIT
@@ -19,10 +25,23 @@ from django_perfectqueue.verdicts import SHORTEST_WAIT
 from .operation import Operation
 from .selection import Found
 
-CHUNK = 100
+CHUNK, PAGE = 100, 500
 REFUSED, NEXT = "refused", "next"
+CANCELLED = {True: "cancelled", False: "requested"}
 TOGETHER = {"retry": "retried", "delete": "deleted"}
 """What is done to all of a chunk by some statements, and the word for it."""
+REFUSALS = (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    InvalidTaskError,
+    NotFoundError,
+    NotSupportedError,
+    PayloadError,
+)
+"""
+Why a task is left out. What may break off the operation itself is not among them: a cancel
+request, a lost lease, a time limit.
+"""
 
 
 class BulkHandler(Application):
@@ -54,12 +73,14 @@ class BulkHandler(Application):
             began = time.monotonic()
             self.do_chunk(operation, chunk, reached)
             self.report()
-            pause = len(chunk) / operation.rate - (time.monotonic() - began)
+            took = time.monotonic() - began
+            # On SQLite who waits for the lock looks for it now and then only.
+            pause = max(len(chunk) / operation.rate - took, took / 10)
             if pause >= SHORTEST_WAIT:
                 # The processor is free for others meanwhile.
                 task.snooze(pause)
                 return None
-            time.sleep(max(0.0, pause))
+            time.sleep(pause)
         return dict(task.data["done"])
 
     def next_chunk(self, operation: Operation) -> tuple[list[Found], int]:
@@ -86,13 +107,12 @@ class BulkHandler(Application):
     def try_chunk(self, operation: Operation, chunk: list[Found], reached: int) -> None:
         task, using = self.task, self.task.lease.using
         with task.settling():
-            done = act_on(operation, chunk, using=using)
-            for word, names in done.items():
-                if word not in (REFUSED, "moved", "edited"):
-                    more = {"bulk": task.key}
-                    store.sign(names, word, by=operation.by, using=using, more=more)
+            # It need not wait for the monitor, whose calls wait for the lock on SQLite.
+            [pulse] = store.heartbeat([task.lease], alive_time=None, using=using)
+            if pulse.cancel_requested:
+                raise CancelRequestedError(f"Task '{task.key}' is to be cancelled.")
             counts = Counter(task.data["done"])
-            counts.update({word: len(names) for word, names in done.items()})
+            counts.update(act_on(operation, chunk, using=using, more={"bulk": task.key}))
             task.update_data({"cursor": reached, "done": dict(counts)})
 
     def report(self) -> None:
@@ -101,11 +121,43 @@ class BulkHandler(Application):
         self.task.progress(part, f"{count:,}")
 
 
+def in_place(
+    operation: Operation, chunks: Iterable[Sequence[Found]], *, using: str
+) -> Iterator[Counter[str]]:
+    """Do it here, a chunk a transaction; yield how often what was done."""
+
+    def act(chunk: Sequence[Found]) -> Counter[str]:
+        with store.together(using=using):
+            return act_on(operation, chunk, using=using)
+
+    for chunk in chunks:
+        with store.one_call():
+            yield store.patiently(partial(act, chunk), using=using)
+
+
+def chunks_of(operation: Operation, *, using: str) -> Iterator[list[Found]]:
+    """Yield the tasks that match, by their ids."""
+    cursor, look = 0, operation.selection.chunk
+    while cursor < operation.until:
+        left = range(cursor + 1, operation.until + 1)
+        chunk, cursor = look(operation.verb, left, PAGE, using=using)
+        yield chunk
+
+
 def act_on(
-    operation: Operation, chunk: Sequence[Found], *, using: str
-) -> dict[str, list[tuple[str, str]]]:
-    """Do it to these tasks; return their queues and keys by the word for what was done."""
-    words = {found: act(operation, found, using=using) for found in chunk}
+    operation: Operation,
+    chunk: Sequence[Found],
+    *,
+    using: str,
+    more: Mapping[str, object] | None = None,
+) -> Counter[str]:
+    """
+    Do it to these tasks, and record who did it, with ``more``; return how often what was done.
+    """
+    if operation.verb == "cancel":
+        words = cancel(operation, chunk, using=using)
+    else:
+        words = {found: revise(operation, found, using=using) for found in chunk}
     left = [found[0] for found, word in words.items() if word == NEXT]
     if operation.verb == "retry":
         achieved = store.retry_all_ended(left, using=using) if left else set()
@@ -118,25 +170,40 @@ def act_on(
             word = TOGETHER[operation.verb] if task_id in achieved else REFUSED
         is_moved = operation.to and word in ("retried", "moved")
         done[word].append((operation.to if is_moved else queue, key))
-    return done
+    for word, names in done.items():
+        if word not in (REFUSED, "moved", "edited"):
+            store.sign(names, word, by=operation.by, using=using, more=more)
+    return Counter({word: len(names) for word, names in done.items()})
 
 
-def act(operation: Operation, found: Found, *, using: str) -> str:
-    """
-    Do to one task what is not done to all of a chunk together; return a word for it, or NEXT.
-    """
+def cancel(operation: Operation, chunk: Sequence[Found], *, using: str) -> dict[Found, str]:
+    """Cancel the tasks of a chunk with those that wait for them and match, too."""
+    names = {found[0]: found for found in chunk}
+
+    def among(ids: Collection[int]) -> Collection[int]:
+        rows = operation.selection.tasks("cancel", using=using)
+        rows = rows.filter(pk__in=ids, pk__lte=operation.until)
+        waiting = {found[0]: found for found in rows.values_list("pk", "queue", "key")}
+        names.update(waiting)
+        return waiting
+
+    chosen = store.choose(list(names), using=using, among=among)
+    done = store.cancel_now(chosen.ids, using=using)
+    words = {names[task_id]: CANCELLED[is_over] for task_id, is_over in done.items()}
+    return {**dict.fromkeys(chunk, REFUSED), **words}
+
+
+def revise(operation: Operation, found: Found, *, using: str) -> str:
+    """Move or edit a task where that is wanted; return a word for what was done, or NEXT."""
     task_id, queue, _key = found
     to = operation.to if operation.to != queue else ""
-    try:
-        if operation.verb == "cancel":
-            is_cancelled = store.cancel_one_now(task_id, using=using, now=None)
-            return "cancelled" if is_cancelled else "requested"
-        if to or operation.patch is not None:
-            rewrite = None if operation.patch is None else rewriter(operation.patch)
-            revision = store.Revision(queue=to, rewrite=rewrite, by=operation.by)
+    if to or operation.patch is not None:
+        rewrite = None if operation.patch is None else rewriter(operation.patch)
+        revision = store.Revision(queue=to, rewrite=rewrite, by=operation.by)
+        try:
             store.revise_now(task_id, revision, using=using)
-    except TaskError:
-        return REFUSED
+        except REFUSALS:
+            return REFUSED
     if operation.verb in TOGETHER:
         return NEXT
     return ("moved" if to else REFUSED) if operation.verb == "move" else "edited"

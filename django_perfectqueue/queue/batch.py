@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -211,11 +210,10 @@ class Batch:
         """
         batches = store.batches_within(self.id, using=self.using)
         store.stop_batches(batches, using=self.using)
-        count = Counter[bool]()
-        for task_id in members(batches, using=self.using).live().values_list("pk", flat=True):
-            with suppress(AlreadyFinishedError, NotFoundError):
-                count[bool(store.cancel_one(task_id, using=self.using))] += 1
-        return CancelCounts(count[True], count[False])
+        live = members(batches, using=self.using).live().values_list("pk", flat=True)
+        done = store.cancel_each(live, using=self.using)
+        cancelled = sum(done.values())
+        return CancelCounts(cancelled, len(done) - cancelled)
 
     def retry(self) -> int:
         """

@@ -34,7 +34,7 @@ from .dependencies.batches import (
     stop_batches,
     submit_joining,
 )
-from .dependencies.cancel import Cone, cancel_request, cone
+from .dependencies.cancel import Chosen, Cone, cancel_request, choose, cone
 from .dependencies.graph import batches_around, batches_within, descendants
 from .dependencies.submit import (
     replace_linked,
@@ -80,8 +80,8 @@ from .tasks.replace import replace
 from .tasks.revise import Revision, revise, revise_now, set_priority
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
 from .tasks.steer import (
-    cancel_one,
-    cancel_one_now,
+    cancel_each,
+    cancel_now,
     find,
     force_finish,
     retry_all_ended,

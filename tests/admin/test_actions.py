@@ -75,7 +75,7 @@ class CancelTests(AdminTestCase):
 
         response = self.confirm(self.choose("cancel", held, waiting))
         self.assertEqual(
-            self.reported(response), ["1 running task was asked to stop. 1 task was cancelled."]
+            self.reported(response), ["1 task was cancelled. 1 running task was asked to stop."]
         )
         self.assertEqual(status(waiting), "cancelled")
         self.assertTrue(Ticket.objects.get(task_id=row(held).pk).cancel_requested)

@@ -193,7 +193,7 @@ class ChunkTests(TransactionTestCase):
     def test_an_attempt_that_breaks_off_leaves_whole_chunks_and_the_next_goes_on(self):
         tasks = self.dead(25)
         task = ask("retry", queue="bulk")
-        act = handler.act
+        act = handler.revise
         with mock.patch.object(handler, "CHUNK", 10):
             calls = iter(range(1_000))
 
@@ -202,7 +202,7 @@ class ChunkTests(TransactionTestCase):
                     raise ZeroDivisionError
                 return act(*given, **terms)
 
-            broken = mock.patch.object(handler, "act", breaking)
+            broken = mock.patch.object(handler, "revise", breaking)
             with broken, self.assertRaises(ZeroDivisionError):
                 drain("bulk")
             self.assertEqual(len(self.signed()), 10)

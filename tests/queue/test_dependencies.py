@@ -293,7 +293,7 @@ class EndTests(Cases):
             parent, child = f"a-{mode}", f"b-{mode}"
             submit(parent, run_at=60)
             submit(child, parent, if_failed=mode)
-            store.cancel_one(Queue()[parent].id, using="default")
+            store.cancel_each([Queue()[parent].id], using="default")
             self.assertEqual(status(child), expected)
 
     def test_a_parent_that_is_cancelled_while_it_runs_has_failed(self):
@@ -347,7 +347,7 @@ class EndTests(Cases):
             dead = Queue("other").submit("dead", "report", run_at=60)
             submit(f"b-{mode}", parent, if_failed=mode)
             submit(f"c-{mode}", dead, if_failed=mode)
-            store.cancel_one(dead.id, using="default")
+            store.cancel_each([dead.id], using="default")
             Queue("other").clear()
             self.assertEqual(status(f"b-{mode}"), expected)
             self.assertEqual(status(f"c-{mode}"), expected)

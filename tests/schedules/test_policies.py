@@ -178,7 +178,7 @@ class CancelTests(TransactionTestCase):
         self.put(overlap="cancel")
         self.fire(NOON + MINUTE)
         (task,) = Queue().acquire(now=NOON + MINUTE)
-        with mock.patch.object(fire, "cancel_one"):  # Its process dies before it asks.
+        with mock.patch.object(fire, "cancel_each"):  # Its process dies before it asks.
             self.fire(NOON + 2 * MINUTE)
         task.heartbeat(now=NOON + 2 * MINUTE)
         self.fire(NOON + 2 * MINUTE + SECOND)

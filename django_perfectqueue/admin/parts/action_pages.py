@@ -33,7 +33,7 @@ from .actions import (
     VERBS,
     Report,
     Verb,
-    cancel_one,
+    cancel_together,
     steer,
 )
 from .base import ReadOnlyAdmin
@@ -181,7 +181,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             store.stop_batches(ids, using=database(), stopped=verb is CANCEL)
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, [row], CHANGE, str(verb.label))
-        return replace(verb, act=cancel_one) if verb is CANCEL else verb
+        return replace(verb, act_on_all=cancel_together) if verb is CANCEL else verb
 
     def way_back(self, request: HttpRequest) -> str:
         back = request.POST.get("back", "")

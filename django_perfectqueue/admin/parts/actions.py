@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from django_perfectqueue.queue import Queue
 
 Act = Callable[[int, str], str]
 Bind = Callable[[str, str], Act]
+ActOnAll = Callable[[Sequence[int], str], "Report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ class Verb:
     """
     One verb of the store. ``statuses`` are those in which a task's page offers it.
 
-    ``act`` returns what it has done, as a word that done() knows. The ``question`` is asked
+    ``act`` returns what it has done, as a word that done() knows; ``act_on_all`` takes the place
+    of it where some statements do it to many tasks. The ``question`` is asked
     first where it is about more than ``asks_above`` tasks. ``word`` is what is written down.
     One with a ``field``, "queue" or "patch", has it typed in. ``bind`` makes ``act`` of
     that and of who does it; such a verb has no ``act`` before, and records who did it itself.
@@ -50,6 +52,7 @@ class Verb:
     asks_above: int = 0
     field: str = ""
     act: Act | None = None
+    act_on_all: ActOnAll | None = None
     bind: Bind | None = None
 
     def asks(self, count: int) -> bool:
@@ -93,6 +96,8 @@ class Report:
 
 def steer(verb: Verb, ids: Iterable[int], *, using: str) -> Report:
     """Do a verb to each task, each in a transaction of its own where there is none yet."""
+    if verb.act_on_all:
+        return verb.act_on_all(list(ids), using)
     report = Report()
     for task_id in ids:
         try:
@@ -102,7 +107,7 @@ def steer(verb: Verb, ids: Iterable[int], *, using: str) -> Report:
         except NotFoundError:
             report.refused["gone"] += 1
         except NotSupportedError:
-            report.refused["awaited" if verb.name == "cancel" else "unfit"] += 1
+            report.refused["unfit"] += 1
         except AlreadyExistsError:
             report.refused["taken"] += 1
         except (InvalidTaskError, PayloadError):
@@ -117,13 +122,25 @@ def force_finish(task_id: int, using: str) -> str:
     return "finished"
 
 
-def cancel(task_id: int, using: str) -> str:
-    return "cancelled" if store.cancel_request(task_id, using=using) else "asked"
+def cancel(ids: Sequence[int], using: str) -> Report:
+    """Cancel tasks, but for those for which others wait."""
+    chosen = store.choose(ids, using=using)
+    report = cancel_together(chosen.ids, using)
+    if chosen.awaited:
+        report.refused["awaited"] = len(chosen.awaited)
+    return report
 
 
-def cancel_one(task_id: int, using: str) -> str:
-    """Cancel a task for which others wait, which are cancelled with it."""
-    return "cancelled" if store.cancel_one(task_id, using=using) else "asked"
+def cancel_together(ids: Sequence[int], using: str) -> Report:
+    """Cancel tasks of which none refuses for another that waits for it."""
+    done = store.cancel_each(ids, using=using)
+    over = sum(done.values())
+    words = +Counter(cancelled=over, asked=len(done) - over)
+    report = Report([task_id for task_id in ids if task_id in done], words)
+    if left := [task_id for task_id in ids if task_id not in done]:
+        ended = Task.objects.using(using).filter(pk__in=left).count()
+        report.refused += Counter(ended=ended, gone=len(left) - ended)
+    return report
 
 
 def retry(task_id: int, using: str) -> str:
@@ -247,7 +264,7 @@ CANCEL = Verb(
     word="requested",
     label=_("Request cancel"),
     title=_("Request cancel of selected tasks"),
-    act=cancel,
+    act_on_all=cancel,
     statuses=frozenset(LIVE),
     question=_(
         "Cancel these tasks? One that has yet to run is cancelled at once. One that is "

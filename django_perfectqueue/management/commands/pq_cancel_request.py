@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+
 from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue import store
+from django_perfectqueue.exceptions import NotFoundError
+from django_perfectqueue.models import TaskQuerySet
 from django_perfectqueue.queue import TaskHandle
 
+from ..tasks.bulk import PAGE
 from ..tasks.together import TogetherCommand
 
 
@@ -23,9 +29,21 @@ class Command(TogetherCommand):
             return _("Task '%s' is cancelled.") % task.key, "cancelled"
         return _("Task '%s' is running, and is asked to stop.") % task.key, "requested"
 
-    def steer_id(self, task_id: int) -> str:
-        cancelled = store.cancel_one(task_id, using=self.queue.using)
-        return "cancelled" if cancelled else "requested"
+    def steer_all(self, keys: Iterable[str]) -> None:
+        """Steer those first that wait for others, so that their order makes no difference."""
+        super().steer_all(sorted(keys, key=self.count_dependents))
+
+    def count_dependents(self, key: str) -> int:
+        with suppress(NotFoundError):
+            return len(self.queue[key].cone().ids)
+        return 0
+
+    def keys_of(self, tasks: TaskQuerySet) -> Iterable[str]:
+        names, using = dict(tasks.values_list("pk", "key")), self.queue.using
+        for start in range(0, len(names), PAGE):
+            some = list(names)[start : start + PAGE]
+            awaited = store.choose(some, using=using, among=names.keys().__and__).awaited
+            yield from (names[id_] for id_ in some if id_ not in awaited)
 
     def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
         count = sum(done.values())

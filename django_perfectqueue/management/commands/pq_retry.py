@@ -8,7 +8,6 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_perfectqueue import store
 from django_perfectqueue.bulk import Selection
 from django_perfectqueue.inspection import steering
 from django_perfectqueue.models import Outcome
@@ -54,10 +53,6 @@ class Command(TogetherCommand):
     def sign(self, keys: Iterable[str], word: str) -> None:
         names = ((self.options["to"] or self.queue.name, key) for key in keys)
         steering.sign(names, word, by=person(), using=self.queue.using)
-
-    def steer_id(self, task_id: int) -> str:
-        store.retry_ended(task_id, using=self.queue.using)
-        return "retried"
 
     def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
         count = sum(done.values())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from django.core.management.base import CommandError, CommandParser
@@ -11,14 +13,11 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_perfectqueue import store
 from django_perfectqueue.bulk import RATE, Operation, Selection, Verb, submit_bulk
-from django_perfectqueue.bulk.selection import ALLOWED
-from django_perfectqueue.exceptions import (
-    IdempotentError,
-    InvalidTaskError,
-    NotFoundError,
-    NotSupportedError,
-)
+from django_perfectqueue.bulk.handler import REFUSED, chunks_of, in_place
+from django_perfectqueue.bulk.selection import ALLOWED, Found
+from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import TaskQuerySet
 
@@ -37,8 +36,8 @@ class SelectingCommand(SteeringCommand):
     """
     A command that takes keys, or else says by what its tasks are chosen.
 
-    ``verb`` says what it does, and so to tasks of which statuses. Of the many, those that have
-    changed meanwhile are passed over. ``outcomes`` are the words that steer() says.
+    ``verb`` says what it does, and so to tasks of which statuses. ``outcomes`` are the words
+    for what is done.
     """
 
     outcomes: ClassVar[tuple[str, ...]]
@@ -78,26 +77,50 @@ class SelectingCommand(SteeringCommand):
         add("--run-in", metavar="QUEUE", help=_("The queue of that task (the one of the others)."))
 
     def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
-        """Return a sentence about how often steer() has said each word, or would say one."""
+        """Return a sentence about how often each was done, or one would be."""
         raise NotImplementedError
 
     def act(self, options: CommandOptions) -> None:
         if not self.chooses(options):
             self.steer_all(options["keys"])
             return
-        if any(options[name] is not None for name in self.terms):
-            self.submit_bulk(options)
-            return
-        selection = self.selection(options)
-        tasks = selection.tasks(self.verb, using=self.queue.using)
+        try:
+            operation = self.operation(options)
+            if any(options[name] is not None for name in self.terms):
+                self.submit_bulk(operation, options)
+                return
+        except InvalidTaskError as error:
+            raise CommandError(str(error)) from error
+        tasks = operation.selection.tasks(self.verb, using=self.queue.using)
         if not self.as_json and not tasks.exists() and (why := self.why_none(options)):
             self.say(why)
             return
-        keys = keys_of(tasks, selection.page_by(self.verb), options["limit"])
+        tasks = tasks.filter(pk__lte=operation.until)
         if options["dry_run"]:
-            self.print_keys(keys)
+            self.print_keys(self.keys_of(tasks))
         else:
-            self.steer_many(keys)
+            self.do_in_place(operation, chunks_of(operation, using=self.queue.using))
+
+    def operation(self, options: CommandOptions) -> Operation:
+        """Return what the options say; raise InvalidTaskError where they don't fit."""
+        count, period = options["rate"] or (RATE, 1.0)
+        names = {name: options[name] for name in ("to", "patch") if options.get(name) is not None}
+        operation = Operation(
+            verb=self.verb,
+            selection=self.selection(options),
+            rate=count / period if period else math.inf,
+            by=person(),
+            until=store.newest_id(using=self.queue.using),
+            **names,
+        )
+        if (limit := options["limit"]) is None:
+            return operation
+        ids = operation.selection.tasks(self.verb, using=self.queue.using).values_list("pk")
+        return replace(operation, until=max([id_ for (id_,) in ids[:limit]], default=0))
+
+    def keys_of(self, tasks: TaskQuerySet) -> Iterable[str]:
+        """Return the keys of those of the chosen ``tasks`` to which it can be done."""
+        return tasks.values_list("key", flat=True).iterator(chunk_size=PAGE)
 
     def why_none(self, options: CommandOptions) -> str:
         """Return what was named that does not exist, and what does, or an empty text."""
@@ -130,27 +153,14 @@ class SelectingCommand(SteeringCommand):
             raise CommandError(_("Which tasks? Give their keys, or %s.") % self.list_choices())
         return False
 
-    def submit_bulk(self, options: CommandOptions) -> None:
+    def submit_bulk(self, operation: Operation, options: CommandOptions) -> None:
         """Submit the task that does it, or with --dry-run print what it would do."""
         if options["limit"] is not None:
             raise CommandError(_("--limit is not for a task that does it."))
-        count, period = options["rate"] or (RATE, 1.0)
-        names = {name: options[name] for name in ("to", "patch") if options.get(name) is not None}
-        try:
-            operation = Operation(
-                verb=self.verb,
-                selection=self.selection(options),
-                rate=count / period if period else math.inf,
-                by=person(),
-                **names,
-            )
-            if options["dry_run"]:
-                print_preview(self, operation)
-                return
-            queue = options["run_in"] or ""
-            task = submit_bulk(operation, queue=queue, using=self.queue.using)
-        except InvalidTaskError as error:
-            raise CommandError(str(error)) from error
+        if options["dry_run"]:
+            print_preview(self, operation)
+            return
+        task = submit_bulk(operation, queue=options["run_in"] or "", using=self.queue.using)
         facts = {"key": task.key, "queue": task.queue.name}
         text = _("Task '%(key)s' of queue '%(queue)s' does it: %(count)s tasks, as far as known.")
         self.answer(facts, text % {**facts, "count": task.metadata().data["total"]})
@@ -170,7 +180,7 @@ class SelectingCommand(SteeringCommand):
         *others, last = (f"--{name}" for name in self.choices)
         return _("%(these)s or %(last)s") % {"these": ", ".join(others), "last": last}
 
-    def print_keys(self, keys: Iterator[str]) -> None:
+    def print_keys(self, keys: Iterable[str]) -> None:
         count = 0
         for key in keys:
             count += 1
@@ -184,38 +194,15 @@ class SelectingCommand(SteeringCommand):
             self.stdout.write(_("… and %s more") % (count - KEYS_SHOWN))
         self.say(self.summary_of({"": count}, dry=True))
 
-    def steer_many(self, keys: Iterator[str]) -> None:
+    def do_in_place(self, operation: Operation, chunks: Iterable[Sequence[Found]]) -> None:
         progress = Progress(self.stderr, _("%s tasks"))
-        done = dict.fromkeys(self.outcomes, 0)
-        unsigned: dict[str, list[str]] = {word: [] for word in self.outcomes}
-        try:
-            for number, key in enumerate(keys, 1):
-                try:
-                    _sentence, word = self.steer(self.queue[key])
-                except (IdempotentError, NotFoundError, NotSupportedError):
-                    continue
-                done[word] += 1
-                unsigned[word].append(key)
-                if len(unsigned[word]) == PAGE:
-                    self.sign(unsigned[word], word)
-                    unsigned[word] = []
-                progress.show(number)
-        finally:
-            for word, left in unsigned.items():
-                self.sign(left, word)
+        done = Counter(dict.fromkeys(self.outcomes, 0))
+        for some in in_place(operation, chunks, using=self.queue.using):
+            done.update(some)
+            progress.show(sum(done.values()))
         progress.clear()
+        refused = done.pop(REFUSED, 0)
         self.answer(done, self.summary_of(done))
-
-
-def keys_of(tasks: TaskQuerySet, page_by: str, limit: int | None) -> Iterator[str]:
-    """Yield keys in pages by the tasks' ids, so that none is met twice."""
-    last, left = 0, limit
-    while left != 0:
-        size = PAGE if left is None else min(PAGE, left)
-        behind = tasks.filter(**{f"{page_by}__gt": last})
-        page = list(behind.values_list("id", "key")[:size])
-        yield from (key for _id, key in page)
-        if len(page) < size:
-            return
-        last = page[-1][0]
-        left = None if left is None else left - size
+        if refused:
+            why = "They have changed, or tasks wait for them that were not chosen."
+            raise CommandError(f"Tasks that are left: {refused}. {why}")

@@ -9,13 +9,12 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from django_perfectqueue import store
-from django_perfectqueue.exceptions import IdempotentError, NotFoundError, NotSupportedError
-from django_perfectqueue.inspection import steering
+from django_perfectqueue.bulk import Operation, Selection
 from django_perfectqueue.models import Task
 
 from ..base import CommandOptions
 from ..queues.rule_command import person
-from .bulk import SelectingCommand
+from .bulk import PAGE, SelectingCommand
 from .hints import with_hint
 
 
@@ -32,10 +31,6 @@ class TogetherCommand(SelectingCommand):
             help=_("Also all tasks that wait for these, directly or not; with --dry-run, too."),
         )
 
-    def steer_id(self, task_id: int) -> str:
-        """Do it to one task; return one of ``outcomes``."""
-        raise NotImplementedError
-
     def act(self, options: CommandOptions) -> None:
         if not options["together"]:
             super().act(options)
@@ -46,15 +41,10 @@ class TogetherCommand(SelectingCommand):
         if options["dry_run"]:
             self.print_keys(key for _id, _queue, key in names)
             return
-        done: dict[str, int] = dict.fromkeys(self.outcomes, 0)
-        for task_id, queue, key in names:
-            try:
-                word = self.steer_id(task_id)
-            except (IdempotentError, NotFoundError, NotSupportedError):
-                continue
-            done[word] += 1
-            steering.sign([(queue, key)], word, by=person(), using=self.queue.using)
-        self.answer(done, self.summary_of(done))
+        until = store.newest_id(using=self.queue.using)
+        operation = Operation(verb=self.verb, selection=Selection(), by=person(), until=until)
+        chunks = (names[start : start + PAGE] for start in range(0, len(names), PAGE))
+        self.do_in_place(operation, chunks)
 
     def names_together(self, keys: list[str]) -> list[tuple[int, str, str]]:
         """Return ids, queues and keys, those that wait before those for which they wait."""

@@ -1,17 +1,17 @@
-"""Cancel a task with those that wait for it, or not at all."""
+"""Cancel tasks with those that wait for them, or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import NamedTuple
 
-from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
+from django_perfectqueue.exceptions import NotSupportedError
 
 from ..database.transaction import reading, retry_transaction
-from ..tasks.steer import cancel_one, known
-from .graph import descendants
+from ..tasks.after_commit import look_at
+from ..tasks.steer import cancel_each, known
+from .graph import ancestors, descendants
 from .submit import ROWS
 
 LIVE = """
@@ -27,6 +27,13 @@ class Cone(NamedTuple):
     keys: tuple[str, ...]
 
 
+class Chosen(NamedTuple):
+    """Tasks that may be cancelled, the last first, and those for which others wait."""
+
+    ids: list[int]
+    awaited: set[int]
+
+
 def cancel_request(
     task_id: int, *, using: str, together: bool = False, now: datetime | None = None
 ) -> bool:
@@ -38,18 +45,38 @@ def cancel_request(
     Raise NotFoundError when it is gone, AlreadyFinishedError when it has ended, and
     NotSupportedError where tasks wait for it and are not cancelled with it.
     """
-    waiting = cone([task_id], using=using)
-    if waiting.ids and not together:
+    waiting = cone([task_id], using=using).ids
+    if waiting and not together:
         with reading(using) as db:
             key = known(db, task_id).key
         raise NotSupportedError(
-            f"{len(waiting.ids)} tasks wait for task '{key}', directly or not."
+            f"{len(waiting)} tasks wait for task '{key}', directly or not."
             " Cancel them with it: cancel_request(together=True)."
         )
-    for child in waiting.ids:
-        with suppress(AlreadyFinishedError, NotFoundError):
-            cancel_one(child, using=using, now=now)
-    return bool(cancel_one(task_id, using=using, now=now))
+    done = cancel_each([*waiting, task_id], using=using, now=now)
+    if task_id not in done:
+        look_at(task_id, using=using)
+    return done.get(task_id, False)
+
+
+@retry_transaction
+def choose(
+    ids: Collection[int],
+    *,
+    using: str,
+    among: Callable[[Collection[int]], Collection[int]] = lambda ids: (),
+) -> Chosen:
+    """
+    Return which of these tasks may be cancelled, with the tasks that wait for them.
+
+    Those for which a task waits that is not among them may not; ``among`` says of tasks that
+    wait for them which are among them, too.
+    """
+    others = set(cone(ids, using=using).ids).difference(ids)
+    more = set(among(others)) if others else set()
+    awaited = ancestors(others - more, using=using)
+    chosen = more.union(ids) - awaited
+    return Chosen(sorted(chosen, reverse=True), awaited.intersection(ids))
 
 
 @retry_transaction

@@ -259,7 +259,7 @@ class Fold:
         for child in gone:
             why = Failure(error=GROUP, message=self.cancelled[child])
             held = self.blocked.pop(child)
-            bury(self.db, held, Outcome.CANCELLED, why, now=self.now)
+            bury(self.db, [held], Outcome.CANCELLED, why, now=self.now)
         announce_ids(self.db, [(signals.task_cancelled, gone)])
 
     def release(self) -> None:

@@ -10,15 +10,17 @@ from ..database.session import Session
 from ..database.transaction import reading, retry_transaction
 
 # MySQL stops with an error at the 1,000th level without the hint, which others read past.
-DESCENDANTS = """
-WITH RECURSIVE "waiting" ("id") AS (
-    SELECT "child_id" FROM "perfectqueue_dependency" WHERE "parent_id" IN ({ids}) AND "state" < 3
+LINKED = """
+WITH RECURSIVE "linked" ("id") AS (
+    SELECT "{to}" FROM "perfectqueue_dependency" WHERE "{of}" IN ({ids}) AND "state" < 3
     UNION
-    SELECT "child"."child_id" FROM "waiting" JOIN "perfectqueue_dependency" AS "child"
-    ON "child"."parent_id" = "waiting"."id" AND "child"."state" < 3
+    SELECT "next"."{to}" FROM "linked" JOIN "perfectqueue_dependency" AS "next"
+    ON "next"."{of}" = "linked"."id" AND "next"."state" < 3
 )
-SELECT /*+ SET_VAR(cte_max_recursion_depth = 4294967295) */ "id" FROM "waiting"
+SELECT /*+ SET_VAR(cte_max_recursion_depth = 4294967295) */ "id" FROM "linked"
 """
+DESCENDANTS = LINKED.replace("{of}", "parent_id").replace("{to}", "child_id")
+ANCESTORS = LINKED.replace("{of}", "child_id").replace("{to}", "parent_id")
 # A batch, by minus its id, waits for its tasks, and for the batches in it.
 WAITING = """
 WITH RECURSIVE "waiting" ("id") AS (
@@ -65,6 +67,13 @@ def descendants(ids: Collection[int], *, using: str) -> list[int]:
     with reading(using) as db:
         found = walk(db, DESCENDANTS, ids=ids) if ids else set()
     return sorted(found.difference(ids), reverse=True)
+
+
+@retry_transaction
+def ancestors(ids: Collection[int], *, using: str) -> set[int]:
+    """Return the tasks for which these wait, and for which these wait again."""
+    with reading(using) as db:
+        return walk(db, ANCESTORS, ids=ids) if ids else set()
 
 
 @retry_transaction

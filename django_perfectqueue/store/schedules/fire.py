@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,11 +10,7 @@ from typing import Any
 
 from django.db import connections, transaction
 
-from django_perfectqueue.exceptions import (
-    AlreadyFinishedError,
-    NotFoundError,
-    PerfectQueueError,
-)
+from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.codecs import decode
@@ -28,7 +23,7 @@ from ..database.dialects import dialect_of
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..limits.limit_cache import limits_of
 from ..notify.ring import notify
-from ..tasks.steer import cancel_one
+from ..tasks.steer import cancel_each
 from ..tasks.submit import in_chunks, submit
 from ..values import Submission, as_text
 from .decide import Decision, decide
@@ -176,7 +171,7 @@ def write(chosen: Chosen, cursors: Sequence[datetime | None], *, using: str) -> 
         stored |= submit(some, using=using)
     for (row, decision), cursor in zip(chosen, cursors, strict=True):
         if decision.cancel and row.last_task_id:
-            ask_to_cancel(row.last_task_id, using=using)
+            cancel_each([row.last_task_id], using=using)
         if decision.ticks:
             keys = [(row.queue, key_of(row.name, tick)) for tick in decision.ticks]
             known = known_tasks(row, [key for key in keys if key not in stored], using=using)
@@ -252,12 +247,6 @@ def known_tasks(
             raise TakenError(f"Another task has the key of a tick: {key!r}. Delete it.")
         found[row.queue, key] = id_
     return found
-
-
-def ask_to_cancel(task_id: int, *, using: str) -> None:
-    """Cancel the task before once this is committed; it may have ended by then."""
-    with contextlib.suppress(NotFoundError, AlreadyFinishedError):
-        cancel_one(task_id, using=using)
 
 
 def submit_ticks(

@@ -48,19 +48,29 @@ def after_callers_commit(
 
     @wraps(act)
     def steer(task_id: int, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
-        using = str(kwargs["using"])
-        if not is_in_block(connections[using]):
-            return act(task_id, *args, **kwargs)
-        with reading(using) as db:
-            row = db.execute(SEEN, {"task_id": task_id}).fetchone()
-        if row is None:
-            raise NotFoundError(f"There is no task with the id {task_id}.")
-        check(*row)
-        steering = Steering(partial(act, task_id, *args, **kwargs), task_id)
-        transaction.on_commit(steering, using=using, robust=True)
-        return None
+        using, call = str(kwargs["using"]), partial(act, task_id, *args, **kwargs)
+        if is_in_block(connections[using]):
+            look_at(task_id, check, using=using)
+        return None if is_put_off(call, using=using) else call()
 
     return steer
+
+
+def look_at(task_id: int, check: Check = refuse_ended, *, using: str) -> None:
+    """Raise what ``check`` raises for a task as it is now, or NotFoundError."""
+    with reading(using) as db:
+        row = db.execute(SEEN, {"task_id": task_id}).fetchone()
+    if row is None:
+        raise NotFoundError(f"There is no task with the id {task_id}.")
+    check(*row)
+
+
+def is_put_off(act: Callable[[], object], *, using: str) -> bool:
+    """Where a transaction of the caller's is open have a call made after its commit."""
+    is_open = is_in_block(connections[using])
+    if is_open:
+        transaction.on_commit(Steering(act), using=using, robust=True)
+    return is_open
 
 
 def is_in_block(connection: Any) -> bool:
@@ -77,7 +87,6 @@ class Steering:
     """A call that waits for the commit, and is made once."""
 
     act: Callable[[], object]
-    task_id: int
     is_done: bool = False
 
     def __call__(self) -> None:
@@ -87,7 +96,7 @@ class Steering:
         try:
             self.act()
         except TaskError as error:
-            logger.info("A task was not steered after the commit. %s id=%s", error, self.task_id)
+            logger.info("A task was not steered after the commit. %s", error)
 
 
 def steer_waiting(*, using: str) -> None:

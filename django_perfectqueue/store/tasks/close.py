@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -22,16 +22,17 @@ from ..values import Failure, Lease, as_text
 MOST_COUNTED = 32_767
 
 CLOSE = """
-UPDATE "perfectqueue_task"
-SET "outcome" = %(status)s, "attempt" = %(attempt)s, "worker" = %(worker)s,
+UPDATE "perfectqueue_task"{hint}
+SET "outcome" = %(status)s, "attempt" = CASE "id" {attempts} END, "worker" = %(worker)s,
     "started_at" = {started_at}, "ended_at" = {now}
-WHERE "id" = %(task_id)s
+WHERE "id" IN ({ids})
 """
 BURY = """
 INSERT INTO "perfectqueue_deadletter"
     ("task_id", "status", "group", "message", "errors", "crashes", "ended_at")
-VALUES (%(task_id)s, %(status)s, %(group)s, %(message)s, %(errors)s, %(crashes)s, {now})
+VALUES {rows}
 """
+GRAVE = "({0.task_id}, %(status)s, %(group)s, %(message)s, {0.errors}, {0.crashes}, {{now}})"
 RECORD = """
 INSERT INTO "perfectqueue_attempt" (
     "task_id", "number", "ending", "worker", "started_at", "ended_at", "error", "message",
@@ -100,7 +101,7 @@ class HeldTicket(NamedTuple):
     reached: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EndedAttempt:
     """An attempt as its end is written: which one, by whom, and for how many seconds it ran."""
 
@@ -130,23 +131,38 @@ class EndedAttempt:
 
 
 def bury(
-    db: Session, ended: EndedAttempt, status: Outcome, why: Failure, *, now: datetime | None
+    db: Session,
+    ended: Sequence[EndedAttempt],
+    status: Outcome,
+    why: Failure,
+    *,
+    now: datetime | None,
 ) -> None:
-    """End a task that has not finished: delete its ticket, and write a dead letter."""
-    if followed := db.dialect.remove(db.cursor, ended.task_id):
-        note_ended(db, {ended.task_id: followed})
+    """
+    End tasks that have not finished: delete their tickets, and write dead letters.
+
+    They share the worker and the seconds of the first of them.
+    """
+    if not ended:
+        return
+    ids = [one.task_id for one in ended]
+    if followed := db.dialect.remove(db.cursor, ids):
+        note_ended(db, followed)
     values = {
-        "task_id": ended.task_id,
         "status": status.value,
-        "attempt": ended.attempt,
-        "worker": as_text(ended.worker, 255),
+        "worker": as_text(ended[0].worker, 255),
         "group": as_text(why.error, 255),
         "message": as_text(why.message, 10_000),
-        "errors": ended.errors,
-        "crashes": ended.crashes,
     }
-    db.execute(CLOSE, values, now=now, after=ended.after)
-    db.execute(BURY, values, now=now)
+    attempts = cases((one.task_id, one.attempt) for one in ended)
+    close = CLOSE.replace("{attempts}", attempts).replace("{hint}", db.dialect.by_primary_key)
+    db.execute(close, values, now=now, after=ended[0].after, ids=ids)
+    rows = ", ".join([GRAVE.format(one) for one in ended])
+    db.execute(BURY.replace("{rows}", rows), values, now=now)
+
+
+def cases(values: Iterable[tuple[int, int]]) -> str:
+    return " ".join([f"WHEN {int(key)} THEN {int(value)}" for key, value in values])
 
 
 def record(
@@ -182,7 +198,7 @@ def omit(db: Session, task_id: int, keep: int) -> None:
 
 def expire(db: Session, accounts: Accounts, lease: Lease, *, now: datetime | None) -> None:
     """End a task that was taken too late to be run."""
-    bury(db, EndedAttempt.of(lease), Outcome.EXPIRED, EXPIRED, now=now)
+    bury(db, [EndedAttempt.of(lease)], Outcome.EXPIRED, EXPIRED, now=now)
     accounts.end(lease, None)
     announce(signals.task_expired, [lease], using=lease.using)
 
@@ -253,10 +269,10 @@ def lose_tickets(
         )
         record(db, held, Attempt.Ending.LOST, loss.why, now=now)
         if ticket.cancel_requested:
-            bury(db, held, Outcome.CANCELLED, CANCELLED, now=now)
+            bury(db, [held], Outcome.CANCELLED, CANCELLED, now=now)
             cancelled.append(task_id)
         elif held.crashes >= options().MAX_CRASHES:
-            bury(db, held, Outcome.FAILED, loss.why, now=now)
+            bury(db, [held], Outcome.FAILED, loss.why, now=now)
             failed.append(task_id)
         elif wait := wait_after_crash(held.crashes):
             leave(db, [task_id], LastEnding.LOST, wait=wait, now=now)

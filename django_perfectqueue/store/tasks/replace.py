@@ -101,7 +101,7 @@ def forget(db: Session, task_id: int, key: str) -> dict[int, Counts] | None:
         is_live = False
     left = counts_without(db, [task_id])
     if is_live:
-        db.dialect.remove(db.cursor, task_id)
+        db.dialect.remove(db.cursor, [task_id])
     db.execute(FORGET + ("" if is_live else ENDED), {"id": task_id})
     if not db.cursor.rowcount:
         return None

@@ -73,7 +73,7 @@ class HeldAttempt:
         held = self.held
         if outcome == Outcome.FAILED:
             held = replace(held, errors=min(held.errors + 1, MOST_COUNTED))
-        bury(self.db, held, outcome, why, now=self.now)
+        bury(self.db, [held], outcome, why, now=self.now)
         return outcome.value
 
     def put_off(self, ending: LastEnding, wait: float) -> str:
@@ -230,7 +230,7 @@ def release(
         leave(db, ids, LastEnding.RELEASED, wait=delay, now=now)
         for lease in cancelled:
             held = EndedAttempt.of(lease, worker=worker, seconds=seconds)
-            bury(db, held, Outcome.CANCELLED, CANCELLED, now=now)
+            bury(db, [held], Outcome.CANCELLED, CANCELLED, now=now)
         for lease in found:
             accounts.end(lease, seconds)
         accounts.write(db)

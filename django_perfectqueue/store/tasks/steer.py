@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
@@ -28,9 +28,10 @@ from ..limits.limit_cache import known_limits
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
 from ..records.dependency_events import Counts, note_added, note_counts, note_ended
-from .after_commit import after_callers_commit
-from .close import CANCELLED, EndedAttempt, bury
+from .after_commit import after_callers_commit, is_put_off
+from .close import CANCELLED, EndedAttempt, bury, cases
 
+CHUNK = 1_000
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
 TASK = """
 SELECT "queue", "key", "type", "user", "limits", "priority", "outcome", "attempt", EXISTS (
@@ -44,8 +45,15 @@ SELECT "lane", "state", "attempt", "errors", "crashes", "holder", {REACHED}
 FROM "perfectqueue_ticket"
 WHERE "task_id" = %(task_id)s
 """
+TICKETS = """
+SELECT "task_id", "state", "attempt", "errors", "crashes", "holder" FROM "perfectqueue_ticket"{hint}
+WHERE "task_id" IN ({ids}) ORDER BY "task_id"
+"""
 FLAG = """
-UPDATE "perfectqueue_ticket" SET "cancel_requested" = TRUE WHERE "task_id" = %(task_id)s
+UPDATE "perfectqueue_ticket"{hint} SET "cancel_requested" = TRUE WHERE "task_id" IN ({ids})
+"""
+CANCELLED_ONES = """
+SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" = 'cancelled'
 """
 FORCE = """
 UPDATE "perfectqueue_task"
@@ -157,8 +165,8 @@ def force_finish(tries: Tries, task_id: int, *, using: str, now: datetime | None
             if tries.doubtful and known(db, task_id).outcome == Outcome.FINISHED:
                 return
             raise
-        if followed := db.dialect.remove(db.cursor, task_id):
-            note_ended(db, {task_id: followed}, finished=True)
+        if followed := db.dialect.remove(db.cursor, [task_id]):
+            note_ended(db, followed, finished=True)
         values = {"task_id": task_id, "attempt": ticket.attempt}
         db.execute(FORCE, values, now=now)
         drop(db, ticket)
@@ -171,37 +179,56 @@ def force_finish(tries: Tries, task_id: int, *, using: str, now: datetime | None
 
 
 @retry_remembering_commits
-def cancel_one_now(tries: Tries, task_id: int, *, using: str, now: datetime | None = None) -> bool:
+def cancel_now(
+    tries: Tries, ids: Collection[int], *, using: str, now: datetime | None = None
+) -> dict[int, bool]:
     """
-    Cancel a task that has yet to run, or ask its holder to stop; tasks that wait for it stay.
+    Cancel tasks that have yet to run, and ask the holders of others to stop, in one
+    transaction; tasks that wait for them stay.
 
-    Return whether it is cancelled already. Raise NotFoundError when it is gone,
-    AlreadyFinishedError when it has ended.
+    Return of each whether it is cancelled already. Those are left out that have ended.
     """
+    done: dict[int, bool] = {}
     with in_transaction(using) as db:
-        try:
-            ticket = live(db, task_id)
-        except AlreadyFinishedError:
-            if tries.doubtful and known(db, task_id).outcome == Outcome.CANCELLED:
-                return True
-            raise
-        if ticket.state == State.RUNNING:
-            db.execute(FLAG, {"task_id": task_id})
-            call(ticket.holder or 0, using=using)
-            return False
-        held = EndedAttempt(
-            task_id=task_id,
-            attempt=ticket.attempt,
-            errors=ticket.errors,
-            crashes=ticket.crashes,
-        )
+        statement = TICKETS.replace("{hint}", db.dialect.by_primary_key) + db.dialect.lock_clause()
+        held, holders = [], set()
+        for task_id, state, attempt, errors, crashes, holder in db.rows(statement, ids=ids):
+            done[task_id] = state != State.RUNNING
+            if done[task_id]:
+                held.append(EndedAttempt(task_id, attempt, errors, crashes))
+            else:
+                holders.add(holder or 0)
+        if holders:
+            flag = FLAG.replace("{hint}", db.dialect.by_primary_key)
+            db.execute(flag, ids=[task_id for task_id, is_over in done.items() if not is_over])
+        for holder in holders:
+            call(holder, using=using)
         bury(db, held, Outcome.CANCELLED, CANCELLED, now=now)
-        announce_ids(db, [(signals.task_cancelled, [task_id])])
-        tries.commits(task_id)
-        return True
+        announce_ids(db, [(signals.task_cancelled, [one.task_id for one in held])])
+        # What an earlier try has cancelled has no ticket any more.
+        tried = {task_id for note in tries.doubtful for task_id in note if task_id not in done}
+        if tried:
+            done |= {task_id: True for (task_id,) in db.rows(CANCELLED_ONES, ids=tried)}
+        tries.commits([one.task_id for one in held])
+    return done
 
 
-cancel_one = after_callers_commit(cancel_one_now)
+def cancel_each(
+    ids: Collection[int], *, using: str, now: datetime | None = None
+) -> dict[int, bool]:
+    """
+    Do what cancel_now() does, a chunk at a time. In a transaction of the caller's that is done
+    after the commit, and nothing is returned.
+    """
+    act = partial(cancel_in_chunks, list(ids), using=using, now=now)
+    return {} if is_put_off(act, using=using) else act()
+
+
+def cancel_in_chunks(ids: list[int], *, using: str, now: datetime | None) -> dict[int, bool]:
+    done: dict[int, bool] = {}
+    for start in range(0, len(ids), CHUNK):
+        done |= cancel_now(ids[start : start + CHUNK], using=using, now=now)
+    return done
 
 
 def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
@@ -294,10 +321,6 @@ def retry_dead(
 def lane_after(queue: str, type_: str, user: str, limits: str, *, using: str) -> int:
     may = may_hold(queue, type_, user, split(limits))
     return lane_of(queue, user, tuple(sorted(known_limits(may, using=using))))
-
-
-def cases(values: Iterable[tuple[int, int]]) -> str:
-    return " ".join(f"WHEN {int(key)} THEN {int(value)}" for key, value in values)
 
 
 def whens(followed: Mapping[int, int]) -> str:

@@ -73,7 +73,7 @@ def let_go(
             reached=ticket.reached,
         )
         if ticket.cancel_requested:
-            bury(db, EndedAttempt.of(ticket), Outcome.CANCELLED, CANCELLED, now=accounts.now)
+            bury(db, [EndedAttempt.of(ticket)], Outcome.CANCELLED, CANCELLED, now=accounts.now)
             cancelled.append(ticket.task_id)
         else:
             back.append(ticket.task_id)

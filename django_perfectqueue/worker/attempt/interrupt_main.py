@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,20 +11,22 @@ from typing import TypeVar
 R = TypeVar("R")
 
 SIGNAL = signal.SIGURG
+LIBRARIES = ("django_perfectqueue", "django", "logging")
 
 
 class MainThreadInterrupter:
     """
     Lets another thread raise an exception in a call of the main thread, and only there.
 
-    Each call has a token. Its exception is raised at most once, inside the call, by a
-    signal, which also interrupts sleeping and waiting. The signal is SIGURG, which is ignored
-    by default: a late or foreign one does no harm.
+    Each call has a token. Its exception is raised inside the call, by a signal, which also
+    interrupts sleeping and waiting; and again only where a library has caught it. The signal
+    is SIGURG, which is ignored by default: a late or foreign one does no harm.
     """
 
     def __init__(self) -> None:
         self._inside: object = None
         self._wanted: tuple[object, BaseException] | None = None
+        self._raised: BaseException | None = None
         self._thread = 0
 
     def install(self) -> None:
@@ -39,7 +42,7 @@ class MainThreadInterrupter:
                 self._deliver()
             return function()
         finally:
-            self._inside = None
+            self._inside = self._raised = None
 
     def interrupt(self, token: object, reason: BaseException) -> None:
         """Raise the reason inside the call with this token, unless it has ended."""
@@ -49,16 +52,43 @@ class MainThreadInterrupter:
 
     def remind(self) -> None:
         """
-        Send the signal again where its exception has yet to be raised.
+        Send the signal again where its exception has yet to be raised, or a library has
+        caught it.
 
         One that comes just before a system call that blocks does not end it.
         """
-        wanted = self._wanted
-        if wanted is not None and wanted[0] is self._inside:
+        if self._due() is not None:
             signal.pthread_kill(self._thread, SIGNAL)
 
-    def _deliver(self, signum: int = 0, frame: object = None) -> None:
-        wanted = self._wanted
+    def _due(self) -> BaseException | None:
+        """Return what is to be raised now, if anything."""
+        wanted, raised = self._wanted, self._raised
         if wanted is not None and wanted[0] is self._inside:
+            return wanted[1]
+        return raised if is_swallowed(raised, self._thread) else None
+
+    def _deliver(self, signum: int = 0, frame: object = None) -> None:
+        if (reason := self._due()) is not None:
             self._inside = self._wanted = None
-            raise wanted[1]
+            self._raised = reason
+            raise reason.with_traceback(None)
+
+
+def is_swallowed(reason: BaseException | None, thread: int) -> bool:
+    """
+    Return whether a library has caught what was raised in a thread: Django and logging catch
+    all exceptions of hooks, receivers and records.
+
+    What a handler has caught is its own affair, and while any code still handles the exception
+    it may raise it again.
+    """
+    if reason is None or reason.__traceback__ is None:
+        return False
+    handled: object = sys._current_exceptions().get(thread)
+    error = handled[1] if isinstance(handled, tuple) else handled  # A tuple before Python 3.12.
+    while isinstance(error, BaseException):
+        if error is reason:
+            return False
+        error = error.__context__
+    caught_in = reason.__traceback__.tb_frame.f_globals.get("__name__") or ""
+    return caught_in.partition(".")[0] in LIBRARIES

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from .interrupt_main import is_swallowed
+
 R = TypeVar("R")
 
 MOMENT = 0.0001
@@ -30,6 +32,7 @@ class ThreadInterrupter:
         self._wanted: dict[object, BaseException] = {}
         self._sending = False
         self._sent = False
+        self._raised: BaseException | None = None
         self._senders = threading.Lock()
 
     def call(self, token: object, function: Callable[[], R]) -> R:
@@ -45,13 +48,26 @@ class ThreadInterrupter:
 
     def interrupt(self, token: object, reason: BaseException) -> None:
         """Raise the reason inside the call with this token, unless it has ended."""
+        self._wanted[token] = reason
+        self._send(token)
+
+    def remind(self) -> None:
+        """Raise a reason again that a library has caught."""
+        if is_swallowed(self._raised, self._thread):
+            self._send(None)
+
+    def _send(self, token: object) -> None:
+        """Raise what is wanted for this token; with None what a library has caught."""
         with self._senders:
-            self._wanted[token] = reason
             try:
                 self._sending = True
-                if self._inside is token and self._wanted.pop(token, None) is not None:
-                    self._inside = None
-                    self._sent = True
+                if token is None:
+                    reason = self._raised if is_swallowed(self._raised, self._thread) else None
+                else:
+                    reason = self._wanted.pop(token, None) if self._inside is token else None
+                if reason is not None:
+                    reason.__traceback__ = None
+                    self._inside, self._raised, self._sent = None, reason, True
                     raise_in(self._thread, ctypes.py_object(class_returning(reason)))
             finally:
                 self._sending = False
@@ -65,7 +81,7 @@ class ThreadInterrupter:
             self._close()
 
     def _close(self) -> None:
-        self._inside = None
+        self._inside = self._raised = None
         while self._sending:
             time.sleep(MOMENT)
         self._wanted.clear()

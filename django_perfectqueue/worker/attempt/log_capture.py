@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 
-from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.lib.running import running
 from django_perfectqueue.queue import add_line
 
@@ -54,8 +53,6 @@ class LogCapture(logging.Handler):
         token = running.set(None)
         try:
             add_line(task, record.created, record.levelname, record.name, said(record))
-        except PerfectQueueError:
-            raise  # An interrupt of the attempt, raised at this point.
         except Exception:
             return  # The other handlers report a record that can't be formatted.
         finally:

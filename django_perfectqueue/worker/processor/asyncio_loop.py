@@ -94,6 +94,9 @@ class AsyncioProcessor(ConcurrentProcessor):
         self.pool.wake()
         self.wakeup.wake()
 
+    def remind(self) -> None:
+        self.pool.remind()
+
     def dismiss(self) -> None:
         self.pool.close()
         self.settler.submit(connections.close_all)

@@ -39,6 +39,7 @@ class ThreadPool:
         self.idle = 0
         self.threads: list[threading.Thread] = []
         self.wakeups: list[Wakeup] = []
+        self.interrupters: list[ThreadInterrupter] = []
 
     def send(self, running: Running) -> None:
         """
@@ -65,6 +66,10 @@ class ThreadPool:
         for wakeup in self.wakeups:
             wakeup.wake()
 
+    def remind(self) -> None:
+        for interrupter in self.interrupters:
+            interrupter.remind()
+
     def close(self) -> None:
         for _thread in self.threads:
             self.queue.put(None)
@@ -87,7 +92,9 @@ class ThreadPool:
         self.wakeups.append(wakeup)
         link = Link(plan.using, wakeup, self.processor.patience, outage=plan.outage)
         self.processor.monitor.watchdog.add(link)
-        return Runner(plan.dispatch, link=link, interrupter=ThreadInterrupter())
+        interrupter = ThreadInterrupter()
+        self.interrupters.append(interrupter)
+        return Runner(plan.dispatch, link=link, interrupter=interrupter)
 
     def next(self, runner: Runner) -> Running | None:
         try:
@@ -121,6 +128,9 @@ class ThreadProcessor(ConcurrentProcessor):
     def stop(self, *, now: bool = False) -> None:
         super().stop(now=now)
         self.pool.wake()
+
+    def remind(self) -> None:
+        self.pool.remind()
 
     def dismiss(self) -> None:
         self.pool.close()

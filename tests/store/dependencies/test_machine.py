@@ -152,7 +152,7 @@ class Graph(RuleBasedStateMachine):
     @rule(key=KEYS)
     def cancel(self, key):
         if self.status.get(key) in ("waiting", "blocked"):
-            store.cancel_one(self.queue[key].id, using="default")
+            store.cancel_each([self.queue[key].id], using="default")
             self.end(key, "cancelled")
 
     @rule(key=KEYS)

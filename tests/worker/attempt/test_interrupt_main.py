@@ -1,9 +1,14 @@
+import io
+import logging
 import signal
 import threading
 import time
+from functools import partial
 from unittest import mock
 
-from django.test import SimpleTestCase
+from django.dispatch import Signal
+from django.test import SimpleTestCase, override_settings
+from django.test.signals import setting_changed
 
 from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, MainThreadInterrupter
 
@@ -14,11 +19,82 @@ class BreakOffError(Exception):
     pass
 
 
-class MainThreadInterrupterTests(SimpleTestCase):
+class CaughtMixin:
+    """Has ``interrupter``, and ``called`` returns what a call of it does."""
+
     def setUp(self):
+        super().setUp()
+        self.heard = Signal()
+        self.heard.connect(self.interrupt_itself)
+
+    def interrupt_itself(self, **names):
+        self.interrupter.interrupt("token", BreakOffError())
+        time.sleep(0)
+
+    def remind_itself(self):
+        self.interrupter.remind()
+        time.sleep(0)
+
+    def test_what_a_library_has_caught_is_raised_again(self):
+        """Django catches what receivers and hooks raise, and logging what formats a record."""
+
+        text = mock.MagicMock()
+        text.__str__.side_effect = self.interrupt_itself
+        output = logging.StreamHandler(io.StringIO())
+        output.handleError = lambda record: None
+        record = logging.makeLogRecord({"msg": text})
+        for name, catch in (
+            ("receiver", partial(self.heard.send_robust, sender=None)),
+            ("record", partial(output.emit, record)),
+        ):
+
+            def work(catch=catch):
+                catch()
+                self.remind_itself()
+
+            with self.subTest(name), self.assertRaises(BreakOffError):
+                self.called(work)
+
+    def test_what_the_handler_has_caught_is_not_raised_again(self):
+        def work():
+            try:
+                self.heard.send(sender=None)
+            except BreakOffError:
+                self.remind_itself()
+            self.remind_itself()
+            self.heard.send_robust(sender=None)
+            return "cleared up"
+
+        self.assertEqual(self.called(work), "cleared up")
+
+    def test_what_is_on_its_way_is_not_raised_again(self):
+        """Django rolls back, say, before the handler sees it."""
+        reminded = []
+
+        def work():
+            with override_settings(DEBUG=True):
+                self.heard.send(sender=None)
+
+        def remind(**names):
+            self.remind_itself()
+            reminded.append(True)
+
+        setting_changed.connect(remind)
+        self.addCleanup(setting_changed.disconnect, remind)
+        with self.assertRaises(BreakOffError):
+            self.called(work)
+        self.assertEqual(len(reminded), 2)
+
+
+class MainThreadInterrupterTests(CaughtMixin, SimpleTestCase):
+    def setUp(self):
+        super().setUp()
         self.addCleanup(signal.signal, SIGNAL, signal.getsignal(SIGNAL))
         self.interrupter = MainThreadInterrupter()
         self.interrupter.install()
+
+    def called(self, work):
+        return self.interrupter.call("token", work)
 
     def in_a_thread(self, act):
         thread = threading.Thread(target=act)

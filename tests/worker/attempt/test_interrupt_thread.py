@@ -9,6 +9,7 @@ from django.test import SimpleTestCase
 from django_perfectqueue.worker.attempt.interrupt_thread import ThreadInterrupter
 
 from ...waiting import wait_until
+from .test_interrupt_main import CaughtMixin
 
 
 class BreakOffError(Exception):
@@ -42,10 +43,14 @@ def interrupt_once():
         assert pool.submit(interrupter.call, "token", interrupt).exception()
 
 
-class ThreadInterrupterTests(SimpleTestCase):
+class ThreadInterrupterTests(CaughtMixin, SimpleTestCase):
     """A guard is made in the thread for which it is; the test itself is the other one."""
 
+    def called(self, work):
+        return self.there(self.interrupter.call, "token", work).result()
+
     def setUp(self):
+        super().setUp()
         pool = ThreadPoolExecutor(max_workers=1)
         self.addCleanup(pool.shutdown)
         self.there = pool.submit

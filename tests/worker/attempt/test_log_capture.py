@@ -1,5 +1,7 @@
 import logging
 import os
+import signal
+import time
 from unittest import mock
 
 from django.test import SimpleTestCase
@@ -9,6 +11,7 @@ from django_perfectqueue.exceptions import TimeLimitError
 from django_perfectqueue.payload.journal import read
 from django_perfectqueue.payload.redaction import STARS
 from django_perfectqueue.worker.attempt import log_capture
+from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, MainThreadInterrupter
 from django_perfectqueue.worker.process.child import fork
 
 from ...test_logs import task
@@ -109,13 +112,23 @@ class CaptureTests(SimpleTestCase):
 
     def test_an_attempt_that_is_broken_off_while_it_logs_is_broken_off(self):
         log_capture.begin("INFO")
+        self.addCleanup(signal.signal, SIGNAL, signal.getsignal(SIGNAL))
+        interrupter = MainThreadInterrupter()
+        interrupter.install()
 
         class Slow:
             def __str__(self):
-                raise TimeLimitError("Now.")
+                interrupter.interrupt("token", TimeLimitError("Now."))
+                time.sleep(0)
+                return ""
+
+        def work():
+            self.log(logging.INFO, Slow())
+            interrupter.remind()
+            time.sleep(0)
 
         with self.assertRaises(TimeLimitError):
-            self.log(logging.INFO, Slow())
+            interrupter.call("token", work)
 
     def test_what_is_logged_to_read_the_data_does_not_go_round(self):
         log_capture.begin("INFO")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from .one_task import Stored
 
 Row = tuple[Any, ...]
 REMOVE = """
-DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s RETURNING "followed"
+DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids}) RETURNING "task_id", "followed"
 """
 
 COPY = """
@@ -101,6 +101,8 @@ class Dialect(ABC):
 
     finishes_one = False
     """Whether finish_one() takes fewer statements than finish() and charge()."""
+
+    removal = REMOVE
 
     by_primary_key = ""
     """A hint behind a table: by IN a small one would be read, and each of its rows waited for."""
@@ -220,13 +222,14 @@ class Dialect(ABC):
         """
         raise NotSupportedError("This database closes one as it does several.")
 
-    def remove(self, cursor: Cursor, task_id: int) -> int | None:
+    def remove(self, cursor: Cursor, ids: Collection[int]) -> dict[int, int]:
         """
-        Delete the ticket of a task that has ended, and notify the programs that wait for the
-        end; return who follows it, as the ticket says.
+        Delete the tickets of tasks that have ended, and notify the programs that wait for the
+        end; return who follows each that is followed, as its ticket says.
         """
-        row = self.execute(cursor, REMOVE, {"task_id": task_id}).fetchone()
-        return row[0] if row else None
+        statement = self.removal.replace("{ids}", numbers(ids))
+        rows = self.execute(cursor, statement).fetchall()
+        return {task_id: followed for task_id, followed, *_notified in rows if followed}
 
     @abstractmethod
     def charge(

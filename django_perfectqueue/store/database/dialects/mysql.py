@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from itertools import islice
@@ -50,10 +50,10 @@ DELETE "gone" FROM ({given}) AS "given"
 STRAIGHT_JOIN "{table}" AS "gone" FORCE INDEX (PRIMARY) ON "gone"."{key}" = "given"."id"
 """
 
-REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
-REMOVE_UNFOLLOWED = f'{REMOVE} AND "followed" IS NULL'
+UNFOLLOWED = 'WHERE "gone"."followed" IS NULL'
 FOLLOWED = """
-SELECT "followed" FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s FOR UPDATE
+SELECT "task_id", "followed" FROM "perfectqueue_ticket" FORCE INDEX (PRIMARY)
+WHERE "task_id" IN ({ids}) FOR UPDATE
 """
 
 # Without the hint a small table is read as a whole, and each of its rows waited for.
@@ -169,13 +169,15 @@ class MySQL(MySQLErrors, MySQLSubmit):
         fresh = reads_committed(cursor.db) or cursor.db in committed
         return "" if fresh else " LOCK IN SHARE MODE"
 
-    def delete(self, cursor: Cursor, table: str, ids: Iterable[int], *, key: str = "id") -> None:
+    def delete(
+        self, cursor: Cursor, table: str, ids: Iterable[int], *, key: str = "id", which: str = ""
+    ) -> None:
         # By IN it would read a small table as a whole, and wait for each row that another holds.
         delete = DELETE.replace("{table}", table).replace("{key}", key)
         left = iter(ids)
         while some := list(islice(left, DELETED)):
             given = " UNION ALL ".join([f'SELECT {int(id_)} AS "id"' for id_ in some])
-            self.execute(cursor, delete.replace("{given}", given))
+            self.execute(cursor, delete.replace("{given}", given) + which)
 
     def later(self, seconds: str) -> str:
         return MICROSECONDS.replace("%({name})s", seconds)
@@ -277,14 +279,15 @@ class MySQL(MySQLErrors, MySQLSubmit):
                 self.copy_accounts(cursor, [entry.lane])
         return was_held
 
-    def remove(self, cursor: Cursor, task_id: int) -> int | None:
+    def remove(self, cursor: Cursor, ids: Collection[int]) -> dict[int, int]:
         # MySQL has no RETURNING; so few are followed that the other statements are rare.
-        own = {"task_id": task_id}
-        self.execute(cursor, REMOVE_UNFOLLOWED, own)
-        if cursor.rowcount or not (row := self.execute(cursor, FOLLOWED, own).fetchone()):
-            return None
-        self.execute(cursor, REMOVE, own)
-        return int(row[0])
+        self.delete(cursor, "perfectqueue_ticket", ids, key="task_id", which=UNFOLLOWED)
+        if cursor.rowcount == len(ids):
+            return {}
+        rows = self.execute(cursor, FOLLOWED.replace("{ids}", numbers(ids))).fetchall()
+        if followed := dict(rows):
+            self.delete(cursor, "perfectqueue_ticket", followed, key="task_id")
+        return followed
 
     def packet(self, cursor: Cursor, completions: Sequence[Completion]) -> int:
         """Return how many bytes of results go into a statement; ask only where they are many."""

@@ -88,8 +88,8 @@ RETURNING "id", (SELECT count({NOTIFY_END}) FROM "closed" WHERE "watched")
 """
 
 REMOVE = f"""
-DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s
-RETURNING "followed", CASE WHEN "watched" THEN {NOTIFY_END} END
+DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})
+RETURNING "task_id", "followed", CASE WHEN "watched" THEN {NOTIFY_END} END
 """
 
 CHARGE = f"""
@@ -136,6 +136,7 @@ class PostgreSQL(PostgreSQLErrors, PostgreSQLSubmit):
     notifies = True
     single_statement = True
     finishes_one = True
+    removal = REMOVE
     clock = "statement_timestamp()"
     given_clock = "%(now)s::timestamptz"
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
@@ -216,10 +217,6 @@ class PostgreSQL(PostgreSQLErrors, PostgreSQLSubmit):
             "finish_tag": entry.finish_tag,
         }
         return self.execute(cursor, FINISH_ONE, parameters, now=now).fetchone() is not None
-
-    def remove(self, cursor: Cursor, task_id: int) -> int | None:
-        row = self.execute(cursor, REMOVE, {"task_id": task_id}).fetchone()
-        return row[0] if row else None
 
     def charge(
         self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None

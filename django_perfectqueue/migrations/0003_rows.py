@@ -73,7 +73,7 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="dependency",
             constraint=models.CheckConstraint(
-                condition=models.Q(("if_failed__in", [0, 1, 2]), ("state__in", [0, 1, 2, 3])),
+                condition=models.Q(("if_failed__range", (0, 5)), ("state__in", [0, 1, 2, 3])),
                 name="perfectqueue_dependency_values",
             ),
         ),

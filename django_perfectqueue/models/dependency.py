@@ -8,6 +8,9 @@ from django.utils.translation import gettext_lazy as _
 from .fields import readable
 from .task import of_task
 
+LAST_WHEN = 5
+"""The last of what a callback of a batch waits for, which stands in ``if_failed``, too."""
+
 
 class IfFailed(models.IntegerChoices):
     """What becomes of a task when one that it waits for has ended without finishing."""
@@ -17,7 +20,7 @@ class IfFailed(models.IntegerChoices):
     RUN = 2, _("run")
 
 
-@readable()
+@readable(if_failed=(IfFailed.WAIT.value, LAST_WHEN))
 class Dependency(models.Model):
     """
     ``child`` waits for ``parent``.

@@ -107,6 +107,8 @@ TIME = (
 )
 """Whether SQLite's text is a time, as far as its signs go."""
 READABLE = {
+    # The driver reads the zero date as none.
+    "mysql": f"GREATEST({{time}}, TIMESTAMP'{str(EARLIEST)[:19]}')",
     "postgresql": (
         f"CASE WHEN {{time}} < TIMESTAMPTZ '{EARLIEST}' THEN TIMESTAMPTZ '{EARLIEST}'"
         f" WHEN {{time}} > TIMESTAMPTZ '{LATEST}' THEN TIMESTAMPTZ '{LATEST}' ELSE {{time}} END"
@@ -203,7 +205,7 @@ def limits_of(
     """Return which values of a column can be read, or None where its type decides."""
     if isinstance(field, models.BooleanField):
         return f"{field.name}__in", [False, True]
-    if field.choices:
+    if field.choices and field.name not in bounds:
         words = [word for word, _label in field.flatchoices]
         return f"{field.name}__in", [""] * field.blank + words
     if isinstance(field, models.DateTimeField):

@@ -43,6 +43,7 @@ class PaceTests(SimpleTestCase):
         self.recounter.due_at = 0.0
         with (
             mock.patch.object(store, "recount", return_value=(position or store.Position(), [])),
+            mock.patch.object(store, "repair", return_value=[]),
             mock.patch("time.monotonic", side_effect=moments),
         ):
             self.recounter.work()

@@ -4,7 +4,7 @@ from unittest import mock
 
 from django.core.management import CommandError, call_command
 from django.db import connection, models
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, tag
 from django.test.utils import isolate_apps
 
 from django_perfectqueue.checks.references import check_references
@@ -81,6 +81,7 @@ class PurgeTests(ReferenceCase):
         self.assertEqual(Task.objects.get().key, "k2")
 
 
+@tag("thorough")
 class RunningTests(ReferenceCase, WorkerTestCase):
     def test_a_worker_purges_around_them_and_goes_on(self):
         """Its registration is renewed, other tasks run, and pq_health names the table."""

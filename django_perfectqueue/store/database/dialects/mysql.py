@@ -12,6 +12,8 @@ from operator import attrgetter
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
+from django_perfectqueue.lib.durations import EARLIEST
+
 from ...values import Completion
 from .base import (
     ACCOUNT,
@@ -222,7 +224,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
         return None if moment is None else str(naive(moment))
 
     def moment(self, value: datetime) -> datetime:
-        return value.replace(tzinfo=timezone.utc)
+        return (value or EARLIEST).replace(tzinfo=timezone.utc)
 
     def too_long(self, cursor: Cursor, text: str) -> str:
         most, length = packet_of(cursor), escaped_length(text)

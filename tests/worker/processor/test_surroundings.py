@@ -276,6 +276,7 @@ class CoroutineTests(SurroundingsTestCase):
                 await asyncio.sleep(0.05)
                 await sync_to_async(tenants.set_session)("stranger")
                 late.append(await sync_to_async(threading.current_thread)())
+                await sync_to_async(connection.close)()
 
             await sync_to_async(seen)()
             late.append(asyncio.create_task(background()))

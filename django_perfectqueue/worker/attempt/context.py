@@ -12,7 +12,6 @@ from typing import TypeVar
 from asgiref.sync import _restore_context, sync_to_async
 from django.core.cache import caches
 
-from django_perfectqueue.lib.running import running
 from django_perfectqueue.payload import context
 from django_perfectqueue.queue import AcquiredTask
 
@@ -29,13 +28,6 @@ def prepare() -> None:
     for alias in caches:
         with contextlib.suppress(Exception):
             caches[alias]
-
-
-def context_for(task: AcquiredTask) -> Context:
-    """Return a copy of this context for a task, by which logs name the task."""
-    fresh = copy_context()
-    fresh.run(running.set, task)
-    return fresh
 
 
 def within(task: AcquiredTask, call: Callable[[], object]) -> object:

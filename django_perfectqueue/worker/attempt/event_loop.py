@@ -83,8 +83,7 @@ class EventLoop:
     def spawn(self, coroutine: Work) -> None:
         """Start a coroutine beside the running one; called from other threads."""
         if self.loop is not None:
-            apart = self.sync_calls.around(coroutine)
-            asyncio.run_coroutine_threadsafe(apart, self.loop).add_done_callback(log_error)
+            self.sync_calls.start(coroutine, self.loop).add_done_callback(log_error)
 
     def opened(self) -> asyncio.AbstractEventLoop:
         if self.loop is None:

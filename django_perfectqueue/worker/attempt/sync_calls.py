@@ -71,6 +71,12 @@ class SyncCalls:
             if tidied := calls.end():
                 await asyncio.shield(asyncio.wrap_future(tidied))
 
+    def start(
+        self, coroutine: Coroutine[object, object, object], loop: asyncio.AbstractEventLoop
+    ) -> Future[object]:
+        """Start such a coroutine beside others; from any thread."""
+        return asyncio.run_coroutine_threadsafe(self.around(coroutine), loop)
+
     def take(self) -> ThreadPoolExecutor:
         try:
             return self.idle.pop()

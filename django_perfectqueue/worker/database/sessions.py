@@ -15,7 +15,7 @@ WORDS = "select insert update delete with merge replace values table copy explai
 FRAMES = "savepoint release rollback begin start commit"
 PASSING = (
     *(WORDS + " " + FRAMES).split(),
-    *("set local", "set transaction", "set constraints", "set statement"),
+    *("set local ", "set transaction ", "set constraints ", "set statement "),
 )
 LASTING = ("set_config", "advisory_lock", "get_lock", "into temp")
 VARIABLE_OR_SECOND = re.compile(r"(?<!@)@\w|;\s*\w")

@@ -15,9 +15,10 @@ from django.db import connections
 
 from django_perfectqueue import tracing
 from django_perfectqueue.application import Application
+from django_perfectqueue.lib.running import running as current
 from django_perfectqueue.queue import AcquiredTask
 
-from ..attempt.context import awithin, context_for, prepare
+from ..attempt.context import awithin, prepare
 from ..attempt.ending import Ending, announce_start_async
 from ..attempt.event_loop import Work, close_loop, log_error, new_loop
 from ..attempt.interrupt_thread import ThreadInterrupter
@@ -68,8 +69,7 @@ class AsyncioProcessor(ConcurrentProcessor):
         )
 
     def drive(self, coroutine: Work) -> object:
-        apart = self.sync_calls.around(coroutine)
-        return asyncio.run_coroutine_threadsafe(apart, self.loop).result()
+        return self.sync_calls.start(coroutine, self.loop).result()
 
     def live(self) -> None:
         prepare()
@@ -122,7 +122,8 @@ class AsyncioProcessor(ConcurrentProcessor):
         while running := self.next_task():
             if kind := self.coroutine_kind(running):
                 # From the base context: the current one may be that of another task.
-                context = self.base.run(context_for, running.task)
+                context = self.base.copy()
+                context.run(current.set, running.task)
                 self.tasks[running] = context.run(self.loop.create_task, self.attend(running, kind))
             else:
                 self.pool.send(running)
@@ -200,5 +201,4 @@ class AsyncioProcessor(ConcurrentProcessor):
         self.loop.call_soon_threadsafe(self.cancel, running, reason)
 
     def spawn(self, coroutine: Work) -> None:
-        apart = self.sync_calls.around(coroutine)
-        asyncio.run_coroutine_threadsafe(apart, self.loop).add_done_callback(log_error)
+        self.sync_calls.start(coroutine, self.loop).add_done_callback(log_error)

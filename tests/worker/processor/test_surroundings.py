@@ -9,7 +9,7 @@ import threading
 from contextvars import copy_context
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test import override_settings, tag
 
 from django_perfectqueue.application import Application, Decider
@@ -276,6 +276,7 @@ class CoroutineTests(SurroundingsTestCase):
                 await asyncio.sleep(0.05)
                 await sync_to_async(tenants.set_session)("stranger")
                 late.append(await sync_to_async(threading.current_thread)())
+                await sync_to_async(connections.close_all)()
 
             await sync_to_async(seen)()
             late.append(asyncio.create_task(background()))

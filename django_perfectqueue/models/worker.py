@@ -27,10 +27,14 @@ class SeatedTask(TypedDict):
 
 
 class Seat(TypedDict):
-    """What a processor did when its worker was seen; ``memory`` is in bytes."""
+    """
+    What a processor did when its worker was seen; ``memory`` is in bytes, and ``start`` in ticks
+    since the host started.
+    """
 
     number: int
     pid: int
+    start: int
     holder: int
     memory: int | None
     counts: dict[str, int]
@@ -57,6 +61,8 @@ class Worker(models.Model):
     that is ``leaving`` ends what runs and takes no more. ``routes_text`` is JSON: the types
     that its dispatch knows, and its patterns, each with the flags that it was compiled
     with; null where the dispatch decides by itself. ``version`` is that of this package.
+    ``pid_space`` is the same for workers that can see each other's pids, and ``start`` is when
+    the supervisor started, in ticks since the host did; empty and 0 if unknown.
     ``schedules_text`` is JSON: the names of the schedules that its code declares.
     ``seats_text`` is JSON: what each processor did when the worker was seen. ``drifted_at``
     is when it last had to correct a counter of what runs.
@@ -71,6 +77,8 @@ class Worker(models.Model):
     processors = models.IntegerField(_("processors"))
     queues_text = models.TextField(_("queues"), db_column="queues")
     routes_text = models.TextField(_("types"), db_column="routes")
+    pid_space = models.CharField(_("pid space"), max_length=100, default="", db_default="")
+    start = models.BigIntegerField(_("start"), default=0, db_default=0)
     schedules_text = models.TextField(_("schedules"), db_column="schedules", default="[]")
     seats_text = models.TextField(_("runs"), db_column="seats", default="[]")
     leaving = models.BooleanField(_("leaving"), default=False)

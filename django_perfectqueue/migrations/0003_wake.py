@@ -8,13 +8,11 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="worker",
             name="pid_space",
-            field=models.CharField(
-                db_default="", default="", max_length=100, verbose_name="pid space"
-            ),
+            field=models.CharField(db_default="", default="", max_length=100),
         ),
         migrations.AddField(
             model_name="worker",
             name="start",
-            field=models.BigIntegerField(db_default=0, default=0, verbose_name="start"),
+            field=models.BigIntegerField(db_default=0, default=0),
         ),
     ]

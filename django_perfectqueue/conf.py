@@ -189,7 +189,7 @@ class Options:
     SCHEDULES_PER_USER: int | None = _setting(None, _or_none(_count))
     TRACING: bool = _setting(False, _true_or_false)
 
-    ALIVE_TIME: float = _setting(300.0, _positive_seconds)
+    ALIVE_TIME: float = _setting(50.0, _positive_seconds)
     MAX_ATTEMPTS: int = _setting(5, _positive)
     BACKOFF: BackoffFunction | str | None = _setting(None, _or_none(_backoff))  # noqa: RUF009
     MAX_CRASHES: int = _setting(5, _positive)

@@ -86,6 +86,7 @@ def seat(number, *tasks, seconds=5.0, pid=None, holder=0, memory=40 * 2**20, **c
     return {
         "number": number,
         "pid": pid or 1000 + number,
+        "start": 0,
         "holder": holder,
         "memory": memory,
         "counts": counts,

@@ -13,7 +13,7 @@ class OptionsTests(SimpleTestCase):
     def test_a_projects_values_go_before_the_defaults(self):
         with override_settings(PERFECTQUEUE={"ALIVE_TIME": 60}):
             self.assertEqual(conf.options().ALIVE_TIME, 60)
-        self.assertEqual(conf.options().ALIVE_TIME, 300)
+        self.assertEqual(conf.options().ALIVE_TIME, 50)
 
     def test_a_misspelt_name_is_reported_with_its_neighbour(self):
         with (

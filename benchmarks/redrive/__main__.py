@@ -19,7 +19,7 @@ from .live import Job
 LETTERS, KILLS, TASKS, PATIENCE = 1_000_000, 3, 100_000, 7_200.0
 LEAST = 0.8
 EPILOG = """
-After each kill of the workers the operation goes on when its lease has run out, in five minutes.
+After each kill of the workers the operation goes on when its lease has run out, within a minute.
 It prints a JSON object a database, and ends with 1 where a task was put back twice or never, or
 where a drain beside the operation was slower than 0.8 of the same drain before it, in the median
 of three rounds.

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PROC = Path("/proc")
+BOOT_ID = PROC / "sys/kernel/random/boot_id"
+PID_NAMESPACE = PROC / "self/ns/pid"
 SET_CHILD_SUBREAPER = 36
 MARK = "PERFECTQUEUE_HOLDER"
 
@@ -163,9 +165,59 @@ def from_proc() -> list[tuple[int, int]]:
     found = []
     for folder in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            found.append((int(folder.name), int(fields[1])))
+            found.append((int(folder.name), int(stat_of(folder.name)[1])))
     return found
+
+
+def stat_of(pid: int | str) -> list[str]:
+    """Return what Linux says of a process, from its state on."""
+    return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+
+
+def pid_space() -> str:
+    """
+    Return what is the same for processes whose pids can be compared: the boot of the host and
+    the pid namespace, of which each container has its own. Empty if unknown.
+    """
+    with contextlib.suppress(OSError):
+        if namespace := pid_namespace():
+            return f"{BOOT_ID.read_text().strip()}/{namespace}"
+    return ""
+
+
+def pid_namespace() -> int:
+    """Return a number that differs between containers; 0 if unknown."""
+    try:
+        return PID_NAMESPACE.stat().st_ino
+    except OSError:
+        return 0
+
+
+def start_of(pid: int) -> int:
+    """
+    Return when a process started, in ticks since the host did; 0 if unknown, and -1 if it has
+    ended and is not yet reaped.
+    """
+    try:
+        state, *fields = stat_of(pid)
+        return -1 if state in "ZX" else int(fields[18])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def has_ended(pid: int, start: int) -> bool:
+    """Return whether a process of this pid space that started then has certainly ended."""
+    return not exists(pid) or (start > 0 and start_of(pid) not in (0, start))
 
 
 def memory_of(pid: int | str) -> int | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from django.apps import apps
 from django.core.checks import CheckMessage
-from django.db import models
-from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Sum, Value, When
+from django.db import connections, models
+from django.db.models import Case, Count, F, Min, OuterRef, Q, Subquery, Sum, Value, When
 from django.db.models.functions import Coalesce
+from django.db.models.sql import Query
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.printable import printable
@@ -42,6 +44,13 @@ if TYPE_CHECKING:
     from .ticket import Ticket
 
 
+COUNT = """
+SELECT COALESCE(SUM(number), 0) FROM ({lanes}) lane
+JOIN perfectqueue_task task ON task.id = lane.one WHERE task.queue = %s
+"""
+"""The tasks of a lane have one queue, so the wide row of one of them is read."""
+
+
 def type_condition(pattern: str) -> Q:
     """Return the condition of a type, or, with ``*`` at its end, of those that begin so."""
     if not pattern.endswith("*"):
@@ -52,6 +61,22 @@ def type_condition(pattern: str) -> Q:
 
 
 class TaskQuerySet(KeptQuerySet["Task"]):
+    """
+    ``only_queue`` is the queue of which it has all tasks, or all that ``lanes`` counts: for
+    each lane, how many there are and one of them. A query made from it has neither.
+    """
+
+    only_queue: str | None = None
+    lanes: Query | None = None
+
+    def count(self) -> int:
+        if self.lanes is None or self._result_cache is not None:
+            return super().count()
+        counted, values = self.lanes.get_compiler(self.db).as_sql()
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(COUNT.replace("{lanes}", counted), [*values, self.only_queue])
+            return int(cursor.fetchone()[0])
+
     def with_status(self, now: datetime | None = None) -> TaskQuerySet:
         """Add ``status``: the outcome, or else what the ticket says."""
         live = [
@@ -88,7 +113,7 @@ class TaskQuerySet(KeptQuerySet["Task"]):
 
         Raise ValueError when there is no such status.
         """
-        return self.filter(condition(status, now))
+        return self.counted(self.filter(condition(status, now)), status, now)
 
     def key_begins(self, start: str) -> TaskQuerySet:
         """Keep the tasks whose key is this or begins so, as the index of keys finds them."""
@@ -107,7 +132,18 @@ class TaskQuerySet(KeptQuerySet["Task"]):
 
     def live(self) -> TaskQuerySet:
         """Keep the tasks that have not ended."""
-        return self.filter(ticket__isnull=False)
+        return self.counted(self.filter(ticket__isnull=False))
+
+    def counted(
+        self, found: TaskQuerySet, status: str = "", now: datetime | None = None
+    ) -> TaskQuerySet:
+        """Have live tasks of one queue counted lane by lane, by their tickets."""
+        if self.only_queue is not None and status not in Outcome.values:
+            tickets = apps.get_model("perfectqueue", "Ticket")._default_manager.using(self.db)
+            live = tickets.filter(live_conditions(now)[Status(status)]) if status else tickets
+            lanes = live.values("lane").annotate(number=Count("*"), one=Min("task_id"))
+            found.lanes, found.only_queue = lanes.values("number", "one").query, self.only_queue
+        return found
 
 
 class TaskManager(models.Manager.from_queryset(TaskQuerySet)):  # type: ignore[misc]

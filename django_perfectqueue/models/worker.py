@@ -29,10 +29,14 @@ class SeatedTask(TypedDict):
 
 
 class Seat(TypedDict):
-    """What a processor did when its worker was seen; ``memory`` is in bytes."""
+    """
+    What a processor did when its worker was seen; ``memory`` is in bytes, and ``start`` in ticks
+    since the host started.
+    """
 
     number: int
     pid: int
+    start: int
     holder: int
     memory: int | None
     counts: dict[str, int]
@@ -52,7 +56,7 @@ def routes_in(text: str) -> Routes | None:
 
 def is_seat(found: Any) -> bool:
     try:
-        whole = [found[name] for name in ("number", "pid", "holder")]
+        whole = [found[name] for name in ("number", "pid", "start", "holder")]
         whole += [found.get("memory") or 0, *found.get("counts", {}).values()]
         spans = [task["seconds"] for task in found["tasks"]]
         whole += [task["id"] for task in found["tasks"]]
@@ -84,6 +88,8 @@ class Worker(models.Model):
     that is ``leaving`` ends what runs and takes no more. ``routes_text`` is JSON: the types
     that its dispatch knows, and its patterns, each with the flags that it was compiled
     with; null where the dispatch decides by itself. ``version`` is that of this package.
+    ``pid_space`` is the same for workers that can see each other's pids, and ``start`` is when
+    the supervisor started, in ticks since the host did; empty and 0 if unknown.
     ``schedules_text`` is JSON: the names of the schedules that its code declares.
     ``seats_text`` is JSON: what each processor did when the worker was seen. ``drifted_at``
     is when it last had to correct a counter of what runs, and ``problem`` what of its upkeep
@@ -99,6 +105,8 @@ class Worker(models.Model):
     processors = models.IntegerField(_("processors"))
     queues_text = JsonTextField(_("queues"), db_column="queues")
     routes_text = JsonTextField(_("types"), db_column="routes", kinds="'object', 'null'")
+    pid_space = models.CharField(max_length=100, default="", db_default="")
+    start = models.BigIntegerField(default=0, db_default=0)
     schedules_text = JsonTextField(_("schedules"), db_column="schedules", default="[]")
     seats_text = JsonTextField(_("runs"), db_column="seats", default="[]")
     leaving = models.BooleanField(_("leaving"), default=False)

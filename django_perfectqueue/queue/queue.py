@@ -265,6 +265,7 @@ class Queue(Taking):
     def list(self) -> models.TaskQuerySet:
         """Return all its tasks, ended ones too, as a QuerySet with their ``status``."""
         tasks: models.TaskQuerySet = models.Task.objects.using(self.using).filter(queue=self.name)
+        tasks.only_queue = self.name
         return tasks
 
     def __len__(self) -> int:

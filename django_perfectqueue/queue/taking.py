@@ -16,6 +16,8 @@ from django_perfectqueue.payload.inputs import Duration, checked_duration, check
 from .acquired import AcquiredTask
 from .notify_due import DueWait
 
+UNTENDED = 300.0
+
 
 class Taking:
     """The part of a queue that takes tasks."""
@@ -36,9 +38,11 @@ class Taking:
         """
         Take up to so many due tasks, in fair order, each for ``alive_time`` seconds.
 
-        Raise InvalidTaskError when that is no length of time.
+        The default is five minutes, or ALIVE_TIME where that is longer: nothing renews a
+        lease here but heartbeat(). Raise InvalidTaskError when that is no length of time.
         """
-        alive_time = checked_duration("alive_time", alive_time or None) or options().ALIVE_TIME
+        usual = max(UNTENDED, options().ALIVE_TIME)
+        alive_time = checked_duration("alive_time", alive_time or None) or usual
         leases = store.acquire(
             [self.name],
             limit=limit,

@@ -151,7 +151,7 @@ class WorkerTests(WaitingTestCase):
 
     def test_one_that_has_signed_off_does_not_either(self):
         task = submit("k1", queue="reports")
-        store.sign_off(register("reports"), using="default")
+        store.sign_off(register("reports").id, using="default")
         self.assertEqual(self.why(task).code, "no_worker")
 
     def test_one_that_is_leaving_does_not_either(self):

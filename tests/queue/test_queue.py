@@ -4,7 +4,9 @@ from unittest import mock
 from uuid import UUID
 
 from asgiref.sync import async_to_sync
+from django.db import connection
 from django.test import TestCase, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_perfectqueue import store
@@ -17,8 +19,9 @@ from django_perfectqueue.exceptions import (
     PayloadError,
     PreemptedError,
 )
-from django_perfectqueue.models import DeadLetter, Task, Ticket
+from django_perfectqueue.models import DeadLetter, Lane, Status, Task, TaskQuerySet, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.upkeep import clear
 
 from ..factories import MINUTE, NOON, after, submit
 
@@ -328,6 +331,57 @@ class QueueTests(TestCase):
                 delete()
         self.assertTrue(task.exists())
         self.assertEqual(failed.metadata().status, "cancelled")
+
+
+class CountTests(TestCase):
+    """Live tasks of a queue are counted by their tickets, whatever has become of their lanes."""
+
+    def setUp(self):
+        for number in range(3):
+            for queue in ("default", "other"):
+                submit(f"now-{number}", queue=queue, user=f"u{number % 2}")
+                submit(f"later-{number}", queue=queue, run_at=after(60))
+        self.queue = Queue()
+        self.running = self.queue.poll(alive_time=10, now=NOON)
+        # As after a commit, before the hook that makes lanes.
+        Lane.objects.filter(user="u1").delete()
+
+    def expected(self, status, now):
+        tasks = TaskQuerySet(Task).filter(queue="default").with_status(now)
+        return sum(task.status == status for task in tasks)
+
+    def test_each_status_is_counted_right(self):
+        self.queue.acquire(1, now=NOON)[0].retry(wait=30, now=NOON)
+        self.queue["now-2"].cancel_request(now=NOON)
+        for now in (NOON, after(20), after(100)):
+            for status in Status.values:
+                with self.subTest(status, now=now):
+                    found = self.queue.list().in_status(status, now)
+                    self.assertEqual(found.count(), self.expected(status, now))
+                    self.assertEqual(found.count(), len(found))
+        self.assertEqual(len(self.queue), 5)
+
+    def test_no_wide_row_is_joined(self):
+        for count in (self.queue.list().in_status("waiting").count, self.queue.__len__):
+            with CaptureQueriesContext(connection) as captured:
+                count()
+            [query] = captured.captured_queries
+            self.assertRegex(query["sql"], r"^\s*SELECT COALESCE\(SUM\(number\), 0\) FROM \(")
+
+    def test_a_query_made_from_it_counts_its_own_tasks(self):
+        waiting = self.queue.list().in_status("waiting", NOON)
+        one = min({"now-0", "now-1", "now-2"} - {self.running.key})
+        self.assertEqual(waiting.count(), 2)
+        self.assertEqual(waiting.filter(key=one).count(), 1)
+        self.assertEqual(waiting.exclude(key=one).count(), 1)
+        self.assertEqual(waiting[:1].count(), 1)
+        self.assertEqual(waiting.none().count(), 0)
+        self.assertEqual(self.queue.list().filter(key=one).in_status("waiting", NOON).count(), 1)
+
+    def test_clear_takes_all_batches(self):
+        with mock.patch.object(clear, "BATCH", 2):
+            self.assertEqual(self.queue.clear(), 6)
+        self.assertEqual((len(self.queue), len(Queue("other"))), (0, 6))
 
 
 class PurgeTests(TestCase):

@@ -3,18 +3,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_perfectqueue import conf, store
 from django_perfectqueue.inspection.workers import Assignment, Processor, processors_of
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Worker
+from django_perfectqueue.models import UNSEEN, Worker
 from django_perfectqueue.models.fields import ServerNow
 
-from ..base import CommandOptions, QueueCommand
+from ..base import CommandOptions, QueueCommand, nearest
 from ..tasks.facts import Clock, Facts, picked
 from ..terminal.table import Column
 from ..terminal.text import ago
@@ -42,10 +43,26 @@ class Command(QueueCommand):
             action="store_true",
             help=_("Show the processors of each worker, and the tasks that they run."),
         )
+        parser.add_argument(
+            "--give-back",
+            nargs="+",
+            metavar="NAME",
+            help="Have what workers hold that are gone run elsewhere now, and forget them."
+            " NAME is a host, or host:pid.",
+        )
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="With --give-back: also what a worker holds that was seen lately. What it"
+            " writes for these tasks from then on is refused.",
+        )
 
     def act(self, options: CommandOptions) -> None:
         rows = Worker.objects.using(self.queue.using).annotate(clock=ServerNow())
         newest = cast("list[ListedWorker]", rows.order_by("-seen_at")[:MOST])
+        if options["give_back"]:
+            self.give_back(newest, options["give_back"], force=options["force"])
+            return
         found = [one for one in newest if options["queue"] in (None, *one.queues)]
         processors: dict[int, list[Processor]] = {}
         if self.as_json or options["tasks"]:
@@ -57,6 +74,24 @@ class Command(QueueCommand):
         if found:
             self.print_workers(found, processors)
         self.say(count_serving(sum(serves(worker) for worker in found)))
+
+    def give_back(self, workers: list[ListedWorker], names: list[str], *, force: bool) -> None:
+        """Have the leases of workers with these names run out."""
+        named = [worker for worker in workers if {worker.host, str(worker)} & {*names}]
+        gone = [worker for worker in named if force or worker.is_gone(worker.clock)]
+        if not gone:
+            known = [name for worker in workers for name in (worker.host, str(worker))]
+            raise CommandError(
+                f"{named[0]} was seen {ago(named[0].seen_at, named[0].clock)}; it is gone when it"
+                f" was not seen for {UNSEEN.seconds} s. If you know that it has ended, add --force."
+                if named
+                else f"No worker is called '{names[0]}'.{nearest(names[0], known)}"
+            )
+        holders = [seat["holder"] for worker in gone for seat in worker.seats]
+        using = self.queue.using
+        count = store.lapse(holders, using=using, alive_time=conf.options().ALIVE_TIME)
+        store.sign_off(*(worker.id for worker in gone), using=using)
+        self.answer({"given_back": count}, f"Tasks that are given back: {count}.")
 
     def print_workers(
         self, workers: list[ListedWorker], processors: dict[int, list[Processor]]

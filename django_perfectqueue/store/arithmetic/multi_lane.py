@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from .fair_order import FIRST_COST, OpenLane, Pick, part_of
 
@@ -14,13 +14,17 @@ class Strand:
     """
     One lane of a user, and the keys of the limits to which its tasks keep.
 
-    ``heads`` are its first tickets as they sort, and are needed only beside other strands.
+    ``heads`` are its first tickets as they sort; where they are not known it has enough.
     """
 
     lane: int
     keys: Sequence[str]
-    heads: list[tuple[float, ...]] = field(default_factory=list)
+    heads: list[tuple[float, ...]] | None = None
     served: int = 0
+
+    @property
+    def is_spent(self) -> bool:
+        return self.heads is not None and self.served >= len(self.heads)
 
 
 @dataclass(slots=True)
@@ -33,15 +37,15 @@ class Party:
     def next_strand(self, rooms: Mapping[str, int]) -> Strand | None:
         """Return the lane whose first ticket is next, of those that no limit holds back."""
         free = [strand for strand in self.strands if has_room(strand.keys, rooms)]
-        if len(self.strands) == 1:
-            return free[0] if free else None
-        waiting = [strand for strand in free if strand.served < len(strand.heads)]
-        return min(waiting, key=lambda strand: strand.heads[strand.served], default=None)
+        waiting = [strand for strand in free if not strand.is_spent]
+        if len(waiting) < 2:
+            return waiting[0] if waiting else None
+        return min(waiting, key=lambda strand: (strand.heads or [])[strand.served])
 
     @property
     def is_spent(self) -> bool:
         """Return whether it has no more tickets."""
-        return len(self.strands) > 1 and all(s.served >= len(s.heads) for s in self.strands)
+        return all(strand.is_spent for strand in self.strands)
 
 
 def has_room(keys: Sequence[str], rooms: Mapping[str, int]) -> bool:
@@ -80,9 +84,9 @@ def party_picks(
         some = min(account.at_once(cost), room, count - len(picks))
         lanes = serve(parties[position], rooms, some)
         if taken and not lanes:
-            if parties[position].is_spent:
+            if parties[position].is_spent or not serial:
                 continue
-            # What it has taken in this batch holds it back.
+            # What it has taken in this batch holds it back until that has ended.
             return picks
         for lane in lanes:
             picks.append(replace(account.pick(cost, taken, 1), lane=lane))

@@ -217,8 +217,10 @@ class Search:
                 return taken
             empty = short.intersection(choice.lanes)
             served = {pick.lane for pick in choice.picks}
-            lanes.passed |= empty | served.intersection(choice.capped)
-            if not empty and (taken or self.cleared == cleared):
+            lanes.passed |= empty
+            if self.limited is None or lanes.request.serial:
+                lanes.passed |= served.intersection(choice.capped)
+            if not (empty or self.may_take_more(queue)) and (taken or self.cleared == cleared):
                 return taken
             vain = not taken
         self.stopped = True
@@ -237,6 +239,11 @@ class Search:
     def take(self, choice: Choice, limit: int) -> list[Lease]:
         leases = self.tickets.take(choice, limit)
         return leases if self.limited is None else self.limited.let_through(leases)
+
+    def may_take_more(self, queue: str) -> bool:
+        """Return whether limits with room hold back lanes that were not looked at."""
+        limited, serial = self.limited, self.lanes.request.serial
+        return limited is not None and not serial and limited.has_more(queue)
 
     @property
     def cleared(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
@@ -12,7 +12,7 @@ from django_perfectqueue.lib.stored_json import names_in
 
 from ..arithmetic.fair_order import LANES_PROBED, OpenLane, is_gated, lane_of
 from ..arithmetic.limit_keys import may_hold, split
-from ..arithmetic.multi_lane import Party, Strand, party_picks
+from ..arithmetic.multi_lane import Party, Strand, has_room, party_picks
 from ..arithmetic.rate_limit import UNBOUNDED, Allowance
 from ..database.dialects.base import numbers
 from ..database.session import Session
@@ -37,7 +37,7 @@ SELECT * FROM (
 UNDER = f"""
 SELECT * FROM (
     SELECT {COLUMNS} FROM "perfectqueue_lane"
-    WHERE "queue" = %({{queue}})s AND "held_by" = {{held_by}}
+    WHERE "queue" = %({{queue}})s AND "held_by" = {{held_by}} AND "id" NOT IN ({{passed}})
     ORDER BY "ready" DESC, "turn", "since" LIMIT {{count}}
 ) AS "held"
 """
@@ -99,9 +99,11 @@ class LimitedLanes:
     rows: dict[str, list[Row]]
     allowed: dict[str, Allowance] = field(default_factory=dict)
     keys: dict[int, Sequence[str]] = field(default_factory=dict)
+    chosen: set[str] = field(default_factory=set)
     moved: int = 0
     unlocked: bool = False
     more: bool = False
+    cut: bool = False
 
     @classmethod
     def enter(cls, plain: Lanes, *, wide: bool) -> LimitedLanes:
@@ -116,7 +118,7 @@ class LimitedLanes:
         counted = {key for keys in limited.keys.values() for key in keys}
         counted |= {hold.key for hold in due} | accounts.keys(db)
         limited.allowed = accounts.meters.lock(db, counted, now)
-        limited.read_due()
+        limited.read_due(due, {hold.id: limited.room(hold.key) for hold in due})
         limited.unlocked = len(due) >= count
         limited.more = any(hold.more for hold in due)
         return limited
@@ -124,15 +126,21 @@ class LimitedLanes:
     def choose(self, queue: str, count: int) -> Choice | None:
         """Return whom to serve next; None where no lane is left that may be served."""
         passed = self.plain.passed
-        rows = self.lanes(queue, passed)
-        self.more = self.more or len(rows) >= self.count
+        again = queue in self.chosen
+        self.chosen.add(queue)
+        rows = self.lanes(queue, again=again)
+        self.cut = len(rows) >= self.count
+        self.more = self.more or self.cut
         lanes = self.with_accounts(rows)
         for lane in [lane for lane in lanes if not self.is_locked(lane)]:
             self.unlocked = True
             passed.add(lane)
             del lanes[lane]
-        parties = self.parties(lanes, count)
+        parties = self.parties(lanes, count, exact=again)
         passed |= self.accounts.short & lanes.keys()
+        if again:
+            rooms = self.rooms()
+            passed |= {lane for lane in lanes if not has_room(self.keys[lane], rooms)}
         usual = self.plain.usual_cost(queue, [party.account for party in parties])
         serial = self.request.serial
         picks = party_picks(parties, self.rooms(), count, usual=usual, serial=serial)
@@ -155,16 +163,20 @@ class LimitedLanes:
             row.id: accounts[row.account] for row in rows if row.ready and row.account in accounts
         }
 
-    def free(self, queue: str, passed: Collection[int] = ()) -> str:
+    def free(self, queue: str) -> str:
         """Return the query of the first lanes of a queue that nothing holds back."""
-        statement = FREE.replace("{queue}", f"q{list(self.rows).index(queue)}")
-        statement = statement.replace("{passed}", numbers(sorted(passed)) if passed else "0")
-        return statement.replace("{count}", str(self.count))
+        return self.first(FREE, queue, self.count)
 
     def under(self, hold: Due, count: int) -> str:
         """Return the query of the first lanes under a hold."""
-        statement = UNDER.replace("{queue}", f"q{list(self.rows).index(hold.queue)}")
-        return statement.replace("{held_by}", str(hold.id)).replace("{count}", str(count))
+        return self.first(UNDER, hold.queue, count).replace("{held_by}", str(hold.id))
+
+    def first(self, statement: str, queue: str, count: int) -> str:
+        """Complete the query of so many lanes of a queue that were not passed."""
+        passed = self.plain.passed
+        statement = statement.replace("{queue}", f"q{list(self.rows).index(queue)}")
+        statement = statement.replace("{passed}", numbers(sorted(passed)) if passed else "0")
+        return statement.replace("{count}", str(count))
 
     def read(self, statements: Sequence[str]) -> list[Row]:
         """Read lanes by their queues, and keep to which limits each of them keeps."""
@@ -175,18 +187,24 @@ class LimitedLanes:
             self.keys[row.id] = names_in(row.keys)
         return rows
 
-    def read_due(self) -> None:
-        """Read as many lanes under each hold that is due as its limit lets start."""
-        rooms = {hold.id: min(self.room(hold.key), self.count) for hold in self.due}
-        open_ = [hold for hold in self.due if rooms[hold.id]]
-        rows = self.read([self.under(hold, rooms[hold.id] + 1) for hold in open_])
+    def read_due(self, due: Sequence[Due], counts: Mapping[int, int]) -> None:
+        """Read so many lanes, at most ``count``, under each hold whose limit lets some start."""
+        open_ = [hold for hold in due if self.room(hold.key)]
+        counts = {hold.id: min(counts[hold.id], self.count) for hold in open_}
+        rows = self.read([self.under(hold, counts[hold.id] + 1) for hold in open_])
         for hold in open_:
             own = [row for row in rows if row.held_by == hold.id]
-            hold.lanes = [row.id for row in own[: rooms[hold.id]]]
-            hold.more = len(own) > len(hold.lanes)
+            read = [row.id for row in own[: counts[hold.id]]]
+            hold.lanes = [*dict.fromkeys(hold.lanes + read)]
+            hold.more = len(own) > len(read)
         left = {row.id for row in rows}.difference(*(hold.lanes for hold in open_))
         for queue, found in self.rows.items():
             self.rows[queue] = [row for row in found if row.id not in left]
+
+    def has_more(self, queue: str) -> bool:
+        """Return whether lanes were not read of a queue that may have room."""
+        holds = [hold for hold in self.due if hold.queue == queue and hold.more]
+        return self.cut or any(self.room(hold.key) for hold in holds)
 
     def room(self, key: str) -> int:
         return self.allowed[key].room if key in self.allowed else UNBOUNDED
@@ -195,13 +213,15 @@ class LimitedLanes:
         """Return how many tasks each limit lets start now."""
         return {key: allowance.room for key, allowance in self.allowed.items()}
 
-    def lanes(self, queue: str, passed: set[int]) -> list[Row]:
-        """Return the next lanes of a queue; those that were read at the beginning come first."""
-        rows, self.rows[queue] = self.rows[queue], []
-        if not rows:
-            rows = self.read([self.free(queue, passed)])
+    def lanes(self, queue: str, *, again: bool) -> list[Row]:
+        """Return the lanes of a queue that were read at the beginning, or read the next ones."""
+        if again:
             self.rows[queue] = []
-        return sorted(rows, key=attrgetter("turn", "since", "id"))
+            self.read([self.free(queue)])
+            due = [hold for hold in self.due if hold.queue == queue]
+            # More than may start: some are empty.
+            self.read_due(due, {hold.id: self.count for hold in due})
+        return sorted(self.rows[queue], key=attrgetter("turn", "since", "id"))
 
     def look_at(self, rows: Sequence[Row]) -> None:
         """Set the holds of these lanes to what their limits let start in the end."""
@@ -216,11 +236,12 @@ class LimitedLanes:
         """Return whether the meters of all limits of a lane are locked."""
         return self.accounts.meters.locked.issuperset(self.keys[lane])
 
-    def parties(self, lanes: Mapping[int, OpenLane], count: int) -> list[Party]:
+    def parties(self, lanes: Mapping[int, OpenLane], count: int, *, exact: bool) -> list[Party]:
         """
         Return lanes, each with its account, by the users whose they are.
 
-        One beside others of its user that turns out to be empty is put to sleep.
+        One that turns out to be empty is put to sleep: it is looked at beside others of its
+        user, and where it is to be ``exact``, as some were empty before.
         """
         parties: dict[int, Party] = {}
         for lane, account in lanes.items():
@@ -229,7 +250,7 @@ class LimitedLanes:
         strands = [
             strand
             for party in parties.values()
-            if len(party.strands) > 1
+            if exact or len(party.strands) > 1
             for strand in party.strands
         ]
         heads = self.heads([strand.lane for strand in strands], count)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from ..arithmetic.fair_order import Pick
 from ..database.transaction import reading, retry_transaction, timely
 from ..lanes.accounts import expected_cost
+from ..notify.ring import notify
 from ..values import Lease
 from .leased import TASK, TICKET, leased, named
 
@@ -26,6 +27,10 @@ RENEW = """
 UPDATE "perfectqueue_ticket" SET "alarm_at" = {until}
 WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {horizon}
     AND "alarm_at" < {until}
+"""
+LAPSE = """
+UPDATE "perfectqueue_ticket" SET "alarm_at" = {now}
+WHERE "state" = 2 AND "holder" IN ({ids}) AND "alarm_at" <= {horizon} AND "alarm_at" > {now}
 """
 WANTED = """
 SELECT "task_id" FROM "perfectqueue_ticket"
@@ -72,6 +77,25 @@ def renew(holder: int, *, using: str, alive_time: float, now: datetime | None = 
     after = {"until": alive_time, "horizon": alive_time + 1}
     with timely(using) as db:
         return int(db.execute(RENEW, {"holder": holder}, now=now, after=after).rowcount)
+
+
+@retry_transaction
+def lapse(
+    holders: Sequence[int], *, using: str, alive_time: float, now: datetime | None = None
+) -> int:
+    """
+    Have the leases of these holders run out now, and notify workers; return how many.
+
+    No lease of theirs may be longer than ``alive_time``. A holder that lives renews what no
+    other has acquired until then.
+    """
+    if not holders:
+        return 0
+    with timely(using) as db:
+        after = {"horizon": alive_time + 1}
+        count = int(db.execute(LAPSE, now=now, after=after, ids=holders).rowcount)
+    notify(using=using)
+    return count
 
 
 @retry_transaction

@@ -15,7 +15,10 @@ from ..values import new_holder
 KEPT = 3600.0
 BATCH = 100
 
-GIVEN = ("pid", "launcher", "generation", "version", "processors", "queues", "routes", "schedules")
+GIVEN = (
+    "pid", "start", "pid_space", "launcher", "generation", "version", "processors", "queues",
+    "routes", "schedules",
+)  # fmt: skip
 RENEW = """
 UPDATE "perfectqueue_worker"
 SET "seen_at" = {now}, "leaving" = %(leaving)s, "seats" = %(seats)s, "drifted_at" = {drifted_at},
@@ -24,12 +27,13 @@ WHERE "id" = %(id)s
 """
 ENTER = """
 INSERT INTO "perfectqueue_worker" (
-    "id", "host", "pid", "launcher", "generation", "version", "processors", "queues", "routes",
-    "schedules", "seats", "leaving", "started_at", "seen_at", "drifted_at", "problem"
+    "id", "host", "pid", "start", "pid_space", "launcher", "generation", "version", "processors",
+    "queues", "routes", "schedules", "seats", "leaving", "started_at", "seen_at", "drifted_at",
+    "problem"
 ) VALUES (
-    %(id)s, %(host)s, %(pid)s, %(launcher)s, %(generation)s, %(version)s, %(processors)s,
-    %(queues)s, %(routes)s, %(schedules)s, %(seats)s, %(leaving)s, {started_at}, {now},
-    {drifted_at}, %(problem)s
+    %(id)s, %(host)s, %(pid)s, %(start)s, %(pid_space)s, %(launcher)s, %(generation)s,
+    %(version)s, %(processors)s, %(queues)s, %(routes)s, %(schedules)s, %(seats)s, %(leaving)s,
+    {started_at}, {now}, {drifted_at}, %(problem)s
 )
 """
 STRIKE = 'DELETE FROM "perfectqueue_worker" WHERE "id" IN ({ids})'
@@ -44,13 +48,15 @@ class Registration:
     """
     A worker as the register shows it, under an id that no other worker has.
 
-    ``pid`` is its supervisor's, and ``generation`` counts the supervisors that its launcher
-    has started. ``queues``, ``routes`` and ``schedules`` are JSON. ``born`` is a time of the host's
-    monotonic clock, in seconds.
+    ``pid`` is its supervisor's, ``start`` and ``pid_space`` are as in the model, and
+    ``generation`` counts the supervisors that its launcher has started. ``queues``, ``routes``
+    and ``schedules`` are JSON. ``born`` is a time of the host's monotonic clock, in seconds.
     """
 
     host: str
     pid: int
+    start: int = 0
+    pid_space: str = ""
     launcher: int = 0
     generation: int = 1
     version: str
@@ -97,10 +103,10 @@ def register(
 
 
 @retry_transaction
-def sign_off(worker: Registration, *, using: str) -> None:
-    """Delete a worker's entry."""
+def sign_off(*ids: int, using: str) -> None:
+    """Delete the entries of these workers."""
     with reading(using) as db:
-        db.execute(STRIKE, ids=[worker.id])
+        db.execute(STRIKE, ids=ids)
 
 
 def forget(db: Session, now: datetime | None) -> None:

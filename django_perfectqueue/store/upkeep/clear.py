@@ -14,9 +14,10 @@ from ..tasks.forget import forget_story, forget_tasks
 
 BATCH = 1000
 
-SOME = (
-    'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s ORDER BY "id" LIMIT %(limit)s'
-)
+SOME = """
+SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "id" > %(after)s
+ORDER BY "id" LIMIT %(limit)s
+"""
 
 TICKETS = """
 SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"{hint}
@@ -31,18 +32,24 @@ WHERE "parent_id" IN ({ids}) AND "state" < 3
 
 def clear(queue: str, *, using: str) -> int:
     """Delete all tasks of a queue, whatever their status; return how many."""
-    total = 0
-    while deleted := clear_batch(queue, using=using):
-        total += deleted
-    return total
+    total, after = 0, 0
+    while True:
+        # From the last one on: the index still leads by those that are deleted.
+        if deleted := clear_batch(queue, after, using=using):
+            total, after = total + len(deleted), deleted[-1]
+        elif after:
+            after = 0
+        else:
+            return total
 
 
 @retry_transaction
-def clear_batch(queue: str, *, using: str) -> int:
+def clear_batch(queue: str, after: int, *, using: str) -> list[int]:
+    """Delete some of its tasks with a larger id; return their ids in order."""
     with in_transaction(using) as db:
-        found = db.rows(SOME, {"queue": queue, "limit": BATCH})
-        if found:
-            ids = [task_id for (task_id,) in found]
+        found = db.rows(SOME, {"queue": queue, "after": after, "limit": BATCH})
+        ids = [task_id for (task_id,) in found]
+        if ids:
             accounts = Accounts()
             forget_tickets(db, accounts, ids)
             note_counts(db, counts_without(db, ids))
@@ -55,7 +62,7 @@ def clear_batch(queue: str, *, using: str) -> int:
             # A task that was put back in its line before its row was gone has one again.
             forget_tickets(db, accounts, ids)
             accounts.write(db)
-        return len(found)
+        return ids
 
 
 def forget_tickets(db: Session, accounts: Accounts, ids: Collection[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
@@ -11,14 +12,19 @@ from collections.abc import Iterator, Sequence
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.application.dispatch import BUILT_IN
-from django_perfectqueue.lib.processes import memory_of
+from django_perfectqueue.conf import options
+from django_perfectqueue.lib.processes import has_ended, memory_of, pid_space, start_of
 from django_perfectqueue.lib.version import __version__
+from django_perfectqueue.models import Worker
+from django_perfectqueue.models.worker import Seat
 from django_perfectqueue.schedules.sync import declared_for
 
 from ..database.link import Link
 from ..plan import Plan
 from ..shared.slot import Slot, TaskSlot
 from ..shared.status_page import StatusPage
+
+logger = logging.getLogger("django_perfectqueue.janitor")
 
 INTERVAL = 10.0
 SOON = 2.0
@@ -56,6 +62,7 @@ class WorkerRegistration:
             self.holders = [slot.holder for slot in self.slots]
             self.shown = {begun.task_id for begun in self.begun()}
             self.write(link.using)
+            self.give_back_of_dead(link.using)
             self.status_page.reach()
             self.due_at = time.monotonic() + INTERVAL
 
@@ -110,9 +117,31 @@ class WorkerRegistration:
             using=using,
         )
 
+    def give_back_of_dead(self, using: str) -> None:
+        """
+        Have the leases of workers of this host run out whose processes have ended, as after a
+        kill of all at once, so that their tasks run again now.
+        """
+        own = self.worker
+        rows = Worker.objects.using(using).filter(host=own.host[:255], pid_space=own.pid_space)
+        for worker in rows if own.pid_space else ():
+            # Of a worker whose supervisor lives, that one gives back.
+            if has_ended(worker.pid, worker.start):
+                dead = [seat for seat in worker.seats if has_ended(seat["pid"], seat["start"])]
+                give_back(worker, dead, using=using)
+
     def end(self, link: Link) -> None:
         """Sign off: all tasks have ended."""
-        link.insist(lambda: store.sign_off(self.worker, using=link.using))
+        link.insist(lambda: store.sign_off(self.worker.id, using=link.using))
+
+
+def give_back(worker: Worker, dead: Sequence[Seat], *, using: str) -> None:
+    """Give back what these processors of a worker held; delete its entry once all have ended."""
+    holders = [seat["holder"] for seat in dead]
+    if count := store.lapse(holders, using=using, alive_time=options().ALIVE_TIME):
+        logger.warning("Tasks of a dead worker are given back. worker=%s count=%s", worker, count)
+    if len(dead) == len(worker.seats):
+        store.sign_off(worker.id, using=using)
 
 
 def registration_of(plan: Plan) -> store.Registration:
@@ -120,6 +149,8 @@ def registration_of(plan: Plan) -> store.Registration:
     return store.Registration(
         host=socket.gethostname(),
         pid=os.getpid(),
+        start=start_of(os.getpid()),
+        pid_space=pid_space(),
         launcher=os.getppid(),
         generation=plan.generation,
         version=__version__,
@@ -139,6 +170,7 @@ def seat_of(slot: Slot) -> dict[str, object]:
     now = time.monotonic()
     return {
         "pid": slot.pid,
+        "start": start_of(slot.pid),
         "holder": slot.holder,
         "memory": memory_of(slot.pid),
         "counts": {word: count for word, count in slot.totals().items() if count},

@@ -120,7 +120,8 @@ class ConcurrentProcessor(Processor):
         wakes_at = self.wakes_at
         if not wakes_at:
             return False
-        if self.stopping or not self.tasks_in_hand() or (self.more and self.should_take()):
+        more = self.more or self.slot.rung
+        if self.stopping or not self.tasks_in_hand() or (more and self.should_take()):
             return True
         return wakes_at - time.monotonic() > WRITE_AFTER
 
@@ -185,7 +186,7 @@ class ConcurrentProcessor(Processor):
                 return RECYCLED
             self.tend()
             last = self.plan.burst and not self.tasks_in_hand()
-            if (self.more or last) and self.should_take():
+            if (self.more or self.slot.rung or last) and self.should_take():
                 taken = self.take()
                 if last and self.is_last(taken):
                     return DONE
@@ -277,7 +278,9 @@ class ConcurrentProcessor(Processor):
             return not self.running
         last = self.plan.burst and not self.tasks_in_hand()
         over = self.trouble is not None or self.is_spent()
-        return over or ((self.more or last) and self.should_take())
+        # A link that waited meanwhile may have read the byte of a wake-up; ``rung`` stays.
+        more = self.more or self.slot.rung or last
+        return over or (more and self.should_take())
 
     def pause(self, now: float) -> float:
         until = [now + LOOK_UP_AFTER * spread()]

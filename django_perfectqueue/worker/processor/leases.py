@@ -38,6 +38,7 @@ class Leases:
         self.in_hand = in_hand
         self.plan = plan
         self.slot = resources.slot
+        self.wakeup = resources.wakeup
         self.holder = resources.holder
         self.worker = worker
         self.alive_time = plan.options.ALIVE_TIME
@@ -65,6 +66,9 @@ class Leases:
         using = self.plan.using
         pulses = store.heartbeat(held, using=using, alive_time=alive_time)
         if alive_time is not None:
+            if self.is_behind(before):
+                # Until now, the processor acquired nothing and slept.
+                self.wakeup.wake()
             self.slot.renewed_at = max(self.slot.renewed_at, before)
         answers = list(zip(held, pulses, strict=True))
         for lease in [lease for lease, pulse in answers if not pulse.held]:

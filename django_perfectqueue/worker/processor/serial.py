@@ -220,7 +220,8 @@ class SerialProcessor(Processor):
         Wait for a wake-up; without a listener for POLL_INTERVAL at most.
 
         A look every minute keeps the connection alive and finds missed tasks. If ``rung`` is
-        set without a wake-up, its sender died in between, and the processor looks as well.
+        set without a wake-up, its sender died in between, or a link that waited has read the
+        byte: the processor looks as well.
         """
         look_at = time.monotonic() + LOOK_AFTER * random.uniform(0.7, 1.0)  # noqa: S311
         while not self.stopping:
@@ -228,10 +229,11 @@ class SerialProcessor(Processor):
                 self.write_usage()
             tended = self.resources.wakeups.is_tended()
             pause = LOOK_UP_AFTER if tended else self.options.POLL_INTERVAL
-            rung = self.resources.wakeup.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
+            pause *= 0.0 if self.slot.rung else random.uniform(0.7, 1.0)  # noqa: S311
+            rung = self.resources.wakeup.wait(pause) or self.slot.rung
             if not rung:
                 self.ahead.rest()
-            if rung or not tended or self.slot.rung or self.recycling.is_due():
+            if rung or not tended or self.recycling.is_due():
                 logger.debug("A processor looks for tasks. pid=%s rung=%s", os.getpid(), rung)
                 return
             if time.monotonic() >= look_at:

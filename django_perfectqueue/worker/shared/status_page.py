@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from django_perfectqueue.conf import options
+from django_perfectqueue.lib.processes import exists, pid_namespace
 
 from ..process.shared_memory import shared, with_fields
 from ..process.wakeup import Wakeup
@@ -21,7 +22,6 @@ from ..process.wakeup import Wakeup
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 PREFIX = "perfectqueue-worker-"
-PID_SPACE = Path("/proc/self/ns/pid")
 FORM = 0x5051_0003
 ALIVE_FOR = 30.0
 LONG_AGO = 1e9
@@ -166,15 +166,7 @@ def path_for(pid: int) -> Path:
     Containers may share the folder, and have the same pids: each sees its own pages. No
     other user can know the name before, and lay something there.
     """
-    return folder() / f"{PREFIX}{pid_space()}-{pid}-{secrets.token_hex(4)}"
-
-
-def pid_space() -> int:
-    """Return a number that differs between containers; 0 if unknown."""
-    try:
-        return PID_SPACE.stat().st_ino
-    except OSError:
-        return 0
+    return folder() / f"{PREFIX}{pid_namespace()}-{pid}-{secrets.token_hex(4)}"
 
 
 def folder() -> Path:
@@ -198,7 +190,7 @@ def remove_old() -> None:
 
 def pages(pattern: str = "") -> Iterator[tuple[Path, WorkerStatus]]:
     """Yield the pages of this container, or those whose names match the pattern."""
-    for path in folder().glob(pattern or f"{PREFIX}{pid_space()}-*"):
+    for path in folder().glob(pattern or f"{PREFIX}{pid_namespace()}-*"):
         with contextlib.suppress(OSError):
             if status := read(path):
                 yield path, status
@@ -220,13 +212,3 @@ def since(moment: float) -> float:
     """Return the seconds since then; one that is to come is from before the host started."""
     seconds = time.monotonic() - moment
     return seconds if seconds >= 0 else LONG_AGO
-
-
-def exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -504,6 +504,55 @@ class FairnessTests(TestCase):
         self.assertEqual(before, after_)
 
 
+class AllAtOnceTests(TestCase):
+    """What may start is given by one acquire, also where a limit has held some back before."""
+
+    def test_of_all_that_was_held_back(self):
+        for terms in ({"max_running": 5}, {"rate": 5, "period": 60.0}):
+            for users in (1, 3, 10, 20):
+                with self.subTest(terms, users=users):
+                    held = limit("smtp", **terms)
+                    for number in range(20):
+                        submit(f"k{number}", user=f"u{number % users}", limits=["smtp"])
+                    first = acquire(10)
+                    self.assertEqual((len(first), acquire(10)), (5, []))
+                    finish(*first)
+                    self.assertEqual(len(acquire(10, now=after(61))), 5)
+                    self.assertEqual(acquire(10, now=after(61)), [])
+                    Queue().clear()
+                    held.delete()
+                    Meter.objects.all().delete()
+
+    def test_under_several_limits_and_caps(self):
+        for seed in range(8):
+            with self.subTest(seed=seed):
+                drawn = random.Random(seed)
+                limit("smtp", max_running=drawn.randint(1, 8))
+                limit("api", rate=drawn.randint(1, 8), period=60.0)
+                FairShare.objects.create(user="u0", max_running=drawn.randint(1, 3))
+                for number in range(60):
+                    given = drawn.sample(["smtp", "api", "none"], drawn.randint(0, 2))
+                    user = f"u{int(drawn.expovariate(0.3))}"
+                    submit(f"k{number}", user=user, limits=given)
+                running, seconds, ended = [], 0, 0
+                while ended < 60:
+                    count = drawn.randint(1, 30)
+                    taken = acquire(count, now=after(seconds))
+                    if len(taken) < count:
+                        self.assertEqual(acquire(count, now=after(seconds)), [])
+                    running += taken
+                    drawn.shuffle(running)
+                    for lease in running[::2]:
+                        finish(lease, now=after(seconds))
+                        ended += 1
+                    running = running[1::2]
+                    seconds += drawn.choice([0, 7, 61])
+                assert_books_balance(self)
+                Queue().clear()
+                for model in (Limit, FairShare, Meter, Hold):
+                    model.objects.all().delete()
+
+
 class SerialTests(TestCase):
     """What a processor is given, who runs it one after another."""
 

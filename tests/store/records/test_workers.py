@@ -82,7 +82,7 @@ class RegisterTests(TestCase):
         one, other = worker(), worker()
         register(one)
         register(other)
-        store.sign_off(one, using="default")
+        store.sign_off(one.id, using="default")
         self.assertEqual(Worker.objects.get().id, other.id)
 
     def test_who_enters_strikes_out_those_long_gone(self):

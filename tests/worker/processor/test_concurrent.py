@@ -142,6 +142,30 @@ class AtOnceTests(ConcurrentTestCase):
         processor.link.away_since = now - 10
         self.assertGreater(processor.pause(now), 1.0)
 
+    def test_a_wake_up_counts_although_something_else_has_read_its_byte(self):
+        """A link that waits for the database reads it."""
+        for type_ in ("process", *AT_ONCE):
+            with self.subTest(type_):
+                processor = self.processor(type_, {}, burst=False)
+                processor.resources.wakeups.tend()
+                processor.more = False
+                processor.slot.seek()
+                processor.slot.rung = True
+                began = time.monotonic()
+                processor.idle() if type_ == "process" else processor.wait()
+                self.assertLess(time.monotonic() - began, 1.0)
+
+    def test_it_wakes_when_overdue_leases_have_been_renewed(self):
+        """Until then it acquires nothing, and sleeps."""
+        self.submit("run")
+        processor = self.processor("thread", {})
+        processor.batch.extend(processor.acquire())
+        for seconds, woken in ((0.6, False), (0.7, True)):
+            lease_time = processor.options.ALIVE_TIME
+            processor.slot.renewed_at = time.monotonic() - seconds * lease_time
+            processor.leases.heartbeat(list(processor.batch), lease_time)
+            self.assertEqual(processor.resources.wakeup.wait(0), woken)
+
     def test_an_acquire_does_not_pass_for_a_renewal_of_what_is_held(self):
         """
         The oldest lease would lapse unseen while tasks come and go beside it.

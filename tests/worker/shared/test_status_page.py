@@ -85,7 +85,7 @@ class BoardTests(BoardTestCase):
         """
         It may have the same pid, and has none that is known here.
         """
-        with mock.patch.object(board, "pid_space", return_value=1):
+        with mock.patch.object(board, "pid_namespace", return_value=1):
             other, dead = self.board(), self.board(pid=DEAD)
         mine = self.board()
         self.assertTrue(other.path.exists() and dead.path.exists())

@@ -38,6 +38,7 @@ from .dependencies.submit import (
 from .lanes.apply_limit import apply_limit
 from .lanes.apply_share import apply_shares
 from .lanes.shares import queue_weights
+from .leases.charge import charge
 from .leases.fence import STILL_HELD, outcome_of, refusal
 from .leases.heartbeat import heartbeat
 from .leases.in_hand import InHand, in_hand, renew, wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 from ..arithmetic.fair_order import (
     FIRST_COST,
     LANES_PROBED,
+    SLOTS,
     OpenLane,
     Pick,
     is_gated,
@@ -22,6 +24,7 @@ from ..lanes.accounts import Accounts
 from ..values import ClaimRequest
 
 LANES_READ_AT_LEAST = 8
+BLUR = 1e-9
 
 COLUMNS = '"id", "virtual_time", "cost", "weight", "max_running", "running", "policy"'
 ANY_LIMITS = """(
@@ -210,6 +213,7 @@ class Lanes:
     def with_room(self, rows: Sequence[LaneRow]) -> list[OpenLane]:
         """Return lanes as the arithmetic takes them, without those that others have filled."""
         lanes = []
+        request, weights = self.request, sum([row.weight for row in rows])
         own = self.accounts.own(self.db)
         for lane, virtual_time, cost, weight, max_running, running, policy in rows:
             begun = own[lane].running if lane in own else 0
@@ -219,6 +223,13 @@ class Lanes:
                 self.contended = self.contended or room + begun <= 0
                 self.passed.add(lane)
                 continue
+            share, spare = 0, None
+            if request.processors and policy != SLOTS:
+                share = math.ceil(request.processors * weight / weights - BLUR)
+                if lane in request.overrun:
+                    spare = max(0, share - request.overrun[lane])
+                elif cost < 0:
+                    spare = max(0, share - running - begun)
             lanes.append(
                 OpenLane(
                     id=lane,
@@ -228,6 +239,8 @@ class Lanes:
                     room=room,
                     running=running + begun,
                     policy=policy,
+                    share=share,
+                    spare=spare,
                 )
             )
         return lanes

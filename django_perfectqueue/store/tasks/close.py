@@ -50,7 +50,7 @@ OMIT = (
     'UPDATE "perfectqueue_attempt" SET "omitted" = %(omitted)s WHERE "id" = %(next)s',
 )
 RUN = f"""
-"task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested", (
+"task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested", "charged", (
     SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
 ), {REACHED}
 """
@@ -87,7 +87,10 @@ LAPSED_LEASE = Loss()
 
 
 class HeldTicket(NamedTuple):
-    """What RUN selects: a ticket that someone holds, and what its lane is charged for a task."""
+    """
+    What RUN selects: a ticket that someone holds, what its lane was charged for it while it
+    ran, if anything, and what it is charged for a task.
+    """
 
     task_id: int
     token: int
@@ -96,8 +99,14 @@ class HeldTicket(NamedTuple):
     errors: int
     crashes: int
     cancel_requested: bool
+    charged: float | None
     cost: float | None
     reached: float | None
+
+    @property
+    def charge(self) -> float:
+        """What its lane has been charged for it; about that, where it was when it was taken."""
+        return self.charged or expected_cost(self.cost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +212,7 @@ def leave(
     """
     if not ids:
         return
-    changes = ['"holder" = NULL', f'"last_ending" = {ending.value}']
+    changes = ['"holder" = NULL', '"charged" = NULL', f'"last_ending" = {ending.value}']
     if column := COUNTED.get(ending):
         changes.append(ONE_MORE.format(column=column, most=MOST_COUNTED))
     if wait is not None:
@@ -247,7 +256,7 @@ def lose_tickets(
         )
         accounts.lose(
             ticket.lane,
-            charge=expected_cost(ticket.cost),
+            charge=ticket.charge,
             seconds=loss.seconds.get(task_id),
             reached=ticket.reached,
         )

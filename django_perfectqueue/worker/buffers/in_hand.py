@@ -44,6 +44,16 @@ class InHand:
             return None
         return lease
 
+    def first(self, may_run: Callable[[store.Lease], bool], count: int) -> store.Lease | None:
+        """Take the first of so many leases that may run now; None where there is none."""
+        for lease in list(self.batch)[:count]:
+            if may_run(lease) and self.drop(lease):
+                if not self.unsure:
+                    return lease
+                self.batch.appendleft(lease)
+                return None
+        return None
+
     def take_batch(self) -> list[store.Lease]:
         """Empty the batch, while other threads may take from it."""
         taken = []

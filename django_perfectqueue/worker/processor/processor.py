@@ -34,6 +34,7 @@ from ..database.link import AwayError, Link
 from ..plan import Plan, worker_name
 from ..process.signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
 from ..report import Reporter
+from ..shared.crowd import Crowd, account_of
 from ..shared.queue_order import QueueAccounts, orders
 from .leases import Leases
 from .monitor import Monitor
@@ -94,6 +95,9 @@ class Processor:
         self.journal = JournalBuffer(
             self.in_hand.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
         )
+        slots = [slot for slot, _wakeup in resources.wakeups.processors]
+        self.crowd = Crowd(slots or [self.slot])
+        self.held_back = False
         self.leases = Leases(self.in_hand, plan, resources, self.worker)
         self.parking = Parking(plan, self.link, self.leases)
         self.report_lock = threading.Lock()
@@ -198,6 +202,9 @@ class Processor:
     def claim(self, limit: int, now: float) -> list[store.Lease]:
         """Write completions, and take tasks in fair order, in one transaction."""
         order = self.queues_in_order(now)
+        crowd = self.crowd
+        if crowd.processors:
+            crowd.look(now)
         request = store.ClaimRequest(
             queues=order,
             limit=limit,
@@ -205,6 +212,8 @@ class Processor:
             holder=self.resources.holder,
             using=self.plan.using,
             serial=self.are_serial(limit),
+            processors=crowd.processors,
+            overrun=crowd.overruns() if crowd.overrun else {},
         )
         with self.completions.batch() as batch:
             taken, refused = store.finish_and_acquire(
@@ -242,11 +251,41 @@ class Processor:
             self.renewed(before)
         return taken
 
+    def or_another(self, lease: store.Lease, count: int) -> store.Lease | None:
+        """
+        Return the lease that is next, or another one, up to so many behind it, where its user
+        has its share of the processors; None where all that is left has to be given back.
+        """
+        crowd, next_one = self.crowd, lease
+        if crowd.is_full(lease):
+            self.batch.appendleft(lease)
+            found = self.in_hand.first(self.may_begin, count)
+            if found is None and not crowd.holds_back(lease):
+                found = self.in_hand.next()
+            if found is None:
+                self.held_back = True
+                self.resources.wakeup.wake()
+                return None
+            next_one = found
+        crowd.running[account_of(next_one)] += 1
+        return next_one
+
+    def may_begin(self, lease: store.Lease) -> bool:
+        """Return whether its user has less than its share of the processors."""
+        return not self.crowd.is_full(lease)
+
     def note_begin(self, task: AcquiredTask, index: int = 0) -> None:
         """Record that the handler of a task begins."""
         lease = task.lease
         limits = self.plan.time_limits(lease)
-        self.slot.begin(lease.task_id, since=task.started, limits=limits, index=index)
+        self.slot.begin(
+            lease.task_id,
+            since=task.started,
+            limits=limits,
+            index=index,
+            account=account_of(lease) if lease.lane & 1 else lease.lane,
+            charge=0.0 if lease.is_new else lease.charge,
+        )
         if self.shares:
             self.accounts.begin(lease.queue, task.started, index)
         self.usage.begin(task)

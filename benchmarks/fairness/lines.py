@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from django_perfectqueue.store.arithmetic.fair_order import (
+    ANY,
     FIRST_COST,
     OpenLane,
     Pick,
@@ -27,7 +28,7 @@ from django_perfectqueue.store.arithmetic.fair_order import (
 )
 from django_perfectqueue.store.arithmetic.newcomers import expected
 from django_perfectqueue.store.claims.acquire import ROUNDS
-from django_perfectqueue.store.claims.lanes import BLUR, LANES_READ_AT_LEAST
+from django_perfectqueue.store.claims.lanes import LANES_READ_AT_LEAST
 from django_perfectqueue.store.lanes.accounts import Accounts
 from django_perfectqueue.store.lanes.wake import LAST
 
@@ -116,9 +117,7 @@ class Lane:
 
     def as_open(self, share: int, overrun: int | None) -> OpenLane:
         room = None if self.max_running is None else self.max_running - self.running
-        spare = None
-        if share and (overrun is not None or self.cost < 0):
-            spare = max(0, share - (self.running if overrun is None else overrun))
+        in_use = overrun if overrun is not None else self.running if self.cost < 0 else -ANY
         return OpenLane(
             id=self.id,
             virtual_time=self.virtual_time,
@@ -127,7 +126,7 @@ class Lane:
             room=room,
             running=self.running,
             share=share,
-            spare=spare,
+            spare=max(0, share - in_use) if share else ANY,
         )
 
 
@@ -241,7 +240,7 @@ class Lines:
             weights = sum(lane.weight for lane in lanes)
             open_ = [
                 lane.as_open(
-                    math.ceil(self.processors * lane.weight / weights - BLUR),
+                    math.ceil(self.processors * lane.weight / weights - 1e-9),
                     self.overrun.get(self.account(lane.id)),
                 )
                 for lane in lanes

@@ -75,7 +75,7 @@ class Simulation:
         self.watch = watch
         self.follow = follow
         self.processors = [Processor(Prefetch(prefetch)) for _ in range(processors)]
-        self.crowd = Crowd([processor.slot for processor in self.processors])
+        self.crowd = Crowd([processor.slot for processor in self.processors], processors)
         self.number = itertools.count()
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.began: list[tuple[Task, float, float]] = []
@@ -136,7 +136,7 @@ class Simulation:
             self.post(processor)
         processor.running = held
         account, charge = account_of(held), 0.0 if held.is_new else held.charge
-        processor.slot.begin(1, since=now, account=account, charge=charge)
+        processor.slot.begin(1, since=now, whose=(account, charge))
         due = now + max(2 * held.charge, SUDDEN) + TICK
         self.at(due, lambda later: self.charge(processor, held, now, later))
         self.began.append((held.task, now, now + held.task.seconds))
@@ -150,7 +150,7 @@ class Simulation:
         """Take what may begin out of the batch; where nothing may, give it back."""
         crowd, batch = self.crowd, processor.batch
         crowd.look(now)
-        free = (held for held in batch if not crowd.is_full(held))
+        free = filter(crowd.has_room, batch)
         held = next(free, None if crowd.holds_back(batch[0]) else batch[0])
         if held is None:
             self.release_rest(processor, now)
@@ -175,7 +175,7 @@ class Simulation:
             processor.ended(),
             holder=number,
             processors=self.crowd.processors,
-            overrun=self.crowd.overruns(),
+            overrun=self.crowd.overrun,
         )
         processor.batch.extend(taken)
         if len(taken) >= limit or any(self.lines.is_capped(held) for held in taken):

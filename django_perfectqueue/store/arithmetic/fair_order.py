@@ -22,6 +22,7 @@ FIRST_COST = QUANTUM
 SLOTS = Policy.SLOTS.value
 LANES_PROBED = 500
 CHOICE = 5
+ANY = 1 << 30
 SERIAL_PART = 4
 
 
@@ -31,7 +32,7 @@ class OpenLane:
     A lane that may be served, and by which policy. ``room`` is how many more may run; None
     is any number. Where none of its tasks was ever measured ``cost`` is negative: see
     ``unmeasured()``. ``share`` is how many processors it may use where others wait and it is
-    not known how long its tasks take; ``spare`` is how many more that is, None where it is
+    not known how long its tasks take; ``spare`` is how many more that is, ANY where it is
     known. Tasks beyond these come after those of all others.
     """
 
@@ -43,7 +44,7 @@ class OpenLane:
     running: int = 0
     policy: int = 0
     share: int = 0
-    spare: int | None = None
+    spare: int = ANY
 
     def key(self, number: int, cost: float) -> tuple[float, float]:
         """
@@ -194,16 +195,15 @@ def next_picks(
         room = count if lane.room is None else part_of(lane.room, serial) - taken
         if not room:
             return picks
-        some = min(size, room, missing)
-        if lane.spare is not None and taken < lane.spare:
-            some = min(some, lane.spare - taken)
+        some = min(size, room, missing, lane.spare - taken if taken < lane.spare else missing)
         picks.append(lane.pick(cost, taken, some))
         missing -= some
         if some < room or serial:
             taken += some
             key = place(lane, taken + 1, cost, taste)
-            late = lane.spare is not None and taken >= lane.spare
-            heapq.heapreplace(turns, (late, *key, position, cost, taken, size, taste))
+            heapq.heapreplace(
+                turns, (taken >= lane.spare, *key, position, cost, taken, size, taste)
+            )
         else:
             heapq.heappop(turns)
     for _late, _key, _rank, position, cost, taken, size, _taste in sorted(turns):

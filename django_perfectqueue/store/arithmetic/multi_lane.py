@@ -78,9 +78,8 @@ def party_picks(
         _late, _key, _rank, position, cost, taken = heapq.heappop(turns)
         account = parties[position].account
         room = count if account.room is None else part_of(account.room, serial) - taken
-        some = min(account.at_once(cost), room, count - len(picks))
-        if account.spare is not None and taken < account.spare:
-            some = min(some, account.spare - taken)
+        spare = account.spare - taken if taken < account.spare else count
+        some = min(account.at_once(cost), room, count - len(picks), spare)
         lanes = serve(parties[position], rooms, some)
         if taken and not lanes:
             if parties[position].is_spent:
@@ -91,8 +90,8 @@ def party_picks(
             picks.append(replace(account.pick(cost, taken, 1), lane=lane))
             taken += 1
         if (serial and lanes) or len(lanes) == some < room:
-            late = account.spare is not None and taken >= account.spare
-            heapq.heappush(turns, (late, *account.key(taken + 1, cost), position, cost, taken))
+            turn = account.key(taken + 1, cost)
+            heapq.heappush(turns, (taken >= account.spare, *turn, position, cost, taken))
     return picks
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..arithmetic.fair_order import (
+    ANY,
     FIRST_COST,
     LANES_PROBED,
     SLOTS,
@@ -24,7 +25,6 @@ from ..lanes.accounts import Accounts
 from ..values import ClaimRequest
 
 LANES_READ_AT_LEAST = 8
-BLUR = 1e-9
 
 COLUMNS = '"id", "virtual_time", "cost", "weight", "max_running", "running", "policy"'
 ANY_LIMITS = """(
@@ -223,13 +223,9 @@ class Lanes:
                 self.contended = self.contended or room + begun <= 0
                 self.passed.add(lane)
                 continue
-            share, spare = 0, None
-            if request.processors and policy != SLOTS:
-                share = math.ceil(request.processors * weight / weights - BLUR)
-                if lane in request.overrun:
-                    spare = max(0, share - request.overrun[lane])
-                elif cost < 0:
-                    spare = max(0, share - running - begun)
+            part = request.processors * weight / weights if policy != SLOTS else 0.0
+            share = math.ceil(round(part, 6))
+            in_use = request.overrun.get(lane, running + begun if cost < 0 else -ANY)
             lanes.append(
                 OpenLane(
                     id=lane,
@@ -240,7 +236,7 @@ class Lanes:
                     running=running + begun,
                     policy=policy,
                     share=share,
-                    spare=spare,
+                    spare=max(0, share - in_use) if share else ANY,
                 )
             )
         return lanes

@@ -86,6 +86,7 @@ class Account:
 
 
 CHARGED = '"perfectqueue_ticket"."charged"'
+# Of what was charged while a task ran, it has run half.
 REACHED = f"""(
     SELECT CASE WHEN "policy" = {Policy.FAIR} THEN "virtual_time"
         - CASE WHEN "running" > 1 THEN ("running" - 1) * CASE
@@ -94,10 +95,7 @@ REACHED = f"""(
     END
     FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
 )"""
-"""
-About the finish tag of the first of the tasks that a lane has running, for a ticket of it. Of
-what was charged while it ran, it has run half.
-"""
+"""About the finish tag of the first of the tasks that a lane has running, for a ticket of it."""
 
 
 def expected_cost(cost: float | None) -> float:

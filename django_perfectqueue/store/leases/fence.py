@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import NamedTuple
 
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import LastEnding, Outcome, State
@@ -45,14 +44,9 @@ WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
 """
 
 
-class Held(NamedTuple):
-    """
-    What a ticket that a lease holds says: whether its task is to be cancelled, and how many
-    seconds its lane was charged while it ran, if it was.
-    """
-
-    cancel_requested: bool
-    charged: float | None
+# What a ticket says that a lease holds: whether its task is to be cancelled, and how many seconds
+# its lane was charged while it ran, if it was.
+Held = tuple[bool, float | None]
 
 
 def hold(db: Session, lease: Lease) -> Held:
@@ -66,7 +60,7 @@ def hold(db: Session, lease: Lease) -> Held:
     row = db.execute(HELD + db.dialect.lock_clause(), fence).fetchone()
     if row is None:
         raise PreemptedError(why_not_held(db, lease))
-    return Held(*row)
+    return bool(row[0]), row[1]
 
 
 @retry_transaction
@@ -109,7 +103,7 @@ def hold_all(db: Session, leases: Collection[Lease], clause: str = "") -> dict[L
     held = ALL_HELD.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
     statement = held + (clause or db.dialect.lock_clause())
     rows = db.execute(statement).fetchall()
-    found = {(task_id, token): Held(*said) for task_id, token, *said in rows}
+    found = {(task_id, token): (bool(cancel), charged) for task_id, token, cancel, charged in rows}
     return {lease: found[lease.fence] for lease in leases if lease.fence in found}
 
 

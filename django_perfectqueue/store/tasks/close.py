@@ -50,9 +50,10 @@ OMIT = (
     'UPDATE "perfectqueue_attempt" SET "omitted" = %(omitted)s WHERE "id" = %(next)s',
 )
 RUN = f"""
-"task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested", "charged", (
+"task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested",
+COALESCE("charged", (
     SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
-), {REACHED}
+)), {REACHED}
 """
 LOST = f'SELECT {RUN} FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})'
 LEAVE = 'UPDATE "perfectqueue_ticket"{hint} SET {changes} WHERE "task_id" IN ({ids})'
@@ -88,8 +89,8 @@ LAPSED_LEASE = Loss()
 
 class HeldTicket(NamedTuple):
     """
-    What RUN selects: a ticket that someone holds, what its lane was charged for it while it
-    ran, if anything, and what it is charged for a task.
+    What RUN selects: a ticket that someone holds, and what its lane was charged for it while it
+    ran; where that is nothing, what it is charged for a task.
     """
 
     task_id: int
@@ -99,14 +100,8 @@ class HeldTicket(NamedTuple):
     errors: int
     crashes: int
     cancel_requested: bool
-    charged: float | None
     cost: float | None
     reached: float | None
-
-    @property
-    def charge(self) -> float:
-        """What its lane has been charged for it; about that, where it was when it was taken."""
-        return self.charged or expected_cost(self.cost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +251,7 @@ def lose_tickets(
         )
         accounts.lose(
             ticket.lane,
-            charge=ticket.charge,
+            charge=expected_cost(ticket.cost),
             seconds=loss.seconds.get(task_id),
             reached=ticket.reached,
         )

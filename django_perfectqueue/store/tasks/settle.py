@@ -96,9 +96,9 @@ def held_by(
     Raise PreemptedError, before anything is written, when the lease has passed on.
     """
     with in_transaction(using) as db:
-        cancel_requested, charged = hold(db, lease)
+        cancel, charged = hold(db, lease)
         held = EndedAttempt.of(lease, worker=worker, seconds=seconds)
-        attempt = HeldAttempt(db, held, cancel_requested, now)
+        attempt = HeldAttempt(db, held, cancel, now)
         yield attempt
         accounts = Accounts(now)
         accounts.end(lease, seconds, charged)
@@ -225,14 +225,14 @@ def release(
     with in_transaction(using) as db:
         accounts = Accounts(now)
         found = hold_all(db, leases)
-        cancelled = [lease for lease, said in found.items() if said.cancel_requested]
-        ids = [lease.task_id for lease, said in found.items() if not said.cancel_requested]
+        cancelled = [lease for lease, (cancel, _charged) in found.items() if cancel]
+        ids = [lease.task_id for lease, (cancel, _charged) in found.items() if not cancel]
         leave(db, ids, LastEnding.RELEASED, wait=delay, now=now)
         for lease in cancelled:
             held = EndedAttempt.of(lease, worker=worker, seconds=seconds)
             bury(db, held, Outcome.CANCELLED, CANCELLED, now=now)
-        for lease, said in found.items():
-            accounts.end(lease, seconds, said.charged)
+        for lease, (_cancel, charged) in found.items():
+            accounts.end(lease, seconds, charged)
         accounts.write(db)
         refused = []
         for lease in leases:

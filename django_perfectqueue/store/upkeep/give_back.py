@@ -10,7 +10,7 @@ from django_perfectqueue.models import LastEnding, Outcome
 
 from ..database.session import Session
 from ..database.transaction import in_transaction, retry_transaction
-from ..lanes.accounts import Accounts
+from ..lanes.accounts import Accounts, expected_cost
 from ..notify.ring import ring
 from ..notify.signals import announce_ids
 from ..tasks.close import CANCELLED, RUN, EndedAttempt, HeldTicket, Loss, bury, leave, lose_tickets
@@ -68,7 +68,7 @@ def let_go(
         accounts.lose(
             ticket.lane,
             untried=took is None,
-            charge=ticket.charge,
+            charge=expected_cost(ticket.cost),
             seconds=took,
             reached=ticket.reached,
         )

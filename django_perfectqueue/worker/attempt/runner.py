@@ -42,8 +42,8 @@ from .tracing import end_span, traced
 logger = logging.getLogger("django_perfectqueue.runner")
 logger.addFilter(logs.Masked())
 
+# In seconds. A task that takes no longer is charged when it ends.
 SUDDEN = 0.1
-"""In seconds. A task that takes no longer is charged when it ends."""
 LEVELS = {"failed": (logging.ERROR, True), "retried": (logging.WARNING, True)}
 
 

@@ -17,7 +17,6 @@ from ..attempt.runner import Running
 from ..database.link import AwayError
 from ..plan import Plan
 from ..report import Reporter
-from ..shared.crowd import SLOW
 from .prefetch import MOST
 from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor
 from .resources import ProcessorResources
@@ -44,7 +43,7 @@ class ConcurrentProcessor(Processor):
         self.free = list(reversed(range(places)))
         self.lock = threading.Lock()
         self.sorting = False
-        self.held_up = False
+        self.held_up = self.gives_way = False
         self.more = True
         self.wakes_at = 0.0
         self.poll_at = self.look_at = 0.0
@@ -84,20 +83,18 @@ class ConcurrentProcessor(Processor):
     def next_lease(self) -> store.Lease | None:
         if self.stopping or self.sorting:
             return None
-        if (now := time.monotonic()) >= self.crowd.look_at:
-            self.crowd.look(now)
         for _lease in range(len(self.batch)):
-            lease = self.in_hand.next()
+            lease = self.in_hand.next(time.monotonic())
             if lease is None or not self.runs(lease.task_id):
-                if lease and (self.crowd.running or lease.charge >= SLOW or lease.is_new):
-                    lease = self.or_another(lease, len(self.batch) + 1)
                 return lease
             # An earlier attempt of this task lost its lease, but its handler still runs.
             self.batch.append(lease)
         return None
 
-    def may_begin(self, lease: store.Lease) -> bool:
-        return super().may_begin(lease) and not self.runs(lease.task_id)
+    def give_way(self) -> None:
+        """Have the main thread do it, which waits for the database."""
+        self.gives_way = True
+        self.resources.wakeup.wake()
 
     def runs(self, task_id: int) -> bool:
         return any(one is not None and one.task.lease.task_id == task_id for one in self.going)
@@ -245,11 +242,11 @@ class ConcurrentProcessor(Processor):
         if self.in_hand.unsure:
             self.link.insist(self.leases.make_sure)
             self.hand_out()
-        if self.held_back or (self.batch and now >= self.prefetch.over_at(self.taken_at)):
+        if self.gives_way or (self.batch and now >= self.prefetch.over_at(self.taken_at)):
             # New leases would wait, too, until a place is free.
             self.held_up = self.more = True
             self.link.insist(self.leases.release_rest)
-            self.held_back = False
+            self.gives_way = False
         self.write_due(now)
 
     def wait(self) -> None:

@@ -62,11 +62,10 @@ class Leases:
 
     def charge(self, overrun: list[Running]) -> None:
         """Charge the users of running tasks that take longer than they were charged for."""
-        now = time.monotonic()
-        ran = {one.task.lease: now - one.task.started for one in overrun}
+        ran = {one.task.lease: one.task.seconds for one in overrun}
         store.charge(ran, using=self.plan.using)
-        for one in overrun:
-            one.charged = 2 * (now - one.task.started)
+        for one, seconds in zip(overrun, ran.values(), strict=True):
+            one.charged = 2 * seconds
 
     def heartbeat(self, held: list[store.Lease], alive_time: float | None) -> None:
         before = time.monotonic()

@@ -78,7 +78,9 @@ class Processor:
         self.stop_reason: type[ProcessStopError] | None = None
         self.remaining = plan.options.MAX_REQUEST_PER_CHILD
         self.recycling = Recycling(plan.options)
-        self.in_hand = InHand(lambda: self.running)
+        slots = [slot for slot, _wakeup in resources.wakeups.processors]
+        self.crowd = Crowd(slots, len(slots) * plan.options.places)
+        self.in_hand = InHand(lambda: self.running, self.crowd, self.give_way)
         self.batch = self.in_hand.batch
         self.requested = 0
         self.taken_at = time.monotonic()
@@ -95,9 +97,6 @@ class Processor:
         self.journal = JournalBuffer(
             self.in_hand.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
         )
-        slots = [slot for slot, _wakeup in resources.wakeups.processors]
-        self.crowd = Crowd(slots or [self.slot])
-        self.held_back = False
         self.leases = Leases(self.in_hand, plan, resources, self.worker)
         self.parking = Parking(plan, self.link, self.leases)
         self.report_lock = threading.Lock()
@@ -213,7 +212,7 @@ class Processor:
             using=self.plan.using,
             serial=self.are_serial(limit),
             processors=crowd.processors,
-            overrun=crowd.overruns() if crowd.overrun else {},
+            overrun=crowd.overrun,
         )
         with self.completions.batch() as batch:
             taken, refused = store.finish_and_acquire(
@@ -251,41 +250,17 @@ class Processor:
             self.renewed(before)
         return taken
 
-    def or_another(self, lease: store.Lease, count: int) -> store.Lease | None:
-        """
-        Return the lease that is next, or another one, up to so many behind it, where its user
-        has its share of the processors; None where all that is left has to be given back.
-        """
-        crowd, next_one = self.crowd, lease
-        if crowd.is_full(lease):
-            self.batch.appendleft(lease)
-            found = self.in_hand.first(self.may_begin, count)
-            if found is None and not crowd.holds_back(lease):
-                found = self.in_hand.next()
-            if found is None:
-                self.held_back = True
-                self.resources.wakeup.wake()
-                return None
-            next_one = found
-        crowd.running[account_of(next_one)] += 1
-        return next_one
-
-    def may_begin(self, lease: store.Lease) -> bool:
-        """Return whether its user has less than its share of the processors."""
-        return not self.crowd.is_full(lease)
+    def give_way(self) -> None:
+        """Give back the batch, as the tasks of others are to come first."""
+        self.link.insist(self.leases.release_rest)
 
     def note_begin(self, task: AcquiredTask, index: int = 0) -> None:
         """Record that the handler of a task begins."""
         lease = task.lease
         limits = self.plan.time_limits(lease)
-        self.slot.begin(
-            lease.task_id,
-            since=task.started,
-            limits=limits,
-            index=index,
-            account=account_of(lease) if lease.lane & 1 else lease.lane,
-            charge=0.0 if lease.is_new else lease.charge,
-        )
+        account = account_of(lease) if lease.lane & 1 else lease.lane
+        whose = account, 0.0 if lease.is_new else lease.charge
+        self.slot.begin(lease.task_id, since=task.started, limits=limits, index=index, whose=whose)
         if self.shares:
             self.accounts.begin(lease.queue, task.started, index)
         self.usage.begin(task)

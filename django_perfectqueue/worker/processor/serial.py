@@ -19,7 +19,6 @@ from ..attempt.runner import Runner, Running
 from ..database.link import Link
 from ..plan import Plan
 from ..report import Reporter
-from ..shared.crowd import SLOW
 from .prefetch import Ahead
 from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor
 from .resources import ProcessorResources
@@ -172,9 +171,8 @@ class SerialProcessor(Processor):
     def run_batch(self) -> None:
         over_at = self.prefetch.over_at(self.taken_at)
         while not self.stopping:
-            if self.held_back or (self.batch and time.monotonic() >= over_at):
+            if self.batch and time.monotonic() >= over_at:
                 self.link.insist(self.leases.release_rest)
-                self.held_back = False
             # The lease stays in the batch during the write: after an outage,
             # give_back_uncertain() releases leases that are in no list.
             if self.completions.waiting and self.should_write_before_next():
@@ -183,8 +181,6 @@ class SerialProcessor(Processor):
             if len(self.batch) <= self.ahead.count:
                 return
             if self.stopping or not (lease := self.next_lease()):
-                if self.held_back:
-                    continue
                 return
             self.run_one(lease)
 
@@ -196,11 +192,7 @@ class SerialProcessor(Processor):
             now = time.monotonic()
             if now >= self.held_until and self.leases.have_expired(now):
                 self.leases.preempt_all()
-            if now >= self.crowd.look_at:
-                self.crowd.look(now)
-            lease = self.in_hand.next()
-            if lease and (self.crowd.running or lease.charge >= SLOW or lease.is_new):
-                lease = self.or_another(lease, len(self.batch) + 1 - max(0, self.ahead.count))
+            lease = self.in_hand.next(now, max(0, self.ahead.count))
             if lease or not self.in_hand.unsure:
                 return lease
 

@@ -10,56 +10,50 @@ from django_perfectqueue import store
 
 from .slot import Slot
 
+# In seconds. Tasks that take less can't keep others from a processor.
 SLOW = 0.005
-"""In seconds. Tasks that take less can't keep others from a processor."""
+# How long a task runs before it is called longer than expected, at the least.
 OVERRUN = 0.02
-"""How long a task runs before it is called longer than expected, at the least."""
-MOST_TIME = 20
-"""A look may take one part in so many of the time until the next one."""
 
 
 class Crowd:
     """
-    Which users have how many tasks running in this worker, by its slots, as of the last look.
-    A worker with one processor does not look.
+    How many tasks of which users run in this worker, by its slots, as of the last look.
 
-    ``running`` counts the tasks of each account that are slow. ``overrun`` are those of
-    which one was never measured, or has run for twice as long as was expected.
+    ``running`` counts the tasks of each account that are slow, and ``overrun`` those of the
+    accounts of which one was never measured, or has run for twice as long as was expected.
+    A worker with one processor does not look: there it is never too late for others.
     """
 
-    def __init__(self, slots: Sequence[Slot]) -> None:
+    def __init__(self, slots: Sequence[Slot], processors: int) -> None:
         self.slots = slots
-        processors = sum(len(slot.places) for slot in slots)
         self.processors = processors if processors > 1 else 0
         self.running: Counter[int] = Counter()
-        self.overrun: set[int] = set()
+        self.overrun: dict[int, int] = {}
         self.look_at = 0.0 if self.processors else float("inf")
 
     def look(self, now: float) -> None:
         running: Counter[int] = Counter()
         overrun = set()
         for slot in self.slots:
-            for task in slot.places:
-                if task.task_id:
-                    ran, charge = now - task.since, task.charge
-                    if not charge or max(ran, charge) >= SLOW:
-                        running[task.account] += 1
-                    if not charge or ran >= max(2 * charge, OVERRUN):
-                        overrun.add(task.account)
-        self.running, self.overrun = running, overrun
-        self.look_at = now + max(SLOW, MOST_TIME * (time.monotonic() - now))
+            for task in slot.tasks:
+                ran, charge = now - task.since, task.charge
+                if not charge or max(ran, charge) >= SLOW:
+                    running[task.account] += 1
+                if not charge or ran >= max(2 * charge, OVERRUN):
+                    overrun.add(task.account)
+        self.running = running
+        self.overrun = {account: running[account] for account in overrun}
+        # Looks at many tasks take no more than a twentieth of the time.
+        self.look_at = now + max(SLOW, 20 * (time.monotonic() - now))
 
-    def overruns(self) -> dict[int, int]:
-        """Return how many tasks run of each account of which one takes longer than expected."""
-        return {account: self.running[account] for account in self.overrun}
-
-    def is_full(self, lease: store.Lease) -> bool:
-        """Return whether a user's share of the processors is in use, as far as is known."""
-        return 0 < lease.share <= self.running.get(account_of(lease), 0)
+    def has_room(self, lease: store.Lease) -> bool:
+        """Return whether its user has less than its share of the processors."""
+        return not 0 < lease.share <= self.running.get(account_of(lease), 0)
 
     def holds_back(self, lease: store.Lease) -> bool:
-        """Return whether a task must wait for that: nobody knows how long it takes."""
-        return self.is_full(lease) and (lease.is_new or account_of(lease) in self.overrun)
+        """Return whether a task must wait for room: nobody knows how long it takes."""
+        return not self.has_room(lease) and (lease.is_new or account_of(lease) in self.overrun)
 
 
 def account_of(lease: store.Lease) -> int:

@@ -113,11 +113,6 @@ class Slot(ctypes.Structure):
         return slot
 
     @property
-    def places(self) -> ctypes.Array[TaskSlot]:
-        """Where its tasks are; they may be written at any moment."""
-        return self._task_slots
-
-    @property
     def tasks(self) -> list[TaskSlot]:
         """The tasks whose handlers run; copies, since a slot may be written meanwhile."""
         copies = map(TaskSlot.from_buffer_copy, self._task_slots)
@@ -150,14 +145,13 @@ class Slot(ctypes.Structure):
         since: float,
         limits: TimeLimits = NO_LIMITS,
         index: int = 0,
-        account: int = 0,
-        charge: float = 0.0,
+        whose: tuple[int, float] = (0, 0.0),
     ) -> None:
-        """Record that a handler begins."""
+        """Record that a handler begins; ``whose`` are its account and charge."""
         task, (time_limit, kill_wait) = self._task_slots[index], limits
         task.stopped_id = task.returned_id = 0
         task.since, task.kill_wait = since, kill_wait
-        task.account, task.charge = account, charge
+        task.account, task.charge = whose
         task.limit_at = since + time_limit + kill_wait
         # The id goes last: it makes the rest count.
         task.task_id = task_id

@@ -82,11 +82,9 @@ class Report(NamedTuple):
     now: datetime | None
 
 
+# By the fences of leases whose tickets were closed who follows them, and how many seconds their
+# lanes were charged while they ran, as the tickets say.
 Closed = dict[tuple[int, int], tuple[int | None, float | None]]
-"""
-By the fences of leases whose tickets were closed who follows them, and how many seconds their
-lanes were charged while they ran, as the tickets say.
-"""
 
 UNPREPARED = nullcontext()
 

@@ -172,12 +172,11 @@ class Lines:
 
     def charge(self, held: Held, ran: float) -> None:
         """Charge a task that runs, as ``store.charge()`` does."""
-        more = 2 * ran - (held.charged or held.charge)
-        if more > 0 and not held.lost:
+        if not held.lost:
             accounts = Accounts()
-            accounts.overrun(held, ran, more)
-            self.lanes[held.task.lane].held += more
-            held.charged = 2 * ran
+            accounts.overrun(held, ran, held.charged or None)
+            self.lanes[held.task.lane].held += ran - (held.charged or held.charge)
+            held.charged = ran
             self.write(accounts)
 
     def lapse(self, held: Sequence[Held]) -> None:

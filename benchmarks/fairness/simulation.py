@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from django_perfectqueue.worker.attempt.runner import SUDDEN
+from django_perfectqueue.worker.attempt.runner import AGAIN, SUDDEN
 from django_perfectqueue.worker.buffers.completions import LATE
 from django_perfectqueue.worker.processor.monitor import TICK
 from django_perfectqueue.worker.processor.prefetch import Prefetch
@@ -159,10 +159,10 @@ class Simulation:
         return held
 
     def charge(self, processor: Processor, held: Held, began: float, now: float) -> None:
-        """Charge a task that takes longer than it was charged for, and again at twice the time."""
+        """Charge a task that takes longer than it was charged for, again and again."""
         if processor.running is held:
             self.lines.charge(held, now - began)
-            due = began + 2 * (now - began) + TICK
+            due = began + AGAIN * (now - began) + TICK
             self.at(due, lambda now: self.charge(processor, held, began, now))
 
     def fetch(self, processor: Processor, now: float) -> bool:

@@ -85,13 +85,9 @@ class Account:
         )
 
 
-CHARGED = '"perfectqueue_ticket"."charged"'
-# Of what was charged while a task ran, it has run half.
 REACHED = f"""(
     SELECT CASE WHEN "policy" = {Policy.FAIR} THEN "virtual_time"
-        - CASE WHEN "running" > 1 THEN ("running" - 1) * CASE
-            WHEN {CHARGED} > ABS("cost") THEN {CHARGED} ELSE ABS("cost")
-        END / "weight" ELSE 0.0 END - COALESCE({CHARGED}, 0.0) / 2 / "weight"
+        - CASE WHEN "running" > 1 THEN ("running" - 1) * ABS("cost") / "weight" ELSE 0.0 END
     END
     FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
 )"""
@@ -165,14 +161,14 @@ class Accounts:
         """A task that ends was charged so much in all, more than when it was taken."""
         self.of(lease.lane).seconds -= charged - lease.charge
 
-    def overrun(self, lease: Lease, ran: float, charge: float) -> None:
+    def overrun(self, lease: Lease, seconds: float, charged: float | None) -> None:
         """
-        A task has run for so long, and is charged so much more. So long is the least that the
-        next tasks of its lane are expected to cost.
+        A task runs that has taken so many seconds. They are charged, less what was charged
+        before, and its lane's next tasks are expected to cost no less.
         """
         account = self.of(lease.lane)
-        account.seconds += charge
-        account.least_cost = max(account.least_cost, ran)
+        account.seconds += seconds - (charged or lease.charge)
+        account.least_cost = max(account.least_cost, seconds)
 
     def end_all(self, ended: Iterable[tuple[Lease, float]]) -> None:
         """Tasks have left their holder, each after so many seconds."""

@@ -56,21 +56,20 @@ def heartbeat(
 @retry_transaction
 def charge(ran: Mapping[Lease, float], *, using: str, now: datetime | None = None) -> None:
     """
-    Charge the lanes of running tasks for twice the seconds that each has run by now, and expect
-    that their next tasks run as long, too.
+    Charge the lanes of running tasks for the seconds that each has run by now, and expect that
+    their next tasks run as long, too.
 
-    So it need not be done again before a task has run twice as long. A lease that has passed on
-    charges nothing. The tickets keep what was charged: whoever ends a task corrects that, and
-    a repetition charges nothing more.
+    A lease that has passed on charges nothing. The tickets keep what was charged: whoever ends a
+    task corrects that, and a repetition charges nothing more.
     """
     with in_transaction(using) as db:
         accounts = Accounts(now)
         # Whoever has locked a ticket ends its task, and charges for all of it.
         held = hold_all(db, list(ran), db.dialect.skip_clause())
         for lease, (_cancel, charged) in held.items():
-            accounts.overrun(lease, ran[lease], 2 * ran[lease] - (charged or lease.charge))
+            accounts.overrun(lease, ran[lease], charged)
         if held:
-            cases = " ".join([f"WHEN {lease.task_id} THEN {2 * ran[lease]!r}" for lease in held])
+            cases = " ".join([f"WHEN {lease.task_id} THEN {ran[lease]!r}" for lease in held])
             note = CHARGE.replace("{charges}", cases).replace("{hint}", db.dialect.by_primary_key)
             db.execute(note, ids=sorted(lease.task_id for lease in held))
             accounts.write(db)

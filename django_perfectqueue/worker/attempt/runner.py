@@ -44,6 +44,8 @@ logger.addFilter(logs.Masked())
 
 # In seconds. A task that takes no longer is charged when it ends.
 SUDDEN = 0.1
+# It is charged again each time it has run so many times as long as it was charged for.
+AGAIN = 1.5
 LEVELS = {"failed": (logging.ERROR, True), "retried": (logging.WARNING, True)}
 
 
@@ -72,7 +74,7 @@ class Running:
     def has_overrun(self, now: float) -> bool:
         """Return whether its user is to be charged more for it than it was, by this time."""
         task = self.task
-        due = self.charged or max(2 * task.lease.charge, SUDDEN)
+        due = self.charged * AGAIN or max(2 * task.lease.charge, SUDDEN)
         return now - task.started >= due and not task.settled
 
     def kill(self, reason: BaseException) -> None:

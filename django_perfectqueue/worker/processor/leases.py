@@ -65,7 +65,7 @@ class Leases:
         ran = {one.task.lease: one.task.seconds for one in overrun}
         store.charge(ran, using=self.plan.using)
         for one, seconds in zip(overrun, ran.values(), strict=True):
-            one.charged = 2 * seconds
+            one.charged = seconds
 
     def heartbeat(self, held: list[store.Lease], alive_time: float | None) -> None:
         before = time.monotonic()

@@ -42,7 +42,8 @@ def judged(
         spread(got[run.user], run, step)
     given = [sum(column) for column in zip(*got.values(), strict=True)]
     asked = entitled(competitors(scenario, runs, step), given, step)
-    total = sum(given)
+    first = int(scenario.judged_from / step)
+    total = sum(given[first:])
     waits = waits_of(runs, seconds)
     gaps = {user: longest_gap(mine, seconds) for user, mine in by_user(runs).items()}
     users = [
@@ -50,8 +51,8 @@ def judged(
             "user": user,
             "group": group.name,
             "weight": group.weight,
-            "asked": sum(asked[user]),
-            "got": sum(got[user]),
+            "asked": sum(asked[user][first:]),
+            "got": sum(got[user][first:]),
             "started": len(waits[user]),
             "p50": percentile(waits[user], 0.5),
             "p95": percentile(waits[user], 0.95),
@@ -62,7 +63,7 @@ def judged(
     return {
         "seconds": seconds,
         "tasks": sum(run.started is not None for run in runs),
-        "used": total / (seconds * processors),
+        "used": total / ((STEPS - first) * step * processors),
         "share_error": max(abs(user["got"] - user["asked"]) for user in users) / total
         if total
         else 0.0,

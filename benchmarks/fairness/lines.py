@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from django_perfectqueue.store.arithmetic.fair_order import (
+    ANY,
     FIRST_COST,
     OpenLane,
     Pick,
     counted,
+    lane_of,
     next_picks,
     unmeasured,
 )
@@ -41,7 +45,10 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A task in the hands of a processor; ``lost`` once its lease has lapsed."""
+    """
+    A task in the hands of a processor; ``lost`` once its lease has lapsed. ``charged`` is
+    what its lane was charged while it ran, if it was.
+    """
 
     task: Task
     pick: Pick
@@ -49,6 +56,15 @@ class Held:
     holder: int
     using: str = "simulated"
     lost: bool = False
+    charged: float = 0.0
+
+    @property
+    def user(self) -> str:
+        return str(self.task.lane)
+
+    @property
+    def share(self) -> int:
+        return self.pick.share
 
     @property
     def lane(self) -> int:
@@ -99,14 +115,18 @@ class Lane:
         """The virtual time without what was charged in advance."""
         return self.virtual_time - self.held / self.weight
 
-    def as_open(self) -> OpenLane:
+    def as_open(self, share: int, overrun: int | None) -> OpenLane:
         room = None if self.max_running is None else self.max_running - self.running
+        in_use = overrun if overrun is not None else self.running if self.cost < 0 else -ANY
         return OpenLane(
             id=self.id,
             virtual_time=self.virtual_time,
             cost=self.cost,
             weight=self.weight,
             room=room,
+            running=self.running,
+            share=share,
+            spare=max(0, share - in_use) if share else ANY,
         )
 
 
@@ -150,12 +170,21 @@ class Lines:
         self.finish([(held, held.task.seconds)])
         self.take_back(held)
 
+    def charge(self, held: Held, ran: float) -> None:
+        """Charge a task that runs, as ``store.charge()`` does."""
+        if not held.lost:
+            accounts = Accounts()
+            accounts.overrun(held, ran, held.charged or None)
+            self.lanes[held.task.lane].held += ran - (held.charged or held.charge)
+            held.charged = ran
+            self.write(accounts)
+
     def lapse(self, held: Sequence[Held]) -> None:
         """Take tasks from holders whose leases have run out: they stay charged as expected."""
         accounts = Accounts()
         for one in reversed(held):
             accounts.lose(one.task.lane, reached=one.finish_tag)
-            self.lanes[one.task.lane].held -= one.charge
+            self.lanes[one.task.lane].held -= one.charged or one.charge
             one.lost = True
         self.write(accounts)
         for one in reversed(held):
@@ -167,10 +196,16 @@ class Lines:
         self.mark(lane)
 
     def acquire(
-        self, limit: int, ended: Iterable[tuple[Held, float | None]] = (), *, holder: int = 0
+        self,
+        limit: int,
+        ended: Iterable[tuple[Held, float | None]] = (),
+        *,
+        holder: int = 0,
+        processors: int = 0,
+        overrun: Mapping[int, int] = MappingProxyType({}),
     ) -> list[Held]:
         """
-        Take up to so many tasks, as ``store.acquire()`` does.
+        Take up to so many tasks, as ``store.finish_and_acquire()`` does.
 
         As there, the accounts of what has ended are written after the choice, but before
         it where a lane has to be woken first, or where others may wait for what has ended.
@@ -183,6 +218,7 @@ class Lines:
             self.write(accounts)
             self.wake()
             accounts = Accounts()
+        self.processors, self.overrun = processors, overrun
         taken = self.take(accounts, limit, holder)
         self.write(accounts)
         while not taken and any(self.lanes[number].waiting for *_turn, number in self.turns):
@@ -200,7 +236,14 @@ class Lines:
         for _round in range(ROUNDS):
             lanes = self.next_lanes(max(limit - len(taken), LANES_READ_AT_LEAST), passed)
             missing = limit - len(taken)
-            open_ = [lane.as_open() for lane in lanes]
+            weights = sum(lane.weight for lane in lanes)
+            open_ = [
+                lane.as_open(
+                    math.ceil(self.processors * lane.weight / weights - 1e-9),
+                    self.overrun.get(self.account(lane.id)),
+                )
+                for lane in lanes
+            ]
             known = (lane.cost for lane in open_ if not lane.is_new)
             new = expected("simulated", self.queue, holder)
             usual = new or accounts.mean() or next(known, FIRST_COST)
@@ -216,6 +259,10 @@ class Lines:
             if not short or len(taken) >= limit:
                 break
         return taken
+
+    def account(self, lane: int) -> int:
+        """Return by which number a worker knows a lane: where that is odd, not by its own."""
+        return lane_of(self.queue, str(lane)) if lane & 1 else lane
 
     def next_lanes(self, limit: int, passed: set[int]) -> list[Lane]:
         found = []
@@ -252,8 +299,8 @@ class Lines:
     def end(self, accounts: Accounts, ended: Iterable[tuple[Held, float | None]]) -> None:
         for held, seconds in ended:
             if not held.lost:
-                accounts.end(held, seconds)
-                self.lanes[held.task.lane].held -= held.charge
+                accounts.end(held, seconds, held.charged or None)
+                self.lanes[held.task.lane].held -= held.charged or held.charge
 
     def write(self, accounts: Accounts) -> None:
         """Charge the lanes, and put to sleep those that were found empty."""
@@ -271,6 +318,8 @@ class Lines:
                 lane.cost = entry.mean
             else:
                 lane.cost = lane.cost * entry.keep + entry.mean * (1 - entry.keep)
+            if account.least_cost:
+                lane.cost = max(lane.cost, account.least_cost)
             if number in accounts.short and not lane.waiting:
                 lane.awake = False
             self.enter(lane)

@@ -46,6 +46,13 @@ class Length:
         return min(chance.expovariate(1 / self.mean), self.mean * LONGEST)
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    at: float
+    backlog: int
+    task: Length
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """
@@ -56,7 +63,8 @@ class Group:
     scenario says so. Of ``at_once`` of the users there is a task at every moment, one of
     each: when it ends, the next user in turn comes with one. Each task is released
     ``releases`` times, after its time, before it ends. ``scheduled`` means that a schedule
-    for each task is stored, which is due then, instead of the task.
+    for each task is stored, which is due then, instead of the task. Tasks of another length
+    are ``later``, in so great a number, at that time.
 
     Where a scenario has several queues, each has one group with one user, and the weight is
     that of the queue.
@@ -77,6 +85,7 @@ class Group:
     end: float = math.inf
     releases: int = 0
     scheduled: bool = False
+    later: Later | None = None
 
     def users(self) -> list[str]:
         if self.count == 1:
@@ -88,7 +97,8 @@ class Group:
 class Scenario:
     """
     ``seconds`` and ``tasks`` end it, whichever is reached first. ``reach`` is the largest
-    share error that is promised, in percent of the total.
+    share error that is promised, in percent of the total. What was given before ``judged_from``
+    is not judged.
     """
 
     name: str
@@ -99,6 +109,7 @@ class Scenario:
     per_processor: bool = False
     prefetch: int | None = None
     reach: float | None = None
+    judged_from: float = 0.0
     seed: int = 1
     groups: tuple[Group, ...] = field(default=())
 
@@ -173,6 +184,9 @@ def arrivals_of(
         if moment < seconds:
             for _ in range(group.backlog * times):
                 yield Arrival(moment, user, group.task.draw(chance), group.releases)
+    if group.later:
+        for _ in range(group.later.backlog * times):
+            yield Arrival(group.later.at, user, group.later.task.draw(chance), group.releases)
     rate = group.rate * times
     moment = group.begin
     while rate and (moment := moment + chance.expovariate(rate)) < min(group.end, seconds):
@@ -183,6 +197,7 @@ def check_number(scenario: Scenario, times: int) -> None:
     number = 0.0
     for group in scenario.groups:
         lasts = max(0.0, min(group.end, scenario.seconds) - group.begin)
+        number += group.count * times * (group.later.backlog if group.later else 0)
         number += group.count * times * (group.backlog * len(group.at) + group.rate * lasts)
     if number > MOST_TASKS:
         raise ScenarioError(
@@ -241,6 +256,7 @@ def checked(path: Path, given: dict[str, Any]) -> Scenario:
         per_processor=fields.take("per_processor", bool, False),
         prefetch=fields.whole("prefetch", None, least=0),
         reach=fields.number("reach", None, least=0.0),
+        judged_from=fields.number("judged_from", 0.0, least=0.0),
         seed=fields.whole("seed", 1, least=0),
         groups=tuple(group(f"{path}, users {n}", row, n) for n, row in enumerate(rows, 1)),
     )
@@ -276,12 +292,23 @@ def group(place: str, given: dict[str, Any], number: int) -> Group:
         end=fields.number("until", math.inf, least=0.0),
         releases=fields.whole("releases", 0, least=0),
         scheduled=fields.take("scheduled", bool, False),
+        later=later(f"{place}, later", fields.take("later", dict, None)),
     )
     fields.done()
     if not (found.backlog or found.rate or found.at_once):
         raise ScenarioError(f"{place}: nothing ever comes. Give a backlog, a rate or at_once.")
     if found.count > 1 and not found.user:
         raise ScenarioError(f"{place}: tasks without a user are one line. Set count to 1.")
+    return found
+
+
+def later(place: str, given: dict[str, Any] | None) -> Later | None:
+    if given is None:
+        return None
+    fields = Fields(place, given)
+    at = fields.number("at", 0.0, least=0.0)
+    found = Later(at, fields.whole("backlog", 1, least=1), length(fields))
+    fields.done()
     return found
 
 
@@ -366,6 +393,7 @@ KINDS = {
     int: "a whole number",
     bool: "true or false",
     list: "a list of tables",
+    dict: "a table",
     (int, float): "a number",
     (int, float, dict): "a number of seconds or a table",
     (int, float, list): "a number of seconds or a list of them",

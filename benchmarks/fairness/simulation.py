@@ -13,9 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from django_perfectqueue.worker.attempt.runner import AGAIN, SUDDEN
 from django_perfectqueue.worker.buffers.completions import LATE
+from django_perfectqueue.worker.processor.monitor import TICK
 from django_perfectqueue.worker.processor.prefetch import Prefetch
 from django_perfectqueue.worker.processor.processor import TOO_LONG
+from django_perfectqueue.worker.shared.crowd import Crowd, account_of
+from django_perfectqueue.worker.shared.slot import Slot
 
 from .judge import Run
 from .lines import Held, Lines, Task
@@ -35,6 +39,7 @@ class Processor:
     done: list[tuple[Held, float, float]] = field(default_factory=list)
     """What has run and is not written: what it was, how long it took, and when it ended."""
     idle: bool = True
+    slot: Slot = field(default_factory=Slot.shared)
 
     def is_late(self, now: float) -> bool:
         return bool(self.done) and now >= self.done[0][2] + LATE
@@ -70,6 +75,7 @@ class Simulation:
         self.watch = watch
         self.follow = follow
         self.processors = [Processor(Prefetch(prefetch)) for _ in range(processors)]
+        self.crowd = Crowd([processor.slot for processor in self.processors], processors)
         self.number = itertools.count()
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.began: list[tuple[Task, float, float]] = []
@@ -120,12 +126,19 @@ class Simulation:
         if processor.batch and now >= processor.prefetch.over_at(processor.taken_at):
             self.release_rest(processor, now)
         processor.idle = False
-        if not processor.batch and not self.fetch(processor, now):
-            processor.idle = True
-            return
+        held = None
+        while held is None:
+            if not processor.batch and not self.fetch(processor, now):
+                processor.idle = True
+                return
+            held = self.next_of(processor, now)
         if processor.done and (processor.prefetch.may_be_long(TYPE) or processor.is_late(now)):
             self.post(processor)
-        held = processor.running = processor.batch.popleft()
+        processor.running = held
+        account, charge = account_of(held), 0.0 if held.is_new else held.charge
+        processor.slot.begin(1, since=now, whose=(account, charge))
+        due = now + max(2 * held.charge, SUDDEN) + TICK
+        self.at(due, lambda later: self.charge(processor, held, now, later))
         self.began.append((held.task, now, now + held.task.seconds))
         self.at(now + held.task.seconds, lambda now: self.end(processor, held, now))
         if processor.done and held.task.seconds > LATE:
@@ -133,11 +146,37 @@ class Simulation:
         if processor.prefetch.fixed is None and held.task.seconds > TOO_LONG:
             self.at(now + TOO_LONG, lambda now: self.give_back(processor, held, now))
 
+    def next_of(self, processor: Processor, now: float) -> Held | None:
+        """Take what may begin out of the batch; where nothing may, give it back."""
+        crowd, batch = self.crowd, processor.batch
+        crowd.look(now)
+        free = filter(crowd.has_room, batch)
+        held = next(free, None if crowd.holds_back(batch[0]) else batch[0])
+        if held is None:
+            self.release_rest(processor, now)
+        else:
+            batch.remove(held)
+        return held
+
+    def charge(self, processor: Processor, held: Held, began: float, now: float) -> None:
+        """Charge a task that takes longer than it was charged for, again and again."""
+        if processor.running is held:
+            self.lines.charge(held, now - began)
+            due = began + AGAIN * (now - began) + TICK
+            self.at(due, lambda now: self.charge(processor, held, began, now))
+
     def fetch(self, processor: Processor, now: float) -> bool:
         limit = processor.prefetch.limit()
         processor.taken_at = now
         number = next(n for n, one in enumerate(self.processors) if one is processor)
-        taken = self.lines.acquire(limit, processor.ended(), holder=number)
+        self.crowd.look(now)
+        taken = self.lines.acquire(
+            limit,
+            processor.ended(),
+            holder=number,
+            processors=self.crowd.processors,
+            overrun=self.crowd.overrun,
+        )
         processor.batch.extend(taken)
         if len(taken) >= limit or any(self.lines.is_capped(held) for held in taken):
             self.wake_one(now)
@@ -145,6 +184,7 @@ class Simulation:
 
     def end(self, processor: Processor, held: Held, now: float) -> None:
         processor.running = None
+        processor.slot.end()
         processor.prefetch.ran(TYPE, held.task.seconds)
         if held.task.releases and not held.lost:
             self.lines.give_up(held)

@@ -32,6 +32,8 @@ class Ticket(Kept):
     and fences every write of the one who made it. ``alarm_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
     lease of a running one.
+    ``charged`` is how many seconds the lane has been charged for a running task, null where
+    that is only what was charged when it was taken.
     ``watched``: a program waits for its end, and is notified at once. ``followed``
     is null where nothing waits for its end; it is odd where other tasks do, and half of it,
     rounded down, is its batch.
@@ -52,6 +54,7 @@ class Ticket(Kept):
     holder = models.BigIntegerField(_("holder"), null=True)
     token = models.BigIntegerField(_("token"), null=True)
     cancel_requested = models.BooleanField(_("cancel requested"), default=False)
+    charged = models.FloatField(_("charged"), null=True)
     watched = models.BooleanField(_("watched"), db_default=False)
     followed = models.BigIntegerField(_("followed"), null=True)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import NamedTuple
 
 from django_perfectqueue.lib.imports import path_of
@@ -77,7 +78,8 @@ class Lease(NamedTuple):
     its lane's tasks was measured before. ``capped`` means that others may wait until it has
     ended, by a cap or a limit. ``time_limit`` is what the submitter said, in seconds;
     ``context`` is what it sent along of its surroundings, as JSON text. ``limits`` are the
-    names of the limits that it lists, with commas between.
+    names of the limits that it lists, with commas between. ``share`` is how many processors
+    of a worker its user has as long as others wait; 0 is any number.
     """
 
     using: str
@@ -103,6 +105,7 @@ class Lease(NamedTuple):
     finish_tag: float = 0.0
     is_new: bool = False
     limits: str = ""
+    share: int = 0
 
     def __repr__(self) -> str:
         """Name it without its payload, which must not get into logs and reports of errors."""
@@ -143,7 +146,9 @@ class ClaimRequest:
 
     ``alive_time`` is for how many seconds it may keep them. A ``serial`` holder runs them one
     after another: of what has a cap or keeps to limits it then gets a part, so that others
-    may run the rest at the same time.
+    may run the rest at the same time. Its worker has so many ``processors``; 0 is for one that
+    is not bound to shares of them. ``overrun`` are the lanes whose tasks take longer there
+    than expected, each with how many of them run.
     """
 
     queues: Sequence[str]
@@ -153,6 +158,8 @@ class ClaimRequest:
     using: str
     now: datetime | None = None
     serial: bool = False
+    processors: int = 0
+    overrun: Mapping[int, int] = MappingProxyType({})
 
 
 class Completion(NamedTuple):

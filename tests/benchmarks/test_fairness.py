@@ -292,6 +292,90 @@ class ShippedTests(SimpleTestCase):
                         self.assertLess(one["wait"], SPAN * TOO_FAR + found["longest"])
 
 
+@tag("no-database")
+class OverrunTests(SimpleTestCase):
+    """
+    Ten users have tasks of 20 ms, and one more does what it can to have more than its part.
+
+    It may have its share of the processors, rounded up to a whole one, but no more.
+    """
+
+    LONG = 30.0
+
+    def others(self, processors, tasks, *, seconds=10.0, after=3.0, others=(0.02, 1000)):
+        """
+        Return how much of their share ten others have got in the seconds from a moment on, when
+        another user comes with tasks: of each when it is due, how long it takes and how often
+        it is released before it ends.
+        """
+        from benchmarks.fairness.judge import Run, spread
+        from benchmarks.fairness.lines import Lines, Task
+        from benchmarks.fairness.simulation import Simulation
+
+        took, backlog = others
+        coming = [(0.0, Task(user, 0.0, took)) for user in range(1, 11) for _ in range(backlog)]
+        coming += [(due, Task(0, due, took, *again)) for due, took, *again in tasks]
+        coming.sort(key=lambda one: one[0])
+        simulation = Simulation(Lines([(1.0, None)] * 11), coming, processors=processors)
+        simulation.run(seconds=after + seconds)
+        got = [0.0]
+        for task, started, ended in simulation.began:
+            if task.lane:
+                spread(got, Run("", 0.0, started - after, ended - after, 0.0), seconds)
+        return got[0] / (seconds * processors * 10 / 11)
+
+    def assert_one_processor(self, tasks, **terms):
+        for processors, least in ((4, 0.80), (8, 0.92)):
+            with self.subTest(processors=processors):
+                self.assertGreaterEqual(self.others(processors, tasks, **terms), least)
+
+    def test_who_was_always_quick_and_is_suddenly_not(self):
+        history = [(0.0, 0.01)] * 60
+        self.assert_one_processor([*history, *[(3.0, self.LONG)] * 8])
+
+    def test_who_was_never_seen_before(self):
+        self.assert_one_processor([(3.0, self.LONG)] * 8)
+
+    def test_who_alternates(self):
+        short_and_long = [(3.0, 0.01), (3.0, self.LONG)] * 8
+        self.assert_one_processor([*[(0.0, 0.01)] * 60, *short_and_long])
+
+    def test_who_comes_with_many_at_one_moment_when_some_have_ended(self):
+        tasks = [(3.0 + 0.1 * number, 0.01) for number in range(20)]
+        self.assert_one_processor([*tasks, *[(5.0, self.LONG)] * 100], after=5.0)
+
+    def test_who_releases_just_before_it_would_be_charged_again(self):
+        """It is charged for what it ran each time."""
+        for took in (0.095, 0.145, 0.39):
+            with self.subTest(took=took):
+                self.assert_one_processor([(3.0, took, 30)] * 20)
+
+    @tag("thorough")
+    def test_over_five_minutes_everybody_is_within_a_task_of_its_share(self):
+        seconds, processors = 300.0, 4
+        history = [(0.0, 0.01)] * 60
+        part = self.others(
+            processors,
+            [*history, *[(3.0, self.LONG)] * 40],
+            seconds=seconds,
+            others=(0.1, 1300),
+        )
+        share = seconds * processors * 10 / 11
+        self.assertLessEqual(abs(part - 1) * share, self.LONG)
+
+    def test_alone_it_has_all_processors(self):
+        from benchmarks.fairness.lines import Lines, Task
+        from benchmarks.fairness.simulation import Simulation
+
+        for long in (0.3, self.LONG):
+            lines = Lines([(1.0, None)])
+            coming = [(0.0, Task(0, 0.0, long)) for _ in range(8)]
+            simulation = Simulation(lines, coming, processors=4)
+            simulation.run()
+            ended = max(ended for _task, _started, ended in simulation.began)
+            self.assertLess(ended, 2 * long + 1.5)
+
+
 AMOUNTS = st.floats(0.0, 100.0)
 CLAIMS = st.lists(st.tuples(st.floats(0.1, 100.0), AMOUNTS), max_size=8)
 

@@ -22,6 +22,7 @@ FIRST_COST = QUANTUM
 SLOTS = Policy.SLOTS.value
 LANES_PROBED = 500
 CHOICE = 5
+ANY = 1 << 30
 SERIAL_PART = 4
 
 
@@ -30,7 +31,9 @@ class OpenLane:
     """
     A lane that may be served, and by which policy. ``room`` is how many more may run; None
     is any number. Where none of its tasks was ever measured ``cost`` is negative: see
-    ``unmeasured()``.
+    ``unmeasured()``. ``share`` is how many processors it may use where others wait and it is
+    not known how long its tasks take; ``spare`` is how many more that is, ANY where it is
+    known. Tasks beyond these come after those of all others.
     """
 
     id: int
@@ -40,6 +43,8 @@ class OpenLane:
     room: int | None
     running: int = 0
     policy: int = 0
+    share: int = 0
+    spare: int = ANY
 
     def key(self, number: int, cost: float) -> tuple[float, float]:
         """
@@ -74,7 +79,7 @@ class OpenLane:
         tag = 0.0
         if self.policy != SLOTS:
             tag = self.virtual_time + cost * (taken + count) / self.weight
-        return Pick(self.id, cost, count, tag, self.is_new)
+        return Pick(self.id, cost, count, tag, self.is_new, self.share)
 
     def at_once(self, cost: float) -> int:
         """Return how many of its tasks are served in one turn."""
@@ -88,7 +93,7 @@ class Pick:
 
     ``finish_tag`` is the virtual time that the lane will have reached with the last of
     them, 0.0 where the policy keeps none; ``is_new`` means that none of its tasks was ever
-    measured.
+    measured. ``share`` is that of the lane.
     """
 
     lane: int
@@ -96,6 +101,7 @@ class Pick:
     count: int = 1
     finish_tag: float = 0.0
     is_new: bool = False
+    share: int = 0
 
 
 def unmeasured(weight: float, usual: float) -> float:
@@ -167,6 +173,8 @@ def next_picks(
     cap than leaves room for others, who could run it at the same time; and they end where
     it would have its next turn, so that it is had as soon as the holder has come there.
 
+    What is beyond the ``spare`` of a lane comes behind all that is not.
+
     Behind ``count`` tasks come the first of the lanes that have not had a turn, for where
     the others turn out to have less than was picked.
     """
@@ -177,26 +185,28 @@ def next_picks(
             size = lane.at_once(cost)
             taste = hash((holder, lane.id)) if size > 1 else None
             key = place(lane, 1, lane.first(cost), taste)
-            turns.append((*key, position, cost, 0, size, taste))
+            turns.append((lane.spare == 0, *key, position, cost, 0, size, taste))
     heapq.heapify(turns)
     picks: list[Pick] = []
     missing = count
     while turns and missing:
-        _key, _rank, position, cost, taken, size, taste = turns[0]
+        _late, _key, _rank, position, cost, taken, size, taste = turns[0]
         lane = lanes[position]
         room = count if lane.room is None else part_of(lane.room, serial) - taken
         if not room:
             return picks
-        some = min(size, room, missing)
+        some = min(size, room, missing, lane.spare - taken if taken < lane.spare else missing)
         picks.append(lane.pick(cost, taken, some))
         missing -= some
         if some < room or serial:
             taken += some
             key = place(lane, taken + 1, cost, taste)
-            heapq.heapreplace(turns, (*key, position, cost, taken, size, taste))
+            heapq.heapreplace(
+                turns, (taken >= lane.spare, *key, position, cost, taken, size, taste)
+            )
         else:
             heapq.heappop(turns)
-    for _key, _rank, position, cost, taken, size, _taste in sorted(turns):
+    for _late, _key, _rank, position, cost, taken, size, _taste in sorted(turns):
         if not taken:
             lane = lanes[position]
             some = size if lane.room is None else min(size, part_of(lane.room, serial))

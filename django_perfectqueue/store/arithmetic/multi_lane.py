@@ -74,14 +74,16 @@ def party_picks(
         account = party.account
         if account.room is None or account.room > 0:
             cost = account.charge(usual)
-            turns.append((*account.key(1, account.first(cost)), position, cost, 0))
+            turn = account.key(1, account.first(cost))
+            turns.append((account.spare == 0, *turn, position, cost, 0))
     heapq.heapify(turns)
     picks: list[Pick] = []
     while turns and len(picks) < count:
-        _key, _rank, position, cost, taken = heapq.heappop(turns)
+        _late, _key, _rank, position, cost, taken = heapq.heappop(turns)
         account = parties[position].account
         room = count if account.room is None else part_of(account.room, serial) - taken
-        some = min(account.at_once(cost), room, count - len(picks))
+        spare = account.spare - taken if taken < account.spare else count
+        some = min(account.at_once(cost), room, count - len(picks), spare)
         lanes = serve(parties[position], rooms, some)
         if taken and not lanes:
             if parties[position].is_spent or not serial:
@@ -92,7 +94,8 @@ def party_picks(
             picks.append(replace(account.pick(cost, taken, 1), lane=lane))
             taken += 1
         if (serial and lanes) or len(lanes) == some < room:
-            heapq.heappush(turns, (*account.key(taken + 1, cost), position, cost, taken))
+            turn = account.key(taken + 1, cost)
+            heapq.heappush(turns, (taken >= account.spare, *turn, position, cost, taken))
     return picks
 
 

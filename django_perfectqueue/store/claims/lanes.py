@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..arithmetic.fair_order import (
+    ANY,
     FIRST_COST,
     LANES_PROBED,
+    SLOTS,
     OpenLane,
     Pick,
     is_gated,
@@ -210,6 +213,7 @@ class Lanes:
     def with_room(self, rows: Sequence[LaneRow]) -> list[OpenLane]:
         """Return lanes as the arithmetic takes them, without those that others have filled."""
         lanes = []
+        request, weights = self.request, sum([row.weight for row in rows])
         own = self.accounts.own(self.db)
         for lane, virtual_time, cost, weight, max_running, running, policy in rows:
             begun = own[lane].running if lane in own else 0
@@ -219,6 +223,9 @@ class Lanes:
                 self.contended = self.contended or room + begun <= 0
                 self.passed.add(lane)
                 continue
+            part = request.processors * weight / weights if policy != SLOTS else 0.0
+            share = math.ceil(round(part, 6))
+            in_use = request.overrun.get(lane, running + begun if cost < 0 else -ANY)
             lanes.append(
                 OpenLane(
                     id=lane,
@@ -228,6 +235,8 @@ class Lanes:
                     room=room,
                     running=running + begun,
                     policy=policy,
+                    share=share,
+                    spare=max(0, share - in_use) if share else ANY,
                 )
             )
         return lanes

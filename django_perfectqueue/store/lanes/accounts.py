@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -26,9 +26,9 @@ WHERE "id" IN ({lanes}) AND NOT EXISTS (
     WHERE "ticket"."state" = 0 AND "ticket"."lane" = "perfectqueue_lane"."id"
 )
 """
-TAG = """
-UPDATE "perfectqueue_lane" SET "finish_tag" = {tags}
-WHERE "id" IN ({lanes}) AND "finish_tag" < {tags}
+RAISE = """
+UPDATE "perfectqueue_lane" SET "{column}" = {least}
+WHERE "id" IN ({lanes}) AND "{column}" < {least}
 """
 PLACES = """
 SELECT "id", "account", "keys" FROM "perfectqueue_lane" WHERE "id" IN ({lanes})
@@ -43,6 +43,7 @@ class Account:
     runs: int = 0
     served: bool = False
     finish_tag: float = 0.0
+    least_cost: float = 0.0
 
     def begin(self, cost: float, tasks: int) -> None:
         """Tasks were taken, and charged so much each in advance."""
@@ -69,6 +70,7 @@ class Account:
         self.runs += other.runs
         self.served |= other.served
         self.finish_tag = max(self.finish_tag, other.finish_tag)
+        self.least_cost = max(self.least_cost, other.least_cost)
 
     def entry(self, lane: int) -> Entry:
         mean = max(self.measured / self.runs, LEAST_COST) if self.runs else 0.0
@@ -143,12 +145,30 @@ class Accounts:
         """Tasks were taken, and their lane charged so much for each in advance."""
         self.of(lane).begin(cost, tasks)
 
-    def end(self, lease: Lease, seconds: float | None) -> None:
-        """A task has left its holder after so many seconds; None gives the charge back."""
+    def end(self, lease: Lease, seconds: float | None, charged: float | None = None) -> None:
+        """
+        A task has left its holder after so many seconds; None gives the charge back.
+        ``charged`` is what its lane was charged while it ran, if it was.
+        """
+        if charged:
+            self.correct(lease, charged)
         if seconds is None:
             self.of(lease.lane).give_back(lease.charge)
         else:
             self.end_all([(lease, seconds)])
+
+    def correct(self, lease: Lease, charged: float) -> None:
+        """A task that ends was charged so much in all, more than when it was taken."""
+        self.of(lease.lane).seconds -= charged - lease.charge
+
+    def overrun(self, lease: Lease, seconds: float, charged: float | None) -> None:
+        """
+        A task runs that has taken so many seconds. They are charged, less what was charged
+        before, and its lane's next tasks are expected to cost no less.
+        """
+        account = self.of(lease.lane)
+        account.seconds += seconds - (charged or lease.charge)
+        account.least_cost = max(account.least_cost, seconds)
 
     def end_all(self, ended: Iterable[tuple[Lease, float]]) -> None:
         """Tasks have left their holder, each after so many seconds."""
@@ -239,6 +259,8 @@ class Accounts:
             own = self.own(db)
             entries = [own[lane].entry(lane) for lane in sorted(own)]
             copied = db.dialect.charge(db.cursor, entries, self.now)
+            if least := {lane: one.least_cost for lane, one in own.items() if one.least_cost}:
+                raise_column(db, "cost", least)
             if copied or (copied is None and self.gated):
                 db.dialect.copy_accounts(db.cursor, copied or own)
         if limited:
@@ -254,10 +276,7 @@ class Accounts:
     def tag(self, db: Session) -> None:
         """Move the clocks of gates, each by the lanes behind it and not by their accounts."""
         tags = {lane: self.lanes[lane].finish_tag for lane in self.lanes if is_gated(lane)}
-        if ended := {lane: tag for lane, tag in sorted(tags.items()) if tag}:
-            cases = " ".join(f"WHEN {lane} THEN {tag!r}" for lane, tag in ended.items())
-            statement = TAG.replace("{tags}", f'CASE "id" {cases} END')
-            db.execute(statement.replace("{lanes}", numbers(ended)))
+        raise_column(db, "finish_tag", tags)
 
     def count(self, db: Session) -> dict[int, int]:
         """
@@ -277,3 +296,11 @@ class Accounts:
             # Charged nothing, its account is locked with the others, before the lane is.
             self.of(lane)
         return changed
+
+
+def raise_column(db: Session, column: str, least: Mapping[int, float]) -> None:
+    """Raise a column of lanes to what is given for each, where it is less; 0.0 is nothing."""
+    if given := {lane: value for lane, value in sorted(least.items()) if value}:
+        cases = " ".join(f"WHEN {lane} THEN {value!r}" for lane, value in given.items())
+        statement = RAISE.replace("{column}", column).replace("{lanes}", numbers(given))
+        db.execute(statement.replace("{least}", f'CASE "id" {cases} END'))

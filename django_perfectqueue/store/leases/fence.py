@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from datetime import datetime
 
 from django_perfectqueue.exceptions import PreemptedError
@@ -19,7 +19,7 @@ BY_HOLDER = (LastEnding.RETRIED, LastEnding.SNOOZED, LastEnding.RELEASED)
 """The endings that the holder of an attempt writes."""
 
 HELD = """
-SELECT "cancel_requested" FROM "perfectqueue_ticket"
+SELECT "cancel_requested", "charged" FROM "perfectqueue_ticket"
 WHERE "task_id" = %(task_id)s AND "token" = %(token)s AND "state" = 2
 """
 TICKET = """
@@ -39,14 +39,19 @@ LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
 WHERE "task"."id" = %(task_id)s AND "task"."queue" = %(queue)s AND "task"."key" = %(key)s
 """
 ALL_HELD = """
-SELECT "task_id", "token", "cancel_requested" FROM "perfectqueue_ticket"{hint}
+SELECT "task_id", "token", "cancel_requested", "charged" FROM "perfectqueue_ticket"{hint}
 WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
 """
 
 
-def hold(db: Session, lease: Lease) -> bool:
+# What a ticket says that a lease holds: whether its task is to be cancelled, and how many seconds
+# its lane was charged while it ran, if it was.
+Held = tuple[bool, float | None]
+
+
+def hold(db: Session, lease: Lease) -> Held:
     """
-    Lock the ticket that this lease holds; return whether its task is to be cancelled.
+    Lock the ticket that this lease holds, and return what it says.
 
     Raise PreemptedError, and let nothing be written, when the lease has passed to
     another processor or the task has ended.
@@ -55,7 +60,7 @@ def hold(db: Session, lease: Lease) -> bool:
     row = db.execute(HELD + db.dialect.lock_clause(), fence).fetchone()
     if row is None:
         raise PreemptedError(why_not_held(db, lease))
-    return bool(row[0])
+    return bool(row[0]), row[1]
 
 
 @retry_transaction
@@ -89,16 +94,16 @@ def state_of(
     return "it is in line for another attempt"
 
 
-def hold_all(db: Session, leases: Sequence[Lease]) -> dict[Lease, bool]:
+def hold_all(db: Session, leases: Collection[Lease], clause: str = "") -> dict[Lease, Held]:
     """
     Lock the tickets of the leases that still hold theirs, in the order of their ids;
-    return each of these with whether its task is to be cancelled.
+    return each of these with what its ticket says. ``clause`` may pass over those of others.
     """
     ids = numbers(sorted(lease.task_id for lease in leases))
     held = ALL_HELD.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
-    statement = held + db.dialect.lock_clause()
+    statement = held + (clause or db.dialect.lock_clause())
     rows = db.execute(statement).fetchall()
-    found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
+    found = {(task_id, token): (bool(cancel), charged) for task_id, token, cancel, charged in rows}
     return {lease: found[lease.fence] for lease in leases if lease.fence in found}
 
 

@@ -1,13 +1,15 @@
-"""Renew leases, and read which are lost or to be cancelled."""
+"""Renew leases, read which are lost or to be cancelled, and charge for those that last long."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from ..database.dialects.base import numbers
-from ..database.transaction import reading, retry_transaction, timely
+from ..database.transaction import in_transaction, reading, retry_transaction, timely
+from ..lanes.accounts import Accounts
 from ..values import Lease, Pulse
+from .fence import hold_all
 
 RENEW = """
 UPDATE "perfectqueue_ticket"{hint} SET "alarm_at" = {until}
@@ -17,6 +19,10 @@ WHERE "task_id" IN ({ids}) AND "token" IN ({tokens}) AND "state" = 2
 LOOK = """
 SELECT "task_id", "token", "cancel_requested" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) AND "state" = 2
+"""
+CHARGE = """
+UPDATE "perfectqueue_ticket"{hint} SET "charged" = CASE "task_id" {charges} END
+WHERE "task_id" IN ({ids})
 """
 
 
@@ -45,3 +51,25 @@ def heartbeat(
     found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
     fences = [lease.fence for lease in leases]
     return [Pulse(held=one in found, cancel_requested=found.get(one, False)) for one in fences]
+
+
+@retry_transaction
+def charge(ran: Mapping[Lease, float], *, using: str, now: datetime | None = None) -> None:
+    """
+    Charge the lanes of running tasks for the seconds that each has run by now, and expect that
+    their next tasks run as long, too.
+
+    A lease that has passed on charges nothing. The tickets keep what was charged: whoever ends a
+    task corrects that, and a repetition charges nothing more.
+    """
+    with in_transaction(using) as db:
+        accounts = Accounts(now)
+        # Whoever has locked a ticket ends its task, and charges for all of it.
+        held = hold_all(db, list(ran), db.dialect.skip_clause())
+        for lease, (_cancel, charged) in held.items():
+            accounts.overrun(lease, ran[lease], charged)
+        if held:
+            cases = " ".join([f"WHEN {lease.task_id} THEN {ran[lease]!r}" for lease in held])
+            note = CHARGE.replace("{charges}", cases).replace("{hint}", db.dialect.by_primary_key)
+            db.execute(note, ids=sorted(lease.task_id for lease in held))
+            accounts.write(db)

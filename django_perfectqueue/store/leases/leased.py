@@ -101,4 +101,5 @@ def leased(
         pick.finish_tag,
         pick.is_new,
         limits,
+        pick.share,
     )

@@ -51,9 +51,10 @@ OMIT = (
     'UPDATE "perfectqueue_attempt" SET "omitted" = %(omitted)s WHERE "id" = %(next)s',
 )
 RUN = f"""
-"task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested", (
+"task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested",
+COALESCE("charged", (
     SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
-), {REACHED}
+)), {REACHED}
 """
 LOST = f'SELECT {RUN} FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})'
 LEAVE = 'UPDATE "perfectqueue_ticket"{hint} SET {changes} WHERE "task_id" IN ({ids})'
@@ -88,7 +89,10 @@ LAPSED_LEASE = Loss()
 
 
 class HeldTicket(NamedTuple):
-    """What RUN selects: a ticket that someone holds, and what its lane is charged for a task."""
+    """
+    What RUN selects: a ticket that someone holds, and what its lane was charged for it while it
+    ran; where that is nothing, what it is charged for a task.
+    """
 
     task_id: int
     token: int
@@ -219,7 +223,7 @@ def leave(
     """
     if not ids:
         return
-    changes = ['"holder" = NULL', f'"last_ending" = {ending.value}']
+    changes = ['"holder" = NULL', '"charged" = NULL', f'"last_ending" = {ending.value}']
     if column := COUNTED.get(ending):
         changes.append(ONE_MORE.format(column=column, most=MOST_COUNTED))
     if wait is not None:

@@ -68,12 +68,14 @@ def close(
     for done in completions:
         each.setdefault((done.lease.task_id, done.lease.token), done)
     closed = db.dialect.finish(db.cursor, list(each.values()), report)
-    if any(closed.values()):
-        followed = {fence[0]: by for fence, by in closed.items() if by}
+    if followed := {fence[0]: by for fence, (by, _charged) in closed.items() if by}:
         note_ended(db, followed, finished=True)
     accounts.end_all(
         [(done.lease, done.ended - done.started) for fence, done in each.items() if fence in closed]
     )
+    for fence, (_by, charged) in closed.items():
+        if charged:
+            accounts.correct(each[fence].lease, charged)
     missed = [done for fence, done in each.items() if fence not in closed]
     # Of two leases of one task the other one was refused, though the task is finished now.
     just_now = {task_id for task_id, _token in closed}

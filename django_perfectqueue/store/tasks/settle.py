@@ -96,12 +96,12 @@ def held_by(
     Raise PreemptedError, before anything is written, when the lease has passed on.
     """
     with in_transaction(using) as db:
-        cancel = hold(db, lease)
+        cancel, charged = hold(db, lease)
         held = EndedAttempt.of(lease, worker=worker, seconds=seconds)
         attempt = HeldAttempt(db, held, cancel, now)
         yield attempt
         accounts = Accounts(now)
-        accounts.end(lease, seconds)
+        accounts.end(lease, seconds, charged)
         accounts.write(db)
     if attempt.wait is not None:
         ring(lease.queue, using=using, delay=attempt.wait)
@@ -225,14 +225,14 @@ def release(
     with in_transaction(using) as db:
         accounts = Accounts(now)
         found = hold_all(db, leases)
-        cancelled = [lease for lease, cancel in found.items() if cancel]
-        ids = [lease.task_id for lease, cancel in found.items() if not cancel]
+        cancelled = [lease for lease, (cancel, _charged) in found.items() if cancel]
+        ids = [lease.task_id for lease, (cancel, _charged) in found.items() if not cancel]
         leave(db, ids, LastEnding.RELEASED, wait=delay, now=now)
         for lease in cancelled:
             held = EndedAttempt.of(lease, worker=worker, seconds=seconds)
             bury(db, [held], Outcome.CANCELLED, CANCELLED, now=now)
-        for lease in found:
-            accounts.end(lease, seconds)
+        for lease, (_cancel, charged) in found.items():
+            accounts.end(lease, seconds, charged)
         accounts.write(db)
         refused = []
         for lease in leases:

@@ -43,6 +43,10 @@ from .tracing import end_span, traced
 logger = logging.getLogger("django_perfectqueue.runner")
 logger.addFilter(logs.Masked())
 
+# In seconds. A task that takes no longer is charged when it ends.
+SUDDEN = 0.1
+# It is charged again each time it has run so many times as long as it was charged for.
+AGAIN = 1.5
 LEVELS = {"failed": (logging.ERROR, True), "retried": (logging.WARNING, True)}
 
 
@@ -54,7 +58,8 @@ class Running:
     ``index`` is its position in the slot. ``spawn`` starts a coroutine in the event loop of
     the handler, if it has one. It ``is_suspect`` if an interrupt may have hit a statement in
     progress. While it is ``alone``, it holds the only write lock of the database, so no
-    other process can take its task.
+    other process can take its task. ``charged`` is what its user was charged for it while it
+    ran, in seconds; 0.0 where it was not.
     """
 
     task: AcquiredTask
@@ -65,6 +70,13 @@ class Running:
     spawn: Callable[[Work], None] | None = None
     is_suspect: bool = False
     alone: bool = False
+    charged: float = 0.0
+
+    def has_overrun(self, now: float) -> bool:
+        """Return whether its user is to be charged more for it than it was, by this time."""
+        task = self.task
+        due = self.charged * AGAIN or max(2 * task.lease.charge, SUDDEN)
+        return now - task.started >= due and not task.settled
 
     def kill(self, reason: BaseException) -> None:
         """Interrupt the handler, once for each type of reason; called from other threads."""

@@ -43,7 +43,7 @@ class ConcurrentProcessor(Processor):
         self.free = list(reversed(range(places)))
         self.lock = threading.Lock()
         self.sorting = False
-        self.held_up = False
+        self.held_up = self.gives_way = False
         self.more = True
         self.wakes_at = 0.0
         self.poll_at = self.look_at = 0.0
@@ -84,12 +84,17 @@ class ConcurrentProcessor(Processor):
         if self.stopping or self.sorting:
             return None
         for _lease in range(len(self.batch)):
-            lease = self.in_hand.next()
+            lease = self.in_hand.next(time.monotonic())
             if lease is None or not self.runs(lease.task_id):
                 return lease
             # An earlier attempt of this task lost its lease, but its handler still runs.
             self.batch.append(lease)
         return None
+
+    def give_way(self) -> None:
+        """Have the main thread do it, which waits for the database."""
+        self.gives_way = True
+        self.resources.wakeup.wake()
 
     def runs(self, task_id: int) -> bool:
         return any(one is not None and one.task.lease.task_id == task_id for one in self.going)
@@ -238,10 +243,11 @@ class ConcurrentProcessor(Processor):
         if self.in_hand.unsure:
             self.link.insist(self.leases.make_sure)
             self.hand_out()
-        if self.batch and now >= self.prefetch.over_at(self.taken_at):
+        if self.gives_way or (self.batch and now >= self.prefetch.over_at(self.taken_at)):
             # New leases would wait, too, until a place is free.
             self.held_up = self.more = True
             self.link.insist(self.leases.release_rest)
+            self.gives_way = False
         self.write_due(now)
 
     def wait(self) -> None:

@@ -53,11 +53,20 @@ class Leases:
         if held and self.slot.called:
             return lambda: self.heartbeat(held, None)
         running = self.in_hand.running()
+        if overrun := [one for one in running if one.has_overrun(now)]:
+            return lambda: self.charge(overrun)
         if held and running:
             since = max(self.looked_at, min(one.task.started for one in running))
             if now - since >= self.interval:
                 return lambda: self.heartbeat(held, None)
         return None
+
+    def charge(self, overrun: list[Running]) -> None:
+        """Charge the users of running tasks that take longer than they were charged for."""
+        ran = {one.task.lease: one.task.seconds for one in overrun}
+        store.charge(ran, using=self.plan.using)
+        for one, seconds in zip(overrun, ran.values(), strict=True):
+            one.charged = seconds
 
     def heartbeat(self, held: list[store.Lease], alive_time: float | None) -> None:
         before = time.monotonic()

@@ -34,6 +34,7 @@ from ..database.link import AwayError, Link
 from ..plan import Plan, worker_name
 from ..process.signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
 from ..report import Reporter
+from ..shared.crowd import Crowd, account_of
 from ..shared.queue_order import QueueAccounts, orders
 from .leases import Leases
 from .monitor import Monitor
@@ -77,7 +78,9 @@ class Processor:
         self.stop_reason: type[ProcessStopError] | None = None
         self.remaining = plan.options.MAX_REQUEST_PER_CHILD
         self.recycling = Recycling(plan.options)
-        self.in_hand = InHand(lambda: self.running)
+        slots = [slot for slot, _wakeup in resources.wakeups.processors]
+        self.crowd = Crowd(slots, len(slots) * plan.options.places)
+        self.in_hand = InHand(lambda: self.running, self.crowd, self.give_way)
         self.batch = self.in_hand.batch
         self.requested = 0
         self.taken_at = time.monotonic()
@@ -198,6 +201,9 @@ class Processor:
     def claim(self, limit: int, now: float) -> list[store.Lease]:
         """Write completions, and take tasks in fair order, in one transaction."""
         order = self.queues_in_order(now)
+        crowd = self.crowd
+        if crowd.processors:
+            crowd.look(now)
         request = store.ClaimRequest(
             queues=order,
             limit=limit,
@@ -205,6 +211,8 @@ class Processor:
             holder=self.resources.holder,
             using=self.plan.using,
             serial=self.are_serial(limit),
+            processors=crowd.processors,
+            overrun=crowd.overrun,
         )
         with self.completions.batch() as batch:
             taken, refused = store.finish_and_acquire(
@@ -242,11 +250,17 @@ class Processor:
             self.renewed(before)
         return taken
 
+    def give_way(self) -> None:
+        """Give back the batch, as the tasks of others are to come first."""
+        self.link.insist(self.leases.release_rest)
+
     def note_begin(self, task: AcquiredTask, index: int = 0) -> None:
         """Record that the handler of a task begins."""
         lease = task.lease
         limits = self.plan.time_limits(lease)
-        self.slot.begin(lease.task_id, since=task.started, limits=limits, index=index)
+        account = account_of(lease) if lease.lane & 1 else lease.lane
+        whose = account, 0.0 if lease.is_new else lease.charge
+        self.slot.begin(lease.task_id, since=task.started, limits=limits, index=index, whose=whose)
         if self.shares:
             self.accounts.begin(lease.queue, task.started, index)
         self.usage.begin(task)

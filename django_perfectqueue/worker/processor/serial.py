@@ -192,7 +192,7 @@ class SerialProcessor(Processor):
             now = time.monotonic()
             if now >= self.held_until and self.leases.have_expired(now):
                 self.leases.preempt_all()
-            lease = self.in_hand.next()
+            lease = self.in_hand.next(now, max(0, self.ahead.count))
             if lease or not self.in_hand.unsure:
                 return lease
 

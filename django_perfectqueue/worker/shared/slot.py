@@ -39,7 +39,8 @@ class Counts(ctypes.Structure):
 @with_fields
 class TaskSlot(ctypes.Structure):
     """
-    A task whose handler runs; ``task_id`` is 0 where there is none.
+    A task whose handler runs; ``task_id`` is 0 where there is none. ``account`` is the lane
+    that is charged for it, and ``charge`` what it was expected to take, 0.0 where nobody knew.
 
     Times are in seconds of the monotonic clock, which all processes of a host share.
     ``stopped_id`` and ``returned_id`` name the task that they are about, so that they never
@@ -47,6 +48,8 @@ class TaskSlot(ctypes.Structure):
     """
 
     task_id: int
+    account: int
+    charge: float
     since: float
     limit_at: float
     kill_wait: float
@@ -136,12 +139,19 @@ class Slot(ctypes.Structure):
         self.clear()
 
     def begin(
-        self, task_id: int, *, since: float, limits: TimeLimits = NO_LIMITS, index: int = 0
+        self,
+        task_id: int,
+        *,
+        since: float,
+        limits: TimeLimits = NO_LIMITS,
+        index: int = 0,
+        whose: tuple[int, float] = (0, 0.0),
     ) -> None:
-        """Record that a handler begins."""
+        """Record that a handler begins; ``whose`` are its account and charge."""
         task, (time_limit, kill_wait) = self._task_slots[index], limits
         task.stopped_id = task.returned_id = 0
         task.since, task.kill_wait = since, kill_wait
+        task.account, task.charge = whose
         task.limit_at = since + time_limit + kill_wait
         # The id goes last: it makes the rest count.
         task.task_id = task_id

@@ -1,9 +1,13 @@
 from collections import Counter
+from dataclasses import replace
 from itertools import groupby
 
+import hypothesis.strategies as st
 from django.test import SimpleTestCase
+from hypothesis import given, settings
 
 from django_perfectqueue.store.arithmetic.fair_order import (
+    ANY,
     FIRST_COST,
     OpenLane,
     counted,
@@ -11,6 +15,9 @@ from django_perfectqueue.store.arithmetic.fair_order import (
     lanes_read,
     next_picks,
 )
+
+COSTS = st.sampled_from([1e-4, 0.01, 9.0])
+SPARE = st.sampled_from([0, 1, 3, ANY])
 
 
 def lane(number, *, virtual_time=0.0, cost=1.0, weight=1.0, room=None):
@@ -67,6 +74,40 @@ class NextPicksTests(SimpleTestCase):
         self.assertEqual(sum(pick.count for pick in picks[:5]), 100)
         self.assertEqual(len({pick.lane for pick in picks}), 51)
         self.assertEqual((picks[-1].lane, picks[-1].count), (50, 3))
+
+    def test_what_is_beyond_its_share_comes_behind_all_others(self):
+        """Nobody knows how long these tasks take; those of others are to run first."""
+        first = replace(lane(1), spare=1)
+        self.assertEqual(order([first, lane(2, virtual_time=50.0)], 3), [1, 2, 2])
+        self.assertEqual(order([replace(first, spare=0), lane(2, virtual_time=50.0)], 2), [2, 2])
+
+    def test_where_no_others_wait_it_is_served(self):
+        self.assertEqual(order([replace(lane(1), spare=1)], 3), [1, 1, 1])
+        capped = lane(2, virtual_time=50.0, room=1)
+        self.assertEqual(order([replace(lane(1), spare=0), replace(capped, spare=0)], 2), [1, 1])
+
+    def test_very_short_ones_are_no_more_than_that_in_a_row(self):
+        first = replace(lane(1, cost=0.0001), spare=3)
+        picks = next_picks([first, lane(2)], 10, holder=1)
+
+        self.assertEqual([(pick.lane, pick.count) for pick in picks[:2]], [(1, 3), (2, 1)])
+
+    @settings(max_examples=200, deadline=None, derandomize=True)
+    @given(
+        st.lists(st.tuples(st.floats(0, 9), st.sampled_from([1e-4, 0.01, 9.0]), SPARE), min_size=1),
+        st.integers(1, 40),
+    )
+    def test_no_more_than_is_spare_comes_before_others(self, given, count):
+        lanes = [
+            replace(lane(number, virtual_time=time, cost=cost), spare=spare)
+            for number, (time, cost, spare) in enumerate(given)
+        ]
+        served = order(lanes, count)
+        self.assertEqual(len(served), count)
+        spare = sum(one.spare for one in lanes)
+        first = Counter(served[:spare])
+        for one in lanes:
+            self.assertLessEqual(first[one.id], one.spare)
 
     def test_who_has_been_charged_less_goes_first(self):
         picks = order([lane(1, virtual_time=5.0), lane(2)], 5)

@@ -82,6 +82,10 @@ class Report(NamedTuple):
     now: datetime | None
 
 
+# By the fences of leases whose tickets were closed who follows them, and how many seconds their
+# lanes were charged while they ran, as the tickets say.
+Closed = dict[tuple[int, int], tuple[int | None, float | None]]
+
 UNPREPARED = nullcontext()
 
 
@@ -206,19 +210,16 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def finish(
-        self, cursor: Cursor, completions: Sequence[Completion], report: Report
-    ) -> dict[tuple[int, int], int | None]:
+    def finish(self, cursor: Cursor, completions: Sequence[Completion], report: Report) -> Closed:
         """
-        Close the tickets that are still held as given; return the fences of their leases, each
-        with who follows it, as the ticket says.
+        Close the tickets that are still held as given; return what they said.
         """
 
     def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
         """
         Close a ticket that is still held as given, and charge its lane, where
         ``finishes_one``, in a transaction of its own or the caller's; return whether it was. One
-        for which others wait is left.
+        for which others wait is left, and one that was charged while it ran.
         """
         raise NotSupportedError("This database closes one as it does several.")
 

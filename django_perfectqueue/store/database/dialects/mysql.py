@@ -18,6 +18,7 @@ from ...values import Completion
 from .base import (
     ACCOUNT,
     UNPREPARED,
+    Closed,
     Entry,
     Report,
     average,
@@ -41,7 +42,8 @@ AROUND = 64 * 1024
 ESCAPED = (b"\x00", b"\n", b"\r", b"\x1a", b'"', b"'", b"\\")
 
 HELD = """
-SELECT "task_id", "token", "followed" FROM "perfectqueue_ticket" FORCE INDEX (PRIMARY)
+SELECT "task_id", "token", "followed", "charged"
+FROM "perfectqueue_ticket" FORCE INDEX (PRIMARY)
 WHERE "task_id" IN ({ids}) AND "state" = 2
 ORDER BY "task_id" FOR UPDATE
 """
@@ -71,7 +73,8 @@ SET "task"."outcome" = 'finished', "task"."attempt" = "given"."attempt",
 
 CLOSE_ONE = """
 DELETE FROM "perfectqueue_ticket"
-WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2 AND "followed" IS NULL
+WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2
+    AND "followed" IS NULL AND "charged" IS NULL
 """
 # In one packet with the statement before it, whose row it counts. The lane may be gone; the
 # task is finished all the same.
@@ -235,13 +238,11 @@ class MySQL(MySQLErrors, MySQLSubmit):
             f" {most:,}"
         )
 
-    def finish(
-        self, cursor: Cursor, completions: Sequence[Completion], report: Report
-    ) -> dict[tuple[int, int], int | None]:
+    def finish(self, cursor: Cursor, completions: Sequence[Completion], report: Report) -> Closed:
         given = sorted(completions, key=attrgetter("lease.task_id"))
         ids = numbers([done.lease.task_id for done in given])
         rows = self.execute(cursor, HELD.replace("{ids}", ids)).fetchall()
-        held = {(task_id, token): followed for task_id, token, followed in rows}
+        held = {(task_id, token): (by, charged) for task_id, token, by, charged in rows}
         written = [done for done in given if (done.lease.task_id, done.lease.token) in held]
         if not written:
             return {}

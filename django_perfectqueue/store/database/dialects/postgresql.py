@@ -19,7 +19,7 @@ from django.db.backends.utils import CursorWrapper as Cursor
 from django_perfectqueue.models.fields import READABLE
 
 from ...values import ENDED, Completion
-from .base import HAS_COPIES, Entry, Report, average
+from .base import HAS_COPIES, Closed, Entry, Report, average
 from .postgresql_arrays import array, texts
 from .postgresql_errors import PostgreSQLErrors
 from .postgresql_submit import PostgreSQLSubmit
@@ -39,7 +39,7 @@ WITH "given" AS (
     WHERE "ticket"."task_id" = ANY(ARRAY(SELECT "id" FROM "given"))
         AND "ticket"."task_id" = "given"."id" AND "ticket"."token" = "given"."token"
         AND "ticket"."state" = 2
-    RETURNING "given".*, "ticket"."watched", "ticket"."followed"
+    RETURNING "given".*, "ticket"."watched", "ticket"."followed", "ticket"."charged"
 ),
 "ended" AS (
     UPDATE "perfectqueue_task" AS "task"
@@ -48,18 +48,16 @@ WITH "given" AS (
         "ended_at" = {{now}} - "closed"."ended" * interval '1 second',
         "result" = "closed"."result"
     FROM "closed" WHERE "task"."id" = "closed"."id"
-    RETURNING "task"."id", "closed"."token"
+    RETURNING "task"."id", "closed"."token", "closed"."followed", "closed"."charged"
 )
-SELECT "id", "token", NULL::bigint, (SELECT count({NOTIFY_ENDS}) FROM "closed" WHERE "watched")
-FROM "ended"
-UNION ALL
-SELECT "id", "token", "followed", 0 FROM "closed" WHERE "followed" IS NOT NULL
+SELECT *, (SELECT count({NOTIFY_ENDS}) FROM "closed" WHERE "watched") FROM "ended"
 """
 
 FINISH_ONE = f"""
 WITH "closed" AS (
     DELETE FROM "perfectqueue_ticket"
-    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2 AND "followed" IS NULL
+    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2
+        AND "followed" IS NULL AND "charged" IS NULL
     RETURNING "task_id", "lane", "watched"
 ),
 "charged" AS (
@@ -178,9 +176,7 @@ class PostgreSQL(PostgreSQLErrors, PostgreSQLSubmit):
     def readable(self, time: str) -> str:
         return READABLE["postgresql"].replace("{time}", time)
 
-    def finish(
-        self, cursor: Cursor, completions: Sequence[Completion], report: Report
-    ) -> dict[tuple[int, int], int | None]:
+    def finish(self, cursor: Cursor, completions: Sequence[Completion], report: Report) -> Closed:
         worker, monotonic, now = report
         parameters = {
             "id": array([done.lease.task_id for done in completions]),
@@ -192,13 +188,7 @@ class PostgreSQL(PostgreSQLErrors, PostgreSQLSubmit):
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
-        closed: dict[tuple[int, int], int | None] = dict.fromkeys(
-            (task_id, token) for task_id, token, followed, _told in rows if not followed
-        )
-        for task_id, token, followed, _told in rows:
-            if followed and (task_id, token) in closed:
-                closed[task_id, token] = followed
-        return closed
+        return {(task_id, token): (by, charged) for task_id, token, by, charged, _told in rows}
 
     def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
         worker, monotonic, now = report

@@ -22,6 +22,7 @@ from ..diagnosis import Ailment
 from .base import (
     HAS_COPIES,
     UNPREPARED,
+    Closed,
     Dialect,
     Entry,
     Report,
@@ -90,7 +91,7 @@ DELETE FROM "perfectqueue_ticket"
 WHERE ("task_id", "token") IN (
     SELECT "value" ->> 0, "value" ->> 1 FROM json_each(%(rows)s)
 ) AND "state" = 2
-RETURNING "task_id", "token", "followed"
+RETURNING "task_id", "token", "followed", "charged"
 """
 )
 
@@ -242,9 +243,7 @@ class SQLite(Dialect):
             raise
         return stored
 
-    def finish(
-        self, cursor: Cursor, completions: Sequence[Completion], report: Report
-    ) -> dict[tuple[int, int], int | None]:
+    def finish(self, cursor: Cursor, completions: Sequence[Completion], report: Report) -> Closed:
         worker, monotonic, now = report
         zero = naive(now or clock.now()) - timedelta(seconds=monotonic)
         rows = [
@@ -260,7 +259,7 @@ class SQLite(Dialect):
         ]
         written = to_json(rows)
         closed = self.execute(cursor, CLOSE, {"rows": written}).fetchall()
-        fences = {(task_id, token): followed for task_id, token, followed in closed}
+        fences = {(task_id, token): (by, charged) for task_id, token, by, charged in closed}
         if len(fences) < len(rows):
             written = to_json([row for row in rows if row[:2] in fences])
         if fences:

@@ -154,6 +154,102 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Change",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("at", models.DateTimeField(verbose_name="at")),
+                ("by", models.CharField(blank=True, default="", max_length=255, verbose_name="by")),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("share", "fair share"),
+                            ("queue", "share of a queue"),
+                            ("limit", "limit"),
+                            ("task", "task"),
+                            ("sched", "schedule"),
+                        ],
+                        max_length=5,
+                        verbose_name="kind",
+                    ),
+                ),
+                (
+                    "name",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        blank=True, default="", max_length=261, verbose_name="name"
+                    ),
+                ),
+                (
+                    "queue",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        blank=True, default="", max_length=100, verbose_name="queue"
+                    ),
+                ),
+                ("before", models.JSONField(null=True, verbose_name="before")),
+                ("after", models.JSONField(null=True, verbose_name="after")),
+            ],
+            options={
+                "verbose_name": "change",
+                "verbose_name_plural": "changes",
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Dependency",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "if_failed",
+                    models.SmallIntegerField(
+                        choices=[(0, "wait"), (1, "cancel"), (2, "run")],
+                        db_default=0,
+                        verbose_name="if it fails",
+                    ),
+                ),
+                (
+                    "state",
+                    models.SmallIntegerField(
+                        choices=[(0, "new"), (1, "awaited"), (2, "failed"), (3, "met")],
+                        db_default=0,
+                        verbose_name="state",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "dependency",
+                "verbose_name_plural": "dependencies",
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="DependencyEvent",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("task_id", models.BigIntegerField(verbose_name="task")),
+                (
+                    "kind",
+                    models.SmallIntegerField(
+                        choices=[(0, "added"), (1, "ended")], verbose_name="kind"
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "dependency event",
+                "verbose_name_plural": "dependency events",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="FairShare",
             fields=[
                 (
@@ -215,39 +311,6 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "fair share",
                 "verbose_name_plural": "fair shares",
-            },
-        ),
-        migrations.CreateModel(
-            name="QueueShare",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                (
-                    "queue",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        max_length=100, unique=True, verbose_name="queue"
-                    ),
-                ),
-                (
-                    "weight",
-                    models.FloatField(
-                        default=1.0,
-                        help_text="Twice the weight gets twice the processor time while queues compete.",
-                        validators=[
-                            django.core.validators.MinValueValidator(0.001),
-                            django.core.validators.MaxValueValidator(1000000.0),
-                        ],
-                        verbose_name="weight",
-                    ),
-                ),
-            ],
-            options={
-                "verbose_name": "share of a queue",
-                "verbose_name_plural": "shares of queues",
             },
         ),
         migrations.CreateModel(
@@ -497,155 +560,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Usage",
-            fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                (
-                    "queue",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        max_length=100, verbose_name="queue"
-                    ),
-                ),
-                (
-                    "span",
-                    models.IntegerField(
-                        choices=[
-                            (10, "ten seconds"),
-                            (60, "minute"),
-                            (3600, "hour"),
-                            (86400, "day"),
-                            (0, "all time"),
-                        ],
-                        verbose_name="span",
-                    ),
-                ),
-                (
-                    "type",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        blank=True, default="", max_length=255, verbose_name="type"
-                    ),
-                ),
-                ("start", models.DateTimeField(verbose_name="start")),
-                ("others", models.BooleanField(default=False, verbose_name="others")),
-                (
-                    "user",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        blank=True, default="", max_length=255, verbose_name="user"
-                    ),
-                ),
-                ("ended", models.BigIntegerField(default=0, verbose_name="ended")),
-                ("finished", models.BigIntegerField(default=0, verbose_name="finished")),
-                ("retried", models.BigIntegerField(default=0, verbose_name="retried")),
-                ("failed", models.BigIntegerField(default=0, verbose_name="failed")),
-                ("cancelled", models.BigIntegerField(default=0, verbose_name="cancelled")),
-                ("lost", models.BigIntegerField(default=0, verbose_name="lost")),
-                ("lasted", models.FloatField(default=0.0, verbose_name="run time")),
-                ("squares", models.FloatField(default=0.0, verbose_name="squares of run times")),
-                ("waited", models.FloatField(default=0.0, verbose_name="waited")),
-                ("wait_squares", models.FloatField(default=0.0, verbose_name="squares of waits")),
-                ("seconds", models.FloatField(default=0.0, verbose_name="seconds")),
-                ("entitled", models.FloatField(default=0.0, verbose_name="entitled")),
-                ("eager", models.IntegerField(default=0, verbose_name="eager")),
-                ("paused", models.IntegerField(default=0, verbose_name="paused")),
-                ("capped", models.IntegerField(default=0, verbose_name="capped")),
-                ("limited", models.IntegerField(default=0, verbose_name="limited")),
-                ("longest", models.FloatField(default=0.0, verbose_name="longest wait")),
-                ("wait_0", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_0", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_1", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_1", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_2", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_2", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_3", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_3", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_4", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_4", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_5", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_5", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_6", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_6", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_7", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_7", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_8", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_8", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_9", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_9", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_10", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_10", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_11", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_11", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_12", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_12", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_13", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_13", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_14", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_14", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_15", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_15", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_16", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_16", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_17", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_17", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_18", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_18", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_19", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_19", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_20", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_20", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_21", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_21", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_22", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_22", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_23", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_23", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_24", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_24", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_25", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_25", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_26", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_26", models.BigIntegerField(default=0, verbose_name="runs")),
-                ("wait_27", models.BigIntegerField(default=0, verbose_name="waits")),
-                ("run_27", models.BigIntegerField(default=0, verbose_name="runs")),
-            ],
-            options={
-                "verbose_name": "share received",
-                "verbose_name_plural": "shares received",
-                "default_permissions": ("view",),
-            },
-        ),
-        migrations.CreateModel(
-            name="Worker",
-            fields=[
-                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
-                ("host", models.CharField(max_length=255, verbose_name="host")),
-                ("pid", models.IntegerField(verbose_name="pid")),
-                ("launcher", models.IntegerField(default=0, verbose_name="launcher")),
-                ("generation", models.IntegerField(default=1, verbose_name="generation")),
-                ("version", models.CharField(max_length=50, verbose_name="version")),
-                ("processors", models.IntegerField(verbose_name="processors")),
-                ("queues_text", models.TextField(db_column="queues", verbose_name="queues")),
-                ("routes_text", models.TextField(db_column="routes", verbose_name="types")),
-                (
-                    "schedules_text",
-                    models.TextField(db_column="schedules", default="[]", verbose_name="schedules"),
-                ),
-                (
-                    "seats_text",
-                    models.TextField(db_column="seats", default="[]", verbose_name="runs"),
-                ),
-                ("leaving", models.BooleanField(default=False, verbose_name="leaving")),
-                ("started_at", models.DateTimeField(verbose_name="started at")),
-                ("seen_at", models.DateTimeField(verbose_name="seen at")),
-                ("drifted_at", models.DateTimeField(null=True, verbose_name="drifted at")),
-            ],
-            options={
-                "verbose_name": "worker",
-                "verbose_name_plural": " Workers",
-                "default_permissions": ("view",),
-            },
-        ),
-        migrations.CreateModel(
-            name="Change",
+            name="QueueShare",
             fields=[
                 (
                     "id",
@@ -653,46 +568,28 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("at", models.DateTimeField(verbose_name="at")),
-                ("by", models.CharField(blank=True, default="", max_length=255, verbose_name="by")),
-                (
-                    "kind",
-                    models.CharField(
-                        choices=[
-                            ("share", "fair share"),
-                            ("queue", "share of a queue"),
-                            ("limit", "limit"),
-                            ("task", "task"),
-                            ("sched", "schedule"),
-                        ],
-                        max_length=5,
-                        verbose_name="kind",
-                    ),
-                ),
-                (
-                    "name",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        blank=True, default="", max_length=261, verbose_name="name"
-                    ),
-                ),
                 (
                     "queue",
                     django_perfectqueue.models.fields.ExactCharField(
-                        blank=True, default="", max_length=100, verbose_name="queue"
+                        max_length=100, unique=True, verbose_name="queue"
                     ),
                 ),
-                ("before", models.JSONField(null=True, verbose_name="before")),
-                ("after", models.JSONField(null=True, verbose_name="after")),
+                (
+                    "weight",
+                    models.FloatField(
+                        default=1.0,
+                        help_text="Twice the weight gets twice the processor time while queues compete.",
+                        validators=[
+                            django.core.validators.MinValueValidator(0.001),
+                            django.core.validators.MaxValueValidator(1000000.0),
+                        ],
+                        verbose_name="weight",
+                    ),
+                ),
             ],
             options={
-                "verbose_name": "change",
-                "verbose_name_plural": "changes",
-                "default_permissions": ("view",),
-                "indexes": [
-                    models.Index(
-                        fields=["kind", "name", "queue", "id"], name="perfectqueue_change_of"
-                    )
-                ],
+                "verbose_name": "share of a queue",
+                "verbose_name_plural": "shares of queues",
             },
         ),
         migrations.CreateModel(
@@ -781,6 +678,7 @@ class Migration(migrations.Migration):
                         verbose_name="expires after",
                     ),
                 ),
+                ("context", models.TextField(editable=False, null=True, verbose_name="context")),
                 (
                     "cron",
                     models.CharField(blank=True, default="", max_length=200, verbose_name="cron"),
@@ -946,24 +844,314 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "schedule",
                 "verbose_name_plural": "  Schedules",
-                "indexes": [
-                    models.Index(fields=["due_at"], name="perfectqueue_schedule_due"),
-                    models.Index(fields=["origin"], name="perfectqueue_schedule_origin"),
-                    models.Index(fields=["user"], name="perfectqueue_schedule_user"),
-                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Step",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=100, verbose_name="name"
+                    ),
+                ),
+                ("result_text", models.TextField(db_column="result", verbose_name="result")),
+                ("kept_at", models.DateTimeField(verbose_name="kept at")),
+            ],
+            options={
+                "verbose_name": "step",
+                "verbose_name_plural": "steps",
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Tag",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "tag",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=64, verbose_name="tag"
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "tag",
+                "verbose_name_plural": "tags",
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Usage",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "queue",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=100, verbose_name="queue"
+                    ),
+                ),
+                (
+                    "span",
+                    models.IntegerField(
+                        choices=[
+                            (10, "ten seconds"),
+                            (60, "minute"),
+                            (3600, "hour"),
+                            (86400, "day"),
+                            (0, "all time"),
+                        ],
+                        verbose_name="span",
+                    ),
+                ),
+                (
+                    "type",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        blank=True, default="", max_length=255, verbose_name="type"
+                    ),
+                ),
+                ("start", models.DateTimeField(verbose_name="start")),
+                ("others", models.BooleanField(default=False, verbose_name="others")),
+                (
+                    "user",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        blank=True, default="", max_length=255, verbose_name="user"
+                    ),
+                ),
+                ("ended", models.BigIntegerField(default=0, verbose_name="ended")),
+                ("finished", models.BigIntegerField(default=0, verbose_name="finished")),
+                ("retried", models.BigIntegerField(default=0, verbose_name="retried")),
+                ("failed", models.BigIntegerField(default=0, verbose_name="failed")),
+                ("cancelled", models.BigIntegerField(default=0, verbose_name="cancelled")),
+                ("lost", models.BigIntegerField(default=0, verbose_name="lost")),
+                ("lasted", models.FloatField(default=0.0, verbose_name="run time")),
+                ("squares", models.FloatField(default=0.0, verbose_name="squares of run times")),
+                ("waited", models.FloatField(default=0.0, verbose_name="waited")),
+                ("wait_squares", models.FloatField(default=0.0, verbose_name="squares of waits")),
+                ("seconds", models.FloatField(default=0.0, verbose_name="seconds")),
+                ("entitled", models.FloatField(default=0.0, verbose_name="entitled")),
+                ("eager", models.IntegerField(default=0, verbose_name="eager")),
+                ("paused", models.IntegerField(default=0, verbose_name="paused")),
+                ("capped", models.IntegerField(default=0, verbose_name="capped")),
+                ("limited", models.IntegerField(default=0, verbose_name="limited")),
+                ("longest", models.FloatField(default=0.0, verbose_name="longest wait")),
+                ("wait_0", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_0", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_1", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_1", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_2", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_2", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_3", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_3", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_4", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_4", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_5", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_5", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_6", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_6", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_7", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_7", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_8", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_8", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_9", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_9", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_10", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_10", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_11", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_11", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_12", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_12", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_13", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_13", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_14", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_14", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_15", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_15", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_16", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_16", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_17", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_17", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_18", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_18", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_19", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_19", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_20", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_20", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_21", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_21", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_22", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_22", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_23", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_23", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_24", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_24", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_25", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_25", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_26", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_26", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_27", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_27", models.BigIntegerField(default=0, verbose_name="runs")),
+            ],
+            options={
+                "verbose_name": "share received",
+                "verbose_name_plural": "shares received",
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Watch",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "person",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=255, verbose_name="person"
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "watched task",
+                "verbose_name_plural": "watched tasks",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="Worker",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("host", models.CharField(max_length=255, verbose_name="host")),
+                ("pid", models.IntegerField(verbose_name="pid")),
+                ("launcher", models.IntegerField(default=0, verbose_name="launcher")),
+                ("generation", models.IntegerField(default=1, verbose_name="generation")),
+                ("version", models.CharField(max_length=50, verbose_name="version")),
+                ("processors", models.IntegerField(verbose_name="processors")),
+                ("queues_text", models.TextField(db_column="queues", verbose_name="queues")),
+                ("routes_text", models.TextField(db_column="routes", verbose_name="types")),
+                ("pid_space", models.CharField(db_default="", default="", max_length=100)),
+                ("start", models.BigIntegerField(db_default=0, default=0)),
+                (
+                    "schedules_text",
+                    models.TextField(db_column="schedules", default="[]", verbose_name="schedules"),
+                ),
+                (
+                    "seats_text",
+                    models.TextField(db_column="seats", default="[]", verbose_name="runs"),
+                ),
+                ("leaving", models.BooleanField(default=False, verbose_name="leaving")),
+                ("started_at", models.DateTimeField(verbose_name="started at")),
+                ("seen_at", models.DateTimeField(verbose_name="seen at")),
+                ("drifted_at", models.DateTimeField(null=True, verbose_name="drifted at")),
+                ("problem", models.TextField(db_default="", verbose_name="problem")),
+            ],
+            options={
+                "verbose_name": "worker",
+                "verbose_name_plural": " Workers",
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Batch",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "queue",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=100, verbose_name="queue"
+                    ),
+                ),
+                (
+                    "name",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=255, verbose_name="name"
+                    ),
+                ),
+                (
+                    "user",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        blank=True, default="", max_length=255, verbose_name="user"
+                    ),
+                ),
+                ("parent_id", models.BigIntegerField(blank=True, null=True, verbose_name="parent")),
+                ("total", models.IntegerField(default=0, verbose_name="total")),
+                ("finished", models.IntegerField(default=0, verbose_name="finished")),
+                ("dead", models.IntegerField(default=0, verbose_name="dead")),
+                ("stopped", models.BooleanField(default=False, verbose_name="stopped")),
+                ("created_at", models.DateTimeField(verbose_name="created at")),
+                ("ended_at", models.DateTimeField(blank=True, null=True, verbose_name="ended at")),
+            ],
+            options={
+                "verbose_name": "batch",
+                "verbose_name_plural": "   Batches",
+                "default_permissions": ("view",),
+                "indexes": [models.Index(fields=["parent_id"], name="perfectqueue_batch_parent")],
                 "constraints": [
+                    models.UniqueConstraint(
+                        fields=("queue", "name"), name="perfectqueue_batch_name"
+                    ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            models.Q(("cron", ""), ("every__isnull", False)),
-                            models.Q(
-                                models.Q(("cron", ""), _negated=True), ("every__isnull", True)
-                            ),
-                            _connector="OR",
+                            ("stopped__in", [False, True]),
+                            django_perfectqueue.models.fields.IsTime("created_at"),
+                            django_perfectqueue.models.fields.IsTime("ended_at"),
                         ),
-                        name="perfectqueue_schedule_timing",
-                        violation_error_message="Give either a cron expression or an interval.",
-                    )
+                        name="perfectqueue_batch_values",
+                    ),
                 ],
+            },
+        ),
+        migrations.CreateModel(
+            name="BatchDelta",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("batch_id", models.BigIntegerField(verbose_name="batch")),
+                ("total", models.IntegerField(default=0, verbose_name="total")),
+                ("finished", models.IntegerField(default=0, verbose_name="finished")),
+                ("dead", models.IntegerField(default=0, verbose_name="dead")),
+            ],
+            options={
+                "verbose_name": "change of a batch",
+                "verbose_name_plural": "changes of batches",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["batch_id"], name="perfectqueue_delta_batch")],
+            },
+        ),
+        migrations.CreateModel(
+            name="BatchMember",
+            fields=[
+                (
+                    "task",
+                    models.OneToOneField(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        primary_key=True,
+                        related_name="membership",
+                        serialize=False,
+                        to="perfectqueue.task",
+                        verbose_name="task",
+                    ),
+                ),
+                ("batch_id", models.BigIntegerField(verbose_name="batch")),
+            ],
+            options={
+                "verbose_name": "member of a batch",
+                "verbose_name_plural": "members of batches",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -1066,6 +1254,7 @@ class Migration(migrations.Migration):
                     "cancel_requested",
                     models.BooleanField(default=False, verbose_name="cancel requested"),
                 ),
+                ("charged", models.FloatField(null=True, verbose_name="charged")),
                 ("watched", models.BooleanField(db_default=False, verbose_name="watched")),
                 ("followed", models.BigIntegerField(null=True, verbose_name="followed")),
             ],
@@ -1073,166 +1262,6 @@ class Migration(migrations.Migration):
                 "verbose_name": "ticket",
                 "verbose_name_plural": "tickets",
                 "default_permissions": ("view",),
-            },
-        ),
-        migrations.CreateModel(
-            name="Batch",
-            fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                (
-                    "queue",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        max_length=100, verbose_name="queue"
-                    ),
-                ),
-                (
-                    "name",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        max_length=255, verbose_name="name"
-                    ),
-                ),
-                (
-                    "user",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        blank=True, default="", max_length=255, verbose_name="user"
-                    ),
-                ),
-                ("parent_id", models.BigIntegerField(blank=True, null=True, verbose_name="parent")),
-                ("total", models.IntegerField(default=0, verbose_name="total")),
-                ("finished", models.IntegerField(default=0, verbose_name="finished")),
-                ("dead", models.IntegerField(default=0, verbose_name="dead")),
-                ("stopped", models.BooleanField(default=False, verbose_name="stopped")),
-                ("created_at", models.DateTimeField(verbose_name="created at")),
-                ("ended_at", models.DateTimeField(blank=True, null=True, verbose_name="ended at")),
-            ],
-            options={
-                "verbose_name": "batch",
-                "verbose_name_plural": "   Batches",
-                "default_permissions": ("view",),
-                "indexes": [models.Index(fields=["parent_id"], name="perfectqueue_batch_parent")],
-                "constraints": [
-                    models.UniqueConstraint(
-                        fields=("queue", "name"), name="perfectqueue_batch_name"
-                    )
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="BatchDelta",
-            fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("batch_id", models.BigIntegerField(verbose_name="batch")),
-                ("total", models.IntegerField(default=0, verbose_name="total")),
-                ("finished", models.IntegerField(default=0, verbose_name="finished")),
-                ("dead", models.IntegerField(default=0, verbose_name="dead")),
-            ],
-            options={
-                "verbose_name": "change of a batch",
-                "verbose_name_plural": "changes of batches",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["batch_id"], name="perfectqueue_delta_batch")],
-            },
-        ),
-        migrations.CreateModel(
-            name="BatchMember",
-            fields=[
-                (
-                    "task",
-                    models.OneToOneField(
-                        db_constraint=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
-                        primary_key=True,
-                        related_name="membership",
-                        serialize=False,
-                        to="perfectqueue.task",
-                        verbose_name="task",
-                    ),
-                ),
-                ("batch_id", models.BigIntegerField(verbose_name="batch")),
-            ],
-            options={
-                "verbose_name": "member of a batch",
-                "verbose_name_plural": "members of batches",
-                "default_permissions": (),
-                "indexes": [
-                    models.Index(fields=["batch_id", "task"], name="perfectqueue_member_batch")
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="DependencyEvent",
-            fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("task_id", models.BigIntegerField(verbose_name="task")),
-                (
-                    "kind",
-                    models.SmallIntegerField(
-                        choices=[(0, "added"), (1, "ended")], verbose_name="kind"
-                    ),
-                ),
-            ],
-            options={
-                "verbose_name": "dependency event",
-                "verbose_name_plural": "dependency events",
-                "default_permissions": (),
-            },
-        ),
-        migrations.CreateModel(
-            name="Dependency",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                (
-                    "if_failed",
-                    models.SmallIntegerField(
-                        choices=[(0, "wait"), (1, "cancel"), (2, "run")],
-                        db_default=0,
-                        verbose_name="if it fails",
-                    ),
-                ),
-                (
-                    "state",
-                    models.SmallIntegerField(
-                        choices=[(0, "new"), (1, "awaited"), (2, "failed"), (3, "met")],
-                        db_default=0,
-                        verbose_name="state",
-                    ),
-                ),
-                (
-                    "child",
-                    models.ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
-                        related_name="dependencies",
-                        to="perfectqueue.task",
-                        verbose_name="task",
-                    ),
-                ),
-                (
-                    "parent",
-                    models.ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
-                        related_name="dependents",
-                        to="perfectqueue.task",
-                        verbose_name="waits for",
-                    ),
-                ),
-            ],
-            options={
-                "verbose_name": "dependency",
-                "verbose_name_plural": "dependencies",
-                "default_permissions": ("view",),
-                "indexes": [
-                    models.Index(fields=["child", "id"], name="perfectqueue_dep_child"),
-                    models.Index(fields=["parent"], name="perfectqueue_dep_parent"),
-                ],
             },
         ),
         migrations.AddIndex(
@@ -1251,6 +1280,22 @@ class Migration(migrations.Migration):
                 fields=("queue", "key"), name="perfectqueue_task_key"
             ),
         ),
+        migrations.AddConstraint(
+            model_name="task",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    django_perfectqueue.models.fields.IsTime("created_at"),
+                    django_perfectqueue.models.fields.IsTime("run_at"),
+                    django_perfectqueue.models.fields.IsTime("expected_at"),
+                    django_perfectqueue.models.fields.IsTime("expires_at"),
+                    ("time_limit__range", (0.0, 3155760000.0)),
+                    ("outcome__in", ["", "finished", "failed", "cancelled", "expired"]),
+                    django_perfectqueue.models.fields.IsTime("started_at"),
+                    django_perfectqueue.models.fields.IsTime("ended_at"),
+                ),
+                name="perfectqueue_task_values",
+            ),
+        ),
         migrations.AddField(
             model_name="attempt",
             name="task",
@@ -1262,10 +1307,52 @@ class Migration(migrations.Migration):
                 verbose_name="task",
             ),
         ),
+        migrations.AddIndex(
+            model_name="change",
+            index=models.Index(
+                fields=["kind", "name", "queue", "id"], name="perfectqueue_change_of"
+            ),
+        ),
         migrations.AddConstraint(
-            model_name="fairshare",
-            constraint=models.UniqueConstraint(
-                fields=("user", "queue"), name="perfectqueue_share_user"
+            model_name="change",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    django_perfectqueue.models.fields.IsTime("at"),
+                    ("kind__in", ["share", "queue", "limit", "task", "sched"]),
+                    django_perfectqueue.models.fields.IsJson("before", kinds="'object', 'null'"),
+                    django_perfectqueue.models.fields.IsJson("after", kinds="'object', 'null'"),
+                ),
+                name="perfectqueue_change_values",
+            ),
+        ),
+        migrations.AddField(
+            model_name="dependency",
+            name="child",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                on_delete=django.db.models.deletion.DO_NOTHING,
+                related_name="dependencies",
+                to="perfectqueue.task",
+                verbose_name="task",
+            ),
+        ),
+        migrations.AddField(
+            model_name="dependency",
+            name="parent",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                on_delete=django.db.models.deletion.DO_NOTHING,
+                related_name="dependents",
+                to="perfectqueue.task",
+                verbose_name="waits for",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="dependencyevent",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("kind__in", [0, 1])), name="perfectqueue_dependencyevent_values"
             ),
         ),
         migrations.AddIndex(
@@ -1276,16 +1363,32 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="fairshare",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("weight__gte", 0.001), ("weight__lte", 1000000.0)),
-                name="perfectqueue_share_weight",
+            constraint=models.UniqueConstraint(
+                fields=("user", "queue"), name="perfectqueue_share_user"
             ),
         ),
         migrations.AddConstraint(
-            model_name="queueshare",
+            model_name="fairshare",
             constraint=models.CheckConstraint(
-                condition=models.Q(("weight__gte", 0.001), ("weight__lte", 1000000.0)),
-                name="perfectqueue_queueshare_weight",
+                condition=models.Q(
+                    ("weight__range", (0.001, 1000000.0)), ("paused__in", [False, True])
+                ),
+                name="perfectqueue_fairshare_values",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="hold",
+            index=models.Index(fields=["queue", "opens_at"], name="perfectqueue_hold_opens"),
+        ),
+        migrations.AddIndex(
+            model_name="hold",
+            index=models.Index(fields=["key"], name="perfectqueue_hold_key"),
+        ),
+        migrations.AddConstraint(
+            model_name="hold",
+            constraint=models.CheckConstraint(
+                condition=models.Q(django_perfectqueue.models.fields.IsTime("opens_at")),
+                name="perfectqueue_hold_values",
             ),
         ),
         migrations.AddField(
@@ -1299,14 +1402,6 @@ class Migration(migrations.Migration):
                 to="perfectqueue.task",
                 verbose_name="task",
             ),
-        ),
-        migrations.AddIndex(
-            model_name="hold",
-            index=models.Index(fields=["queue", "opens_at"], name="perfectqueue_hold_opens"),
-        ),
-        migrations.AddIndex(
-            model_name="hold",
-            index=models.Index(fields=["key"], name="perfectqueue_hold_key"),
         ),
         migrations.AddIndex(
             model_name="lane",
@@ -1336,21 +1431,26 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddConstraint(
-            model_name="limit",
-            constraint=models.UniqueConstraint(
-                fields=("scope", "name"), name="perfectqueue_limit_name"
+            model_name="lane",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    django_perfectqueue.models.fields.IsJson("keys", kinds="'array'"),
+                    ("virtual_time__range", (-1000000000000000.0, 1000000000000000.0)),
+                    ("cost__range", (-10000000000.0, 10000000000.0)),
+                    ("weight__range", (0.001, 1000000.0)),
+                    ("paused__in", [False, True]),
+                    ("has_waiting__in", [False, True]),
+                    django_perfectqueue.models.fields.IsTime("since"),
+                    ("finish_tag__range", (0.0, 1000000000000000.0)),
+                    ("policy__in", [0, 1]),
+                ),
+                name="perfectqueue_lane_values",
             ),
         ),
         migrations.AddConstraint(
             model_name="limit",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("period__gte", 0.001),
-                    ("period__lte", 31622400.0),
-                    models.Q(("rate__isnull", True), ("rate__gte", 1), _connector="OR"),
-                    models.Q(("burst__isnull", True), ("burst__gte", 1), _connector="OR"),
-                ),
-                name="perfectqueue_limit_rate",
+            constraint=models.UniqueConstraint(
+                fields=("scope", "name"), name="perfectqueue_limit_name"
             ),
         ),
         migrations.AddConstraint(
@@ -1361,12 +1461,117 @@ class Migration(migrations.Migration):
                     ("burst__isnull", True),
                     (
                         "burst__lte",
-                        models.F("rate") * models.Value(31622400.0) / models.F("period"),
+                        django.db.models.expressions.CombinedExpression(
+                            django.db.models.expressions.CombinedExpression(
+                                models.F("rate"), "*", models.Value(31622400.0)
+                            ),
+                            "/",
+                            models.F("period"),
+                        ),
                     ),
                     _connector="OR",
                 ),
                 name="perfectqueue_limit_burst",
                 violation_error_message="The burst is too large: at this rate it would come evenly in more than 366 days.",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="limit",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("scope__in", ["name", "queue", "type", "user"]),
+                    ("rate__range", (1, 2147483647)),
+                    ("period__range", (0.001, 31622400.0)),
+                    ("burst__range", (1, 2147483647)),
+                    ("paused__in", [False, True]),
+                ),
+                name="perfectqueue_limit_values",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="meter",
+            constraint=models.CheckConstraint(
+                condition=models.Q(django_perfectqueue.models.fields.IsTime("next_at")),
+                name="perfectqueue_meter_values",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="queueshare",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("weight__range", (0.001, 1000000.0))),
+                name="perfectqueue_queueshare_values",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="schedule",
+            index=models.Index(fields=["due_at"], name="perfectqueue_schedule_due"),
+        ),
+        migrations.AddIndex(
+            model_name="schedule",
+            index=models.Index(fields=["origin"], name="perfectqueue_schedule_origin"),
+        ),
+        migrations.AddIndex(
+            model_name="schedule",
+            index=models.Index(fields=["user"], name="perfectqueue_schedule_user"),
+        ),
+        migrations.AddConstraint(
+            model_name="schedule",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("cron", ""), ("every__isnull", False)),
+                    models.Q(models.Q(("cron", ""), _negated=True), ("every__isnull", True)),
+                    _connector="OR",
+                ),
+                name="perfectqueue_schedule_timing",
+                violation_error_message="Give either a cron expression or an interval.",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="schedule",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("origin__in", ["row", "code", "gone"]),
+                    ("time_limit__range", (0.0, 3155760000.0)),
+                    ("expires_after__range", (0.0, 3155760000.0)),
+                    ("every__range", (0.001, 3155760000.0)),
+                    django_perfectqueue.models.fields.IsTime("starts_at"),
+                    django_perfectqueue.models.fields.IsTime("ends_at"),
+                    ("delay__range", (0.0, 3155760000.0)),
+                    ("jitter__range", (0.0, 3155760000.0)),
+                    ("overlap__in", ["skip", "allow", "queue_one", "queue", "cancel"]),
+                    ("deadline__range", (0.0, 3155760000.0)),
+                    ("paused__in", [False, True]),
+                    django_perfectqueue.models.fields.IsTime("next_at"),
+                    django_perfectqueue.models.fields.IsTime("due_at"),
+                    django_perfectqueue.models.fields.IsTime("last_at"),
+                    django_perfectqueue.models.fields.IsJson("pending", kinds="'array'"),
+                    ("counted__in", [False, True]),
+                ),
+                name="perfectqueue_schedule_values",
+            ),
+        ),
+        migrations.AddField(
+            model_name="step",
+            name="task",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                on_delete=django.db.models.deletion.DO_NOTHING,
+                related_name="steps",
+                to="perfectqueue.task",
+                verbose_name="task",
+            ),
+        ),
+        migrations.AddField(
+            model_name="tag",
+            name="task",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                on_delete=django.db.models.deletion.DO_NOTHING,
+                related_name="tags",
+                to="perfectqueue.task",
+                verbose_name="task",
             ),
         ),
         migrations.AddConstraint(
@@ -1376,9 +1581,74 @@ class Migration(migrations.Migration):
                 name="perfectqueue_usage_key",
             ),
         ),
+        migrations.AddConstraint(
+            model_name="usage",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("span__in", [10, 60, 3600, 86400, 0]),
+                    django_perfectqueue.models.fields.IsTime("start"),
+                    ("others__in", [False, True]),
+                    ("lasted__range", (-1e30, 1e30)),
+                    ("squares__range", (-1e30, 1e30)),
+                    ("waited__range", (-1e30, 1e30)),
+                    ("wait_squares__range", (-1e30, 1e30)),
+                    ("seconds__range", (-1e30, 1e30)),
+                    ("entitled__range", (-1e30, 1e30)),
+                    ("longest__range", (-1e30, 1e30)),
+                ),
+                name="perfectqueue_usage_values",
+            ),
+        ),
+        migrations.CreateModel(
+            name="Overview",
+            fields=[],
+            options={
+                "verbose_name": "overview",
+                "verbose_name_plural": "      Overview",
+                "proxy": True,
+                "default_permissions": ("view",),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("perfectqueue.usage",),
+        ),
+        migrations.AddField(
+            model_name="watch",
+            name="task",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                on_delete=django.db.models.deletion.DO_NOTHING,
+                related_name="watches",
+                to="perfectqueue.task",
+                verbose_name="task",
+            ),
+        ),
         migrations.AddIndex(
             model_name="worker",
             index=models.Index(fields=["seen_at"], name="perfectqueue_worker_seen"),
+        ),
+        migrations.AddConstraint(
+            model_name="worker",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    django_perfectqueue.models.fields.IsJson("queues_text", kinds="'array'"),
+                    django_perfectqueue.models.fields.IsJson(
+                        "routes_text", kinds="'object', 'null'"
+                    ),
+                    django_perfectqueue.models.fields.IsJson("schedules_text", kinds="'array'"),
+                    django_perfectqueue.models.fields.IsJson("seats_text", kinds="'array'"),
+                    ("leaving__in", [False, True]),
+                    django_perfectqueue.models.fields.IsTime("started_at"),
+                    django_perfectqueue.models.fields.IsTime("seen_at"),
+                    django_perfectqueue.models.fields.IsTime("drifted_at"),
+                ),
+                name="perfectqueue_worker_values",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="batchmember",
+            index=models.Index(fields=["batch_id", "task"], name="perfectqueue_member_batch"),
         ),
         migrations.AddIndex(
             model_name="deadletter",
@@ -1404,6 +1674,16 @@ class Migration(migrations.Migration):
                 fields=["group", "ended_at", "task"], name="perfectqueue_dead_cause"
             ),
         ),
+        migrations.AddConstraint(
+            model_name="deadletter",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("status__in", ["finished", "failed", "cancelled", "expired"]),
+                    django_perfectqueue.models.fields.IsTime("ended_at"),
+                ),
+                name="perfectqueue_deadletter_values",
+            ),
+        ),
         migrations.AddIndex(
             model_name="ticket",
             index=django_perfectqueue.models.fields.PartialIndex(
@@ -1423,138 +1703,93 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddConstraint(
+            model_name="ticket",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("state__in", [0, 1, 2, 3]),
+                    ("last_ending__in", [0, 1, 2, 3, 4, 5]),
+                    django_perfectqueue.models.fields.IsTime("run_at"),
+                    django_perfectqueue.models.fields.IsTime("alarm_at"),
+                    ("cancel_requested__in", [False, True]),
+                    ("charged__range", (-1e30, 1e30)),
+                    ("watched__in", [False, True]),
+                ),
+                name="perfectqueue_ticket_values",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="attempt",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("ending__in", ["retried", "failed", "cancelled", "lost"]),
+                    django_perfectqueue.models.fields.IsTime("started_at"),
+                    django_perfectqueue.models.fields.IsTime("ended_at"),
+                ),
+                name="perfectqueue_attempt_values",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="dependency",
+            index=models.Index(fields=["child", "id"], name="perfectqueue_dep_child"),
+        ),
+        migrations.AddIndex(
+            model_name="dependency",
+            index=models.Index(fields=["parent"], name="perfectqueue_dep_parent"),
+        ),
+        migrations.AddConstraint(
+            model_name="dependency",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("if_failed__range", (0, 5)), ("state__in", [0, 1, 2, 3])),
+                name="perfectqueue_dependency_values",
+            ),
+        ),
+        migrations.AddConstraint(
             model_name="journal",
             constraint=models.UniqueConstraint(
                 fields=("task", "number"), name="perfectqueue_journal_task"
             ),
         ),
-        migrations.CreateModel(
-            name="Step",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+        migrations.AddConstraint(
+            model_name="journal",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("progress__range", (0.0, 1.0)),
+                    django_perfectqueue.models.fields.IsTime("updated_at"),
                 ),
-                (
-                    "name",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        max_length=100, verbose_name="name"
-                    ),
-                ),
-                ("result_text", models.TextField(db_column="result", verbose_name="result")),
-                ("kept_at", models.DateTimeField(verbose_name="kept at")),
-                (
-                    "task",
-                    models.ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
-                        related_name="steps",
-                        to="perfectqueue.task",
-                        verbose_name="task",
-                    ),
-                ),
-            ],
-            options={
-                "verbose_name": "step",
-                "verbose_name_plural": "steps",
-                "default_permissions": ("view",),
-                "constraints": [
-                    models.UniqueConstraint(fields=("task", "name"), name="perfectqueue_step_name")
-                ],
-            },
+                name="perfectqueue_journal_values",
+            ),
         ),
-        migrations.CreateModel(
-            name="Tag",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                (
-                    "tag",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        max_length=64, verbose_name="tag"
-                    ),
-                ),
-                (
-                    "task",
-                    models.ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
-                        related_name="tags",
-                        to="perfectqueue.task",
-                        verbose_name="task",
-                    ),
-                ),
-            ],
-            options={
-                "verbose_name": "tag",
-                "verbose_name_plural": "tags",
-                "default_permissions": ("view",),
-                "indexes": [models.Index(fields=["tag", "task"], name="perfectqueue_tag_tag")],
-                "constraints": [
-                    models.UniqueConstraint(fields=("task", "tag"), name="perfectqueue_tag_task")
-                ],
-            },
+        migrations.AddConstraint(
+            model_name="step",
+            constraint=models.UniqueConstraint(
+                fields=("task", "name"), name="perfectqueue_step_name"
+            ),
         ),
-        migrations.CreateModel(
-            name="Watch",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                (
-                    "person",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        max_length=255, verbose_name="person"
-                    ),
-                ),
-                (
-                    "task",
-                    models.ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
-                        related_name="watches",
-                        to="perfectqueue.task",
-                        verbose_name="task",
-                    ),
-                ),
-            ],
-            options={
-                "verbose_name": "watched task",
-                "verbose_name_plural": "watched tasks",
-                "default_permissions": (),
-                "indexes": [
-                    models.Index(fields=["person", "task"], name="perfectqueue_watch_person")
-                ],
-                "constraints": [
-                    models.UniqueConstraint(
-                        fields=("task", "person"), name="perfectqueue_watch_task"
-                    )
-                ],
-            },
+        migrations.AddConstraint(
+            model_name="step",
+            constraint=models.CheckConstraint(
+                condition=models.Q(django_perfectqueue.models.fields.IsTime("kept_at")),
+                name="perfectqueue_step_values",
+            ),
         ),
-        migrations.CreateModel(
-            name="Overview",
-            fields=[],
-            options={
-                "verbose_name": "overview",
-                "verbose_name_plural": "      Overview",
-                "proxy": True,
-                "default_permissions": ("view",),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("perfectqueue.usage",),
+        migrations.AddIndex(
+            model_name="tag",
+            index=models.Index(fields=["tag", "task"], name="perfectqueue_tag_tag"),
+        ),
+        migrations.AddConstraint(
+            model_name="tag",
+            constraint=models.UniqueConstraint(
+                fields=("task", "tag"), name="perfectqueue_tag_task"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="watch",
+            index=models.Index(fields=["person", "task"], name="perfectqueue_watch_person"),
+        ),
+        migrations.AddConstraint(
+            model_name="watch",
+            constraint=models.UniqueConstraint(
+                fields=("task", "person"), name="perfectqueue_watch_task"
+            ),
         ),
     ]

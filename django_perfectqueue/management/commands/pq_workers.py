@@ -9,13 +9,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue import conf, store
+from django_perfectqueue.conf import nearest
 from django_perfectqueue.inspection.workers import Assignment, Processor, processors_of
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import UNSEEN, Worker
 from django_perfectqueue.models.fields import ServerNow
 
-from ..base import CommandOptions, QueueCommand, nearest
+from ..base import CommandOptions, QueueCommand
 from ..tasks.facts import Clock, Facts, picked
 from ..terminal.table import Column
 from ..terminal.text import ago

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, TypeVar
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
-from django.utils.functional import Promise
 
 from django_perfectqueue.checks.messages import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
@@ -40,7 +39,7 @@ CommandOptions = dict[str, Any]
 class SummedUpCommand(BaseCommand):
     """A command that says what it does in ``summary``."""
 
-    summary: str | Promise = ""
+    summary: str = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         replace_closed_streams()
@@ -61,7 +60,7 @@ class QueueCommand(SummedUpCommand):
     """
 
     requires_system_checks = ["perfectqueue"]
-    queue_help: str | Promise = "Name of the queue (default: DEFAULT_QUEUE)."
+    queue_help: str = "Name of the queue (default: DEFAULT_QUEUE)."
     label_width: ClassVar[int] = 12
     queue: Queue
     options: CommandOptions

@@ -3,9 +3,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue import models, store
 from django_perfectqueue.conf import nearest
@@ -38,25 +35,21 @@ SIGNED = 500
 
 
 class Command(VerbCommand):
-    summary = gettext_lazy(
-        "Shows and steers batches: list (also without a word), show, cancel, retry."
-    )
-    queue_help: str | Promise = gettext_lazy(
-        "Queue of the batch (default: DEFAULT_QUEUE; of a list: all)."
-    )
-    name_help = gettext_lazy("Name of the batch.")
+    summary = "Shows and steers batches: list (also without a word), show, cancel, retry."
+    queue_help: str = "Queue of the batch (default: DEFAULT_QUEUE; of a list: all)."
+    name_help = "Name of the batch."
 
     def add_verbs(self, add: Callable[..., CommandParser]) -> None:
-        self.add_listing(add("list", _("List them, the newest first."), named=False))
-        add("show", _("Show one: its progress, its callbacks, and tasks that have not finished."))
+        self.add_listing(add("list", "List them, the newest first.", named=False))
+        add("show", "Show one: its progress, its callbacks, and tasks that have not finished.")
         for verb, text in (
-            ("cancel", _("Take no more tasks, cancel those that wait, ask the others to stop.")),
-            ("retry", _("Put its failed, cancelled and expired tasks back.")),
+            ("cancel", "Take no more tasks, cancel those that wait, ask the others to stop."),
+            ("retry", "Put its failed, cancelled and expired tasks back."),
         ):
             add(verb, text).add_argument(
                 "--dry-run",
                 action="store_true",
-                help=_("Only say how many tasks of which status these are, and list the first."),
+                help="Only say how many tasks of which status these are, and list the first.",
             )
 
     def act(self, options: CommandOptions) -> None:
@@ -79,7 +72,7 @@ class Command(VerbCommand):
             rows = rows.filter(queue=self.queue.name)
         found, more = first_rows(rows, options["limit"])
         found = exact(found, using=self.queue.using)
-        none = _("There are no batches.")
+        none = "There are no batches."
         self.print_listing(found, for_programs, columns(), more=more, none=none)
 
     def do_show(self, batch: Batch, options: CommandOptions) -> None:
@@ -100,35 +93,35 @@ class Command(VerbCommand):
                 }
             )
             return
-        title = _("Batch '%(name)s' in queue '%(queue)s'")
+        title = "Batch '%(name)s' in queue '%(queue)s'"
         words = {"name": batch.name, "queue": batch.queue.name}
         self.print_title(title % words)
-        self.print_field(_("status"), str(BATCH_STATES[state_of(row)]))
-        self.print_field(_("progress"), f"{bar(batch.progress().part)}, {counted(batch)}")
+        self.print_field("status", str(BATCH_STATES[state_of(row)]))
+        self.print_field("progress", f"{bar(batch.progress().part)}, {counted(batch)}")
         if statuses:
-            self.print_field(_("statuses"), in_words(statuses))
+            self.print_field("statuses", in_words(statuses))
         if batch.user:
-            self.print_field(_("user"), on_one_line(batch.user))
-        self.print_field(_("created"), local(row.created_at))
+            self.print_field("user", on_one_line(batch.user))
+        self.print_field("created", local(row.created_at))
         if row.ended_at:
-            self.print_field(_("ended"), local(row.ended_at))
+            self.print_field("ended", local(row.ended_at))
         for one in inner:
-            self.print_field(_("has batch"), on_one_line(f"{one.name}: {counted(one)}"))
+            self.print_field("has batch", on_one_line(f"{one.name}: {counted(one)}"))
         for pair in called:
-            self.print_field(_("callback"), on_one_line(listed([pair], more=False)))
+            self.print_field("callback", on_one_line(listed([pair], more=False)))
         self.print_sample(members(ids, using=batch.using).exclude(outcome="finished"))
 
     def do_cancel(self, batch: Batch, options: CommandOptions) -> None:
         tasks = members(store.batches_within(batch.id, using=batch.using), using=batch.using).live()
         if options["dry_run"]:
-            self.print_dry_run(batch, tasks, _("To be cancelled or asked to stop: %s"))
+            self.print_dry_run(batch, tasks, "To be cancelled or asked to stop: %s")
             return
         names = named(tasks)
         count, asked = batch.cancel_request()
         steering.sign(names, "requested", by=person(), using=batch.using)
-        text = ngettext("%s task is cancelled.", "%s tasks are cancelled.", count) % count
+        text = f"{count} task is cancelled." if count == 1 else f"{count} tasks are cancelled."
         if asked:
-            text += " " + _("Tasks that are asked to stop: %s.") % asked
+            text += " " + f"Tasks that are asked to stop: {asked}."
         facts = {"name": batch.name, "done": "cancelled", "tasks": count, "asked": asked}
         self.answer(facts, text)
 
@@ -136,12 +129,12 @@ class Command(VerbCommand):
         ids = store.batches_within(batch.id, using=batch.using)
         tasks = members(ids, using=batch.using).filter(dead_letter__isnull=False)
         if options["dry_run"]:
-            self.print_dry_run(batch, tasks, _("To be put back in line: %s"))
+            self.print_dry_run(batch, tasks, "To be put back in line: %s")
             return
         names = named(tasks)
         count = batch.retry()
         steering.sign(names, "retried", by=person(), using=batch.using)
-        text = ngettext("%s task will be tried again.", "%s tasks will be tried again.", count)
+        text = "%s task will be tried again." if count == 1 else "%s tasks will be tried again."
         self.answer({"name": batch.name, "done": "retried", "tasks": count}, text % count)
 
     def print_dry_run(self, batch: Batch, tasks: TaskQuerySet, text: str) -> None:
@@ -151,16 +144,16 @@ class Command(VerbCommand):
             facts = {"name": batch.name, "dry_run": True, "statuses": statuses}
             self.print_json({**facts, "tasks": sum(statuses.values()), "sample": sample})
             return
-        self.say(text % (in_words(statuses) or _("none")))
+        self.say(text % (in_words(statuses) or "none"))
         self.print_sample(tasks)
 
     def print_sample(self, tasks: TaskQuerySet) -> None:
         self.print_table(
             [
-                Column[Task](_("task"), lambda task: task.key, elastic=True),
-                Column(_("status"), lambda task: task.status),
-                Column(_("type"), lambda task: task.type, elastic=True, spare=True),
-                Column(_("user"), lambda task: task.user, elastic=True, spare=True),
+                Column[Task]("task", lambda task: task.key, elastic=True),
+                Column("status", lambda task: task.status),
+                Column("type", lambda task: task.type, elastic=True, spare=True),
+                Column("user", lambda task: task.user, elastic=True, spare=True),
             ],
             tasks.order_by("pk")[:SAMPLE],
             indent="  ",
@@ -175,14 +168,14 @@ def for_programs(row: models.Batch) -> Facts:
 
 def columns() -> list[Column[models.Batch]]:
     return [
-        Column(_("batch"), lambda row: row.name, elastic=True),
-        Column(_("queue"), lambda row: row.queue, elastic=True, spare=True),
-        Column(_("user"), lambda row: row.user or "-", elastic=True, spare=True),
-        Column(_("status"), lambda row: str(BATCH_STATES[state_of(row)])),
-        Column(_("tasks"), lambda row: str(row.total), right=True),
-        Column(_("finished"), lambda row: str(row.finished), right=True),
-        Column(_("dead"), lambda row: str(row.dead), right=True),
-        Column(_("created"), lambda row: local(row.created_at), spare=True),
+        Column("batch", lambda row: row.name, elastic=True),
+        Column("queue", lambda row: row.queue, elastic=True, spare=True),
+        Column("user", lambda row: row.user or "-", elastic=True, spare=True),
+        Column("status", lambda row: str(BATCH_STATES[state_of(row)])),
+        Column("tasks", lambda row: str(row.total), right=True),
+        Column("finished", lambda row: str(row.finished), right=True),
+        Column("dead", lambda row: str(row.dead), right=True),
+        Column("created", lambda row: local(row.created_at), spare=True),
     ]
 
 
@@ -191,7 +184,7 @@ def in_words(statuses: dict[str, int]) -> str:
     words = ", ".join(f"{count} {status}" for status, count in statuses.items())
     if sum(statuses.values()) < COUNTED:
         return words
-    return _("%(counts)s, among the first %(most)s") % {"counts": words, "most": COUNTED}
+    return f"{words}, among the first {COUNTED}"
 
 
 def named(tasks: TaskQuerySet) -> list[tuple[str, str]]:

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from django.db.models import Q
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import NotFoundError
@@ -18,16 +16,16 @@ from ..tasks.together import TogetherCommand
 
 class Command(TogetherCommand):
     fitting = Q(ticket__isnull=False)
-    summary = gettext_lazy("Cancels tasks that have yet to run, and asks running ones to stop.")
+    summary = "Cancels tasks that have yet to run, and asks running ones to stop."
     outcomes = ("cancelled", "requested")
     verb = "cancel"
     choices = ("all", "type", "user", "tag")
-    all_help = gettext_lazy("Every task that has not ended, or only those with --status.")
+    all_help = "Every task that has not ended, or only those with --status."
 
     def steer(self, task: TaskHandle) -> tuple[str, str]:
         if task.cancel_request():
-            return _("Task '%s' is cancelled.") % task.key, "cancelled"
-        return _("Task '%s' is running, and is asked to stop.") % task.key, "requested"
+            return f"Task '{task.key}' is cancelled.", "cancelled"
+        return f"Task '{task.key}' is running, and is asked to stop.", "requested"
 
     def steer_all(self, keys: Iterable[str]) -> None:
         """Steer those first that wait for others, so that their order makes no difference."""
@@ -48,17 +46,17 @@ class Command(TogetherCommand):
     def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
         count = sum(done.values())
         if dry:
-            text = ngettext("%s task would be cancelled.", "%s tasks would be cancelled.", count)
+            text = "%s task would be cancelled." if count == 1 else "%s tasks would be cancelled."
             return text % count
         asked = done.get("requested", 0)
         cancelled = count - asked
-        text = ngettext("%s task is cancelled.", "%s tasks are cancelled.", cancelled)
+        text = "%s task is cancelled." if cancelled == 1 else "%s tasks are cancelled."
         sentence = text % cancelled
         if asked:
-            text = ngettext(
-                "%s is running, and is asked to stop.",
-                "%s are running, and are asked to stop.",
-                asked,
+            text = (
+                "%s is running, and is asked to stop."
+                if asked == 1
+                else "%s are running, and are asked to stop."
             )
             sentence += " " + text % asked
         return sentence

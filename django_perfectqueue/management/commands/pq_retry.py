@@ -5,8 +5,6 @@ from dataclasses import replace
 
 from django.core.management.base import CommandParser
 from django.db.models import Q
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.bulk import Selection
 from django_perfectqueue.inspection import steering
@@ -22,15 +20,15 @@ from ..tasks.together import TogetherCommand
 class Command(TogetherCommand):
     fitting = Q(dead_letter__isnull=False)
 
-    summary = gettext_lazy(
-        "Puts failed, cancelled and expired tasks back in their line, with their counts of"
-        " errors at nought, and hastens tasks that wait for their time."
+    summary = (
+        "Puts failed, cancelled and expired tasks back in their line, with their counts of errors"
+        " at nought, and hastens tasks that wait for their time."
     )
     verb = "retry"
     terms = ("rate", "run_in", "to", "patch")
     outcomes = ("retried",)
-    all_help = gettext_lazy("Every task that ended with --status.")
-    status_help = gettext_lazy("%s (failed).")
+    all_help = "Every task that ended with --status."
+    status_help = "%s (failed)."
 
     def add_options(self, parser: CommandParser) -> None:
         super().add_options(parser)
@@ -48,7 +46,7 @@ class Command(TogetherCommand):
         if self.options["to"]:
             task = task.move(self.options["to"], by=person())
         task.retry()
-        return _("Task '%s' will be tried again.") % task.key, "retried"
+        return f"Task '{task.key}' will be tried again.", "retried"
 
     def sign(self, keys: Iterable[str], word: str) -> None:
         names = ((self.options["to"] or self.queue.name, key) for key in keys)
@@ -57,9 +55,9 @@ class Command(TogetherCommand):
     def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
         count = sum(done.values())
         if dry:
-            text = ngettext(
-                "%s task would be tried again.", "%s tasks would be tried again.", count
+            text = (
+                "%s task would be tried again." if count == 1 else "%s tasks would be tried again."
             )
         else:
-            text = ngettext("%s task will be tried again.", "%s tasks will be tried again.", count)
+            text = "%s task will be tried again." if count == 1 else "%s tasks will be tried again."
         return text % count

@@ -4,9 +4,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.conf import nearest
@@ -32,17 +30,17 @@ MEGABYTE = 2**20
 
 
 class Command(QueueCommand):
-    summary = gettext_lazy(
-        "Lists the workers of all hosts: since when they are there, what they serve, when they"
-        " were last seen, and what each processor runs."
+    summary = (
+        "Lists the workers of all hosts: since when they are there, what they serve, when they were"
+        " last seen, and what each processor runs."
     )
-    queue_help: str | Promise = gettext_lazy("Only those that serve this queue (default: all).")
+    queue_help: str = "Only those that serve this queue (default: all)."
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--tasks",
             action="store_true",
-            help=_("Show the processors of each worker, and the tasks that they run."),
+            help="Show the processors of each worker, and the tasks that they run.",
         )
         parser.add_argument(
             "--give-back",
@@ -105,7 +103,7 @@ class Command(QueueCommand):
                 self.print_processor(processor, worker.clock)
 
     def print_processor(self, processor: Processor, now: datetime) -> None:
-        words = [_("processor %d") % processor.number, _("pid %d") % processor.pid]
+        words = [f"processor {processor.number}", f"pid {processor.pid}"]
         if processor.memory is not None:
             words.append(f"{processor.memory / MEGABYTE:.0f} MB")
         words += [f"{count} {_(word)}" for word, count in processor.counts.items()]
@@ -116,14 +114,14 @@ class Command(QueueCommand):
 
 def columns() -> list[Column[ListedWorker]]:
     return [
-        Column(_("host"), lambda worker: worker.host, elastic=True),
-        Column(_("pid"), lambda worker: str(worker.pid), right=True),
-        Column(_("generation"), lambda worker: str(worker.generation), right=True),
-        Column(_("since"), lambda worker: ago(worker.started_at, worker.clock)),
-        Column(_("queues"), lambda worker: ", ".join(worker.queues), elastic=True),
-        Column(_("processors"), lambda worker: str(worker.processors), right=True),
-        Column(_("busy"), lambda worker: str(busy(worker)), right=True),
-        Column(_("seen"), lambda worker: ago(worker.seen_at, worker.clock)),
+        Column("host", lambda worker: worker.host, elastic=True),
+        Column("pid", lambda worker: str(worker.pid), right=True),
+        Column("generation", lambda worker: str(worker.generation), right=True),
+        Column("since", lambda worker: ago(worker.started_at, worker.clock)),
+        Column("queues", lambda worker: ", ".join(worker.queues), elastic=True),
+        Column("processors", lambda worker: str(worker.processors), right=True),
+        Column("busy", lambda worker: str(busy(worker)), right=True),
+        Column("seen", lambda worker: ago(worker.seen_at, worker.clock)),
         Column("", status_of),
     ]
 
@@ -134,8 +132,8 @@ def busy(worker: Worker) -> int:
 
 def status_of(worker: ListedWorker) -> str:
     if worker.is_gone(worker.clock):
-        return _("gone")
-    return _("leaving") if worker.leaving else ""
+        return "gone"
+    return "leaving" if worker.leaving else ""
 
 
 def serves(worker: ListedWorker) -> bool:
@@ -144,12 +142,9 @@ def serves(worker: ListedWorker) -> bool:
 
 def describe_assignment(task: Assignment, now: datetime) -> str:
     """Return in a line what a processor runs, and for how long."""
-    span = _("for %s") % short_duration((now - task.since).total_seconds())
+    span = f"for {short_duration((now - task.since).total_seconds())}"
     if not task.key:
-        return _("task %(id)d, which is no longer stored, %(span)s") % {
-            "id": task.task_id,
-            "span": span,
-        }
+        return f"task {task.task_id}, which is no longer stored, {span}"
     words = [task.key, f"type={task.type}"]
     if task.user:
         words.append(f"user={task.user}")
@@ -159,8 +154,8 @@ def describe_assignment(task: Assignment, now: datetime) -> str:
 
 def count_serving(serving: int) -> str:
     if not serving:
-        return _("No worker takes tasks. Start one: manage.py pq_worker")
-    return ngettext("%s worker takes tasks.", "%s workers take tasks.", serving) % serving
+        return "No worker takes tasks. Start one: manage.py pq_worker"
+    return f"{serving} worker takes tasks." if serving == 1 else f"{serving} workers take tasks."
 
 
 def facts(worker: ListedWorker, processors: list[Processor]) -> Facts:

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from django.core.management.base import CommandParser
 from django.db.models import Model, QuerySet
-from django.utils.functional import Promise
 
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.fairness.wording import difference
@@ -106,7 +105,7 @@ class RuleCommand(QueueCommand):
 class VerbCommand(RuleCommand):
     """A command whose first word says what to do, list by default, each with its own options."""
 
-    name_help: str | Promise
+    name_help: str
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

@@ -9,9 +9,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from django_perfectqueue import store
 from django_perfectqueue.bulk import RATE, Operation, Selection, Verb, submit_bulk
@@ -42,39 +39,39 @@ class SelectingCommand(SteeringCommand):
 
     outcomes: ClassVar[tuple[str, ...]]
     choices: ClassVar[tuple[str, ...]] = ("group", "all", "type", "user", "tag")
-    all_help: ClassVar[str | Promise] = gettext_lazy(
+    all_help: ClassVar[str] = (
         "Every task that waits or has failed, or only those with --status."
     )
-    status_help: ClassVar[str | Promise] = gettext_lazy("%s (any of these).")
+    status_help: ClassVar[str] = "%s (any of these)."
     verb: ClassVar[Verb]
     terms: ClassVar[tuple[str, ...]] = ("rate", "run_in")
     """The options by which a task is to do it, to those that are chosen by filters."""
 
     def add_options(self, parser: CommandParser) -> None:
         add = parser.add_argument
-        add("keys", metavar="KEY", nargs="*", help=_("Keys of the tasks."))
+        add("keys", metavar="KEY", nargs="*", help="Keys of the tasks.")
         if "group" in self.choices:
-            add("--group", metavar="ERROR", help=_("Every task that ended for this reason."))
+            add("--group", metavar="ERROR", help="Every task that ended for this reason.")
         add("--all", action="store_true", help=str(self.all_help))
-        add("--type", metavar="TYPE", help=_("Every such task of this type."))
-        add("--user", metavar="USER", help=_("Every such task of this user."))
-        add("--tag", metavar="TAG", help=_("Every such task with this tag."))
+        add("--type", metavar="TYPE", help="Every such task of this type.")
+        add("--user", metavar="USER", help="Every such task of this user.")
+        add("--tag", metavar="TAG", help="Every such task with this tag.")
         statuses = ALLOWED[self.verb]
         text = self.status_help % ", ".join(statuses)
         add("--status", choices=statuses, metavar="STATUS", help=text)
-        add("--limit", type=at_least(1), metavar="N", help=_("Of these, no more than the first N."))
+        add("--limit", type=at_least(1), metavar="N", help="Of these, no more than the first N.")
         add(
             "--dry-run",
             action="store_true",
-            help=_("Only list their keys, the first 100, and say how many."),
+            help="Only list their keys, the first 100, and say how many.",
         )
         add(
             "--rate",
             type=rate,
             metavar="N/TIME",
-            help=_("Let a task of the queue do it, to so many in a time such as 50/min (500/s)."),
+            help="Let a task of the queue do it, to so many in a time such as 50/min (500/s).",
         )
-        add("--run-in", metavar="QUEUE", help=_("The queue of that task (the one of the others)."))
+        add("--run-in", metavar="QUEUE", help="The queue of that task (the one of the others).")
 
     def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
         """Return a sentence about how often each was done, or one would be."""
@@ -136,33 +133,30 @@ class SelectingCommand(SteeringCommand):
         """
         given = [name for name in self.choices if options[name] not in (None, False)]
         if given and options["keys"]:
-            raise CommandError(_("Give keys, or %s, but not both.") % self.list_choices())
+            raise CommandError(f"Give keys, or {self.list_choices()}, but not both.")
         if given:
             # A filter that says nothing would be about all tasks.
             if empty := [name for name in given if name != "user" and not options[name]]:
-                raise CommandError(_("--%s is empty: name one, or say --all.") % empty[0])
+                raise CommandError(f"--{empty[0]} is empty: name one, or say --all.")
             return True
         for option in ("status", "limit", "dry_run", "rate", "run_in"):
             if options[option]:
                 name = option.replace("_", "-")
-                raise CommandError(
-                    _("--%(option)s is for %(choices)s.")
-                    % {"option": name, "choices": self.list_choices()}
-                )
+                raise CommandError(f"--{name} is for {self.list_choices()}.")
         if not options["keys"]:
-            raise CommandError(_("Which tasks? Give their keys, or %s.") % self.list_choices())
+            raise CommandError(f"Which tasks? Give their keys, or {self.list_choices()}.")
         return False
 
     def submit_bulk(self, operation: Operation, options: CommandOptions) -> None:
         """Submit the task that does it, or with --dry-run print what it would do."""
         if options["limit"] is not None:
-            raise CommandError(_("--limit is not for a task that does it."))
+            raise CommandError("--limit is not for a task that does it.")
         if options["dry_run"]:
             print_preview(self, operation)
             return
         task = submit_bulk(operation, queue=options["run_in"] or "", using=self.queue.using)
         facts = {"key": task.key, "queue": task.queue.name}
-        text = _("Task '%(key)s' of queue '%(queue)s' does it: %(count)s tasks, as far as known.")
+        text = "Task '%(key)s' of queue '%(queue)s' does it: %(count)s tasks, as far as known."
         self.answer(facts, text % {**facts, "count": task.metadata().data["total"]})
 
     def selection(self, options: CommandOptions) -> Selection:
@@ -178,7 +172,7 @@ class SelectingCommand(SteeringCommand):
 
     def list_choices(self) -> str:
         *others, last = (f"--{name}" for name in self.choices)
-        return _("%(these)s or %(last)s") % {"these": ", ".join(others), "last": last}
+        return f"{', '.join(others)} or {last}"
 
     def print_keys(self, keys: Iterable[str]) -> None:
         count = 0
@@ -191,11 +185,11 @@ class SelectingCommand(SteeringCommand):
         if self.as_json:
             return
         if count > KEYS_SHOWN:
-            self.stdout.write(_("… and %s more") % (count - KEYS_SHOWN))
+            self.stdout.write(f"… and {count - KEYS_SHOWN} more")
         self.say(self.summary_of({"": count}, dry=True))
 
     def do_in_place(self, operation: Operation, chunks: Iterable[Sequence[Found]]) -> None:
-        progress = Progress(self.stderr, _("%s tasks"))
+        progress = Progress(self.stderr, "%s tasks")
         done = Counter(dict.fromkeys(self.outcomes, 0))
         for some in in_place(operation, chunks, using=self.queue.using):
             done.update(some)

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import Q
-from django.utils.translation import gettext as _
 
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection
@@ -28,7 +27,7 @@ class TogetherCommand(SelectingCommand):
         parser.add_argument(
             "--together",
             action="store_true",
-            help=_("Also all tasks that wait for these, directly or not; with --dry-run, too."),
+            help="Also all tasks that wait for these, directly or not; with --dry-run, too.",
         )
 
     def act(self, options: CommandOptions) -> None:
@@ -36,7 +35,7 @@ class TogetherCommand(SelectingCommand):
             super().act(options)
             return
         if not options["keys"] or any(options[name] for name in self.choices):
-            raise CommandError(_("--together is for keys."))
+            raise CommandError("--together is for keys.")
         names = self.names_together(options["keys"])
         if options["dry_run"]:
             self.print_keys(key for _id, _queue, key in names)

@@ -22,11 +22,11 @@ from django_perfectqueue.store.arithmetic.fair_order import (
     OpenLane,
     Pick,
     counted,
+    expected,
     lane_of,
     next_picks,
     unmeasured,
 )
-from django_perfectqueue.store.arithmetic.newcomers import expected
 from django_perfectqueue.store.claims.acquire import ROUNDS
 from django_perfectqueue.store.claims.lanes import LANES_READ_AT_LEAST
 from django_perfectqueue.store.lanes.accounts import Accounts

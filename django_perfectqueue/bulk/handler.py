@@ -10,10 +10,9 @@ from functools import partial
 from django_perfectqueue import store
 from django_perfectqueue.application import Application
 from django_perfectqueue.exceptions import (
-    AlreadyExistsError,
-    AlreadyFinishedError,
     CancelRequestedError,
     GracefulProcessStopError,
+    IdempotentError,
     InvalidTaskError,
     NotFoundError,
     NotSupportedError,
@@ -30,14 +29,7 @@ REFUSED, NEXT = "refused", "next"
 CANCELLED = {True: "cancelled", False: "requested"}
 TOGETHER = {"retry": "retried", "delete": "deleted"}
 """What is done to all of a chunk by some statements, and the word for it."""
-REFUSALS = (
-    AlreadyExistsError,
-    AlreadyFinishedError,
-    InvalidTaskError,
-    NotFoundError,
-    NotSupportedError,
-    PayloadError,
-)
+REFUSALS = (IdempotentError, InvalidTaskError, NotFoundError, NotSupportedError, PayloadError)
 """
 Why a task is left out. What may break off the operation itself is not among them: a cancel
 request, a lost lease, a time limit.

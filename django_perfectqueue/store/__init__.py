@@ -15,8 +15,7 @@ from .claims.backlog_age import oldest_due, overdue
 from .claims.peek import Outlook, look
 from .claims.single_lane import take_alone
 from .database.diagnosis import Ailment
-from .database.idle_transactions import end_idle_transactions
-from .database.packet import too_long
+from .database.server_limits import end_idle_transactions, too_long
 from .database.transaction import (
     ailment,
     calls_of_others,

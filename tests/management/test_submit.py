@@ -100,7 +100,7 @@ class RunTests(TestCase):
 
     def submitted_and_run(self, worker, *options):
         with mock.patch(
-            "django_perfectqueue.management.worker.burst.call_command", side_effect=worker
+            "django_perfectqueue.management.commands.pq_submit.call_command", side_effect=worker
         ) as called:
             try:
                 return run("pq_submit", "k1", "t", "1", "--run", *options)

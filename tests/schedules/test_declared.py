@@ -10,7 +10,7 @@ from django.test import SimpleTestCase, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Registry, autodiscover, handler
-from django_perfectqueue.checks.schedules import check_schedules
+from django_perfectqueue.checks.project import check_schedules
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.exceptions import ConfigError, InvalidScheduleError
 from django_perfectqueue.models import Schedule, Worker

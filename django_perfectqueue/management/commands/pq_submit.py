@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import IO, Literal
 
+from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, transaction
 
@@ -23,7 +24,6 @@ from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis
 from ..tasks.tasks_file import TasksFile, parsed
 from ..terminal.progress import Progress
 from ..terminal.text import point, seconds
-from ..worker.burst import run_burst
 
 OF_ONE = (
     "key",
@@ -335,3 +335,17 @@ def describe_counts(stored: int, ignored: int) -> str:
     if ignored:
         text += f" {ignored} {'was' if ignored == 1 else 'were'} there already."
     return text
+
+
+def run_burst(command: QueueCommand, *, verbosity: int) -> None:
+    """Run what is due in the queue of a command, as ``pq_worker --burst`` does."""
+    command.stdout.flush()
+    call_command(
+        "pq_worker",
+        queues=[command.queue.name],
+        database=command.queue.using,
+        burst=True,
+        verbosity=verbosity,
+        stdout=command.stdout,
+        stderr=command.stderr,
+    )

@@ -39,9 +39,7 @@ class SelectingCommand(SteeringCommand):
 
     outcomes: ClassVar[tuple[str, ...]]
     choices: ClassVar[tuple[str, ...]] = ("group", "all", "type", "user", "tag")
-    all_help: ClassVar[str] = (
-        "Every task that waits or has failed, or only those with --status."
-    )
+    all_help: ClassVar[str] = "Every task that waits or has failed, or only those with --status."
     status_help: ClassVar[str] = "%s (any of these)."
     verb: ClassVar[Verb]
     terms: ClassVar[tuple[str, ...]] = ("rate", "run_in")

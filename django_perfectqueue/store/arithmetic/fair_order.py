@@ -6,6 +6,7 @@ import functools
 import hashlib
 import heapq
 import math
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,11 @@ MEMORY = 0.75
 QUANTUM = 0.002
 FIRST_COST = QUANTUM
 """By what cost a lane takes its place that was never measured, if its weight is not small."""
+
+HOLDERS = 1_000
+
+measured: OrderedDict[tuple[str, str, int], float] = OrderedDict()
+"""What the first tasks of new users cost, as each holder has measured it."""
 
 SLOTS = Policy.SLOTS.value
 LANES_PROBED = 500
@@ -248,3 +254,22 @@ def counted(picks: Iterable[Pick]) -> dict[int, int]:
     for pick in picks:
         counts[pick.lane] = counts.get(pick.lane, 0) + pick.count
     return counts
+
+
+def learn(using: str, queue: str, holder: int, seconds: float) -> None:
+    """
+    Add what a task has taken whose lane was charged ``expected()`` for it.
+
+    The holder that is charged wrongly is the one that learns. So over any time its errors
+    add up to ``1 / (1 - MEMORY)`` longest tasks at most, however many users come.
+    """
+    place = using, queue, holder
+    known = measured.pop(place, seconds)
+    measured[place] = known * MEMORY + seconds * (1 - MEMORY)
+    while len(measured) > HOLDERS:
+        measured.pop(next(iter(measured)), None)
+
+
+def expected(using: str, queue: str, holder: int) -> float | None:
+    """Return what a task of a user is expected to cost of whom nothing is known, in seconds."""
+    return measured.get((using, queue, holder))

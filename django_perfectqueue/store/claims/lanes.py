@@ -14,11 +14,11 @@ from ..arithmetic.fair_order import (
     SLOTS,
     OpenLane,
     Pick,
+    expected,
     is_gated,
     lanes_read,
     next_picks,
 )
-from ..arithmetic.newcomers import expected
 from ..database.dialects.base import Row, numbers
 from ..database.session import Session
 from ..lanes.accounts import Accounts

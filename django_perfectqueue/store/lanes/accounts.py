@@ -10,8 +10,7 @@ from datetime import datetime
 from django_perfectqueue.lib.stored_json import names_in
 from django_perfectqueue.models import Policy
 
-from ..arithmetic.fair_order import FIRST_COST, LEAST_COST, MEMORY, is_gated
-from ..arithmetic.newcomers import learn
+from ..arithmetic.fair_order import FIRST_COST, LEAST_COST, MEMORY, is_gated, learn
 from ..database.dialects.base import Entry, numbers
 from ..database.session import Session
 from ..limits.holds import Due, Holds, Seen, move, open_holds

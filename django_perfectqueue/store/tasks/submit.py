@@ -15,7 +15,7 @@ from django_perfectqueue.signals import task_submitted
 
 from ..database.dialects import dialect_for
 from ..database.dialects.one_task import Stored
-from ..database.packet import LONG
+from ..database.server_limits import LONG
 from ..database.session import Session
 from ..database.transaction import (
     PATIENCE,

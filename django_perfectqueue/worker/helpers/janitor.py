@@ -23,10 +23,8 @@ from ..plan import Plan
 from ..shared.wakeups import Wakeups
 from .base import HelperProcess
 from .lease_proxy import LeaseProxy
-from .recounter import Recounter
+from .periodic import Recounter, ScheduleSync, UsageRollup
 from .registration import WorkerRegistration
-from .schedule_sync import ScheduleSync
-from .usage_rollup import UsageRollup
 
 R = TypeVar("R")
 

@@ -8,7 +8,7 @@ from django_perfectqueue import store
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Lane, Worker
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.helpers.recounter import INTERVAL, LEAST_REST, Recounter
+from django_perfectqueue.worker.helpers.periodic import LEAST_REST, RECOUNT_INTERVAL, Recounter
 
 from ...management.running import refused
 from ...waiting import wait_until
@@ -50,7 +50,7 @@ class PaceTests(SimpleTestCase):
         return self.recounter.due_at - moments[-1]
 
     def test_it_rests_so_many_times_as_long_as_it_takes(self):
-        self.assertEqual(self.rest_after(0.001), INTERVAL)
+        self.assertEqual(self.rest_after(0.001), RECOUNT_INTERVAL)
         self.assertAlmostEqual(self.rest_after(0.5), 0.5 * LEAST_REST)
 
     def test_it_goes_on_at_once_while_there_are_more(self):

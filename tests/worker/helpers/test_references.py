@@ -7,7 +7,7 @@ from django.db import connection, models
 from django.test import TransactionTestCase, tag
 from django.test.utils import isolate_apps
 
-from django_perfectqueue.checks.references import check_references
+from django_perfectqueue.checks.project import check_references
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.models import Batch, Task, Worker
 from django_perfectqueue.queue import Queue

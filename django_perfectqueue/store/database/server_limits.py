@@ -1,10 +1,11 @@
-"""Whether the server takes a text in one statement."""
+"""What a server takes: how long a statement, and how long a transaction that stands still."""
 
 from __future__ import annotations
 
 import logging
 
 from django.db import Error
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .dialects import dialect_of
 from .transaction import reading
@@ -30,3 +31,15 @@ def too_long(text: str, *, using: str) -> str:
     except Error as error:
         logger.debug("The server can't be asked for its largest statement. error=%s", error)
         return ""
+
+
+def end_idle_transactions(connection: BaseDatabaseWrapper, *, after: float) -> None:
+    """
+    Make the server end a transaction that stands still for so many seconds.
+
+    A process that is frozen, or whose host is cut off without a word, keeps the locks of
+    the transaction that it is in: else until TCP gives the connection up, which may take
+    hours. PostgreSQL and MariaDB can end it; a limit that the project has set stays.
+    """
+    with connection.cursor() as cursor:
+        dialect_of(connection.alias).end_idle_transactions(cursor, after)

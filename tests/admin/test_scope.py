@@ -297,6 +297,7 @@ class ScopeTests(AdminTestCase):
         self.assertIn(f'"users": ["{OURS}user"]', json.dumps(task.data))
 
     def test_bulk_work_of_who_sees_nobody_does_nothing(self):
+        drain("bulk")
         before = self.rows()
         with override_settings(PERFECTQUEUE={"ADMIN_SCOPE": f"{HERE}.nobody"}):
             for status, verb in (("waiting", "cancel"), ("failed", "delete"), ("all", "retry")):

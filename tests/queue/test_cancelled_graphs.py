@@ -120,7 +120,7 @@ class OtherDoorTests(AdminTestCase):
         with Queue().batch("all") as batch:
             batch.submit_many({"type": "report"} for _number in range(300))
         with CaptureQueriesContext(connection) as statements:
-            self.assertEqual(batch.cancel_request(), 300)
+            self.assertEqual(batch.cancel_request(), (300, 0))
         self.assertLess(len(statements), 40)
 
 

@@ -54,9 +54,10 @@ def cancel_request(
             " Cancel them with it: cancel_request(together=True)."
         )
     done = cancel_each([*waiting, task_id], using=using, now=now)
-    if task_id not in done:
-        look_at(task_id, using=using)
-    return done.get(task_id, False)
+    if is_cancelled := done.get(task_id, False):
+        return is_cancelled
+    look_at(task_id, using=using)
+    return False
 
 
 @retry_transaction

@@ -218,10 +218,11 @@ def cancel_each(
 ) -> dict[int, bool]:
     """
     Do what cancel_now() does, a chunk at a time. In a transaction of the caller's that is done
-    after the commit, and nothing is returned.
+    after the commit, and none is cancelled yet.
     """
-    act = partial(cancel_in_chunks, list(ids), using=using, now=now)
-    return {} if is_put_off(act, using=using) else act()
+    every = list(ids)
+    act = partial(cancel_in_chunks, every, using=using, now=now)
+    return dict.fromkeys(every, False) if is_put_off(act, using=using) else act()
 
 
 def cancel_in_chunks(ids: list[int], *, using: str, now: datetime | None) -> dict[int, bool]:

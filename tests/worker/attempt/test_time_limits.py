@@ -209,7 +209,7 @@ class ReaperTests(TestCase):
     def setUp(self):
         for number, type_ in enumerate(["locked", "sleep", "deaf", "report"]):
             submit(type_, type=type_, now=None, priority=-number, time_limit=5)
-        taken = store.acquire(["default"], limit=4, alive_time=300, holder=7, using="default")
+        taken = store.acquire(["default"], limit=4, alive_time=50, holder=7, using="default")
         self.ids = {lease.key: lease.task_id for lease in taken}
         self.cost = {lease.key: lease.charge for lease in taken}
 

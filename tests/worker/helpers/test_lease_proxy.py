@@ -113,7 +113,7 @@ class LeaseProxyTests(TestCase):
     def setUp(self):
         submit("k0", now=None)
         [self.lease] = store.acquire(
-            ["default"], limit=1, alive_time=300, holder=HOLDER, using="default"
+            ["default"], limit=1, alive_time=50, holder=HOLDER, using="default"
         )
         self.before = Ticket.objects.get().alarm_at
         self.slot = Slot.shared()
@@ -121,7 +121,7 @@ class LeaseProxyTests(TestCase):
         self.addCleanup(wakeup.close)
         self.proxy = LeaseProxy(plan_of(Limited), Wakeups([(self.slot, wakeup)]))
 
-    def sit_down(self, pid, *, renewed=150.0, silent=10.0, idle=0.0):
+    def sit_down(self, pid, *, renewed=25.0, silent=10.0, idle=0.0):
         now = time.monotonic()
         self.slot.sign_on(HOLDER)
         self.slot.pid = pid
@@ -168,7 +168,7 @@ class LeaseProxyTests(TestCase):
         """
         Queue()["k0"].force_finish()
         submit("k1", now=None)
-        store.acquire(["default"], limit=1, alive_time=300, holder=8, using="default")
+        store.acquire(["default"], limit=1, alive_time=50, holder=8, using="default")
         self.before = Ticket.objects.get().alarm_at
         self.assertEqual(store.renew(HOLDER, using="default", alive_time=300), 0)
         self.assertFalse(self.renewed())

@@ -16,7 +16,8 @@ from django_perfectqueue.queue import Queue
 from ..waiting import LONG, wait_until
 from ..worker.workers import WorkerTestCase
 
-ROWS, ROUNDS = 6_000, 20
+ROWS = 6_000
+ROUNDS = int(os.environ.get("PERFECTQUEUE_TEST_ROUNDS", "2"))
 
 
 def submit_rows(count):

@@ -1,6 +1,7 @@
 """What breaks off a bulk operation ends it at once, at whatever line that comes."""
 
 import itertools
+import os
 import random
 import signal
 import sys
@@ -24,6 +25,8 @@ from ..worker.runners import runner_for
 
 ROWS, CHUNK = 4, 2
 PACKAGE = django_perfectqueue.__path__[0]
+STEP = int(os.environ.get("PERFECTQUEUE_TEST_STEP", "11"))
+"""Every so many lines, from a random one; 1 is each line."""
 
 
 class Interruption:
@@ -91,7 +94,7 @@ class InterruptedTests(TransactionTestCase):
         self.rows = [submit(f"row-{number}", queue="rows") for number in range(ROWS)]
 
     def lines(self):
-        return itertools.count(random.randint(1, 11), 11)
+        return itertools.count(random.randint(1, STEP), STEP)
 
     def interrupt_at_each(self, reason, begin):
         """
@@ -153,14 +156,6 @@ class InterruptedTests(TransactionTestCase):
             PreemptedError, lambda task: task.force_finish()
         ):
             self.assertEqual((ending.word, edited, data["done"]), ("preempted", [], {}), place)
-
-
-@tag("thorough")
-class InterruptedAnywhereTests(InterruptedTests):
-    """The same at each line of the operation."""
-
-    def lines(self):
-        return itertools.count(1)
 
 
 @tag("thorough")

@@ -211,7 +211,7 @@ class Batch:
         batches = store.batches_within(self.id, using=self.using)
         store.stop_batches(batches, using=self.using)
         live = members(batches, using=self.using).live().values_list("pk", flat=True)
-        done = store.cancel_each(live, using=self.using)
+        done = store.cancel_each(list(live), using=self.using)
         cancelled = sum(done.values())
         return CancelCounts(cancelled, len(done) - cancelled)
 

@@ -22,7 +22,7 @@ class Command(TogetherCommand):
 
     summary = (
         "Puts failed, cancelled and expired tasks back in their line, with their counts of errors"
-        " at nought, and hastens tasks that wait for their time."
+        " at 0, and hastens tasks that wait for their time."
     )
     verb = "retry"
     terms = ("rate", "run_in", "to", "patch")

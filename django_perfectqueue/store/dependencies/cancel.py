@@ -54,10 +54,9 @@ def cancel_request(
             " Cancel them with it: cancel_request(together=True)."
         )
     done = cancel_each([*waiting, task_id], using=using, now=now)
-    if is_cancelled := done.get(task_id, False):
-        return is_cancelled
-    look_at(task_id, using=using)
-    return False
+    if not (is_cancelled := done.get(task_id, False)):
+        look_at(task_id, using=using)
+    return is_cancelled
 
 
 @retry_transaction

@@ -59,7 +59,7 @@ def charge(ran: Mapping[Lease, float], *, using: str, now: datetime | None = Non
     Charge the lanes of running tasks for the seconds that each has run by now, and expect that
     their next tasks run as long, too.
 
-    A lease that has passed on charges nothing. The tickets keep what was charged: whoever ends a
+    A lease that has passed on charges nothing. The tickets keep what was charged: who ends a
     task corrects that, and a repetition charges nothing more.
     """
     with in_transaction(using) as db:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
@@ -213,19 +213,16 @@ def cancel_now(
     return done
 
 
-def cancel_each(
-    ids: Collection[int], *, using: str, now: datetime | None = None
-) -> dict[int, bool]:
+def cancel_each(ids: Sequence[int], *, using: str, now: datetime | None = None) -> dict[int, bool]:
     """
     Do what cancel_now() does, a chunk at a time. In a transaction of the caller's that is done
     after the commit, and none is cancelled yet.
     """
-    every = list(ids)
-    act = partial(cancel_in_chunks, every, using=using, now=now)
-    return dict.fromkeys(every, False) if is_put_off(act, using=using) else act()
+    act = partial(cancel_in_chunks, ids, using=using, now=now)
+    return dict.fromkeys(ids, False) if is_put_off(act, using=using) else act()
 
 
-def cancel_in_chunks(ids: list[int], *, using: str, now: datetime | None) -> dict[int, bool]:
+def cancel_in_chunks(ids: Sequence[int], *, using: str, now: datetime | None) -> dict[int, bool]:
     done: dict[int, bool] = {}
     for start in range(0, len(ids), CHUNK):
         done |= cancel_now(ids[start : start + CHUNK], using=using, now=now)

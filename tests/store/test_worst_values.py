@@ -4,13 +4,11 @@ import contextlib
 import io
 import itertools
 import signal
-from unittest import mock
 
 from django.contrib.admin import site
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import Error, connection, transaction
-from django.db.models import CheckConstraint
 from django.test import TestCase, override_settings, tag
 
 from django_perfectqueue import store
@@ -42,7 +40,7 @@ from django_perfectqueue.schedules import Schedules
 from ..factories import acquire, fail, finish, register, seat, submit
 from ..waiting import wait_until
 from ..worker.workers import WorkerTestCase
-from .worst import FORBIDDEN, all_models, bad_rows, columns, must_be_refused
+from .worst import FORBIDDEN, all_models, bad_rows, columns, drop_checks, must_be_refused
 
 OTHERS = 6
 APP = "/admin/perfectqueue/"
@@ -233,28 +231,7 @@ class UnconstrainedTests(WorstValueTests):
 
     def setUp(self):
         super().setUp()
-        with connection.schema_editor() as editor:
-            for model, kept, checks in self.constraints():
-                for check in checks:
-                    # SQLite makes the table anew, as the model says.
-                    with mock.patch.object(model._meta, "constraints", kept):
-                        editor.remove_constraint(model, check)
-        self.addCleanup(self.hold_again)
-
-    def constraints(self):
-        """Yield each model, with its constraints but for those of values, and with these."""
-        for model in all_models():
-            checks = [one for one in model._meta.constraints if isinstance(one, CheckConstraint)]
-            yield model, [one for one in model._meta.constraints if one not in checks], checks
-
-    def hold_again(self):
-        for model in all_models():
-            with connection.cursor() as cursor:
-                cursor.execute(f"DELETE FROM {connection.ops.quote_name(model._meta.db_table)}")
-        with connection.schema_editor() as editor:
-            for model, _kept, checks in self.constraints():
-                for check in checks:
-                    editor.add_constraint(model, check)
+        drop_checks(self, all_models())
 
     def run_commands(self):
         super().run_commands()

@@ -114,7 +114,13 @@ class LimitedLanes:
         due = due_holds(db, request.queues, count, now)
         rows: dict[str, list[Row]] = {queue: [] for queue in request.queues}
         limited = cls(db, accounts, request, plain, count, due, rows)
-        limited.read([limited.free(queue) for queue in request.queues])
+        # What is held is read for its other limits: it is read again under the lock.
+        each = min(count, LANES_PROBED // max(1, len(due)))
+        held = [limited.under(hold, each) for hold in due]
+        limited.read([*map(limited.free, request.queues), *held])
+        limited.rows = {
+            queue: [row for row in found if not row.held_by] for queue, found in rows.items()
+        }
         counted = {key for keys in limited.keys.values() for key in keys}
         counted |= {hold.key for hold in due} | accounts.keys(db)
         limited.allowed = accounts.meters.lock(db, counted, now)

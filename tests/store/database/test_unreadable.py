@@ -9,11 +9,12 @@ from django.urls import reverse
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import NotSupportedError
-from django_perfectqueue.models import DeadLetter, Lane, Task
+from django_perfectqueue.models import DeadLetter, Lane, Task, Ticket
 from django_perfectqueue.queue import Queue
 
 from ...factories import acquire, assert_books_balance, finish_and_acquire, register, submit
 from ...management.running import run
+from ..worst import drop_checks
 
 POISON = {
     "postgresql": ("10000-01-01 00:00:00Z", "0044-03-15 00:00:00Z BC", "infinity"),
@@ -66,6 +67,7 @@ class UnreadableTests(TransactionTestCase):
         Queue().clear()
 
     def test_a_time_that_is_none_holds_up_nobody(self):
+        drop_checks(self, [Task, Ticket])
         for value in POISON:
             for column in ("ticket__run_at", "task__created_at"):
                 with self.subTest(column, value=value):
@@ -99,6 +101,7 @@ class UnreadableTests(TransactionTestCase):
 
     @skipUnless(connection.vendor == "postgresql", "Others take several statements.")
     def test_what_is_taken_alone_is_given_back(self):
+        drop_checks(self, [Ticket])
         submit("bad", priority=1, now=None)
         submit("good", now=None)
         acquire(0, now=None)
@@ -119,6 +122,7 @@ class UnreadableTests(TransactionTestCase):
         self.assertEqual(Task.objects.defer("payload").get().outcome, "")
 
     def test_what_is_due_next_is_seen(self):
+        drop_checks(self, [Ticket])
         register()
         submit("bad", run_at=3600, now=None)
         poison("bad", ticket__alarm_at=POISON[0])
@@ -133,6 +137,7 @@ class PagesTests(TransactionTestCase):
     """Whatever is in a row, it can be seen and steered."""
 
     def setUp(self):
+        drop_checks(self, [Task, Ticket])
         user = get_user_model().objects.create_superuser("root", password="root")
         self.client.force_login(user)
 

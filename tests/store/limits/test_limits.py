@@ -523,6 +523,18 @@ class AllAtOnceTests(TestCase):
                     held.delete()
                     Meter.objects.all().delete()
 
+    def test_of_what_another_limit_holds_as_well(self):
+        limit("api", max_running=2)
+        limit("smtp", max_running=9)
+        for number in range(2):
+            submit(f"first-{number}", user=f"u{number}", limits=["api"])
+        first = acquire(10)
+        submit("both", user="u3", limits=["api", "smtp"])
+        submit("more", user="u4", limits=["api"])
+        self.assertEqual((len(first), acquire(10)), (2, []))
+        finish(*first)
+        self.assertCountEqual(keys(acquire(10)), ["both", "more"])
+
     def test_under_several_limits_and_caps(self):
         for seed in range(8):
             with self.subTest(seed=seed):
@@ -549,7 +561,8 @@ class AllAtOnceTests(TestCase):
                     seconds += drawn.choice([0, 7, 61])
                 assert_books_balance(self)
                 Queue().clear()
-                for model in (Limit, FairShare, Meter, Hold):
+                # A lane is under a hold as long as that is stored.
+                for model in (Limit, FairShare, Meter, Lane, Hold):
                     model.objects.all().delete()
 
 

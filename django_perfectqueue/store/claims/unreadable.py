@@ -132,6 +132,8 @@ def problem(task_id: int, *, using: str) -> str:
         if not may_be_a_row(error, using=using):
             raise
         return f"{type(error).__name__}: {error}"
+    if None in times:
+        return "A time of it is the zero date."
     if attempt >= MOST_ATTEMPTS:
         return f"It has been acquired {attempt} times, which is as far as can be counted."
     return ""

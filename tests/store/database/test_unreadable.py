@@ -19,7 +19,7 @@ from ..worst import drop_checks
 POISON = {
     "postgresql": ("10000-01-01 00:00:00Z", "0044-03-15 00:00:00Z BC", "infinity"),
     "sqlite": ("10000-01-01 00:00:00", "soon", "2030-02-31 00:00:00"),
-    "mysql": ("0001-01-01 00:00:00",),
+    "mysql": ("0001-01-01 00:00:00", "0000-00-00 00:00:00"),
 }[connection.vendor]
 MOST = 2**31 - 1
 """As often as a task can have been acquired."""

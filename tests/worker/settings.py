@@ -8,11 +8,13 @@ import types
 from pathlib import Path
 
 import django_perfectqueue  # noqa: F401
+from tests.fleet.disguise import pretend
 from tests.settings import *  # noqa: F403
 from tests.worker.statements import log_statements
 
 with open(os.environ["PERFECTQUEUE_TEST_SETTINGS"] + ".read", "a") as read:
     read.write(f"{os.getpid()}\n")
+pretend()
 given = json.loads(Path(os.environ["PERFECTQUEUE_TEST_SETTINGS"]).read_text())
 
 level = given.pop("LOG_LEVEL", "INFO")

@@ -86,7 +86,7 @@ def lapse(
     """
     Have the leases of these holders run out now, and notify workers; return how many.
 
-    No lease of theirs may be longer than ``alive_time``. A holder that lives renews what no
+    They may hold no lease longer than ``alive_time``. A holder that lives renews what no
     other has acquired until then.
     """
     if not holders:

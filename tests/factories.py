@@ -5,6 +5,7 @@ import json
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 
 from django.db import connection
@@ -214,3 +215,21 @@ def elsewhere(act):
     finally:
         # Who waits for this connection waits until it is let go.
         pool.shutdown(wait=False)
+
+
+@contextmanager
+def after_statement(part, act, *, number=1):
+    """Do something on another connection once a statement with this in it has run."""
+    seen = 0
+
+    def watch(execute, sql, params, many, context):
+        nonlocal seen
+        result = execute(sql, params, many, context)
+        if part in sql.replace("`", '"'):
+            seen += 1
+            if seen == number:
+                elsewhere(act)
+        return result
+
+    with connection.execute_wrapper(watch):
+        yield

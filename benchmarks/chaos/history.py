@@ -362,10 +362,18 @@ def still_running(meters: Any) -> Iterable[Any]:
 
 
 def read_edges(link: Link) -> list[tuple[int, int]]:
-    """Return the tasks that still wait, with what each waits for; a batch is minus its id."""
-    edges = "SELECT child_id, parent_id FROM perfectqueue_dependency"
+    """
+    Return the tasks that still wait, with what each waits for; a batch is minus its id, and
+    waits for its tasks and for the batches in it.
+    """
     live = "(SELECT id FROM perfectqueue_task WHERE outcome = '')"
-    return [(c, p) for c, p in link.run(f"{edges} WHERE state < 3 AND child_id IN {live}")]
+    found = (
+        "SELECT child_id, parent_id FROM perfectqueue_dependency"
+        f" WHERE state < 3 AND child_id IN {live}",
+        f"SELECT -batch_id, task_id FROM perfectqueue_batchmember WHERE task_id IN {live}",
+        "SELECT -parent_id, -id FROM perfectqueue_batch WHERE parent_id IS NOT NULL",
+    )
+    return [(child, parent) for statement in found for child, parent in link.run(statement)]
 
 
 def read_batches() -> dict[str, tuple[Counted, Counted]]:

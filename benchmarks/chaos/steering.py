@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -167,8 +168,9 @@ class Steerer(threading.Thread):
             self.wait_for(*keys)
 
     def wait_for(self, child: str, parent: str) -> None:
-        mode = self.drawn.choice(("run", "cancel"))
-        task = self.queue[child]
+        # Put back, it would wait for ever for a callback that is never needed.
+        modes = ("run",) if parent.endswith("!failed") else ("run", "cancel")
+        mode, task = self.drawn.choice(modes), self.queue[child]
         self.ask("link", child, lambda: task.wait_for([parent], if_failed=mode), other=parent)
 
     def close_circle(self) -> None:
@@ -295,12 +297,19 @@ class Steering:
 
 
 def has_finished(name: str) -> bool:
-    """Put back what has died of a batch; return whether there is nothing left to do."""
+    """Put back what has died of a web; return whether there is nothing left to do."""
     try:
         batch = Queue(WEBS).batch_named(name)
         state = batch.progress()
         if state.dead or not state.ended:
             batch.retry()
+            # Its tasks may wait for a callback that was cancelled.
+            callbacks = Queue(WEBS).list().filter(user=name, membership=None)
+            for task in callbacks.exclude(key__endswith="!failed").filter(
+                dead_letter__isnull=False
+            ):
+                with suppress(TaskError):
+                    Queue(WEBS)[task.key].retry()
     except NotFoundError:
         return True  # Its submit was rolled back.
     except Error:

@@ -12,7 +12,7 @@ from django_perfectqueue.models import DependencyEvent, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.dependencies import fold
 
-from ..factories import completion, elsewhere
+from ..factories import after_statement, completion, elsewhere
 from .test_dependencies import finish, status, submit, take
 
 
@@ -95,6 +95,28 @@ class HeldUpTests(TransactionTestCase):
                     submit(f"open-{count}")
                     self.assertEqual(elsewhere(release_all_and_finish_all), count)
                 Queue().clear()
+
+    def test_a_task_put_back_while_the_end_of_its_parent_is_acted_on_goes_on(self):
+        for if_failed in ("wait", "run"):
+            a, b = f"a-{if_failed}", f"b-{if_failed}"
+            submit(a), submit(b, a, if_failed=if_failed)
+            task = take(a)
+            Queue()[b].cancel_request()
+            with after_statement('UPDATE "perfectqueue_dependency"', Queue()[b].retry):
+                task.finish()
+            store.follow(using="default")
+            finish(b)
+
+    def test_a_callback_put_back_while_the_end_of_its_batch_is_acted_on_goes_on(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+            batch.then("b", "report")
+        task = take("a")
+        Queue()["b"].cancel_request()
+        with after_statement('UPDATE "perfectqueue_dependency"', Queue()["b"].retry):
+            task.finish()
+        store.follow(using="default")
+        finish("b")
 
 
 def release_all_and_finish_all():

@@ -26,7 +26,7 @@ from ..database.transaction import in_transaction, is_callers, retry_transaction
 from ..lanes.accounts import Accounts
 from ..notify.ring import ring
 from ..notify.signals import announce_ids
-from ..records.dependency_events import event_followers
+from ..records.dependency_events import event_followers, note_added
 from ..tasks.close import EndedAttempt, bury
 from ..upkeep.timers import admit
 from ..values import Failure
@@ -160,7 +160,7 @@ def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
         progress = len(done) + len(batch.met) + len(batch.failed) + len(batch.awaited)
     left = len(done) < len(events)
     last = events[-1][0] if len(events) == EVENTS else 0
-    return Folded(progress, left, left or bool(last or batch.cancelled), last)
+    return Folded(progress, left, left or bool(last or batch.cancelled or batch.dead), last)
 
 
 @dataclass
@@ -170,6 +170,7 @@ class Fold:
     db: Session
     now: datetime | None
     blocked: dict[int, EndedAttempt] = field(default_factory=dict)
+    dead: set[int] = field(default_factory=set)
     awaited: list[int] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     met: list[int] = field(default_factory=list)
@@ -222,7 +223,9 @@ class Fold:
             )
         if not (left := children - self.blocked.keys()):
             return left
-        return {task_id for (task_id,) in self.db.rows(BLOCKED, ids=left)}
+        held = {task_id for (task_id,) in self.db.rows(BLOCKED, ids=left)}
+        self.dead = left - held
+        return held
 
     def judge(self, edge: Edge, parent: Standing) -> None:
         if parent.is_locked:
@@ -249,6 +252,9 @@ class Fold:
         ):
             if ids:
                 self.db.execute(MARK, {"state": state.value}, ids=ids)
+        if self.met and self.dead:
+            # Who puts one back meanwhile does not see what is marked here.
+            note_added(self.db, self.dead)
         if self.dropped:
             self.db.dialect.delete(self.db.cursor, "perfectqueue_dependency", sorted(self.dropped))
         self.cancel()

@@ -21,6 +21,7 @@ from django_perfectqueue.store.notify import ring
 from ...factories import (
     acquire,
     after,
+    after_statement,
     assert_books_balance,
     elsewhere,
     failed,
@@ -29,24 +30,6 @@ from ...factories import (
     submit,
     submit_many,
 )
-
-
-@contextmanager
-def after_statement(part, act, *, number=1):
-    """Do something on another connection once a statement with this in it has run."""
-    seen = 0
-
-    def watch(execute, sql, params, many, context):
-        nonlocal seen
-        result = execute(sql, params, many, context)
-        if part in sql.replace("`", '"'):
-            seen += 1
-            if seen == number:
-                elsewhere(act)
-        return result
-
-    with connection.execute_wrapper(watch):
-        yield
 
 
 @skipUnlessDBFeature("has_select_for_update_skip_locked")

@@ -19,13 +19,15 @@ from django_perfectqueue.exceptions import NotFoundError, TaskError
 from django_perfectqueue.models import State, Ticket
 from django_perfectqueue.queue import Batch, Queue
 
-from .steered import BROKEN, DONE, POND, REFUSED, WEBS, Asked, Web
+from .steered import BROKEN, BULK, DONE, POND, REFUSED, WEBS, Asked, Web
 from .terms import Terms
 
 STEERERS = 2
 PAUSE = 0.05
 OPEN = 150
 """No web is added while so many of their tasks wait or run."""
+OPERATIONS = 8
+"""No bulk work is asked for while so many operations are under way: they edit the same tasks."""
 RECENT = 6
 LATER = 3_600.0
 CANCELS = 0.4
@@ -106,9 +108,9 @@ class Steerer(threading.Thread):
             web.is_stored = answer == DONE
             self.notes.webs.append(web)
 
-    def count(self) -> int:
+    def count(self, **which: Any) -> int:
         try:
-            return Ticket.objects.filter(task__queue=WEBS).count()
+            return Ticket.objects.filter(task__queue=WEBS, **which).count()
         except Error:
             connection.close()
             return OPEN + 1
@@ -217,11 +219,12 @@ class Steerer(threading.Thread):
     def steer_web(self) -> None:
         """Retry, edit or cancel all tasks of a web, by a task of the queue."""
         web, verb = self.some_web(), self.drawn.choice(("retry", "edit", "cancel"))
-        if web is not None:
+        if web is not None and self.count(task__type=BULK) < OPERATIONS:
             self.bulk(verb, Selection(queue=WEBS, user=web.name), web.name)
 
     def edit_pond(self) -> None:
-        self.bulk("edit", Selection(queue=POND), POND)
+        if self.count(task__type=BULK) < OPERATIONS:
+            self.bulk("edit", Selection(queue=POND), POND)
 
     def bulk(self, verb: Any, selection: Selection, whom: str, *, often: float = CANCELS) -> str:
         mark = f"edit-{next(self.notes.numbers)}"

@@ -219,11 +219,10 @@ def fold_some(batch: int, *, using: str, now: datetime | None) -> int | None:
         deltas = take_deltas(db, batch)
         if row is not None:
             *counts, ended_at, parent = row[:5]
-            total, finished, dead = (
-                sum(column) for column in zip(counts, *(delta[1:] for delta in deltas), strict=True)
-            )
-            before = Progress(counts[0], counts[1], counts[2], ended_at)
-            after = Progress(total, finished, dead, ended_at)
+            changes = (delta[1:] for delta in deltas)
+            sums = (sum(column) for column in zip(counts, *changes, strict=True))
+            before = Progress._make([*counts, ended_at])
+            after = Progress._make([*sums, ended_at])
             write(db, batch, parent, before, after, now)
     return len(deltas)
 
@@ -243,23 +242,17 @@ def write(
     values = {"batch": batch, **dict(zip(("total", "finished", "dead"), after[:3], strict=True))}
     db.execute(WRITE.replace("{ended_at}", over), values, now=now)
     after = after._replace(ended_at=moment)
-    if parent is not None and before.counted != after.counted:
-        change = Counts(
-            finished=after.counted.finished - before.counted.finished,
-            dead=after.counted.dead - before.counted.dead,
-        )
-        note_counts(db, {parent: change})
+    old, new = before.counted, after.counted
+    if parent is not None and old != new:
+        note_counts(db, {parent: Counts(0, new.finished - old.finished, new.dead - old.dead)})
     if not after.open:
         release(db, batch, after, now)
 
 
 def release(db: Session, batch: int, state: Progress, now: datetime | None) -> None:
     """Release the callbacks for which it is time; a batch without a dead task never failed."""
-    rows = db.rows(CALLBACKS, ids=[-batch])
-    if not rows:
-        return
     fold = Fold(db, now)
-    edges = [Edge(*row) for row in rows]
+    edges = [Edge(*row) for row in db.rows(CALLBACKS, ids=[-batch])]
     if held := fold.lock({edge.child for edge in edges}):
         # Who looks at a new callback holds it for a moment: it is for another look.
         note_counts(db, {batch: Counts()})

@@ -165,7 +165,11 @@ def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
 
 @dataclass
 class Fold:
-    """What becomes of the dependencies of some events: their ids, by their new state."""
+    """
+    What becomes of the dependencies of some events: their ids, by their new state.
+
+    ``blocked`` are the children whose tickets it has locked, ``dead`` those that have ended.
+    """
 
     db: Session
     now: datetime | None
@@ -221,9 +225,8 @@ class Fold:
             self.blocked[task_id] = EndedAttempt(
                 task_id=task_id, attempt=attempt, errors=errors, crashes=crashes
             )
-        if not (left := children - self.blocked.keys()):
-            return left
-        held = {task_id for (task_id,) in self.db.rows(BLOCKED, ids=left)}
+        left = children - self.blocked.keys()
+        held = {task_id for (task_id,) in self.db.rows(BLOCKED, ids=left)} if left else set()
         self.dead = left - held
         return held
 
@@ -253,7 +256,7 @@ class Fold:
             if ids:
                 self.db.execute(MARK, {"state": state.value}, ids=ids)
         if self.met and self.dead:
-            # Who puts one back meanwhile does not see what is marked here.
+            # Who puts one back before the commit does not see it marked: it is looked at again.
             note_added(self.db, self.dead)
         if self.dropped:
             self.db.dialect.delete(self.db.cursor, "perfectqueue_dependency", sorted(self.dropped))

@@ -23,7 +23,6 @@ from ...factories import (
     after,
     after_statement,
     assert_books_balance,
-    elsewhere,
     failed,
     keys,
     running,

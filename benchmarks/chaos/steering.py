@@ -8,15 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import Error, connection
 
+from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection, submit_bulk
-from django_perfectqueue.exceptions import NotFoundError, TaskError
-from django_perfectqueue.models import State, Ticket
+from django_perfectqueue.exceptions import TaskError
+from django_perfectqueue.models import State, Task, Ticket
 from django_perfectqueue.queue import Batch, Queue
 
 from .steered import BROKEN, BULK, DONE, POND, REFUSED, WEBS, Asked, Web
@@ -32,6 +32,7 @@ RECENT = 6
 LATER = 3_600.0
 CANCELS = 0.4
 """How often a bulk operation is cancelled on its way."""
+AT_ONCE = 200
 POOL = [f"{POND}-{number}" for number in range(300)]
 RATES = (20.0, 200.0, 10_000.0)
 
@@ -276,9 +277,7 @@ class Steering:
         while time.monotonic() < until:
             if self.steerers[0].bulk("cancel", Selection(queue=POND), POND, often=0.0) == DONE:
                 break
-        left = [web.name for web in self.notes.webs]
-        while left and time.monotonic() < until:
-            left = [name for name in left if not has_finished(name)]
+        while time.monotonic() < until and put_back_some():
             wait(0.2)
 
     def asked(self, offset: float) -> list[Asked]:
@@ -299,23 +298,15 @@ class Steering:
         return stored | (bulk - {"None"}), doubtful
 
 
-def has_finished(name: str) -> bool:
-    """Put back what has died of a web; return whether there is nothing left to do."""
+def put_back_some() -> bool:
+    """Put back what has died of webs; return whether there may be anything left to do."""
+    # One at a time on SQLite would take longer than all of them take to run.
+    dead = Task.objects.filter(queue=WEBS, dead_letter__isnull=False).exclude(type=BULK)
+    # A callback for failures was not needed where all have finished by now.
+    ids = dead.exclude(key__endswith="!failed").values_list("pk", flat=True)[:AT_ONCE]
     try:
-        batch = Queue(WEBS).batch_named(name)
-        state = batch.progress()
-        if state.dead or not state.ended:
-            batch.retry()
-            # Its tasks may wait for a callback that was cancelled.
-            callbacks = Queue(WEBS).list().filter(user=name, membership=None)
-            for task in callbacks.exclude(key__endswith="!failed").filter(
-                dead_letter__isnull=False
-            ):
-                with suppress(TaskError):
-                    Queue(WEBS)[task.key].retry()
-    except NotFoundError:
-        return True  # Its submit was rolled back.
+        back = store.retry_all_ended(some, using="default") if (some := list(ids)) else set()
+        return bool(back) or Ticket.objects.filter(task__queue=WEBS).exists()
     except Error:
         connection.close()
-        return False
-    return state.ended and not state.dead and not state.open
+        return True

@@ -66,6 +66,31 @@ class PurgeTests(ReferenceCase):
         self.assertEqual(set(Task.objects.values_list("key", flat=True)), {"k3", "k11"})
         self.assertEqual(Task.objects.get(key="k3").status, "finished")
 
+    def test_clear_forgets_all_others_and_names_what_refers(self):
+        """Of live tasks and of ended ones; the one that is kept is whole, and may run."""
+        self.finished("ended", "ended-kept")
+        for key in ("waits", "waits-kept"):
+            submit(key, now=None)
+        self.refer("ended-kept", "waits-kept")
+        with self.assertLogs("django_perfectqueue.queue", "WARNING") as logs:
+            self.assertEqual(Queue().clear(), 2)
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("Rows of 'shop_order' refer to tasks by 'task_id'", logs.output[0])
+        left = set(Task.objects.values_list("key", flat=True))
+        self.assertEqual(left, {"ended-kept", "waits-kept"})
+        self.assertEqual([lease.key for lease in acquire(2, now=None)], ["waits-kept"])
+
+    def test_the_command_clears_and_purges_around_them(self):
+        self.finished("gone", "kept")
+        self.refer("kept")
+        with self.assertLogs("django_perfectqueue.queue", "WARNING"):
+            call_command("pq_purge", "--older-than=0s", verbosity=0)
+        self.assertEqual(Task.objects.get().key, "kept")
+        submit("later", now=None)
+        with self.assertLogs("django_perfectqueue.queue", "WARNING"):
+            call_command("pq_purge", "--all", "--yes", verbosity=0)
+        self.assertEqual(Task.objects.get().key, "kept")
+
     def test_one_says_what_refers_to_it(self):
         self.finished("k0")
         self.refer("k0")

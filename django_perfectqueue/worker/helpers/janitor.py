@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from django.db import connections
@@ -147,12 +148,10 @@ class Janitor(HelperProcess):
 
     def wake_forgotten_lanes(self) -> None:
         """Wake idle lanes that have tasks."""
+        wake = partial(store.wake_forgotten_lanes, using=self.plan.using)
         for _batch in range(MOST_ROUSED):
-            if self.stopping or (self.step("lanes", self.wake_some_lanes) or 0) < LANES:
+            if self.stopping or (self.step("lanes", wake) or 0) < LANES:
                 return
-
-    def wake_some_lanes(self) -> int:
-        return store.wake_forgotten_lanes(using=self.plan.using)
 
     def purge_some(self) -> None:
         """Delete batches for at most half of PURGE_INTERVAL."""

@@ -11,7 +11,7 @@ from django_perfectqueue.payload.names import EVERYONE, LAST_CHARACTER, LIMIT_LE
 from .batch import Batch, BatchDelta, BatchMember
 from .dead_letter import GRAVE, DeadLetter
 from .dependency import Dependency, DependencyEvent, IfFailed
-from .fields import UNDELETABLE, Kept, KeptQuerySet, M, without_partial_indexes
+from .fields import UNDELETABLE, Kept, KeptQuerySet, M
 from .lane import Hold, Lane, Policy
 from .rule import (
     CHANGES,
@@ -121,5 +121,4 @@ __all__ = [
     "id_for",
     "live_conditions",
     "type_condition",
-    "without_partial_indexes",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Abs
@@ -16,9 +15,9 @@ from .fields import (
     ExactCharField,
     JsonTextField,
     PartialIndex,
+    PartlyIndexed,
     ReadableDateTimeField,
     readable,
-    without_partial_indexes,
 )
 from .rule import WEIGHT
 
@@ -31,7 +30,7 @@ class Policy(models.IntegerChoices):
 
 
 @readable(virtual_time=(-1e15, 1e15), cost=(-1e10, 1e10), weight=WEIGHT, finish_tag=(0.0, 1e15))
-class Lane(models.Model):
+class Lane(PartlyIndexed):
     """
     One user's line in one queue, and its account.
 
@@ -115,10 +114,6 @@ class Lane(models.Model):
 
     def __str__(self) -> str:
         return printable(f"{self.queue}/{self.user}")
-
-    @classmethod
-    def check(cls, **kwargs: object) -> list[CheckMessage]:
-        return without_partial_indexes(super().check(**kwargs))
 
 
 @readable()

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.names import LIMIT_LENGTH
 
-from .fields import ExactCharField, ReadableDateTimeField, readable
+from .fields import ExactCharField, ReadableDateTimeField, optional_count, readable
 
 WEIGHT = LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000.0
 
@@ -42,18 +42,13 @@ class Limit(models.Model):
 
     scope = models.CharField(_("scope"), max_length=5, choices=Scope.choices, default=Scope.NAME)
     name = ExactCharField(_("name"), max_length=LIMIT_LENGTH)
-    max_running = models.PositiveIntegerField(
-        _("max running"),
-        null=True,
-        blank=True,
-        help_text=_("How many of these tasks may run at once. Empty: any number. 0: none."),
+    max_running = optional_count(
+        _("max running"), _("How many of these tasks may run at once. Empty: any number. 0: none.")
     )
-    rate = models.PositiveIntegerField(
+    rate = optional_count(
         _("rate"),
-        null=True,
-        blank=True,
+        _("How many of them may start in each period. Empty: any number."),
         validators=[MinValueValidator(1)],
-        help_text=_("How many of them may start in each period. Empty: any number."),
     )
     period = models.FloatField(
         _("period"),
@@ -61,14 +56,10 @@ class Limit(models.Model):
         validators=[MinValueValidator(LEAST_PERIOD), MaxValueValidator(MOST_PERIOD)],
         help_text=_("In seconds: 60 for a rate per minute."),
     )
-    burst = models.PositiveIntegerField(
+    burst = optional_count(
         _("burst"),
-        null=True,
-        blank=True,
+        _("How many of them may start at once after a pause. Empty: as many as the rate."),
         validators=[MinValueValidator(1)],
-        help_text=_(
-            "How many of them may start at once after a pause. Empty: as many as the rate."
-        ),
     )
     paused = models.BooleanField(
         _("paused"), default=False, help_text=_("These tasks wait until this is taken back.")
@@ -149,11 +140,8 @@ class FairShare(models.Model):
         validators=[MinValueValidator(LEAST_WEIGHT), MaxValueValidator(MOST_WEIGHT)],
         help_text=_("Twice the weight gets twice the processor time while users compete."),
     )
-    max_running = models.PositiveIntegerField(
-        _("max running"),
-        null=True,
-        blank=True,
-        help_text=_("How many of its tasks may run at once. Empty: any number. 0: none."),
+    max_running = optional_count(
+        _("max running"), _("How many of its tasks may run at once. Empty: any number. 0: none.")
     )
     paused = models.BooleanField(
         _("paused"), default=False, help_text=_("Its tasks wait until this is taken back.")

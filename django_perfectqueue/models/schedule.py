@@ -13,20 +13,13 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.names import JSON, LIMITS_LENGTH
 
-from .fields import SPAN, ExactCharField, ReadableDateTimeField, in_order, readable
+from .fields import SPAN, ExactCharField, ReadableDateTimeField, in_order, optional_count, readable
 
 NAME_LENGTH = 200
 SPANS = ("time_limit", "expires_after", "delay", "jitter", "deadline")
 
 
-@readable(
-    every=(0.001, LONGEST),
-    time_limit=SPAN,
-    expires_after=SPAN,
-    delay=SPAN,
-    jitter=SPAN,
-    deadline=SPAN,
-)
+@readable(every=(0.001, LONGEST), **dict.fromkeys(SPANS, SPAN))
 class Schedule(models.Model):
     """
     A task that is submitted at each tick of a cron expression or of an interval.
@@ -95,11 +88,8 @@ class Schedule(models.Model):
     )
     starts_at = ReadableDateTimeField(_("starts at"), null=True, blank=True)
     ends_at = ReadableDateTimeField(_("ends at"), null=True, blank=True)
-    remaining = models.PositiveIntegerField(
-        _("remaining"),
-        null=True,
-        blank=True,
-        help_text=_("How many more tasks it submits. Empty: any number."),
+    remaining = optional_count(
+        _("remaining"), _("How many more tasks it submits. Empty: any number.")
     )
     delay = models.FloatField(
         _("delay"), default=0.0, help_text=_("How many seconds after its tick a task is submitted.")
@@ -117,12 +107,10 @@ class Schedule(models.Model):
         default=Overlap.SKIP,
         help_text=_("What to do with a tick while the task before has yet to end."),
     )
-    catch_up = models.PositiveIntegerField(
+    catch_up = optional_count(
         _("catch up"),
-        null=True,
-        blank=True,
+        _("How many missed ticks are made up beside the latest. Empty: all."),
         default=0,
-        help_text=_("How many missed ticks are made up beside the latest. Empty: all."),
     )
     deadline = models.FloatField(
         _("deadline"),
@@ -130,11 +118,8 @@ class Schedule(models.Model):
         blank=True,
         help_text=_("A tick that is later than so many seconds is dropped. Empty: none is."),
     )
-    pause_after = models.PositiveIntegerField(
-        _("pause after"),
-        null=True,
-        blank=True,
-        help_text=_("After so many failed tasks in a row it is paused. Empty: never."),
+    pause_after = optional_count(
+        _("pause after"), _("After so many failed tasks in a row it is paused. Empty: never.")
     )
 
     paused = models.BooleanField(_("paused"), default=False)

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from django.apps import apps
-from django.core.checks import CheckMessage
 from django.db import connections, models
 from django.db.models import Case, Count, F, Min, OuterRef, Q, Subquery, Sum, Value, When
 from django.db.models.functions import Coalesce
@@ -33,7 +32,6 @@ from .fields import (
     ReadableDateTimeField,
     in_order,
     readable,
-    without_partial_indexes,
 )
 from .status import Outcome, State, Status, condition, live_conditions
 
@@ -226,10 +224,6 @@ class Task(Kept):
 
     def __str__(self) -> str:
         return printable(self.key)
-
-    @classmethod
-    def check(cls, **kwargs: object) -> list[CheckMessage]:
-        return without_partial_indexes(super().check(**kwargs))
 
     @property
     def data(self) -> JSON:

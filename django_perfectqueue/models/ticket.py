@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -13,7 +12,6 @@ from .fields import (
     PartialIndex,
     ReadableDateTimeField,
     readable,
-    without_partial_indexes,
 )
 from .status import PARKED_FROM, LastEnding, State
 from .task import keyed_by_task
@@ -82,10 +80,6 @@ class Ticket(Kept):
 
     def __str__(self) -> str:
         return str(self.task_id)
-
-    @classmethod
-    def check(cls, **kwargs: object) -> list[CheckMessage]:
-        return without_partial_indexes(super().check(**kwargs))
 
     @property
     def is_parked(self) -> bool:

@@ -318,15 +318,9 @@ class AcquiredTask(ReportingTask):
         self._end("discarded", write, why=why, now=now)
 
     def _end(
-        self,
-        word: str,
-        write: Callable[..., str],
-        *,
-        wait: float | None = None,
-        why: store.Failure | None = None,
-        now: datetime | None = None,
+        self, word: str, write: Callable[..., str], *, now: datetime | None = None, **terms: object
     ) -> None:
-        """Write what becomes of it; ``wait`` is the seconds after which it may run again."""
+        """Write what becomes of it. Tests note the ``terms``: its *wait* in seconds, and *why*."""
         with self._settling():
             # The store cancels what was to be put off where someone has asked for that.
             stored = write(**self._terms(now))

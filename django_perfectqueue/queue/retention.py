@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.models import Outcome
+
+logger = logging.getLogger("django_perfectqueue.queue")
 
 BATCH = 1000
 
@@ -72,6 +75,7 @@ def purge(
     """
     over = {} if rule.keep is None else store.surplus(rule.keep, using=using).last
     found: Counter[str] = Counter()
+    kept_for: set[str] = set()
     looked, after = 0, 0
     while True:
         swept = store.purgeable(
@@ -85,6 +89,7 @@ def purge(
         )
         swept = swept if dry else store.purge(swept, using=using)
         found.update(swept.doomed.values())
+        kept_for.update(swept.kept_for)
         looked += batch
         progress(looked)
         if swept.reached is None:
@@ -94,4 +99,19 @@ def purge(
     queue = rule.only.get("queue", "")
     while ages and not dry and store.forget_batches(min(ages), using=using, queue=queue, now=now):
         pass
+    warn(kept_for)
     return found
+
+
+def clear(queue: str, *, using: str) -> int:
+    """Forget all tasks of a queue, whatever their status, and its batches; return how many."""
+    count, kept_for = store.clear(queue, using=using)
+    while store.forget_batches(None, using=using, queue=queue):
+        pass
+    warn(kept_for)
+    return count
+
+
+def warn(kept_for: Collection[str]) -> None:
+    for why in sorted(kept_for):
+        logger.warning("Some tasks are not deleted. %s", why)

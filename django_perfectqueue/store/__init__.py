@@ -33,7 +33,7 @@ from .dependencies.batches import (
     stop_batches,
     submit_joining,
 )
-from .dependencies.cancel import Chosen, Cone, cancel_request, choose, cone
+from .dependencies.cancel import Cone, cancel_request, choose, cone
 from .dependencies.graph import batches_around, batches_within, descendants
 from .dependencies.submit import (
     replace_linked,
@@ -92,7 +92,7 @@ from .upkeep.clear import clear
 from .upkeep.give_back import give_back
 from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
 from .upkeep.purge import Surplus, Swept, delete_ended, newest_id, purge, purgeable, surplus
-from .upkeep.recount import Drift, Position, recount, repair
+from .upkeep.recount import Position, recount, repair
 from .upkeep.timers import answer_alarms, wake_forgotten_lanes
 from .values import (
     ClaimRequest,

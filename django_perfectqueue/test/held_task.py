@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.payload.names import JSON
@@ -36,17 +37,9 @@ class HeldTask(AcquiredTask):
         super().finish(result, now=now or self.moment)
         self.returned = result
 
-    def _end(
-        self,
-        word: str,
-        write: Callable[..., str],
-        *,
-        wait: float | None = None,
-        why: store.Failure | None = None,
-        now: datetime | None = None,
-    ) -> None:
-        super()._end(word, write, wait=wait, why=why, now=now)
-        self.wait = wait
+    def _end(self, word: str, write: Callable[..., str], **terms: Any) -> None:
+        super()._end(word, write, **terms)
+        self.wait = terms.get("wait")
 
     def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
         super()._let_go(wait, now=now or self.moment)

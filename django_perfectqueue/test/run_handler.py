@@ -93,16 +93,8 @@ class RehearsedTask(HeldTask):
         self.settle("finished")
         self.returned = result
 
-    def _end(
-        self,
-        word: str,
-        write: Callable[..., str],
-        *,
-        wait: float | None = None,
-        why: store.Failure | None = None,
-        now: datetime | None = None,
-    ) -> None:
-        self._note(word, wait, why)
+    def _end(self, word: str, write: Callable[..., str], **terms: Any) -> None:
+        self._note(word, terms.get("wait"), terms.get("why"))
 
     def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
         self._note("released", wait)

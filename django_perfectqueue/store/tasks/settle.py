@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Concatenate, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypedDict
 
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import Attempt, LastEnding, Outcome
@@ -19,6 +19,9 @@ from ..leases.fence import ending_of, hold, hold_all, outcome_of
 from ..notify.ring import ring
 from ..values import Failure, Lease
 from .close import CANCELLED, MOST_COUNTED, EndedAttempt, bury, leave, record
+
+if TYPE_CHECKING:
+    from typing_extensions import Required, Unpack
 
 P = ParamSpec("P")
 Settles = Callable[Concatenate[Lease, P], str]
@@ -50,6 +53,15 @@ def settles(*words: str) -> Callable[[Settles[P]], Settles[P]]:
         return settle
 
     return decorate
+
+
+class Attempted(TypedDict, total=False):
+    """For how many seconds an attempt ran, where, and when it ended, if that is given."""
+
+    seconds: Required[float]
+    using: Required[str]
+    worker: str
+    now: datetime | None
 
 
 @dataclass(slots=True)
@@ -87,7 +99,7 @@ class HeldAttempt:
 
 @contextmanager
 def held_by(
-    lease: Lease, *, seconds: float, worker: str, using: str, now: datetime | None
+    lease: Lease, *, seconds: float, using: str, worker: str = "", now: datetime | None = None
 ) -> Iterator[HeldAttempt]:
     """
     Open a transaction that ends an attempt, and charge its lane for the seconds that it took;
@@ -108,43 +120,26 @@ def held_by(
 
 
 @settles("retried", "cancelled")
-def retry(
-    lease: Lease,
-    *,
-    wait: float,
-    why: Failure,
-    seconds: float,
-    using: str,
-    worker: str = "",
-    now: datetime | None = None,
-) -> str:
+def retry(lease: Lease, *, wait: float, why: Failure, **of: Unpack[Attempted]) -> str:
     """
     Put a task back, to be tried again after so many seconds, and count the error.
 
     Return "retried", or "cancelled" where that was requested. Raise PreemptedError, and write
     nothing, when the lease has passed on.
     """
-    with held_by(lease, seconds=seconds, worker=worker, using=using, now=now) as attempt:
+    with held_by(lease, **of) as attempt:
         attempt.record(Attempt.Ending.RETRIED, why)
         return attempt.put_off(LastEnding.RETRIED, wait)
 
 
 @settles("failed")
-def fail(
-    lease: Lease,
-    *,
-    why: Failure,
-    seconds: float,
-    using: str,
-    worker: str = "",
-    now: datetime | None = None,
-) -> str:
+def fail(lease: Lease, *, why: Failure, **of: Unpack[Attempted]) -> str:
     """
     End a task as failed, to be kept until someone acts; return "failed".
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with held_by(lease, seconds=seconds, worker=worker, using=using, now=now) as attempt:
+    with held_by(lease, **of) as attempt:
         attempt.record(Attempt.Ending.FAILED, why)
         return attempt.close(Outcome.FAILED, why)
 
@@ -153,12 +148,9 @@ def fail(
 def cancel(
     lease: Lease,
     *,
-    seconds: float,
-    using: str,
     why: Failure = CANCELLED,
     grave: Failure | None = None,
-    worker: str = "",
-    now: datetime | None = None,
+    **of: Unpack[Attempted],
 ) -> str:
     """
     End a running task as cancelled; return "cancelled".
@@ -166,28 +158,20 @@ def cancel(
     ``why`` is kept of the attempt, ``grave`` of the task, which by default is the same. Raise
     PreemptedError, and write nothing, when the lease has passed on.
     """
-    with held_by(lease, seconds=seconds, worker=worker, using=using, now=now) as attempt:
+    with held_by(lease, **of) as attempt:
         attempt.record(Attempt.Ending.CANCELLED, why)
         return attempt.close(Outcome.CANCELLED, grave or why)
 
 
 @settles("snoozed", "cancelled")
-def snooze(
-    lease: Lease,
-    *,
-    wait: float,
-    seconds: float,
-    using: str,
-    worker: str = "",
-    now: datetime | None = None,
-) -> str:
+def snooze(lease: Lease, *, wait: float, **of: Unpack[Attempted]) -> str:
     """
     Put a task off for so many seconds; it counts as no attempt, but its lane is charged.
 
     Return "snoozed", or "cancelled" where that was requested. Raise PreemptedError, and write
     nothing, when the lease has passed on.
     """
-    with held_by(lease, seconds=seconds, worker=worker, using=using, now=now) as attempt:
+    with held_by(lease, **of) as attempt:
         return attempt.put_off(LastEnding.SNOOZED, wait)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -250,27 +251,34 @@ def newest_id(*, using: str) -> int:
 
 
 def forget(ids: Collection[int], *, using: str) -> tuple[list[int], set[str]]:
+    """Delete tasks that have ended; return which, and for what others are kept."""
+    free = set(ids) - awaited(ids, using=using)
+    return past_references(partial(delete_free, using=using), free, using=using)
+
+
+def past_references(
+    delete: Callable[[Collection[int]], list[int]], ids: Collection[int], *, using: str
+) -> tuple[list[int], set[str]]:
     """
-    Delete tasks that have ended; return which, and for what others are kept.
+    Delete tasks, all or none by a call; return which, and for what others are kept.
 
     Rows of other apps may refer to tasks, so that the database refuses to delete these.
     """
-    free = set(ids) - awaited(ids, using=using)
     try:
-        return delete_free(free, using=using), set()
+        return delete(ids) if ids else [], set()
     except IntegrityError as error:
         if is_callers(connections[using]):
             raise
-        kept, names = referred_to(free, using=using)
+        kept, names = referred_to(ids, using=using)
         if kept:
-            gone, others = forget(free - kept, using=using)
+            gone, others = past_references(delete, set(ids) - kept, using=using)
             return gone, others | names
-        if len(free) == 1:
+        if len(ids) == 1:
             return [], {str(error).strip()}
     # A trigger, or a table that can't be seen, refuses some.
-    half = sorted(free)[: len(free) // 2]
-    gone, names = forget(half, using=using)
-    more, others = forget(free.difference(half), using=using)
+    half = sorted(ids)[: len(ids) // 2]
+    gone, names = past_references(delete, half, using=using)
+    more, others = past_references(delete, set(ids).difference(half), using=using)
     return gone + more, names | others
 
 
@@ -292,8 +300,6 @@ def referred_to(ids: Collection[int], *, using: str) -> tuple[set[int], set[str]
 
 
 def delete_free(free: Collection[int], *, using: str) -> list[int]:
-    if not free:
-        return []
     with in_transaction(using) as db:
         rows = db.rows(DOOMED + db.dialect.skip_clause(), ids=free)
         locked = [task_id for (task_id,) in rows]

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from django.db import connections
@@ -136,26 +137,21 @@ class Janitor(HelperProcess):
     def sweep(self) -> None:
         more = not (self.wakeups.has_free() and self.wakeups.is_tended())
         while more and not self.stopping:
-            more = bool(self.step("timers", self.answer_alarms))
+            more = bool(self.step("timers", lambda: store.answer_alarms(using=self.plan.using)))
             self.keep_leases()
         # Nobody acts on what was locked when it ended, where who held that rolled back or died.
-        self.link.insist(lambda: store.follow(using=self.plan.using))
+        self.step("dependencies", lambda: store.follow(using=self.plan.using))
         if self.rounds.are_due():
             began = time.monotonic()
             self.wake_forgotten_lanes()
             self.rounds.began(began)
 
-    def answer_alarms(self) -> bool:
-        return store.answer_alarms(using=self.plan.using)
-
     def wake_forgotten_lanes(self) -> None:
         """Wake idle lanes that have tasks."""
+        wake = partial(store.wake_forgotten_lanes, using=self.plan.using)
         for _batch in range(MOST_ROUSED):
-            if self.stopping or (self.step("lanes", self.wake_some_lanes) or 0) < LANES:
+            if self.stopping or (self.step("lanes", wake) or 0) < LANES:
                 return
-
-    def wake_some_lanes(self) -> int:
-        return store.wake_forgotten_lanes(using=self.plan.using)
 
     def purge_some(self) -> None:
         """Delete batches for at most half of PURGE_INTERVAL."""
@@ -164,13 +160,12 @@ class Janitor(HelperProcess):
         self.step("purge", self.purge.begin)
         for _batch in range(MOST_BATCHES):
             if self.stopping or time.monotonic() > deadline:
-                return
-            self.keep_leases()
-            more = self.step("purge", self.purge.batch)
-            while self.purge.kept_for:
-                self.note_problem("purge", self.purge.kept_for.pop())
-            if not more:
                 break
+            self.keep_leases()
+            if not self.step("purge", self.purge.batch):
+                break
+        if self.purge.kept_for:
+            self.note_problem("purge", " ".join(sorted(self.purge.kept_for)))
         while not self.stopping and time.monotonic() <= deadline:
             self.keep_leases()
             if not self.step("idle lanes", self.idle_lanes.batch):
@@ -254,6 +249,7 @@ class Purge:
     def begin(self) -> None:
         """Start a round: first ``slow``, then ``front``."""
         self.at_front = False
+        self.kept_for.clear()
         if self.plan.options.RETENTION_COUNT is not None:
             self.count(self.plan.options.RETENTION_COUNT)
 

@@ -489,7 +489,7 @@ class ClearTests(TestCase):
         other = submit("k1", queue="other")
 
         self.assertEqual(other.queue.clear(), 1)
-        self.assertEqual(store.clear("default", using="default"), 3)
+        self.assertEqual(store.clear("default", using="default"), (3, set()))
         for model in (Task, Ticket, Attempt, DeadLetter):
             self.assertFalse(model.objects.exists(), model)
         assert_books_balance(self)

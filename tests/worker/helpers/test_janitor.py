@@ -85,7 +85,6 @@ class SweepTests(SimpleTestCase):
         )
         janitor.step = lambda name, work: work()
         janitor.wake_forgotten_lanes = lambda: Janitor.wake_forgotten_lanes(janitor)
-        janitor.wake_some_lanes = lambda: Janitor.wake_some_lanes(janitor)
         with (
             mock.patch.object(store, "follow"),
             mock.patch.object(

@@ -9,7 +9,7 @@ from django.test.utils import isolate_apps
 
 from django_perfectqueue.checks.project import check_references
 from django_perfectqueue.exceptions import NotSupportedError
-from django_perfectqueue.models import Batch, Task, Worker
+from django_perfectqueue.models import Batch, BatchDelta, Task, Worker
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.upkeep.purge import delete_ended
 
@@ -66,6 +66,31 @@ class PurgeTests(ReferenceCase):
         self.assertEqual(set(Task.objects.values_list("key", flat=True)), {"k3", "k11"})
         self.assertEqual(Task.objects.get(key="k3").status, "finished")
 
+    def test_clear_forgets_all_others_and_names_what_refers(self):
+        """Of live tasks and of ended ones; the one that is kept is whole, and may run."""
+        self.finished("ended", "ended-kept")
+        for key in ("waits", "waits-kept"):
+            submit(key, now=None)
+        self.refer("ended-kept", "waits-kept")
+        with self.assertLogs("django_perfectqueue.queue", "WARNING") as logs:
+            self.assertEqual(Queue().clear(), 2)
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("Rows of 'shop_order' refer to tasks by 'task_id'", logs.output[0])
+        left = set(Task.objects.values_list("key", flat=True))
+        self.assertEqual(left, {"ended-kept", "waits-kept"})
+        self.assertEqual([lease.key for lease in acquire(2, now=None)], ["waits-kept"])
+
+    def test_the_command_clears_and_purges_around_them(self):
+        self.finished("gone", "kept")
+        self.refer("kept")
+        with self.assertLogs("django_perfectqueue.queue", "WARNING"):
+            call_command("pq_purge", "--older-than=0s", verbosity=0)
+        self.assertEqual(Task.objects.get().key, "kept")
+        submit("later", now=None)
+        with self.assertLogs("django_perfectqueue.queue", "WARNING"):
+            call_command("pq_purge", "--all", "--yes", verbosity=0)
+        self.assertEqual(Task.objects.get().key, "kept")
+
     def test_one_says_what_refers_to_it(self):
         self.finished("k0")
         self.refer("k0")
@@ -98,6 +123,45 @@ class RunningTests(ReferenceCase, WorkerTestCase):
         with self.assertRaisesRegex(CommandError, "Rows of 'shop_order' refer to tasks"):
             call_command("pq_health", verbosity=0)
         self.assertEqual(worker.errors.count("step=purge"), 1, worker.errors)
+
+    def test_several_tables_are_named_together_and_logged_once(self):
+        with isolate_apps("tests"):
+
+            class Invoice(models.Model):  # noqa: DJ008
+                task = models.ForeignKey(Task, models.DO_NOTHING, related_name="+")
+
+                class Meta:
+                    app_label = "tests"
+                    db_table = "shop_invoice"
+
+        with connection.schema_editor() as editor:
+            editor.create_model(Invoice)
+        try:
+            self.finished("a", "b")
+            self.refer("a")
+            Invoice.objects.create(task_id=Task.objects.get(key="b").pk)
+            worker = self.worker(**PURGING).ready()
+            named = Worker.objects.filter(problem__contains="shop_order")
+            named = named.filter(problem__contains="shop_invoice")
+            wait_until(named.exists)
+            seen = Worker.objects.get().seen_at
+            wait_until(lambda: Worker.objects.get().seen_at > seen)
+            self.assertTrue(named.exists())
+            self.assertEqual(worker.errors.count("step=purge"), 1, worker.errors)
+        finally:
+            with connection.schema_editor() as editor:
+                editor.delete_model(Invoice)
+
+    def test_counts_that_no_column_can_hold_keep_the_janitor_from_nothing_else(self):
+        self.finished("gone")
+        with Queue().batch("nightly") as batch:
+            batch.submit("member", "echo", run_at=600)
+        most = 2**63 - 1 if connection.vendor == "sqlite" else 2**31 - 1
+        BatchDelta.objects.bulk_create(BatchDelta(batch_id=batch.id, total=most) for _ in range(2))
+        worker = self.worker(**PURGING).ready()
+        wait_until(lambda: Worker.objects.filter(problem__contains="dependencies").exists())
+        wait_until(lambda: not Task.objects.filter(key="gone").exists())
+        self.assertIn("step=dependencies", worker.errors)
 
     def test_a_step_that_fails_holds_up_no_other(self):
         """A row of a batch that can't be deleted stops neither timers nor purge nor leases."""

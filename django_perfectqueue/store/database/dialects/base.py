@@ -345,12 +345,15 @@ class Dialect(ABC):
         a write where the changes leave the row as it is.
         """
         names = ", ".join(f'"{column}"' for column in key)
-        values = ", ".join(
+        values = self.changed(table, changes)
+        return f"ON CONFLICT ({names}) DO UPDATE SET {values}" + (where and f" WHERE {where}")
+
+    def changed(self, table: str, changes: Mapping[str, str]) -> str:
+        return ", ".join(
             f'"{column}" = '
             + sql.replace("{old}", f'"{table}"."{column}"').replace("{new}", self.inserted(column))
             for column, sql in changes.items()
         )
-        return f"ON CONFLICT ({names}) DO UPDATE SET {values}" + (where and f" WHERE {where}")
 
     def inserted(self, column: str) -> str:
         """Return the SQL of a column as it was to be inserted, for upsert()."""

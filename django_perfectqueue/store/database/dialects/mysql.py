@@ -207,12 +207,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
     def upsert(
         self, table: str, key: Sequence[str], changes: Mapping[str, str], *, where: str = ""
     ) -> str:
-        values = ", ".join(
-            f'"{column}" = '
-            + sql.replace("{old}", f'"{table}"."{column}"').replace("{new}", self.inserted(column))
-            for column, sql in changes.items()
-        )
-        return f"ON DUPLICATE KEY UPDATE {values}"
+        return f"ON DUPLICATE KEY UPDATE {self.changed(table, changes)}"
 
     def inserted(self, column: str) -> str:
         return f'VALUES("{column}")'

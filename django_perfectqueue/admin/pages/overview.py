@@ -112,10 +112,12 @@ def page(found: Figures) -> dict[str, object]:
 
 def row(queue: QueueFigures) -> Row:
     drained_in = queue.drained_in
-    names = ("running", "stalled", "scheduled", "retrying")
-    counts: dict[str, object] = {name: getattr(queue, name) for name in names}
-    if queue.is_bounded:
-        counts = {name: AtLeast(count) for name, count in counts.items()}  # type: ignore[call-overload]
+    names = ("running", "stalled", "scheduled", "retrying", "blocked")
+    counted = {name: getattr(queue, name) for name in names}
+    counts: dict[str, object] = {
+        name: AtLeast(count) if queue.is_bounded else bounded(count, COUNTED)
+        for name, count in counted.items()
+    }
     counts["waiting"] = bounded(queue.waiting, COUNTED)
     return Row(
         figures=queue,

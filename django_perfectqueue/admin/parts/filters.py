@@ -38,6 +38,7 @@ from .search import numbers, plain, queue_names
 REACH = 100_000
 ALL = "all"
 FEW_HAVE = ("tag", "watched")
+NOT_COUNTED = ("queue", "user", "type", "since", "until")
 FEW = (*DEAD, Status.RUNNING, Status.STALLED)
 
 
@@ -137,7 +138,11 @@ class BatchFilter(ValueFilter):
 
 
 class GroupFilter(ValueFilter):
-    """The groups of the newest dead letters with the chosen status, the largest first."""
+    """
+    The groups of the newest dead letters with the chosen status, the largest first.
+
+    Their counts are of that status alone, and left out where another filter is chosen.
+    """
 
     title = _("group")
     parameter_name = "group"
@@ -146,6 +151,8 @@ class GroupFilter(ValueFilter):
         status = request.GET.get("status") or Status.FAILED.value
         known = status if status in DEAD else None
         found = groups(known, scope_of(request), using=database())
+        if any(request.GET.get(name) for name in NOT_COUNTED):
+            return choices_of(name for name, _count in found if name)
         return [(name, f"{printable(name)} ({bounded(count)})") for name, count in found if name]
 
 

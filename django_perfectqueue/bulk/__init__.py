@@ -1,7 +1,7 @@
 """Do one thing to all tasks that match a filter: a task of the queue itself does it in chunks."""
 
 from .operation import RATE, Operation, Verb, submit_bulk
-from .selection import COUNTED, TYPE, Preview, Selection, preview
+from .selection import COUNTED, TYPE, Preview, Selection, in_time, preview, within
 
 __all__ = [
     "COUNTED",
@@ -11,6 +11,8 @@ __all__ = [
     "Preview",
     "Selection",
     "Verb",
+    "in_time",
     "preview",
     "submit_bulk",
+    "within",
 ]

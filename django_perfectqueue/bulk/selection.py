@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from django.db.models import Case, Q, QuerySet, When
+from django.utils.timezone import is_aware, localtime, make_aware, now
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.lib.durations import EARLIEST, LATEST, seconds_in
 from django_perfectqueue.models import (
     DEAD,
     LIVE,
@@ -61,6 +64,36 @@ ANY: Mapping[str, Q] = {
 """What a verb is about where no status is given; for deletion that is what failed."""
 
 
+def time_of(text: str) -> datetime:
+    """
+    Return a time: so long ago, such as *2h*; the last time that it was *10:00*; or ISO 8601.
+
+    A time without an offset is in the current time zone. Raise InvalidTaskError for another text.
+    """
+    try:
+        if (seconds := seconds_in(text)) is not None:
+            return now() - timedelta(seconds=seconds)
+        is_daily = text[2:3] == ":"
+        at = datetime.fromisoformat(f"{localtime():%Y-%m-%d} {text}" if is_daily else text)
+        at = at if is_aware(at) else make_aware(at)
+        at = min(max(EARLIEST, at), LATEST)
+        return at - timedelta(days=is_daily and at > now())
+    except (ValueError, OverflowError) as error:
+        message = f"A time is such as 2h, 10:00 or 2026-11-24T10:00, not {text!r}."
+        raise InvalidTaskError(message) from error
+
+
+def in_time(since: str, until: str) -> Q:
+    """Return the condition that a task ended then, or was created then and has not ended."""
+    ended = within("ended_at", since, until)
+    return ended and (ended | (Q(ended_at=None) & within("created_at", since, until)))
+
+
+def within(column: str, since: str, until: str) -> Q:
+    sides = {f"{column}__gte": since, f"{column}__lt": until}
+    return Q(**{side: time_of(text) for side, text in sides.items() if text})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """
@@ -68,7 +101,8 @@ class Selection:
 
     A ``type`` may end with a star. ``group`` is the error or the reason of a dead letter,
     ``key`` a key or how it begins, ``batch`` the id of a batch, ``users`` to
-    whose tasks the person is confined.
+    whose tasks the person is confined. ``since`` and ``until`` are of the end, and of the
+    creation for what has not ended: texts as time_of() reads them, stored as ISO 8601.
     """
 
     queue: str = ""
@@ -79,7 +113,16 @@ class Selection:
     key: str = ""
     tag: str = ""
     batch: str = ""
+    since: str = ""
+    until: str = ""
     users: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Fix the times, which may be relative. Raise InvalidTaskError for what is no time."""
+        for name in ("since", "until"):
+            if text := getattr(self, name):
+                at = time_of(text).astimezone(timezone.utc)
+                object.__setattr__(self, name, at.isoformat())
 
     @classmethod
     def read(cls, values: JSON) -> Selection:
@@ -144,7 +187,7 @@ class Selection:
             found &= Q(membership__batch_id=self.batch)
         if self.key:
             found &= Q(key__gte=self.key, key__lt=self.key + LAST_CHARACTER)
-        return found
+        return found & in_time(self.since, self.until)
 
     def narrowest(self, verb: str) -> tuple[QuerySet[Any, Any], str]:
         """Return the fewest rows that an index finds, with one for each match; and its column."""

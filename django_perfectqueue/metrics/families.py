@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from django_perfectqueue.models import Limit, Meter
+from django_perfectqueue.models import LIVE, Limit, Meter
 from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import BOUNDS
 from django_perfectqueue.store.records.usage import ENDINGS, all_types_key
@@ -28,7 +28,7 @@ LIMITS = 100
 GROUPS = 20
 HOSTS = 100
 OTHERS = "(others)"
-STATUSES = ("waiting", "running", "stalled", "scheduled", "retrying")
+STATUSES = tuple(word.value for word in LIVE)
 STEP = 2
 """Each second bound of the histograms in the database is one of a metric."""
 KEPT_FOR = 5.0
@@ -104,7 +104,7 @@ def of_queues(found: Overview) -> Iterator[Metric]:
     queues = found.queues
     yield gauges(
         "tasks",
-        "Tasks that have yet to end, counted up to 10,000 for each queue and status.",
+        "Tasks that have yet to end, counted up to 10,000; 10,001 is more than that.",
         ["queue", "status"],
         (([queue.name, word], getattr(queue, word)) for queue in queues for word in STATUSES),
     )

@@ -38,6 +38,7 @@ class QueueFigures:
     stalled: int = 0
     scheduled: int = 0
     retrying: int = 0
+    blocked: int = 0
     parked: int = 0
     is_bounded: bool = False
     failed_last_hour: int = 0
@@ -51,7 +52,7 @@ class QueueFigures:
     @property
     def is_unserved(self) -> bool:
         """Whether no worker serves it, though it has tasks or is in the settings."""
-        has_tasks = self.waiting or self.stalled or self.retrying or self.scheduled
+        has_tasks = any((self.waiting, self.stalled, self.retrying, self.scheduled, self.blocked))
         return not self.workers and bool(has_tasks or self.is_named)
 
     @property
@@ -67,9 +68,9 @@ class QueueFigures:
     @property
     def drained_in(self) -> float | None:
         """In how many seconds what waits has finished at this rate; None where that is unknown."""
-        if not self.waiting:
+        if not self.waiting and not self.blocked:
             return 0.0
-        if not self.finished_a_minute or self.waiting > COUNTED:
+        if not self.workers or not self.finished_a_minute or self.waiting > COUNTED:
             return None
         return self.waiting / self.finished_a_minute * 60
 
@@ -140,7 +141,7 @@ def served(workers: Iterable[Worker]) -> list[str]:
 def add_counts(one: QueueFigures, counted: Figures) -> None:
     found = counted.of(one.name)
     one.waiting = min(found["waiting"], COUNTED + 1)
-    for name in ("running", "stalled", "retrying", "parked"):
+    for name in ("running", "stalled", "retrying", "blocked", "parked"):
         setattr(one, name, found[name])
     one.scheduled = found["scheduled"] + found["parked"]
     one.is_bounded = counted.is_bounded

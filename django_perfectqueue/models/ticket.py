@@ -76,6 +76,12 @@ class Ticket(Kept):
                 condition=Q(alarm_at__isnull=False),
                 name="perfectqueue_ticket_alarm",
             ),
+            models.Index(
+                # The others find these by the index of the line, which begins with the state.
+                fields=["lane", "task"],
+                condition=Q(state=State.BLOCKED),
+                name="perfectqueue_ticket_blocked",
+            ),
         ]
 
     def __str__(self) -> str:

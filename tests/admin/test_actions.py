@@ -8,8 +8,10 @@ from django.urls import reverse
 from django_perfectqueue.admin.parts import action_pages, filters
 from django_perfectqueue.models import DeadLetter, Task, Ticket
 from django_perfectqueue.store.records import counts
+from django_perfectqueue.test import drain
 
 from ..factories import NOON, fail, failed, finish, running, status, submit, submit_many
+from .forms import press
 from .staff import LIST, AdminTestCase, row, staff
 
 DEAD = "/admin/perfectqueue/deadletter/"
@@ -177,18 +179,18 @@ class RetryTests(AdminTestCase):
         page = self.client.get(DEAD, {"group": "boom"})
         self.assertContains(page, "Retry all of the group boom")
         self.assertNotContains(self.client.get(DEAD), "Retry all of")
-        data = {"group": "boom", "status": "", "back": DEAD}
-        response = self.client.post(f"{DEAD}retry-group/", data)
-        for text in ("Put these tasks back in line?", "failed", "report", "ann", "and 5 more"):
+        response = self.client.get(page.context["retry_url"])
+        for text in ("Retry: 25 tasks", "failed", "report", "ann", "and 5 more"):
             self.assertContains(response, text)
-        self.assertEqual(self.reported(self.confirm(response)), ["25 tasks were put back in line."])
+        press(self.client, response, "Retry (25)", run_in="bulk")
+        drain("bulk")
         self.assertEqual(self.letters(), ["other"])
 
     def test_a_group_is_retried_only_by_who_may(self):
         failed("k1")
         self.client.force_login(staff("view_deadletter"))
         self.assertNotContains(self.client.get(DEAD, {"group": "boom"}), "Retry all of")
-        response = self.client.post(f"{DEAD}retry-group/", {"group": "boom"})
+        response = self.client.get(f"{DEAD}bulk/", {"group": "boom", "verb": "retry"})
         self.assertEqual(response.status_code, 403)
 
     def test_many_are_retried_only_after_a_question(self):

@@ -129,6 +129,27 @@ class BrowserTests(BrowserCase):
         self.picture("shares")
         self.assertEqual(self.errors, [])
 
+    def test_a_page_says_that_it_is_not_refreshed_and_why(self):
+        task = submit(now=None)
+        self.open("stale", viewport=DESK)
+        for name in (f"task/{task.id}/change", "overview"):
+            self.page.goto(f"{self.live_server_url}/admin/perfectqueue/{name}/")
+            stale = self.page.locator("#pq-stale")
+            self.assertTrue(stale.is_hidden())
+
+            self.page.route("**/*", lambda route: route.abort())
+            stale.wait_for(state="visible", timeout=15_000)
+            self.assertRegex(stale.inner_text(), r"^Not refreshed for \d+ s\.$")
+            self.page.unroute("**/*")
+            stale.wait_for(state="hidden", timeout=15_000)
+
+        self.page.context.clear_cookies()
+        self.page.locator("#pq-login").wait_for(state="visible", timeout=15_000)
+        self.picture("ended")
+        self.page.click("#pq-login")
+        self.assertTrue(self.page.locator("#id_password").is_visible())
+        self.assertEqual(self.errors, [])
+
     def test_nothing_is_wider_than_a_phone(self):
         task, held = running("a-rather-long-key-" * 8)
         lines = entry(1.9e9, "WARNING", "some_package.some_module", "x" * 300)

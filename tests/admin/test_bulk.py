@@ -1,13 +1,15 @@
 """The page that shows what would be done to all that match, and single tasks moved and edited."""
 
 import json
-from unittest import mock
+from datetime import timedelta
 
+from django.contrib.admin import site
 from django.contrib.admin.models import LogEntry
+from django.utils import timezone
 
-from django_perfectqueue.admin.pages import dead_letters
 from django_perfectqueue.bulk import Operation, Selection, submit_bulk
 from django_perfectqueue.inspection.steering import actions_of, describe_action
+from django_perfectqueue.models import DeadLetter, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain
 from tests.bulk.test_bulk import failed
@@ -139,13 +141,13 @@ class BulkPageTests(AdminTestCase):
     def test_a_filter_that_it_has_not_is_refused(self):
         failed("a")
         for query, reported in (
-            ({"ended_at__gt": "2020-01-01"}, "has no filter &#x27;ended_at__gt&#x27;"),
+            ({"watched": "me"}, "has no filter &#x27;watched&#x27;"),
             ({"status": "lost"}, "no status"),
             ({"batch": "9" * 5000}, "no such batch"),
         ):
-            response = self.client.get(f"{DEAD}bulk/", query, follow=False)
-            self.assertEqual(response.status_code, 302)
-            self.assertContains(self.client.get(DEAD), reported)
+            response = self.client.get(f"{LIST}bulk/", query, follow=True)
+            self.assertTrue(response.redirect_chain)
+            self.assertContains(response, reported)
 
     def test_terms_that_are_wrong_are_said_on_the_page(self):
         for terms, reported in (
@@ -177,12 +179,47 @@ class BulkPageTests(AdminTestCase):
                 self.assertEqual(response.status_code, status)
         self.assertEqual(Queue().list().filter(type="perfectqueue.bulk").count(), 1)
 
-    @mock.patch.object(dead_letters, "CAP", 2)
-    def test_a_large_group_is_retried_so(self):
-        for key in "abc":
-            failed(key)
-        response = self.client.post(f"{DEAD}retry-group/", {"group": "boom"})
-        self.assertRedirects(response, f"{DEAD}bulk/?verb=retry&group=boom&status=failed")
+    def test_what_failed_since_a_time_is_retried_alone(self):
+        failed("early"), failed("late")
+        early = Queue()["early"].id
+        hour_ago = timezone.now() - timedelta(hours=1)
+        Task._base_manager.filter(pk=early).update(ended_at=hour_ago)
+        DeadLetter._base_manager.filter(pk=early).update(ended_at=hour_ago)
+        page = self.client.get(DEAD, {"since": "15m", "type": "report"})
+
+        page = self.client.get(page.context["bulk_url"])
+        self.press(page, "Retry (1)", run_in="bulk")
+
+        operation = Queue("bulk").list().get().data
+        self.assertRegex(operation["filter"]["since"], r"^20\d\d-.*\+00:00$")
+        drain("bulk")
+        self.assertEqual(Queue()["late"].metadata().status, "waiting")
+        self.assertEqual(Queue()["early"].metadata().status, "failed")
+
+    def test_what_a_list_shows_is_what_bulk_work_is_about(self):
+        """Each filter of both lists either counts or is refused, and then stays chosen."""
+        failed("a", user="ann", type="mail")
+        values = {
+            "batch": "0",
+            "group": "none",
+            "reach": "all",
+            "watched": "me",
+            "status": "failed",
+        }
+        for url, model in ((LIST, Task), (DEAD, DeadLetter)):
+            for spec in site._registry[model].list_filter:
+                name = spec.parameter_name
+                query = {name: values.get(name, "1d" if name == "until" else "x"), "type": "mail"}
+                query |= {"since": "1s"} if name == "since" else {}
+                with self.subTest(url=url, query=query):
+                    listed = self.client.get(url, query, follow=True)
+                    shown = self.client.get(listed.context["bulk_url"], follow=True)
+                    if "matching" in shown.context:
+                        count = int(str(shown.context["matching"]["total"]))
+                        self.assertEqual(count, listed.context["cl"].result_count)
+                    else:
+                        self.assertEqual(shown.context["cl"].params.get(name), query[name])
+                        self.assertTrue(self.reported(shown))
 
 
 class SingleTests(AdminTestCase):

@@ -1,9 +1,13 @@
 """Bulk work by commands: what they would do, the task that does it, and single tasks."""
 
+from datetime import timedelta
+
 from django.test import TestCase
+from django.utils.timezone import localtime, now
 
 from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.management.queues.rule_command import person
+from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain
 from tests.bulk.test_bulk import failed
@@ -78,6 +82,30 @@ class BulkCommandTests(TestCase):
         self.assertEqual(task.data["total"], 1)
         drain("bulk")
         self.assertEqual(Queue().list().in_status("cancelled").get().key, "a")
+
+    def test_times_choose_by_the_end_or_else_by_the_creation(self):
+        failed("early"), failed("late")
+        early = Task._base_manager.filter(key="early")
+        early.update(ended_at=now() - timedelta(hours=3))
+        submit("old", now=now() - timedelta(hours=3))
+        submit("new", now=None)
+        clock = f"{localtime() - timedelta(hours=1):%H:%M}"
+
+        for command, times, keys in (
+            ("pq_retry", ["--since", "2h"], "late\n"),
+            ("pq_retry", ["--until", "2h"], "early\n"),
+            ("pq_retry", ["--since", clock], "late\n"),
+            ("pq_cancel_request", ["--since", "1d", "--until", clock], "old\n"),
+        ):
+            with self.subTest(command, times=times):
+                self.assertTrue(run(command, *times, "--dry-run").startswith(keys))
+        listed = [one["key"] for one in run_json("pq_list", "--since", clock)]
+        self.assertEqual(sorted(listed), ["late", "new"])
+        run("pq_retry", "--since", "2h", "--rate", "100/s", "--run-in", "bulk")
+        drain("bulk")
+        self.assertEqual(Queue().list().in_status("failed").get().key, "early")
+        self.assertIn("A time is such as 2h", refused(self, "pq_retry", "--since", "soon"))
+        self.assertIn("A time is such as 2h", refused(self, "pq_list", "--since", "25:00"))
 
     def test_cancel_move_and_edit_do_so_too(self):
         for name, more, left in (

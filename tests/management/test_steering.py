@@ -232,8 +232,14 @@ class RetryTests(TestCase):
         for options, says in (
             (["a", "--all"], "but not both"),
             ([], "Which tasks?"),
-            (["a", "--dry-run"], "--dry-run is for --group, --all, --type, --user or --tag."),
-            (["--status", "failed"], "--status is for --group, --all, --type, --user or --tag."),
+            (
+                ["a", "--dry-run"],
+                "--dry-run is for --group, --all, --type, --user, --tag, --since or --until.",
+            ),
+            (
+                ["--status", "failed"],
+                "--status is for --group, --all, --type, --user, --tag, --since or --until.",
+            ),
             (["--all", "--limit", "0"], "at least 1"),
             (["--type", ""], "--type is empty"),
             (["--group", "", "--rate", "1/s"], "--group is empty"),

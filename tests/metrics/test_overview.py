@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import store
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.metrics.overview import overview
-from django_perfectqueue.models import Limit, Task
+from django_perfectqueue.models import LIVE, Limit, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.records import counts
 
@@ -55,11 +55,12 @@ class OverviewTests(TestCase):
         submit(now=None, queue="mail", run_at="1h")
         submit_many(2, queue="mail", now=None)
         submit(queue="other", now=None)
+        Queue("mail").chain([{"type": "report", "run_at": "1d"}, {"type": "report"}])
 
         mail = queues()["mail"]
         self.assertEqual((mail.running, mail.stalled), (3, 1))
-        self.assertEqual((mail.waiting, mail.scheduled, mail.retrying), (2, 1, 1))
-        for word in ("waiting", "running", "stalled", "scheduled", "retrying"):
+        self.assertEqual((mail.waiting, mail.scheduled, mail.retrying), (2, 2, 1))
+        for word in LIVE:
             count = Queue("mail").list().in_status(word).count()
             self.assertEqual(getattr(mail, word), count, word)
         self.assertEqual((mail.workers, mail.processors, mail.parked), (1, 2, 0))
@@ -73,6 +74,25 @@ class OverviewTests(TestCase):
             found = queues()
         self.assertEqual(found["default"].waiting, 3)
         self.assertTrue(found["later"].is_bounded)
+
+    def test_a_chain_behind_a_task_that_failed_is_seen(self):
+        register("default", now=None)
+        Queue().chain([{"type": "report"}] * 6)
+        [lease] = acquire(now=None)
+        fail(lease, now=None)
+
+        [default] = queues().values()
+        self.assertEqual((default.blocked, default.waiting), (5, 0))
+        self.assertIsNone(default.drained_in)
+        with mock.patch.object(counts, "COUNTED", 2):
+            self.assertTrue(queues()["default"].is_bounded)
+
+    def test_without_a_worker_nobody_knows_when_a_queue_is_drained(self):
+        submit(now=None)
+        ran(2.0, at=now() - timedelta(minutes=2))
+        self.assertIsNone(queues()["default"].drained_in)
+        register("default", now=None)
+        self.assertGreater(queues()["default"].drained_in, 0)
 
     def test_what_a_pause_or_a_limit_holds_back_waits_too(self):
         Limit.objects.create(scope="name", name="full", max_running=0)
@@ -120,6 +140,7 @@ class OverviewTests(TestCase):
         self.assertFalse(queues()["default"].paused)
 
     def test_rates_are_of_the_last_minutes(self):
+        register("default", now=None)
         ran(*[1.0] * 10, at=now(), word="finished")
         ran(1.0, at=now(), word="failed")
         ran(1.0, at=now() - timedelta(minutes=30), word="failed")

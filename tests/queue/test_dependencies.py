@@ -260,7 +260,9 @@ class EndTests(Cases):
         self.assertEqual(statuses("b", "c", "d"), ["cancelled", "cancelled", "waiting"])
         letter = Queue()["b"].metadata().dead_letter
         self.assertEqual(letter.group, "dependency")
-        self.assertEqual(letter.message, "Task 'a', for which it waited, is failed.")
+        self.assertEqual(
+            letter.message, f"Task #{Queue()['a'].id}, for which it waited, is failed."
+        )
 
     def test_a_chain_of_any_length_is_cancelled(self):
         Queue().chain(

@@ -26,7 +26,7 @@ from ..factories import register
 from . import filling
 from .case import ScaleTestCase, refresh
 from .filling import SCALE
-from .scenarios import ADMIN, PAGES, Scenario, client, page
+from .scenarios import PAGES, Scenario, client, page
 
 HARDLY_ANY = 20_000
 """As many as fill each list's first page."""
@@ -47,16 +47,6 @@ FULLER = (
 """Pages that have more rows on a full database."""
 
 
-def refreshed():
-    """Return a client and the ETag that it has of the overview."""
-    user = client()[0]
-    return user, user.get(f"{ADMIN}/overview/")["ETag"]
-
-
-def again(user, etag):
-    assert user.get(f"{ADMIN}/overview/", headers={"If-None-Match": etag}).status_code in (200, 304)
-
-
 def scrape():
     families.kept.clear()
     text.of_database("default")
@@ -66,7 +56,6 @@ FIGURES = page("overview/figures/", queue="default", user="user3", over="month")
 SHOWN = [
     *PAGES,
     Scenario("figures of a user", FIGURES, 1, client),
-    Scenario("live refresh", again, 1, refreshed),
     Scenario("scrape of metrics", scrape),
 ]
 
@@ -104,11 +93,7 @@ def cost_of(scenario):
 
 
 def calls_of(scenario):
-    """
-    Return how many functions it calls in this thread at least, Django's among them.
-
-    A live refresh is a whole page where a second began between it and its preparation.
-    """
+    """Return how many functions it calls in this thread at least, Django's among them."""
     counts = []
 
     def note(frame, event, arg):

@@ -6,10 +6,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -18,17 +17,17 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DeadLetter, Outcome
 
-from ..parts.action_pages import CAP, SteeringAdmin
+from ..parts.action_pages import SteeringAdmin
 from ..parts.actions import RETRY
 from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, ago, badge, broken_at_dots, with_fold
 from ..parts.filters import (
-    ALL,
     DeadQueueFilter,
     DeadReachFilter,
+    DeadSinceFilter,
     DeadTypeFilter,
+    DeadUntilFilter,
     DeadUserFilter,
-    EndedFilter,
     EndingFilter,
     GroupFilter,
 )
@@ -48,7 +47,8 @@ class DeadLetterAdmin(SteeringAdmin):
         DeadQueueFilter,
         DeadUserFilter,
         DeadTypeFilter,
-        EndedFilter,
+        DeadSinceFilter,
+        DeadUntilFilter,
         DeadReachFilter,
     ]
     list_select_related = ["task"]
@@ -65,35 +65,16 @@ class DeadLetterAdmin(SteeringAdmin):
         hidden = {"of_queue"} if one_queue(request) else set()
         return [column for column in self.list_display if column not in hidden]
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.retry_group)
-        return [path("retry-group/", view, name="perfectqueue_retry_group"), *super().get_urls()]
-
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, object] | None = None
     ) -> HttpResponse:
-        """Offer to retry the group that is chosen."""
+        """Offer to retry the group that is chosen, as far as the other filters let it."""
         group = request.GET.get("group", "") if may(request, RETRY) else ""
-        status = request.GET.get("status", "")
-        context = {"group": group, "group_name": printable(group), "status": status}
+        context = {
+            "group_name": printable(group),
+            "retry_url": self.bulk_url(request.GET, verb="retry") if group else "",
+        }
         return super().changelist_view(request, {**context, **(extra_context or {})})
-
-    def retry_group(self, request: HttpRequest) -> HttpResponse:
-        """Ask whether all that ended for one reason are to be put back in line."""
-        if request.method != "POST":
-            return HttpResponse(status=405, headers={"Allow": "POST"})
-        if not may(request, RETRY) or not self.has_view_permission(request):
-            raise PermissionDenied
-        group = request.POST.get("group", "").replace("\x00", "")
-        status = request.POST.get("status", "").replace("\x00", "") or Outcome.FAILED
-        letters = self.get_queryset(request).filter(group=group)
-        if status != ALL:
-            letters = letters.filter(status=status)
-        newest = list(letters.order_by("-ended_at", "-pk").values_list("pk", flat=True)[: CAP + 1])
-        if len(newest) > CAP:
-            url = self.bulk_url(QueryDict(), verb="retry", group=group, status=status)
-            return HttpResponseRedirect(url)
-        return self.ask(request, RETRY, newest, back=self.way_back(request))
 
     def change_view(
         self,

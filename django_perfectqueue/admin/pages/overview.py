@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.forms import Script
-from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
-from django.template.loader import render_to_string
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
@@ -51,9 +48,6 @@ class Row:
 class OverviewAdmin(ReadOnlyAdmin):
     """A page in place of the list."""
 
-    class Media:
-        js = [Script("perfectqueue/live.js", type="module")]
-
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.changelist_view)
         name = f"{self.opts.app_label}_{self.opts.model_name}_changelist"
@@ -75,22 +69,16 @@ class OverviewAdmin(ReadOnlyAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, object] | None = None
     ) -> HttpResponse:
-        """Show the page; answer 304 where the figures are those that the browser has."""
+        """Show the page, which refreshes itself."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        figures = render_to_string(
-            "admin/perfectqueue/overview/figures.html", page(overview(using=database())), request
-        )
-        etag = f'"{hashlib.sha256(figures.encode()).hexdigest()[:32]}"'
-        if request.headers.get("If-None-Match") == etag:
-            return HttpResponseNotModified(headers={"ETag": etag})
         context = {
             "title": _("Overview"),
             "original": _("All queues"),
-            "figures": figures,
+            **page(overview(using=database())),
             **(extra_context or {}),
         }
-        return self.page(request, "overview/overview", context, {"ETag": etag})
+        return self.page(request, "overview/overview", context)
 
 
 def page(found: Figures) -> dict[str, object]:
@@ -124,10 +112,12 @@ def page(found: Figures) -> dict[str, object]:
 
 def row(queue: QueueFigures) -> Row:
     drained_in = queue.drained_in
-    names = ("running", "stalled", "scheduled", "retrying")
-    counts: dict[str, object] = {name: getattr(queue, name) for name in names}
-    if queue.is_bounded:
-        counts = {name: AtLeast(count) for name, count in counts.items()}  # type: ignore[call-overload]
+    names = ("running", "stalled", "scheduled", "retrying", "blocked")
+    counted = {name: getattr(queue, name) for name in names}
+    counts: dict[str, object] = {
+        name: AtLeast(count) if queue.is_bounded else bounded(count, COUNTED)
+        for name, count in counted.items()
+    }
     counts["waiting"] = bounded(queue.waiting, COUNTED)
     return Row(
         figures=queue,

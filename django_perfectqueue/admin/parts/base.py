@@ -12,6 +12,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
+from django.forms import Script
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.formats import number_format
@@ -76,6 +77,7 @@ class QueueAdmin(ModelAdmin):
 
     class Media:
         css = {"all": ["perfectqueue/admin.css"]}
+        js = [Script("perfectqueue/live.js", type="module")]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """Return the rows that the request may see: every page and action reads these."""
@@ -104,7 +106,6 @@ class QueueAdmin(ModelAdmin):
         request: HttpRequest,
         template: str,
         context: Mapping[str, object],
-        headers: dict[str, str] | None = None,
     ) -> HttpResponse:
         """Return a page of this package's own; its breadcrumbs end with ``original``."""
         request.current_app = self.admin_site.name
@@ -115,7 +116,7 @@ class QueueAdmin(ModelAdmin):
             "has_view_permission": True,
         }
         path = f"admin/perfectqueue/{template}.html"
-        return TemplateResponse(request, path, {**everywhere, **context}, headers=headers)
+        return TemplateResponse(request, path, {**everywhere, **context})
 
     def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
         """Return what the template shows of a row."""

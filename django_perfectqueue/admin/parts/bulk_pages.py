@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 NAMES = {"retry": "retry", "cancel": "cancel", "delete": "purge", "move": "move", "edit": "edit"}
 """The verbs of bulk work, each with the admin's verb whose permission it needs."""
-FILTERS = ("status", "queue", "type", "user", "group", "tag", "batch", "q")
+FILTERS = ("status", "queue", "type", "user", "group", "tag", "batch", "q", "since", "until")
+TIMES = ("since", "until")
 TERMS = ("verb", "to", "patch", "rate", "run_in")
 BUTTONS = ("_show", "_do", "shown")
 HARMLESS = ("reach", "p", "o", "e", "_changelist_filters", "csrfmiddlewaretoken", *TERMS, *BUTTONS)
@@ -125,6 +126,8 @@ def selection_of(request: HttpRequest, values: Mapping[str, str], *, status: str
         tag=given["tag"],
         batch=given["batch"],
         key=given["q"],
+        since=given["since"],
+        until=given["until"],
         users=None if (users := scope_of(request)) is None else tuple(sorted(users)),
     )
 
@@ -257,8 +260,13 @@ class BulkPage:
         return self.admin.page(self.request, "bulk", context)
 
     def kept(self, selection: Selection) -> list[tuple[str, str]]:
-        """Return the filters that hold, with the status that the list shows by default."""
-        values = {"status": selection.status, **self.values}
+        """
+        Return the filters that hold, with the status that the list shows by default.
+
+        A time that was given as so long ago stands still from here on.
+        """
+        times = {name: getattr(selection, name) for name in TIMES}
+        values = {"status": selection.status, **self.values, **times}
         return [(name, values[name]) for name in FILTERS if values.get(name)]
 
     @property
@@ -267,7 +275,10 @@ class BulkPage:
 
     @property
     def back(self) -> str:
-        return f"{self.list_url}?{self.query}"
+        """Return the way to the list, with each filter that it has, also one that is refused."""
+        own = (*TERMS, *BUTTONS, "csrfmiddlewaretoken")
+        kept = {name: value for name, value in self.values.items() if name not in own}
+        return f"{self.list_url}?{urlencode(kept)}"
 
 
 def text_of(operation: Operation) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
@@ -11,13 +10,13 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.bulk import in_time, within
+from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection.scope import in_scope, scope_of
-from django_perfectqueue.lib.durations import EARLIEST, LATEST, seconds_in
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     DEAD,
@@ -39,6 +38,7 @@ from .search import numbers, plain, queue_names
 REACH = 100_000
 ALL = "all"
 FEW_HAVE = ("tag", "watched")
+NOT_COUNTED = ("queue", "user", "type", "since", "until")
 FEW = (*DEAD, Status.RUNNING, Status.STALLED)
 
 
@@ -138,7 +138,11 @@ class BatchFilter(ValueFilter):
 
 
 class GroupFilter(ValueFilter):
-    """The groups of the newest dead letters with the chosen status, the largest first."""
+    """
+    The groups of the newest dead letters with the chosen status, the largest first.
+
+    Their counts are of that status alone, and left out where another filter is chosen.
+    """
 
     title = _("group")
     parameter_name = "group"
@@ -147,6 +151,8 @@ class GroupFilter(ValueFilter):
         status = request.GET.get("status") or Status.FAILED.value
         known = status if status in DEAD else None
         found = groups(known, scope_of(request), using=database())
+        if any(request.GET.get(name) for name in NOT_COUNTED):
+            return choices_of(name for name, _count in found if name)
         return [(name, f"{printable(name)} ({bounded(count)})") for name, count in found if name]
 
 
@@ -211,16 +217,22 @@ def watched_by(request: HttpRequest) -> QuerySet[Watch]:
     return Watch.objects.using(database()).filter(person=str(request.user.pk))
 
 
-class TimeFilter(TextFilter):
-    """Keeps what is not older than a span, or lies between two times: ``FROM/TO`` in ISO 8601."""
+class SinceFilter(TextFilter):
+    """Keeps what ended at or after a time, or was submitted then and has not ended."""
 
-    hint = _("15m, 1d, or FROM/TO")
-    column = ""
+    title = _("since")
+    parameter_name = "since"
+    hint = _("15m, 10:00 or 2026-11-24T10:00")
 
     def condition(self, value: str) -> Q:
-        begin, _slash, end = value.partition("/")
-        condition = Q(**{f"{self.column}__gte": time_of(begin)})
-        return condition & Q(**{f"{self.column}__lt": time_of(end)}) if end else condition
+        since, until = ("", value) if self.parameter_name == "until" else (value, "")
+        try:
+            return self.between(since, until)
+        except InvalidTaskError as error:
+            raise IncorrectLookupParameters from error
+
+    def between(self, since: str, until: str) -> Q:
+        return in_time(since, until)
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         for choice in super().choices(changelist):
@@ -231,31 +243,13 @@ class TimeFilter(TextFilter):
             yield {**choice, "links": links}
 
 
+class UntilFilter(SinceFilter):
+    title = _("until")
+    parameter_name = "until"
+    choices = TextFilter.choices
+
+
 LATELY = {"15m": _("last 15 minutes"), "1h": _("last hour"), "1d": _("last day")}
-
-
-def time_of(text: str) -> datetime:
-    """Return the time so long ago, or the time that is written. Raise IncorrectLookupParameters."""
-    try:
-        if (seconds := seconds_in(text)) is not None:
-            return timezone.now() - timedelta(seconds=seconds)
-        at = datetime.fromisoformat(text)
-        at = at if timezone.is_aware(at) else timezone.make_aware(at)
-    except (ValueError, OverflowError) as error:
-        raise IncorrectLookupParameters from error
-    return min(max(EARLIEST, at), LATEST)
-
-
-class SubmittedFilter(TimeFilter):
-    title = _("submitted")
-    parameter_name = "submitted"
-    column = "created_at"
-
-
-class EndedFilter(TimeFilter):
-    title = _("ended")
-    parameter_name = "ended"
-    column = "ended_at"
 
 
 class TypeFilter(TextFilter):
@@ -282,7 +276,7 @@ class ReachFilter(ValueFilter):
         status = chosen.get("status")
         if any(chosen.get(name) for name in ("q", *FEW_HAVE)) or status in FEW:
             return False
-        return any(chosen.get(name) for name in ("status", "queue", "type", "submitted", "ended"))
+        return any(chosen.get(name) for name in ("status", "queue", "type", "since", "until"))
 
     @property
     def is_bounding(self) -> bool:
@@ -341,6 +335,15 @@ class DeadUserFilter(OfTask, UserFilter):
 
 
 class DeadTypeFilter(OfTask, TypeFilter):
+    pass
+
+
+class DeadSinceFilter(SinceFilter):
+    def between(self, since: str, until: str) -> Q:
+        return within("ended_at", since, until)
+
+
+class DeadUntilFilter(DeadSinceFilter, UntilFilter):
     pass
 
 

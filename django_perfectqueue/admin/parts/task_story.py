@@ -33,7 +33,7 @@ from django_perfectqueue.inspection.family import Known
 from django_perfectqueue.inspection.schedules import origin_of
 from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.inspection.together import read_together
-from django_perfectqueue.inspection.why_waiting import Case, Code
+from django_perfectqueue.inspection.why_waiting import Case, Code, Reason
 from django_perfectqueue.inspection.workers import location_of
 from django_perfectqueue.lib.printable import printable, printable_lines
 from django_perfectqueue.models import (
@@ -54,6 +54,8 @@ from django_perfectqueue.payload.redaction import STARS, masked
 from .cells import NOTHING, badge, duration, list_link, moment, next_moment, tasks_link
 
 EXPLAINED = (Code.ENDED, Code.RUNNING, Code.STALLED)
+NAMING = (Code.BLOCKED, Code.PARENT_FAILED, Code.BATCH_OPEN, Code.BATCH_FAILED)
+"""Reasons that name another task or a batch, which may be another user's."""
 ATTEMPTS = 50
 STEPS = 50
 TAGS = 100
@@ -181,8 +183,9 @@ def reasons(task: Task, case: Case | None, sees_all: bool) -> list[str]:
     if remarked := remark(task):
         found.append(remarked)
     reason = case.reason
-    hidden = EXPLAINED if sees_all else (*EXPLAINED, Code.BLOCKED, Code.PARENT_FAILED)
-    return found + ([] if reason.code in hidden else [reason.sentence])
+    if reason.code in NAMING and not sees_all:
+        reason = Reason(code=Code.BLOCKED)
+    return found + ([] if reason.code in EXPLAINED else [reason.sentence])
 
 
 def about(task: Task, tags: Sequence[Tag]) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ class Command(TogetherCommand):
     summary = "Cancels tasks that have yet to run, and asks running ones to stop."
     outcomes = ("cancelled", "requested")
     verb = "cancel"
-    choices = ("all", "type", "user", "tag")
+    choices = ("all", "type", "user", "tag", "since", "until")
     all_help = "Every task that has not ended, or only those with --status."
 
     def steer(self, task: TaskHandle) -> tuple[str, str]:

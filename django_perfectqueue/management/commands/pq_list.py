@@ -5,13 +5,16 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from typing import cast
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
+from django_perfectqueue.bulk import in_time
+from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, QueueCommand, at_least
+from ..tasks.bulk_preview import add_times
 from ..tasks.facts import ListedTask, content, situation, summary
 from ..tasks.hints import no_tasks
 from ..terminal.table import Column
@@ -43,6 +46,7 @@ class Command(QueueCommand):
             help="Only the tasks with this tag; may be repeated, for those with all.",
         )
         add("--key-prefix", metavar="PREFIX", help="Only keys that begin so.")
+        add_times(parser)
         add("--limit", type=at_least(0), default=100, metavar="N", help="How many (100); 0: all.")
         add("--after", type=task_id, metavar="ID", help="Go on behind the task with this id.")
         add("--oldest-first", action="store_true", help="The oldest first, not the newest.")
@@ -71,6 +75,10 @@ class Command(QueueCommand):
             if options[field] is not None:
                 tasks = tasks.filter(**{field: options[field]})
         tasks = tasks.tagged(*options["tags"] or ())
+        try:
+            tasks = tasks.filter(in_time(options["since"] or "", options["until"] or ""))
+        except InvalidTaskError as error:
+            raise CommandError(str(error)) from error
         order = self.order(options["status"])
         tasks = tasks.order_by(order if options["oldest_first"] else f"-{order}")
         if options["after"] is not None:
@@ -152,7 +160,7 @@ def behind(tasks: TaskQuerySet, task_id: int) -> TaskQuerySet:
 
 
 def narrowed(options: dict[str, object]) -> bool:
-    names = ("status", "user", "type", "tags", "key_prefix", "after")
+    names = ("status", "user", "type", "tags", "key_prefix", "since", "until", "after")
     return any(options[name] is not None for name in names)
 
 

@@ -29,19 +29,18 @@ class Figures:
     """
     What is in one queue: ``now`` is its row of the overview.
 
-    ``blocked``, ``finished`` and ``dead``, which is by status and group, are counted up to
-    COUNTED: one more says that there are more.
+    ``finished`` and ``dead``, which is by status and group, are counted up to COUNTED: one more
+    says that there are more.
     """
 
     now: QueueFigures
-    blocked: int
     finished: int
     dead: Counter[tuple[str, str]]
 
     @property
     def counts(self) -> dict[str, int]:
         """How many tasks have each status."""
-        found = {word.value: getattr(self.now, word, self.blocked) for word in LIVE}
+        found = {word.value: getattr(self.now, word) for word in LIVE}
         found[Status.FINISHED.value] = self.finished
         for outcome in DEAD:
             found[outcome.value] = sum(
@@ -57,7 +56,7 @@ class Figures:
         """Return whether there may be more with this status than were counted."""
         if status in DEAD:
             return self.dead.total() > COUNTED
-        moving = status in LIVE and status not in (Status.WAITING, Status.BLOCKED)
+        moving = status in LIVE and status != Status.WAITING
         return self.now.is_bounded if moving else self.counts[status] > COUNTED
 
 
@@ -200,8 +199,6 @@ def figures(using: str, queue: str | None = None) -> list[Figures]:
     letters = DeadLetter.objects.using(using).order_by("-task_id")
     if queue is not None:
         tasks, letters = tasks.filter(queue=queue), letters.filter(task__queue=queue)
-    blocked = tasks.in_status(Status.BLOCKED).order_by().values_list("queue", flat=True)
-    blocked_by_queue = Counter(blocked[: COUNTED + 1])
     dead: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     for name, status, group in letters.values_list("task__queue", "status", "group")[: COUNTED + 1]:
         dead[name][status, group] += 1
@@ -210,7 +207,7 @@ def figures(using: str, queue: str | None = None) -> list[Figures]:
     for now in sorted(seen.queues, key=lambda one: one.name):
         finished = tasks.filter(queue=now.name, outcome=Outcome.FINISHED).order_by().values("id")
         ended = finished[: COUNTED + 1].count()
-        one = Figures(now, blocked_by_queue[now.name], ended, dead[now.name])
+        one = Figures(now, ended, dead[now.name])
         if queue is not None or not one.is_empty:
             found.append(one)
     return found

@@ -142,6 +142,7 @@ def queue_columns() -> list[Column[QueueFigures]]:
         number("running", "running"),
         number("retrying", "retrying", spare=True),
         number("scheduled", "scheduled", spare=True),
+        number("blocked", "blocked"),
         number("failed/h", "failed_last_hour"),
         Column("finished/min", lambda one: f"{one.finished_a_minute:.1f}", right=True),
         span("drained in", "drained_in"),

@@ -21,7 +21,7 @@ from django_perfectqueue.models import TaskQuerySet
 from ..base import CommandOptions, at_least
 from ..queues.rule_command import person, rate
 from ..terminal.progress import Progress
-from .bulk_preview import print_preview
+from .bulk_preview import add_times, print_preview
 from .hints import no_group, no_tasks
 from .single import SteeringCommand
 
@@ -38,7 +38,7 @@ class SelectingCommand(SteeringCommand):
     """
 
     outcomes: ClassVar[tuple[str, ...]]
-    choices: ClassVar[tuple[str, ...]] = ("group", "all", "type", "user", "tag")
+    choices: ClassVar[tuple[str, ...]] = ("group", "all", "type", "user", "tag", "since", "until")
     all_help: ClassVar[str] = "Every task that waits or has failed, or only those with --status."
     status_help: ClassVar[str] = "%s (any of these)."
     verb: ClassVar[Verb]
@@ -54,6 +54,7 @@ class SelectingCommand(SteeringCommand):
         add("--type", metavar="TYPE", help="Every such task of this type.")
         add("--user", metavar="USER", help="Every such task of this user.")
         add("--tag", metavar="TAG", help="Every such task with this tag.")
+        add_times(parser)
         statuses = ALLOWED[self.verb]
         text = self.status_help % ", ".join(statuses)
         add("--status", choices=statuses, metavar="STATUS", help=text)
@@ -166,6 +167,8 @@ class SelectingCommand(SteeringCommand):
             user=options["user"],
             group=options.get("group") or "",
             tag=options["tag"] or "",
+            since=options["since"] or "",
+            until=options["until"] or "",
         )
 
     def list_choices(self) -> str:

@@ -32,6 +32,13 @@ def add_change_options(parser: CommandParser) -> None:
     )
 
 
+def add_times(parser: CommandParser) -> None:
+    """Add the times between which a task ended, or was submitted and has not ended."""
+    text = "Those that ended, or if they have not were submitted, %s: 2h ago, 10:00, ISO 8601."
+    parser.add_argument("--since", metavar="TIME", help=text % "at or after this time")
+    parser.add_argument("--until", metavar="TIME", help=text % "before this time")
+
+
 def merge_patch(text: str) -> JSON:
     """Return the value of an option; null is none, since that stands for no patch."""
     try:

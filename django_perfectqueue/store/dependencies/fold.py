@@ -243,7 +243,8 @@ class Fold:
         else:
             self.failed.append(edge.id)
             if edge.if_failed == IfFailed.CANCEL:
-                why = f"Task '{parent.key}', for which it waited, is {parent.outcome}."
+                # By its id: who may read this may not know the other's key.
+                why = f"Task #{edge.parent}, for which it waited, is {parent.outcome}."
                 self.cancelled[edge.child] = why
 
     def write(self) -> None:

@@ -12,7 +12,7 @@ from ..database.dialects.base import Row
 from ..database.session import Session
 
 ENDED = """
-SELECT "id", "outcome", "key" FROM "perfectqueue_task"
+SELECT "id", "outcome" FROM "perfectqueue_task"
 WHERE "id" IN ({ids}) AND "outcome" <> '' ORDER BY "id"
 """
 TICKETS = """
@@ -33,7 +33,6 @@ class Standing(NamedTuple):
     """
 
     outcome: str = ""
-    key: str = ""
     is_locked: bool = False
     is_gone: bool = False
 
@@ -68,8 +67,8 @@ class Parents:
         skip = self.db.dialect.skip_clause()
         # A batch is given by minus its id; its counts say when it has ended.
         found = {id_: LIVE for id_ in ids if id_ < 0}
-        for id_, outcome, key in self.rows(ENDED + self.db.dialect.skip_changed_clause(), ids):
-            found[id_] = Standing(outcome, key)
+        for id_, outcome in self.rows(ENDED + self.db.dialect.skip_changed_clause(), ids):
+            found[id_] = Standing(outcome)
         if left := set(ids) - found.keys():
             live = [id_ for (id_,) in self.rows(TICKETS + skip, left)]
             if live:

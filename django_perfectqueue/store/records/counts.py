@@ -48,6 +48,7 @@ FROM (
 LATER = """
 SELECT "kind", "task"."queue", '', '', {now}, SUM("count"), 0, 0, 0.0 FROM (
     SELECT COUNT(*) AS "count", MIN("task_id") AS "task_id", CASE
+        WHEN "state" = 3 THEN 'blocked'
         WHEN "state" = 2 AND "alarm_at" <= {now} THEN 'stalled'
         WHEN "state" = 2 THEN 'running'
         WHEN "alarm_at" <= {now} THEN 'waiting'
@@ -56,9 +57,16 @@ SELECT "kind", "task"."queue", '', '', {now}, SUM("count"), 0, 0, 0.0 FROM (
         ELSE 'scheduled'
     END AS "kind"
     FROM (
-        SELECT "lane", "task_id", "state", "alarm_at", "run_at", "last_ending"
-        FROM "perfectqueue_ticket"
-        WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT %(most)s
+        SELECT * FROM (
+            SELECT "lane", "task_id", "state", "alarm_at", "run_at", "last_ending"
+            FROM "perfectqueue_ticket"
+            WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT %(most)s
+        ) AS "timed"
+        UNION ALL
+        SELECT * FROM (
+            SELECT "lane", "task_id", "state", "alarm_at", "run_at", "last_ending"
+            FROM "perfectqueue_ticket" WHERE "state" = 3 LIMIT %(most)s
+        ) AS "untimed"
     ) AS "live" GROUP BY "lane", "kind"
 ) AS "known"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "known"."task_id"
@@ -168,8 +176,9 @@ class Figures:
     """
     What queues have by status, and what happened there lately.
 
-    What the clock will move is counted up to COUNTED in all queues together: with
-    ``is_bounded`` there is more. What waits is counted up to COUNTED + 1 in each queue.
+    What the clock will move is counted up to COUNTED in all queues together, and what is
+    blocked alike: with ``is_bounded`` there is more. What waits is counted up to COUNTED + 1 in
+    each queue.
 
     ``failed`` is why the newest tasks failed, by group; ``parked`` what waits for a worker that
     knows its type, by queue and type. Each has how many, up to LATEST in all, and the time of
@@ -274,8 +283,10 @@ def figures(queues: Sequence[str], now: datetime, since: datetime, *, using: str
         for row in rows:
             found.add(row, db.dialect)
     moving = ("stalled", "running", "parked", "retrying", "scheduled")
-    total = sum(one[kind] for one in found.by_queue.values() for kind in moving)
-    found.is_bounded = total > COUNTED
+    found.is_bounded = any(
+        sum(one[kind] for one in found.by_queue.values() for kind in kinds) > COUNTED
+        for kinds in (moving, ("blocked",))
+    )
     found.points = without_parts(sorted(found.points, key=lambda point: (-point.span, point.start)))
     return found
 

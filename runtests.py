@@ -120,7 +120,9 @@ def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
             help=purpose,
         )
     parser.add_argument(
-        "--thorough", action="store_true", help="also run the tests that take long, as .ci/run does"
+        "--thorough",
+        action="store_true",
+        help="also run the tests that take long",
     )
     parser.add_argument(
         "--in-turn", action="store_true", help="test one database after the other, not at once"

@@ -6,7 +6,7 @@ import random
 import signal
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from unittest import mock
 
 from django.db import transaction
@@ -15,15 +15,21 @@ from django.test import TransactionTestCase, tag
 import django_perfectqueue
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection, handler, submit_bulk
-from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError, TimeLimitError
+from django_perfectqueue.exceptions import (
+    AlreadyFinishedError,
+    CancelRequestedError,
+    PreemptedError,
+    TimeLimitError,
+)
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL
+from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, turns_transaction
 from django_perfectqueue.worker.attempt.runner import Runner, Running
 
 from ..factories import submit
 from ..worker.runners import runner_for
 
 ROWS, CHUNK = 4, 2
+FRAME = " of a transaction"
 PACKAGE = django_perfectqueue.__path__[0]
 STEP = int(os.environ.get("PERFECTQUEUE_TEST_STEP", "11"))
 """Every so many lines, from a random one; 1 is each line."""
@@ -48,6 +54,8 @@ class Interruption:
             self.lines += 1
             if self.lines == self.line:
                 self.place = f"{code.co_name}:{frame.f_lineno}"
+                if turns_transaction(frame):
+                    self.place += FRAME
                 sys.settrace(None)
                 self.act()
         return self.trace
@@ -128,6 +136,11 @@ class InterruptedTests(TransactionTestCase):
             store.finish([ending.completion], using="default")
         return ending, interruption.place
 
+    def assert_ended(self, ending, word, place):
+        # The end of a transaction is not interrupted, and after the last one nothing is left.
+        is_last = ending.word == "finished" and place.endswith(FRAME)
+        self.assertEqual(ending.word, "finished" if is_last else word, place)
+
     def assert_whole_chunks(self, edited, data, place):
         """Fail unless what is edited is what it says: whole chunks from the first row on."""
         behind = sum(row.id <= data["cursor"] for row in self.rows)
@@ -140,22 +153,25 @@ class InterruptedTests(TransactionTestCase):
         for place, ending, task, edited, data in self.interrupt_at_each(
             CancelRequestedError, lambda task: None
         ):
-            self.assertEqual((ending.word, task.metadata().status), ("cancelled",) * 2, place)
+            self.assert_ended(ending, "cancelled", place)
+            self.assertEqual(task.metadata().status, ending.word, place)
             self.assert_whole_chunks(edited, data, place)
 
     def test_a_time_limit(self):
         for place, ending, task, edited, data in self.interrupt_at_each(
             TimeLimitError, lambda task: None
         ):
-            self.assertEqual(ending.word, "retried", place)
+            self.assert_ended(ending, "retried", place)
             self.assert_whole_chunks(edited, data, place)
-            task.cancel_request()
+            with suppress(AlreadyFinishedError):
+                task.cancel_request()
 
     def test_a_lost_lease(self):
         for place, ending, _task, edited, data in self.interrupt_at_each(
             PreemptedError, lambda task: task.force_finish()
         ):
-            self.assertEqual((ending.word, edited, data["done"]), ("preempted", [], {}), place)
+            self.assert_ended(ending, "preempted", place)
+            self.assertEqual((edited, data["done"]), ([], {}), place)
 
 
 @tag("thorough")
@@ -166,3 +182,9 @@ class InterruptedInThePackageTests(InterruptedTests):
 
     def lines(self):
         return itertools.count(random.randint(1, 41), 41)
+
+
+class InterruptedInTransactionsTests(InterruptedTests):
+    """The same at lines of Django's transactions, where MySQL commits when one is not ended."""
+
+    files = transaction.__file__

@@ -6,6 +6,7 @@ changes the monotonic clock, by which the process waits.
 """
 
 import datetime
+import functools
 import os
 import socket
 import time
@@ -21,8 +22,9 @@ def pretended(name, clock):
     return {NAME: name, CLOCK: str(clock)}
 
 
+@functools.cache
 def pretend():
-    """Use the name and the clock of this process's environment."""
+    """Use the name and the clock of this process's environment; a second call changes nothing."""
     if name := os.environ.get(NAME):
         socket.gethostname = lambda: name
     if clock := float(os.environ.get(CLOCK, 0)):

@@ -6,12 +6,18 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import TypeVar
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import Atomic
 
 R = TypeVar("R")
 
 SIGNAL = signal.SIGURG
 LIBRARIES = ("django_perfectqueue", "django", "logging")
+TURNS = (Atomic.__enter__.__code__, Atomic.__exit__.__code__)
+HOOKS = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
 
 
 class MainThreadInterrupter:
@@ -67,11 +73,25 @@ class MainThreadInterrupter:
             return wanted[1]
         return raised if is_swallowed(raised, self._thread) else None
 
-    def _deliver(self, signum: int = 0, frame: object = None) -> None:
-        if (reason := self._due()) is not None:
+    def _deliver(self, signum: int = 0, frame: FrameType | None = None) -> None:
+        if (reason := self._due()) is not None and not turns_transaction(frame):
             self._inside = self._wanted = None
             self._raised = reason
             raise reason.with_traceback(None)
+
+
+def turns_transaction(frame: FrameType | None) -> bool:
+    """
+    Return whether a frame is where Django begins or ends a transaction.
+
+    An exception there may skip the rollback, and Django's return to autocommit then commits on
+    MySQL what was to be undone. A reminder comes after it.
+    """
+    while frame is not None and frame.f_code is not HOOKS:
+        if frame.f_code in TURNS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_swallowed(reason: BaseException | None, thread: int) -> bool:

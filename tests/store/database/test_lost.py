@@ -460,26 +460,30 @@ class RestartTests(TransactionTestCase):
         subprocess.run(command, env=environment_for(self.server), check=True)
 
     def test_a_program_goes_on(self):
-        self.ended = threading.Event()
+        self.ended, self.submitted = threading.Event(), []
         with ThreadPoolExecutor(1) as pool:
             program = pool.submit(self.live)
             try:
                 for _time in range(2):
-                    time.sleep(0.5)
+                    self.wait_for_more(program)
                     self.server.kill()
                     time.sleep(0.5)
                     self.server.start()
-                time.sleep(0.5)
+                self.wait_for_more(program)
             finally:
                 self.ended.set()
-            submitted, finished, left = program.result(60)
-        self.assertGreater(len(submitted), 10)
-        self.assertCountEqual(finished, submitted)
+            finished, left = program.result(60)
+        self.assertCountEqual(finished, self.submitted)
         self.assertEqual(left, 0)
 
+    def wait_for_more(self, program):
+        """Wait until the program has submitted five more tasks; end if it failed."""
+        enough = len(self.submitted) + 5
+        wait_until(lambda: program.done() or len(self.submitted) >= enough, within=60)
+
     def live(self):
-        """Submit tasks, take and finish them; return the keys of each, and how many are left."""
-        submitted, finished = [], []
+        """Submit tasks, take and finish them; return the keys of these, and how many are left."""
+        submitted, finished = self.submitted, []
         given = Env.db_url_config(self.server.url)
         given["HOST"] = given["OPTIONS"].pop("unix_socket", None) or given["OPTIONS"].pop("host")
         options = connection.settings_dict["OPTIONS"] | given["OPTIONS"]
@@ -491,7 +495,7 @@ class RestartTests(TransactionTestCase):
                 finished += self.work(queue)
             while len(queue):
                 finished += self.work(queue)
-            return submitted, finished, len(queue)
+            return finished, len(queue)
 
     def work(self, queue):
         """Take a task and finish it; return its key, unless a crash has forgotten the acquire."""

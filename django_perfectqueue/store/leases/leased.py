@@ -71,10 +71,10 @@ def leased(
     using: str,
     holder: int,
     token: int,
-    moment: Callable[[Any], datetime] | None,
+    moment: Callable[[Any], datetime],
     capped: bool = False,
 ) -> Lease:
-    """Return the lease; ``moment`` makes the row's times aware, where they are not."""
+    """Return the lease; ``moment`` makes the row's times aware."""
     task_id, attempt, lane, errors, crashes, _rank, run_at, _late, *task = row
     queue, key, type_, user, payload, priority, created_at, time_limit, context, limits = task
     return Lease(
@@ -93,8 +93,8 @@ def leased(
         user,
         payload,
         priority,
-        created_at if moment is None else moment(created_at),
-        run_at if moment is None else moment(run_at),
+        moment(created_at),
+        moment(run_at),
         time_limit,
         context,
         capped,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.dispatch import Signal
@@ -42,9 +43,13 @@ class Ending:
     stop: bool = False
 
 
-def outcomes_with_receivers() -> set[str]:
-    """Return the outcomes whose signals have receivers."""
-    return {word for word, signal in SIGNALS.items() if signal.receivers}
+def announced(endings: Sequence[Ending]) -> set[tuple[str, object]]:
+    """Return the outcomes, each with its handler, whose signals have receivers."""
+    return {
+        (word, handler)
+        for word, handler in {(ending.word, ending.handler) for ending in endings}
+        if word in SIGNALS and SIGNALS[word].receivers and SIGNALS[word].has_listeners(handler)
+    }
 
 
 def announce(

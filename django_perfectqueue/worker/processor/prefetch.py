@@ -38,6 +38,8 @@ class Prefetch:
         self.fixed = fixed
         self.places = places
         self.mean = 0.0
+        self.pace = 0.0
+        self.tasks = 0
         self.means: dict[str, float] = {}
         self.characters = 0.0
         self.last = 0
@@ -47,7 +49,18 @@ class Prefetch:
         if leases:
             self.characters = sum([len(lease.payload) for lease in leases]) / len(leases)
 
+    def paced(self, seconds: float) -> None:
+        """
+        Note how long the tasks since the last call have kept a serial processor, with all
+        around them: where processors share a core, longer than their handlers.
+        """
+        if self.tasks:
+            pace = seconds / self.tasks
+            self.pace = (self.pace + pace) / 2 if self.pace else pace
+            self.tasks = 0
+
     def ran(self, type_: str, seconds: float) -> None:
+        self.tasks += 1
         before = self.means.get(type_, seconds)
         if len(self.means) >= MOST_TYPES:
             self.means.clear()
@@ -64,7 +77,8 @@ class Prefetch:
         if self.fixed is not None:
             return self.fixed + self.places
         span = SPAN * self.places
-        fitting = int(span / self.mean) if self.mean > span / MOST else MOST
+        mean = max(self.mean, self.pace)
+        fitting = int(span / mean) if mean > span / MOST else MOST
         if not self.mean:
             fitting = self.places if self.places > 1 else MOST
         if self.characters * MOST > MOST_CHARACTERS:

@@ -24,7 +24,7 @@ from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.tracing import otel
 
 from ..attempt import log_capture
-from ..attempt.ending import Ending, announce, outcomes_with_receivers
+from ..attempt.ending import Ending, announce, announced
 from ..attempt.runner import Running
 from ..buffers.completions import Completions
 from ..buffers.in_hand import InHand
@@ -355,11 +355,11 @@ class Processor:
             self.write_notes(self.link)
 
     def completions_written(self, endings: Sequence[Ending]) -> None:
-        words = outcomes_with_receivers()
+        heard = announced(endings)
         for ending in endings:
             if ending.word == "preempted":
                 logger.warning("A result came too late. key=%s", printable(ending.task.key))
-            if ending.word in words:
+            if (ending.word, ending.handler) in heard:
                 announce(ending.word, ending.task, ending.handler)
         self.report(endings)
 

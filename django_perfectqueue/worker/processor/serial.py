@@ -169,6 +169,11 @@ class SerialProcessor(Processor):
         self.held_until = at + self.options.ALIVE_TIME
 
     def run_batch(self) -> None:
+        began = time.monotonic()
+        self.run_leases()
+        self.prefetch.paced(time.monotonic() - began)
+
+    def run_leases(self) -> None:
         over_at = self.prefetch.over_at(self.taken_at)
         while not self.stopping:
             if self.batch and time.monotonic() >= over_at:

@@ -18,17 +18,16 @@ class Statements(NamedTuple):
     ``claim_alone`` takes up to ``limit`` tickets of the only open lane of a queue, where it has
     no cap, there are no limits and no timer is due, and charges it; it returns rows as ``claim``
     does, each with its lane as it was. It is a transaction of its own where there is more than
-    one writer. ``aware`` makes an aware time of one in these rows, where they are not aware
-    already.
+    one writer. ``aware`` makes an aware time of one in these rows.
     """
 
     claim: Callable[[Session, Mapping[int, int], int, Taker], list[ClaimedRow]]
     claim_alone: Callable[[Session, str, int, Taker], list[tuple[ClaimedRow, OpenLane]]]
-    aware: Callable[[Any], datetime] | None
+    aware: Callable[[Any], datetime]
 
 
 BY_VENDOR = {
     "sqlite": Statements(sqlite.claim, sqlite.claim_alone, sqlite.aware),
-    "postgresql": Statements(postgresql.claim, postgresql.claim_alone, None),
+    "postgresql": Statements(postgresql.claim, postgresql.claim_alone, postgresql.aware),
     "mysql": Statements(mysql.claim, mysql.claim_alone, mysql.aware),
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timezone
+from functools import partial
 
 from ...arithmetic.fair_order import LEAST_COST, OpenLane
 from ...database.dialects.base import Row
@@ -10,6 +12,13 @@ from ...database.dialects.postgresql_arrays import array
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
 from .only_lane import LANE, with_lanes
+
+EPOCH = "EXTRACT(EPOCH FROM {})::float8"
+TASK = TASK.replace('"task"."created_at"', EPOCH.format('"task"."created_at"'))
+RUN_AT = EPOCH.format('"ticket"."run_at"')
+
+aware = partial(datetime.fromtimestamp, tz=timezone.utc)
+"""Return a time as CLAIM returns it, aware: the driver's own way asks for its zone each time."""
 
 CLAIM = f"""
 WITH "want" AS (
@@ -29,7 +38,7 @@ WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
     ) AS "line"
     LIMIT %(limit)s
 ))
-RETURNING {TICKET}, "ticket"."run_at",
+RETURNING {TICKET}, {RUN_AT},
     COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
 """
 
@@ -62,7 +71,7 @@ WITH "ready" AS (
         ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ))
-    RETURNING {TICKET}, "ticket"."run_at",
+    RETURNING {TICKET}, {RUN_AT},
         COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
 ),
 "charged" AS (

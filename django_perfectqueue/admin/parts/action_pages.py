@@ -14,7 +14,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
@@ -38,7 +38,7 @@ from .actions import (
 )
 from .base import ReadOnlyAdmin
 from .bulk_pages import NAMES, BulkPage, bulk_verbs, forbidden_operations, may, own_operations
-from .cells import NOTHING, badge
+from .cells import NOTHING, badge, page_url
 from .search import numbers, plain
 from .task_story import shown
 
@@ -86,7 +86,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         return super().changelist_view(request, {"bulk_url": url, **(extra_context or {})})
 
     def bulk_url(self, values: QueryDict, **more: str) -> str:
-        url = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_bulk")
+        url = page_url(f"{self.opts.model_name}_bulk")
         return f"{url}?{urlencode({**values.dict(), **more})}"
 
     def bulk_view(self, request: HttpRequest) -> HttpResponse:
@@ -187,7 +187,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         back = request.POST.get("back", "")
         if url_has_allowed_host_and_scheme(back, allowed_hosts=None):
             return back
-        return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
+        return page_url(f"{self.opts.model_name}_changelist")
 
     def ask(
         self,

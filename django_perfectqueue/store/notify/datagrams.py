@@ -15,7 +15,6 @@ import os
 import secrets
 import socket
 import stat
-import tempfile
 import time
 from collections.abc import Iterable
 from itertools import islice
@@ -24,7 +23,8 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_perfectqueue.conf import options
+from django_perfectqueue.conf import scratch_folder
+from django_perfectqueue.exceptions import ConfigError
 
 from .messages import Call, Ring, parsed
 from .postgres import is_for, is_readable
@@ -84,7 +84,10 @@ def folder_for(connection: Any) -> str | None:
         given = entry["OPTIONS"]
         named = [given.get(name) for name in ("unix_socket", "host", "port", "read_default_file")]
         identity = (entry["HOST"], entry["PORT"], entry["NAME"], *named)
-    parent = os.fspath(options().BELL_FOLDER or tempfile.tempdir or tempfile.gettempdir())
+    try:
+        parent = scratch_folder()
+    except ConfigError:
+        return None  # Workers see tasks when they look, and check says why.
     return folder(parent, connection.vendor, *identity)
 
 

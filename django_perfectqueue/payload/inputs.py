@@ -47,11 +47,6 @@ def checked(name: str, value: object, length: int) -> str:
         raise InvalidTaskError(
             f"The {name} may have at most {length} characters; this one has {len(value)}."
         )
-    return encodable(name, value)
-
-
-def encodable(name: str, value: str) -> str:
-    """Return a text that a database can take. Raise InvalidTaskError for another."""
     if "\x00" in value:
         raise InvalidTaskError(f"The {name} must not hold a NUL character.")
     try:

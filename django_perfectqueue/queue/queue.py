@@ -29,7 +29,6 @@ from django_perfectqueue.payload.inputs import (
     checked_key,
     checked_keys,
     checked_timeout,
-    encodable,
 )
 from django_perfectqueue.store.database.alias import database
 from django_perfectqueue.tracing import otel
@@ -223,7 +222,7 @@ class Queue(Taking):
         return batch_named(self, name)
 
     def __getitem__(self, key: str) -> TaskHandle:
-        return TaskHandle(self, encodable("key", key))
+        return TaskHandle(self, key)
 
     def shares(
         self,

@@ -66,7 +66,7 @@ class SurroundingsTests(SimpleTestCase):
         )
 
     def test_no_usable_temporary_folder_is_said(self):
-        with mock.patch("tempfile.gettempdir", no_folder):
+        with mock.patch("tempfile.gettempdir", no_folder), mock.patch("tempfile.tempdir", None):
             if connection.vendor != "postgresql":
                 [found] = [one for one in check_database_settings() if one.id.endswith("W006")]
                 self.assertIn("TMPDIR", found.hint)

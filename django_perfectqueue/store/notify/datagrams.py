@@ -15,6 +15,7 @@ import os
 import secrets
 import socket
 import stat
+import tempfile
 import time
 from collections.abc import Iterable
 from itertools import islice
@@ -23,8 +24,7 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_perfectqueue.conf import scratch_folder
-from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.conf import options
 
 from .messages import Call, Ring, parsed
 from .postgres import is_for, is_readable
@@ -85,8 +85,8 @@ def folder_for(connection: Any) -> str | None:
         named = [given.get(name) for name in ("unix_socket", "host", "port", "read_default_file")]
         identity = (entry["HOST"], entry["PORT"], entry["NAME"], *named)
     try:
-        parent = scratch_folder()
-    except ConfigError:
+        parent = os.fspath(options().BELL_FOLDER or tempfile.tempdir or tempfile.gettempdir())
+    except FileNotFoundError:
         return None  # Workers see tasks when they look, and check says why.
     return folder(parent, connection.vendor, *identity)
 

@@ -10,6 +10,7 @@ import difflib
 import functools
 import math
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -337,6 +338,17 @@ def options() -> Options:
     if not isinstance(values, Mapping):
         raise ConfigError(f"{SETTING} must be a dict, not {type(values).__name__}.")
     return Options().replace(**values)
+
+
+def scratch_folder() -> str:
+    """Return BELL_FOLDER or the system's; raise ConfigError where neither can be written to."""
+    try:
+        return os.fspath(options().BELL_FOLDER or tempfile.gettempdir())
+    except OSError as error:
+        raise ConfigError(
+            f"There is no folder for temporary files: {error.strerror}."
+            f" Set {SETTING}['BELL_FOLDER'] or the environment variable TMPDIR to one."
+        ) from error
 
 
 @receiver(setting_changed)

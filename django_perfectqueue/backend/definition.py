@@ -84,9 +84,10 @@ class QueueTask(Base[P, R]):
 
     def __new__(cls, *values: object, **task_options: object) -> Any:
         """Raise TypeError, with the nearest one, for a word that there is not."""
+        known = {field.name for field in fields(cls)}
         for name in task_options:
-            if name not in DJANGOS and name not in DEFAULTS:
-                words = sorted({*DJANGOS, *DEFAULTS} - {"func"})
+            if name not in known:
+                words = sorted(known - {"func"})
                 near = nearest(name, words)
                 raise TypeError(f"A task has no '{name}'.{near} There is {', '.join(words)}.")
         return object.__new__(cls)

@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator, Mapping
 
 from django.core.checks import CheckMessage
-from django.db import connections
+from django.db import connections, router
 
-from django_perfectqueue.conf import SETTING, options
+from django_perfectqueue.conf import SETTING, options, scratch_folder
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.models import Task
 from django_perfectqueue.store.notify import datagrams
 
 from .messages import SQLITE_OPTIONS, TAG, check, error, slow_isolation, warning
@@ -16,6 +18,8 @@ from .messages import SQLITE_OPTIONS, TAG, check, error, slow_isolation, warning
 VENDORS = ("postgresql", "mysql", "sqlite")
 UTC = (None, "UTC", "Etc/UTC")
 SQLITE_WAIT = 5.0
+UTF8 = "utf8mb4"
+ROUTER = "django_perfectqueue.routers.QueueRouter"
 
 
 @check(TAG)
@@ -59,8 +63,16 @@ def check_database_settings(alias: str) -> Iterator[CheckMessage]:
             " and again.",
             f"Set DATABASES['{alias}']['OPTIONS']['target_session_attrs'] to 'read-write'.",
         )
-    if vendor != "postgresql" and options().BELL and (folder := datagrams.folder_of(alias)):
-        yield from bell_problems(folder)
+    if vendor == "mysql" and entry["OPTIONS"].get("charset", UTF8) != UTF8:
+        yield warning(
+            25,
+            f"The connection to the database '{alias}' has the character set"
+            f" '{entry['OPTIONS']['charset']}', which lacks emoji and rare characters: to submit"
+            " one raises OperationalError.",
+            f"Set DATABASES['{alias}']['OPTIONS']['charset'] to '{UTF8}', or leave it out.",
+        )
+    if vendor != "postgresql" and options().BELL:
+        yield from bell_problems(alias)
 
 
 def several_hosts(host: str, given: Mapping[str, object]) -> bool:
@@ -115,7 +127,27 @@ def in_no_file(alias: str, entry: Mapping[str, object]) -> Iterator[CheckMessage
         )
 
 
-def bell_problems(folder: str) -> Iterator[CheckMessage]:
+@check()
+def check_routers(alias: str) -> Iterator[CheckMessage]:
+    """Check that Django's routers know which database has the tasks."""
+    if (asked := options().DATABASE) and (found := router.db_for_write(Task)) != asked:
+        yield warning(
+            24,
+            f"{SETTING}['DATABASE'] is '{asked}', but the routers lead to '{found}': migrate makes"
+            f" the tables there, too, and Task.objects reads '{found}'.",
+            f"Put '{ROUTER}' first in DATABASE_ROUTERS.",
+        )
+
+
+def bell_problems(alias: str) -> Iterator[CheckMessage]:
+    try:
+        scratch_folder()
+    except ConfigError as problem:
+        lead = "There can be no bell: workers see tasks only when they look."
+        yield warning(6, lead, str(problem))
+        return
+    if (folder := datagrams.folder_of(alias)) is None:
+        return
     parent = os.path.dirname(folder)
     hint = (
         f"Set {SETTING}['BELL_FOLDER'] to another folder, which workers and those who submit"

@@ -46,13 +46,15 @@ class Distribution:
         count = sum(buckets)
         mean = total / count if count else None
         # The difference of two sums may come out below 0 where all lengths are alike.
+        # No length is above the root of the sum of their squares.
+        longest = math.sqrt(squares)
         spread = None if mean is None else max(0.0, squares / count - mean * mean)
         return cls(
             count=count,
             mean=mean,
             deviation=None if spread is None else math.sqrt(spread),
-            p50=percentile(buckets, 0.5),
-            p95=percentile(buckets, 0.95),
+            p50=percentile(buckets, 0.5, longest),
+            p95=percentile(buckets, 0.95, longest),
             histogram=[*zip((*BOUNDS, math.inf), buckets, strict=True)],
         )
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
 running: ContextVar[Any] = ContextVar("running", default=None)
 """The AcquiredTask whose handler runs, or None."""
+
+begin: Callable[[Any], object] = running.set
+"""What is called first in the context of each attempt; tracing.sentry replaces it."""

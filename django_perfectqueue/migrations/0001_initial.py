@@ -1702,6 +1702,14 @@ class Migration(migrations.Migration):
                 name="perfectqueue_ticket_alarm",
             ),
         ),
+        migrations.AddIndex(
+            model_name="ticket",
+            index=models.Index(
+                condition=models.Q(("state", 3)),
+                fields=["lane", "task"],
+                name="perfectqueue_ticket_blocked",
+            ),
+        ),
         migrations.AddConstraint(
             model_name="ticket",
             constraint=models.CheckConstraint(

@@ -10,7 +10,8 @@ out everyone.
 
 from typing import Any
 
-from django.db import migrations
+from django.db import migrations, router
+from django.db.migrations.operations.base import Operation
 
 STORAGE = {
     "perfectqueue_ticket": {
@@ -34,20 +35,36 @@ STORAGE = {
 }
 
 
-def apply(apps: Any, schema_editor: Any) -> None:
-    if schema_editor.connection.vendor == "postgresql":
-        for table, settings in STORAGE.items():
-            given = ", ".join(f"{name} = {value}" for name, value in settings.items())
-            schema_editor.execute(f'ALTER TABLE IF EXISTS "{table}" SET ({given})')
+class SetStorage(Operation):
+    """Sets it on PostgreSQL; ``sqlmigrate`` shows the statements."""
 
+    reduces_to_sql = True
+    reversible = True
 
-def undo(apps: Any, schema_editor: Any) -> None:
-    if schema_editor.connection.vendor == "postgresql":
-        for table, settings in STORAGE.items():
-            schema_editor.execute(f'ALTER TABLE IF EXISTS "{table}" RESET ({", ".join(settings)})')
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        pass
+
+    def database_forwards(self, app_label: str, editor: Any, before: Any, after: Any) -> None:
+        if self.is_for(app_label, editor):
+            for table, settings in STORAGE.items():
+                given = ", ".join(f"{name} = {value}" for name, value in settings.items())
+                editor.execute(f'ALTER TABLE IF EXISTS "{table}" SET ({given})')
+
+    def database_backwards(self, app_label: str, editor: Any, before: Any, after: Any) -> None:
+        if self.is_for(app_label, editor):
+            for table, settings in STORAGE.items():
+                editor.execute(f'ALTER TABLE IF EXISTS "{table}" RESET ({", ".join(settings)})')
+
+    def is_for(self, app_label: str, editor: Any) -> bool:
+        connection = editor.connection
+        is_ours = router.allow_migrate(connection.alias, app_label)
+        return bool(connection.vendor == "postgresql" and is_ours)
+
+    def describe(self) -> str:
+        return "Set how PostgreSQL keeps the tables that a queue writes most"
 
 
 class Migration(migrations.Migration):
     dependencies = [("perfectqueue", "0001_initial")]
 
-    operations = [migrations.RunPython(apply, undo, elidable=False)]
+    operations = [SetStorage()]

@@ -17,7 +17,7 @@ from .terms import Terms
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-T = TypeVar("T", bound=Callable[..., object])
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,11 @@ class Schedules:
         neither of ``cron`` and ``every``, an interval below a second, and where the user
         would have more schedules than SCHEDULES_PER_USER.
         """
+        if isinstance(getattr(data, "terms", None), dict):
+            raise InvalidScheduleError(
+                "The third argument is the data of the tasks. Give the timing by its name:"
+                " every='10m' or cron='30 3 * * *'."
+            )
         handle = self[name]
         type_ = checked_type(type, using=self.using)
         payload = checked_payload(data, type_)

@@ -8,9 +8,11 @@ from functools import cached_property, partial
 from typing import Any
 from unittest import TestCase as UnittestCase
 
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.test import TestCase
+from django.utils.functional import classproperty
 
+from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.models import Status, Task
 from django_perfectqueue.queue import Queue, TaskHandle, database
 
@@ -29,6 +31,7 @@ class QueueAssertions(UnittestCase):
 
     def assertSubmitted(  # noqa: N802
         self,
+        /,
         type: Kind | None = None,  # noqa: A002
         *,
         count: int | None = None,
@@ -45,6 +48,7 @@ class QueueAssertions(UnittestCase):
 
     def assertNotSubmitted(  # noqa: N802
         self,
+        /,
         type: Kind | None = None,  # noqa: A002
         *,
         using: str | None = None,
@@ -52,6 +56,9 @@ class QueueAssertions(UnittestCase):
     ) -> None:
         """Assert that no task like this was submitted."""
         self.assertSubmitted(type, count=0, using=using, **wanted)
+
+    aassertSubmitted = twin(assertSubmitted)  # noqa: N815
+    aassertNotSubmitted = twin(assertNotSubmitted)  # noqa: N815
 
     @contextmanager
     def assertSubmits(  # noqa: N802
@@ -89,6 +96,8 @@ class QueueAssertions(UnittestCase):
         if row.status != status:
             self.fail(f"Task '{row.key}' is {row.status}, not {status}.{why(row)}")
 
+    aassertTaskStatus = twin(assertTaskStatus)  # noqa: N815
+
     def _check(
         self,
         found: list[SubmittedTask],
@@ -113,6 +122,11 @@ class QueueTestCase(QueueAssertions, TestCase):
     """Django's TestCase with these assertions, a ``queue`` and ``drain()``."""
 
     drain = staticmethod(drain)
+
+    @classproperty
+    def databases(cls) -> set[str]:  # noqa: N805
+        """Django's default, and that of the tasks."""
+        return {DEFAULT_DB_ALIAS, database()}
 
     @cached_property
     def queue(self) -> Queue:

@@ -166,7 +166,7 @@ def process_span(
     }
     begin = time.time_ns()
     wait = tracer().start_span(
-        f"wait {queue}",
+        f"wait {type_}",
         context=parent,
         attributes=described("wait", None, queue, **facts),
         start_time=min(begin, int(due.timestamp() * 1e9)),
@@ -175,7 +175,7 @@ def process_span(
     if not sent.is_valid:
         parent = trace.set_span_in_context(wait, parent)
     with tracer().start_as_current_span(
-        f"process {queue}",
+        f"process {type_}",
         context=parent,
         kind=trace.SpanKind.CONSUMER,
         links=[trace.Link(sent)] if sent.is_valid else [],

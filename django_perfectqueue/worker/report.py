@@ -90,11 +90,10 @@ class Reporter:
         parts = [
             f"{counts[word]} {words[word]}" for word in words if word in always or counts[word]
         ]
-        rate = counts["finished"] / seconds if seconds else 0.0
-        self.head(
-            _("%(counts)s in %(seconds).1f s (%(rate).1f finished a second)")
-            % {"counts": ", ".join(parts), "seconds": seconds, "rate": rate}
-        )
+        line = f"{', '.join(parts)} in {seconds:.1f} s"
+        if seconds >= 1.0:
+            line += f" ({counts['finished'] / seconds:.1f} finished a second)"
+        self.head(line)
 
 
 def in_parts(lines: Iterable[str]) -> Iterable[str]:

@@ -1,5 +1,6 @@
 import pickle
 import uuid
+from dataclasses import dataclass
 from datetime import timedelta
 from unittest import skipUnless
 
@@ -12,7 +13,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from . import case, jobs  # isort: skip
 from django_perfectqueue import backend, compat
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.backend import DummyBackend, PerfectQueueBackend
+from django_perfectqueue.backend import DummyBackend, PerfectQueueBackend, QueueTask
 from django_perfectqueue.compat import InvalidTask, TaskResultDoesNotExist, task_backends
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.models import Task
@@ -367,3 +368,22 @@ class TolerantTests(SimpleTestCase):
         async_to_sync(kept.aenqueue_many)([((3, 4), {})])
         self.assertIsInstance(kept.get_backend(), DummyBackend)
         self.assertEqual([one.args for one in kept.get_backend().results], [[1, 2], [3, 4]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfShop(QueueTask):
+    """A task of a project's own class, with a word of its own."""
+
+    shop: str = ""
+
+
+class SubclassTests(SimpleTestCase):
+    def test_a_subclass_may_have_fields_of_its_own(self):
+        made = OfShop(
+            priority=0, func=jobs.add.func, backend="default", queue_name="default",
+            run_after=None, shop="north", max_attempts=3,
+        )  # fmt: skip
+        self.assertEqual((made.shop, made.max_attempts), ("north", 3))
+        self.assertEqual(made.using(shop="south").shop, "south")
+        with self.assertRaisesMessage(TypeError, "Did you mean 'shop'"):
+            made.using(shopp="south")

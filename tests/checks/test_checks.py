@@ -4,19 +4,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock, skipUnless
 
+from django.contrib.auth.models import User
 from django.core import checks
 from django.core.checks.registry import registry
-from django.db import connection, connections
+from django.db import connection, connections, router
 from django.test import SimpleTestCase, override_settings
 
 from django_perfectqueue import checks as package
 from django_perfectqueue.backoff import Exponential
-from django_perfectqueue.checks.databases import check_database_settings, check_sqlite_options
+from django_perfectqueue.checks.databases import (
+    ROUTER,
+    check_database_settings,
+    check_routers,
+    check_sqlite_options,
+)
 from django_perfectqueue.checks.dotted_paths import check_backoff, check_dispatch
 from django_perfectqueue.checks.servers import check_server
 from django_perfectqueue.checks.settings import check_settings
+from django_perfectqueue.conf import scratch_folder
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.management.worker import plan
+from django_perfectqueue.models import Task
+from django_perfectqueue.store.notify import datagrams
 
 from ..management.running import refused
 
@@ -42,6 +51,55 @@ def database_errors(**entry):
             return [*check_sqlite_options(), *check_database_settings()]
     finally:
         del connections["another"], connections.databases["another"]
+
+
+def no_folder():
+    raise FileNotFoundError(2, "No usable temporary directory found")
+
+
+class SurroundingsTests(SimpleTestCase):
+    def test_a_bad_setting_is_one_line_though_the_admin_is_mounted(self):
+        with override_settings(PERFECTQUEUE={"RETRY_WAIT": "x"}):
+            found = checks.run_checks()
+        self.assertEqual(
+            [one.id for one in found if one.level >= checks.ERROR], ["perfectqueue.E001"]
+        )
+
+    def test_no_usable_temporary_folder_is_said(self):
+        with mock.patch("tempfile.gettempdir", no_folder), mock.patch("tempfile.tempdir", None):
+            if connection.vendor != "postgresql":
+                [found] = [one for one in check_database_settings() if one.id.endswith("W006")]
+                self.assertIn("TMPDIR", found.hint)
+                self.assertIsNone(datagrams.folder_of("default"))
+            with self.assertRaisesMessage(ConfigError, "TMPDIR"):
+                scratch_folder()
+
+    def test_a_database_to_which_no_router_leads_is_reported(self):
+        connections.databases["another"] = connections.databases["default"]
+        self.addCleanup(connections.databases.pop, "another")
+        with override_settings(PERFECTQUEUE={"DATABASE": "another"}):
+            self.assertEqual(ids(check_routers()), ["W024"])
+            with override_settings(DATABASE_ROUTERS=[ROUTER]):
+                self.assertEqual(ids(check_routers()), [])
+                self.assertEqual(Task.objects.db, "another")
+                self.assertEqual(User.objects.db, "default")
+                for alias, app, allowed in (
+                    ("another", "perfectqueue", True),
+                    ("default", "perfectqueue", False),
+                    ("another", "auth", True),
+                ):
+                    self.assertEqual(router.allow_migrate(alias, app), allowed)
+        with override_settings(DATABASE_ROUTERS=[ROUTER]):
+            self.assertEqual(Task.objects.db, "default")
+            self.assertTrue(router.allow_migrate("default", "perfectqueue"))
+
+    def test_a_character_set_without_emoji_is_reported(self):
+        engine = "django.db.backends.mysql"
+        if connection.vendor != "mysql":
+            self.skipTest("MySQL's driver is needed.")
+        for charset, expected in (("utf8", ["W025"]), ("utf8mb4", [])):
+            found = ids(database_errors(ENGINE=engine, OPTIONS={"charset": charset}))
+            self.assertEqual([one for one in found if one == "W025"], expected)
 
 
 class SettingsTests(SimpleTestCase):

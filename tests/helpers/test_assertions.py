@@ -1,7 +1,7 @@
 from unittest import mock, skipUnless
 
 from django.db import transaction
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, override_settings
 
 from django_perfectqueue import compat
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
@@ -15,6 +15,19 @@ from django_perfectqueue.test import (
 )
 
 from . import cases  # noqa: F401
+
+
+class AsyncTests(QueueTestCase):
+    async def test_a_coroutine_asserts(self):
+        task = await Queue().asubmit("k1", "report")
+        await self.aassertSubmitted("report", count=1)
+        await self.aassertNotSubmitted("other")
+        await self.aassertTaskStatus(task, "waiting")
+
+    def test_the_database_of_the_tasks_may_be_used(self):
+        self.assertEqual(QueueTestCase.databases, {"default"})
+        with override_settings(PERFECTQUEUE={"DATABASE": "jobs"}):
+            self.assertEqual(QueueTestCase.databases, {"default", "jobs"})
 
 
 class StoredTests(QueueTestCase):

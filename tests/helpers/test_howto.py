@@ -78,7 +78,7 @@ class PytestTests(TestCase):
         fixture = conftest["recorded_tasks"]()
         tests["test_it_is_submitted"](recorded_tasks=next(fixture))
         self.assertEqual(list(fixture), [])
-        fixture = conftest["eager_tasks"](db=None)
+        fixture = conftest["eager_tasks"](transactional_db=None)
         next(fixture)
         queue = tests["Queue"]()
         queue.submit("r2", "shop.report", {"count": 2})

@@ -36,6 +36,13 @@ class WorkerTests(WorkerTestCase):
 
 
 class CommandTests(TestCase):
+    def test_metrics_do_not_steer_the_terminal(self):
+        submit("waiting", queue="a\x1b[2Jb", now=None)
+        out = io.StringIO()
+        call_command("pq_metrics", stdout=out)
+        self.assertIn("a\\x1b[2Jb", out.getvalue())
+        self.assertNotIn("\x1b", out.getvalue())
+
     def test_what_commands_print(self):
         submit("waiting", user=NASTY, type=NASTY, queue=NASTY, now=None)
         _task, held = running(NASTY, user=NASTY, type=NASTY, now=None)

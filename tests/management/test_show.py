@@ -2,7 +2,7 @@ from django.test import TestCase
 from django.utils.translation import override
 
 from django_perfectqueue.management.terminal.text import local
-from django_perfectqueue.models import Task
+from django_perfectqueue.models import Attempt, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.store import Failure, release
@@ -12,6 +12,17 @@ from .running import broken, refused, run, run_json
 
 
 class ShowTests(TestCase):
+    def test_attempts_that_are_not_stored_any_more_are_said(self):
+        task = submit("k1", now=None)
+        for _number in range(2):
+            Queue().poll().retry(0, why=Failure(error="ValueError", message="no"))
+        last = Attempt.objects.filter(task__key=task.key).latest("pk")
+        Attempt.objects.filter(pk=last.pk).update(omitted=3)
+
+        out = run("pq_show", "k1")
+
+        self.assertIn("… Attempts 2 to 4 are not stored any more.\nAttempt 5:", out)
+
     def test_a_finished_task_tells_its_whole_story(self):
         """
         Two attempts, the first of which broke: when, why and for how long.

@@ -90,7 +90,7 @@ class PutTests(Case):
     def test_bad_terms_are_refused_with_the_nearest_right_word_and_nothing_is_stored(self):
         cases = [
             ({"every": 60, "timezone": "Europe/Zurch"}, "Did you mean 'Europe/Zurich'"),
-            ({"cron": "0 0 30 2 *"}, "is wrong"),
+            ({"cron": "0 0 30 2 *"}, "its months have no such day"),
             ({"cron": "61 * * * *"}, "Bad minute"),
             ({"cron": "@dayly"}, "Did you mean '@daily'"),
             ({"cron": "* * * *"}, "five fields"),

@@ -91,8 +91,8 @@ class SpanTests(SpanMixin, RunnerMixin, TestCase):
                     "messaging.operation.name": "send",
                     "messaging.operation.type": "send",
                 },
-                "wait default": {**facts, "messaging.operation.name": "wait"},
-                "process default": {
+                "wait report": {**facts, "messaging.operation.name": "wait"},
+                "process report": {
                     **facts,
                     "messaging.operation.name": "process",
                     "messaging.operation.type": "process",

@@ -9,6 +9,7 @@ from django.tasks import TaskContext, TaskResult, task
 
 from django_perfectqueue.backend import PerfectQueueBackend, QueueTask
 from django_perfectqueue.backend import task as queue_task
+from django_perfectqueue.schedules import every, scheduled
 from django_perfectqueue.test import QueueTestCase, drain
 
 
@@ -25,6 +26,15 @@ async def fetch(url: str) -> bytes:
 @task(takes_context=True)
 def number(context: TaskContext[Any, Any]) -> int:
     return context.attempt
+
+
+@scheduled(every("10m"))
+@queue_task(max_attempts=2)
+def tick() -> int:
+    return 1
+
+
+assert_type(tick.call(), int)
 
 
 def waits(error: BaseException, result: TaskResult[Any, Any]) -> float | None:

@@ -15,6 +15,7 @@ from django_perfectqueue.application import (
     handler,
 )
 from django_perfectqueue.queue import AcquiredTask, Queue
+from django_perfectqueue.schedules import every, scheduled
 
 
 @handler("report")
@@ -92,3 +93,12 @@ def looking(task: AcquiredTask) -> None:
 async def awaiting(task: AcquiredTask) -> None:
     assert_type(await fetch(task), str)
     assert_type(await Slowly(task).perform(), int)
+
+
+@scheduled(every("10m"))
+@handler("tick")
+def tick(task: AcquiredTask) -> int:
+    return 1
+
+
+assert_type(tick(AcquiredTask.__new__(AcquiredTask)), int)

@@ -8,7 +8,6 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -20,7 +19,7 @@ from django_perfectqueue.models import DeadLetter, Outcome
 from ..parts.action_pages import SteeringAdmin
 from ..parts.actions import RETRY
 from ..parts.bulk_pages import may
-from ..parts.cells import NOTHING, ago, badge, broken_at_dots, with_fold
+from ..parts.cells import NOTHING, ago, badge, broken_at_dots, page_url, with_fold
 from ..parts.filters import (
     DeadQueueFilter,
     DeadReachFilter,
@@ -83,7 +82,7 @@ class DeadLetterAdmin(SteeringAdmin):
         form_url: str = "",
         extra_context: dict[str, object] | None = None,
     ) -> HttpResponse:
-        return HttpResponseRedirect(reverse("admin:perfectqueue_task_change", args=[object_id]))
+        return HttpResponseRedirect(page_url("task_change", object_id))
 
     @admin.display(description=_("status"))
     def badge(self, letter: DeadLetter) -> SafeString:
@@ -91,7 +90,7 @@ class DeadLetterAdmin(SteeringAdmin):
 
     @admin.display(description=_("task"))
     def named(self, letter: DeadLetter) -> SafeString:
-        url = reverse("admin:perfectqueue_task_change", args=[letter.pk])
+        url = page_url("task_change", letter.pk)
         task = letter.task
         link = format_html('<a href="{}">{}</a>', url, task)
         return with_fold(link, task.type, task.user, task.queue)

@@ -12,7 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.forms import CharField
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
@@ -28,7 +28,7 @@ from django_perfectqueue.queue import database
 from django_perfectqueue.schedules import ScheduleHandle, Schedules
 
 from ..parts.action_pages import CAP
-from ..parts.cells import NOTHING, badge, broken_at_dots, moment, paused_badge, short
+from ..parts.cells import NOTHING, badge, broken_at_dots, moment, page_url, paused_badge, short
 from ..parts.rule_admin import RuleAdmin, acting
 from ..parts.schedule_form import ScheduleForm, data_shown
 
@@ -250,7 +250,7 @@ class ScheduleAdmin(RuleAdmin):
         if not self.has_change_permission(request, row):
             raise PermissionDenied
         self.steer(request, verb, [row])
-        return HttpResponseRedirect(reverse("admin:perfectqueue_schedule_change", args=[pk]))
+        return HttpResponseRedirect(page_url("schedule_change", pk))
 
     def steer(self, request: HttpRequest, verb: str, rows: Iterable[Any]) -> None:
         """Do it to each of at most CAP rows, and say what came of it."""
@@ -293,6 +293,6 @@ def tick_row(request: HttpRequest, task: Task) -> list[object]:
     """Return one of the last ticks, with a link for who may see its task."""
     tick: object = printable(task.key.rpartition("@")[2])
     if request.user.has_perm("perfectqueue.view_task"):
-        url = reverse("admin:perfectqueue_task_change", args=[task.pk])
+        url = page_url("task_change", task.pk)
         tick = format_html('<a href="{}">{}</a>', url, tick)
     return [tick, badge(task.status)]

@@ -8,7 +8,6 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
@@ -21,7 +20,7 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
 from ..parts.base import OneOrder, ReadOnlyAdmin
-from ..parts.cells import NOTHING, ago, duration, tasks_link
+from ..parts.cells import NOTHING, ago, duration, page_url, tasks_link
 
 TASKS = 5
 
@@ -129,5 +128,5 @@ def line(worker: Any, processor: Processor, task: Assignment) -> SafeString:
     quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, words)
     if not task.key:
         return format_html("#{} {}", task.task_id, quiet)
-    url = reverse("admin:perfectqueue_task_change", args=[task.task_id])
+    url = page_url("task_change", task.task_id)
     return format_html('<a href="{}">{}</a> {}', url, printable(task.key), quiet)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
@@ -15,12 +15,15 @@ from django.db.models import Model, QuerySet
 from django.forms import Script
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import URLPattern
 from django.utils.formats import number_format
 from django.utils.text import capfirst
 
 from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.queue import database
+
+from .cells import site_shown
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -30,6 +33,11 @@ else:
     Paginator = paginator.Paginator
 
 COUNTED = 10_000
+NO_FORM = (
+    "add", "change", "is_popup", "save_as", "has_add_permission", "has_change_permission",
+    "has_delete_permission", "has_editable_inline_admin_formsets",
+)  # fmt: skip
+"""What Django's template of a form asks for, and on our own pages is not so."""
 
 
 class AtLeast(int):
@@ -79,6 +87,14 @@ class QueueAdmin(ModelAdmin):
         css = {"all": ["perfectqueue/admin.css"]}
         js = [Script("perfectqueue/live.js", type="module")]
 
+    @property
+    def urls(self) -> list[URLPattern]:
+        """Return the pages, which link to those of the same site."""
+        urls = self.get_urls()
+        for url in urls:
+            url.callback = shown_by(self.admin_site.name, url.callback)
+        return urls
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """Return the rows that the request may see: every page and action reads these."""
         return in_scope(super().get_queryset(request).using(database()), request, self.user_path)
@@ -111,12 +127,16 @@ class QueueAdmin(ModelAdmin):
         request.current_app = self.admin_site.name
         everywhere = {
             **self.admin_site.each_context(request),
+            **dict.fromkeys(NO_FORM, False),
             "opts": self.opts,
             "media": self.media,
             "has_view_permission": True,
         }
+        shown = {**everywhere, **context}
+        if not isinstance(shown["original"], Model):
+            shown["original"] = str(shown["original"])  # another admin's skin takes no lazy text
         path = f"admin/perfectqueue/{template}.html"
-        return TemplateResponse(request, path, {**everywhere, **context})
+        return TemplateResponse(request, path, shown)
 
     def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
         """Return what the template shows of a row."""
@@ -134,6 +154,17 @@ class QueueAdmin(ModelAdmin):
         """Raise PermissionDenied for a row, about to be stored, of a user out of scope."""
         if self.user_path and not may_see(request, getattr(obj, self.user_path)):
             raise PermissionDenied
+
+
+def shown_by(site: str, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """Return a view whose links stay within this site."""
+
+    @wraps(view)
+    def show(request: HttpRequest, *args: object, **words: object) -> HttpResponse:
+        site_shown.set(site)
+        return view(request, *args, **words)
+
+    return show
 
 
 class ReadOnlyAdmin(QueueAdmin):

@@ -12,7 +12,6 @@ from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -29,7 +28,7 @@ from django_perfectqueue.queue import database
 
 from .actions import VERBS, Verb
 from .base import AtLeast
-from .cells import NOTHING, badge
+from .cells import NOTHING, badge, page_url
 from .filters import ALL, bounded
 from .search import numbers
 from .task_story import readable
@@ -178,7 +177,7 @@ class BulkPage:
         self.status = status
         self.values = {name: str(value) for name, value in admin.values_of(request).items()}
         opts = admin.opts
-        self.list_url = reverse(f"admin:{opts.app_label}_{opts.model_name}_changelist")
+        self.list_url = page_url(f"{opts.model_name}_changelist")
 
     def respond(self) -> HttpResponse:
         request = self.request
@@ -230,7 +229,7 @@ class BulkPage:
         LogEntry.objects.log_actions(user, [row], CHANGE, label)
         text = gettext("A task does it; here is how far it is, and here it can be cancelled.")
         self.admin.message_user(self.request, text, messages.SUCCESS)
-        return HttpResponseRedirect(reverse("admin:perfectqueue_task_change", args=[row.pk]))
+        return HttpResponseRedirect(page_url("task_change", row.pk))
 
     def show(
         self, form: BulkForm, selection: Selection, operation: Operation | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from datetime import datetime
 from urllib.parse import urlencode
 
@@ -20,6 +21,8 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Status, Task
 
 NOTHING = "\N{EN DASH}"
+site_shown: ContextVar[str | None] = ContextVar("site_shown", default=None)
+"""The name of the admin site whose page is shown."""
 WHEN = {
     Status.WAITING: _("due since"),
     Status.SCHEDULED: _("due"),
@@ -28,6 +31,11 @@ WHEN = {
     Status.RUNNING: _("lease until"),
     Status.STALLED: _("lease lapsed"),
 }
+
+
+def page_url(name: str, *args: object) -> str:
+    """Return the address of a page of this app, in the admin site that the request is for."""
+    return reverse(f"admin:perfectqueue_{name}", args=args, current_app=site_shown.get())
 
 
 def badge(status: str) -> SafeString:
@@ -48,7 +56,7 @@ def tasks_link(shown: object, **query: str) -> SafeString:
 
 def list_link(model: str, shown: object, **query: str) -> SafeString:
     """Return a link to another list, by the parameters of its search and filters."""
-    url = reverse(f"admin:perfectqueue_{model}_changelist")
+    url = page_url(f"{model}_changelist")
     return format_html('<a href="{}?{}">{}</a>', url, urlencode(query), shown)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -21,6 +20,7 @@ from django_perfectqueue.queue import database
 
 from .actions import CANCEL, RETRY
 from .bulk_pages import may
+from .cells import page_url
 
 WIDTH, HEIGHT = 190, 46
 ACROSS, DOWN = 54, 12
@@ -82,7 +82,7 @@ def url_of(one: Relative, request: HttpRequest) -> str:
     kind = "batch" if one.is_batch else "task"
     if not request.user.has_perm(f"perfectqueue.view_{kind}"):
         return ""
-    return reverse(f"admin:perfectqueue_{kind}_change", args=[abs(one.id)])
+    return page_url(f"{kind}_change", abs(one.id))
 
 
 def cone_verbs(task: Task, found: Family, request: HttpRequest) -> list[object]:

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
 
 from django.db.models import Count, Sum
-from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
@@ -51,7 +49,7 @@ from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.journal import Line
 from django_perfectqueue.payload.redaction import STARS, masked
 
-from .cells import NOTHING, badge, duration, list_link, moment, next_moment, tasks_link
+from .cells import NOTHING, badge, duration, list_link, moment, next_moment, page_url, tasks_link
 
 EXPLAINED = (Code.ENDED, Code.RUNNING, Code.STALLED)
 NAMING = (Code.BLOCKED, Code.PARENT_FAILED, Code.BATCH_OPEN, Code.BATCH_FAILED)
@@ -218,9 +216,7 @@ def schedule_facts(task: Task) -> list[tuple[str, str]]:
     """Return which schedule has submitted a task, with a link, and for which tick."""
     if (origin := origin_of(task)) is None:
         return []
-    url = reverse("admin:perfectqueue_schedule_changelist")
-    query = urlencode({"q": origin.schedule})
-    link = format_html('<a href="{}?{}">{}</a>', url, query, printable(origin.schedule))
+    link = list_link("schedule", printable(origin.schedule), q=origin.schedule)
     return [(_("schedule"), link), (_("tick"), moment(origin.tick))]
 
 
@@ -229,7 +225,7 @@ def location_facts(task: Task, using: str) -> list[tuple[str, str]]:
     held = task.status in (Status.RUNNING, Status.STALLED)
     if not held or (found := location_of(task, using=using)) is None:
         return []
-    url = reverse("admin:perfectqueue_worker_changelist")
+    url = page_url("worker_changelist")
     worker = format_html('<a href="{}">{}</a>', url, found)
     if found.since is None:
         return [(_("held by"), worker)]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from django.core.management.base import CommandParser
 
+from django_perfectqueue.lib.printable import printable_lines
 from django_perfectqueue.metrics.text import of_database
 
 from ..base import CommandOptions, QueueCommand
@@ -20,7 +21,7 @@ class Command(QueueCommand):
     def act(self, options: CommandOptions) -> None:
         text, _type = of_database(self.queue.using)
         if not self.as_json:
-            self.stdout.write(text.decode(), ending="")
+            self.stdout.write(printable_lines(text.decode()), ending="")
             return
         from prometheus_client.parser import text_string_to_metric_families
 

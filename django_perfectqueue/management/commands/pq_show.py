@@ -79,6 +79,8 @@ class Command(QueueCommand):
         )
         log.add_argument("--no-log", action="store_false", dest="log", help="Show nothing of that.")
 
+    next_number = 1
+
     @no_translations
     def act(self, options: CommandOptions) -> None:
         task = self.found(options["key"])
@@ -161,12 +163,18 @@ class Command(QueueCommand):
 
     def print_episode(self, task: ListedTask, episode: Episode) -> None:
         if episode.attempt:
+            self.print_gap(episode.attempt.number)
             self.print_attempt(episode.attempt)
             return
         title = "Uncounted attempt"
         if episode.is_running:
             title = f"Attempt {task.tries}: running"
         self.stdout.write(self.style.MIGRATE_LABEL(title))
+
+    def print_gap(self, number: int) -> None:
+        first, self.next_number = self.next_number, number + 1
+        if number > first:
+            self.stdout.write(f"… Attempts {first} to {number - 1} are not stored any more.")
 
     def print_log(self, log: list[Line], *, whole: bool) -> None:
         listed = log if whole else log[-LAST_LINES:]

@@ -6,6 +6,7 @@ import functools
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import chain
@@ -241,7 +242,11 @@ def simulation(cron: str, moment: datetime) -> CronSim:
     try:
         return CronSim(NICKNAMES.get(cron, cron), moment)
     except CronSimError as error:
+        why = str(error)
+        with suppress(CronSimError, IndexError):
+            CronSim(" ".join([*cron.split()[:-2], "*", cron.split()[-1]]), moment)
+            why = "its months have no such day"
         raise InvalidScheduleError(
-            f"The cron expression '{cron}' is wrong: {error}. It has five fields: minute, hour,"
+            f"The cron expression '{cron}' is wrong: {why}. It has five fields: minute, hour,"
             " day of the month, month, day of the week; or six, with seconds first."
         ) from error

@@ -84,7 +84,10 @@ def folder_for(connection: Any) -> str | None:
         given = entry["OPTIONS"]
         named = [given.get(name) for name in ("unix_socket", "host", "port", "read_default_file")]
         identity = (entry["HOST"], entry["PORT"], entry["NAME"], *named)
-    parent = os.fspath(options().BELL_FOLDER or tempfile.tempdir or tempfile.gettempdir())
+    try:
+        parent = os.fspath(options().BELL_FOLDER or tempfile.tempdir or tempfile.gettempdir())
+    except FileNotFoundError:
+        return None  # Workers see tasks when they look, and check says why.
     return folder(parent, connection.vendor, *identity)
 
 

@@ -23,8 +23,8 @@ from django_perfectqueue.exceptions import (
     ProcessStopError,
     UnknownTypeError,
 )
+from django_perfectqueue.lib import running as current
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.lib.running import running as current
 from django_perfectqueue.payload.context import restored
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.signals import task_started
@@ -151,7 +151,7 @@ class Runner:
         """Create the handler, run it and settle the task, in a new context."""
         begin = self.begin_traced if self.is_traced else self.begin
         context = copy_context()
-        context.run(current.set, running.task)
+        context.run(current.begin, running.task)
         self.running = running
         try:
             return context.run(begin, running)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
@@ -42,11 +41,17 @@ class AwayError(Exception):
 
 
 def close_for_fork() -> None:
-    """Close all connections and pools: a child must not share a socket."""
+    """
+    Close all connections, which a child must not share, and use no pool of psycopg any more.
+
+    The threads of a processor keep their connections: they would starve a pool.
+    """
     for connection in connections.all(initialized_only=True):
         connection.close()
         if close_pool := getattr(connection, "close_pool", None):
             close_pool()
+    for entry in connections.settings.values():
+        entry["OPTIONS"].pop("pool", None)
 
 
 class Link:
@@ -309,15 +314,7 @@ def discard(link: BaseDatabaseWrapper) -> None:
     link.needs_rollback = False
     link.savepoint_ids = []
     link.run_on_commit = []
-    close_for_good(link)
     try:
         link.close()
     except Error:
         link.connection = None
-
-
-def close_for_good(link: BaseDatabaseWrapper) -> None:
-    """Close a pooled connection itself, so that the pool does not reuse it."""
-    if link.settings_dict["OPTIONS"].get("pool"):
-        with contextlib.suppress(Exception):
-            link.connection.close()

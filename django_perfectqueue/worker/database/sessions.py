@@ -76,8 +76,7 @@ def has_tenant(link: BaseDatabaseWrapper) -> bool:
 
 def renew(link: BaseDatabaseWrapper) -> bool:
     """Make a session as new by one statement, and return True; where that can't be, False."""
-    pooled = link.settings_dict["OPTIONS"].get("pool")
-    if link.vendor != "postgresql" or pooled or has_tenant(link) or not link.autocommit:
+    if link.vendor != "postgresql" or has_tenant(link) or not link.autocommit:
         return False
     try:
         with link.connection.cursor() as cursor:

@@ -15,7 +15,7 @@ from django.db import connections
 
 from django_perfectqueue import tracing
 from django_perfectqueue.application import Application
-from django_perfectqueue.lib.running import running as current
+from django_perfectqueue.lib import running as current
 from django_perfectqueue.queue import AcquiredTask
 
 from ..attempt.context import awithin, prepare
@@ -123,7 +123,7 @@ class AsyncioProcessor(ConcurrentProcessor):
             if kind := self.coroutine_kind(running):
                 # From the base context: the current one may be that of another task.
                 context = self.base.copy()
-                context.run(current.set, running.task)
+                context.run(current.begin, running.task)
                 self.tasks[running] = context.run(self.loop.create_task, self.attend(running, kind))
             else:
                 self.pool.send(running)

@@ -111,8 +111,7 @@ class SerialProcessor(Processor):
             return False
         if self.shares or self.remaining is not None or self.prefetch.fixed is not None:
             return False
-        connection = connections[self.plan.using]
-        if connection.vendor != "postgresql" or connection.settings_dict["OPTIONS"].get("pool"):
+        if connections[self.plan.using].vendor != "postgresql":
             return False
         if self.stopping or self.taken_at < max(self.not_ahead_before, self.parking.look_until):
             return False

@@ -8,12 +8,11 @@ import logging
 import mmap
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from django_perfectqueue.conf import options
+from django_perfectqueue.conf import scratch_folder
 from django_perfectqueue.lib.processes import exists, pid_namespace
 
 from ..process.shared_memory import shared, with_fields
@@ -170,7 +169,7 @@ def path_for(pid: int) -> Path:
 
 
 def folder() -> Path:
-    return Path(options().BELL_FOLDER or tempfile.gettempdir())
+    return Path(scratch_folder())
 
 
 def statuses() -> list[WorkerStatus]:

@@ -32,6 +32,18 @@ class PoolTests(WorkerTestCase):
         self.assertNotIn("Traceback", worker.errors)
         self.assertNotIn("The database is away", worker.errors)
 
+    def test_threads_do_not_share_a_pool_smaller_than_they_are_many(self):
+        for number in range(60):
+            self.submit(f"k{number}", "note")
+        worker = self.burst(
+            "--processor-type", "thread", "--concurrency", "12",
+            POOL={"min_size": 1, "max_size": 2, "timeout": 1},
+        )  # fmt: skip
+
+        self.assertEqual(Task.objects.filter(outcome="finished").count(), 60)
+        self.assertIn("60 finished, 0 retried, 0 failed", worker.output)
+        self.assertNotIn("database", worker.errors)
+
     def test_a_processor_and_its_heartbeats_have_connections_of_their_own(self):
         for number in range(2):
             self.submit(f"k{number}")

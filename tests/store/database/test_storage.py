@@ -1,0 +1,29 @@
+"""What the migrations set on PostgreSQL's tables can be applied by hand."""
+
+import io
+
+from django.core.management import call_command
+from django.db import connection
+from django.test import TransactionTestCase
+
+
+class StorageTests(TransactionTestCase):
+    def test_sqlmigrate_shows_how_tables_are_kept(self):
+        out = io.StringIO()
+        call_command("sqlmigrate", "perfectqueue", "0002", stdout=out)
+        on_postgresql = connection.vendor == "postgresql"
+        self.assertNotIn("CANNOT BE WRITTEN", out.getvalue())
+        self.assertEqual(
+            '"perfectqueue_ticket" SET (fillfactor = 50' in out.getvalue(), on_postgresql
+        )
+        if on_postgresql:
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT reloptions FROM pg_class WHERE relname = 'perfectqueue_task'"
+                )
+                self.assertIn("fillfactor=45", cursor.fetchone()[0])
+
+    def test_it_can_be_undone(self):
+        out = io.StringIO()
+        call_command("sqlmigrate", "perfectqueue", "0002", backwards=True, stdout=out)
+        self.assertEqual("RESET" in out.getvalue(), connection.vendor == "postgresql")

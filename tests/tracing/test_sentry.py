@@ -1,0 +1,103 @@
+"""What Sentry gets of tasks in each type of processors: its own SDK, a transport in memory."""
+
+import asyncio
+from unittest import SkipTest
+
+from django.test import override_settings, tag
+
+try:
+    import sentry_sdk
+    from sentry_sdk.transport import Transport
+except ImportError:
+    raise SkipTest("sentry-sdk is not installed.") from None
+
+from django_perfectqueue.application import Dispatch
+from django_perfectqueue.backend.routes import with_django_tasks
+from django_perfectqueue.lib import running
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.tracing.sentry import PerfectQueueIntegration
+from tests.backend import jobs
+from tests.worker.crews import ConcurrentTestCase
+
+TYPES = ("process", "thread", "async")
+
+
+class Memory(Transport):
+    def __init__(self, options=None):
+        super().__init__(options)
+        self.events = []
+
+    def capture_envelope(self, envelope):
+        if event := envelope.get_event():
+            self.events.append(event)
+
+
+def greet(task):
+    sentry_sdk.set_user({"id": task.data})
+    sentry_sdk.set_tag("greeted", task.data)
+
+
+def fail(task):
+    raise ValueError(f"no {task.data}")
+
+
+async def agreet(task):
+    greet(task)
+    await asyncio.sleep(0)
+
+
+async def afail(task):
+    await asyncio.sleep(0)
+    sentry_sdk.set_tag("own", task.data)
+    await asyncio.sleep(0)
+    fail(task)
+
+
+@tag("any-database")
+class SentryTests(ConcurrentTestCase):
+    def setUp(self):
+        self.transport = Memory()
+        sentry_sdk.init(
+            dsn="http://key@localhost/1",
+            transport=self.transport,
+            integrations=[PerfectQueueIntegration()],
+            auto_enabling_integrations=False,
+        )
+        self.addCleanup(sentry_sdk.init)
+        self.addCleanup(setattr, running, "begin", running.running.set)
+        # The SDK sets up each integration once in a process.
+        PerfectQueueIntegration.setup_once()
+
+    @override_settings(PERFECTQUEUE={"MAX_ATTEMPTS": 1})
+    def test_each_task_has_a_scope_of_its_own_and_a_failure_is_one_event(self):
+        routes = {"greet": greet, "fail": fail, "agreet": agreet, "afail": afail}
+        for type_ in TYPES:
+            with self.subTest(type_):
+                self.transport.events.clear()
+                Queue().clear()
+                for number in range(12):
+                    for word in ("greet", "fail", "agreet", "afail"):
+                        Queue().submit(f"{word}-{number}", word, number, user="ann")
+                self.work(self.processor(type_, routes, CONCURRENCY=4))
+                events = self.transport.events
+                self.assertEqual(len(events), 24)
+                self.assertEqual(len({one["contexts"]["trace"]["trace_id"] for one in events}), 24)
+                for event in events:
+                    self.assert_own(event)
+
+    def assert_own(self, event):
+        word, _, number = event["contexts"]["perfectqueue"]["key"].partition("-")
+        self.assertEqual(event["transaction"], word)
+        self.assertEqual(event["exception"]["values"][-1]["value"], f"no {number}")
+        self.assertNotIn("id", event.get("user", {}), event)
+        self.assertEqual(event.get("tags", {}), {"own": int(number)} if word == "afail" else {})
+
+    def test_a_task_of_django_that_fails_is_one_event(self):
+        routes = with_django_tasks(Dispatch).routes
+        for type_ in TYPES:
+            with self.subTest(type_):
+                self.transport.events.clear()
+                jobs.boom.enqueue("again")
+                self.work(self.processor(type_, routes))
+                [event] = self.transport.events
+                self.assertEqual(event["transaction"], "tests.backend.jobs.boom")

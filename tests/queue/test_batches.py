@@ -606,6 +606,27 @@ class ConcurrentTests(TransactionTestCase):
             work(0)
         self.assertFalse(BatchDelta.objects.exists())
 
+    def test_who_ends_the_last_task_during_a_sweep_is_seen_by_it(self):
+        """The sweep holds the row of the batch, and the end passes over it."""
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a", "b", "c"))
+            batch.then("mail", "report")
+        left = Queue().acquire(3)
+        left.pop().finish()
+        left.pop().finish()
+        take_deltas = batch_fold.take_deltas
+
+        def take_and_end(*given):
+            taken = take_deltas(*given)
+            while left:
+                elsewhere(left.pop().finish)
+            return taken
+
+        with mock.patch.object(batch_fold, "take_deltas", take_and_end):
+            store.follow(using="default")
+        self.assertEqual(left, [])
+        self.assertEqual((state(batch), status("mail")), ((3, 3, 0, True), "waiting"))
+
 
 class OpenTests(TransactionTestCase):
     def setUp(self):

@@ -180,15 +180,19 @@ def take_deltas(db: Session, batch: int) -> list[Row]:
 
 def sweep(*, using: str, now: datetime | None) -> int:
     """Fold the deltas of all batches that nobody else has locked; return how many deltas."""
-    total, before, token = 0, LAST, looking.set(set())
+    total, before, left = 0, LAST, set[int]()
+    token = looking.set(left)
     try:
         # The end of one changes the one that it is in, which is older.
         while batches := changed(before, using=using):
             for before in batches:
-                total += fold_some(before, using=using, now=now) or 0
+                if (count := fold_some(before, using=using, now=now)) is not None:
+                    total += count
+                    left.add(before)
     finally:
         looking.reset(token)
-    return total
+    # Who looked meanwhile found them locked.
+    return total + look_at_batches(left, using=using, now=now)
 
 
 @retry_transaction

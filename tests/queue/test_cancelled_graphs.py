@@ -2,8 +2,8 @@
 
 from unittest import mock
 
-from django.db import connection
-from django.test import TestCase
+from django.db import connection, transaction
+from django.test import TestCase, TransactionTestCase
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
@@ -137,3 +137,13 @@ class StoreTests(TestCase):
         with self.assertRaises(AlreadyFinishedError):
             ended.cancel_request()
         self.assertFalse(running_task.cancel_request())
+
+
+class InTransactionTests(TransactionTestCase):
+    def test_what_is_refused_cancels_nothing_after_the_commit(self):
+        submit("a")
+        Queue().submit("b", "report", after=["a"], if_failed="wait")
+        Queue().poll().fail()
+        with transaction.atomic(), self.assertRaises(AlreadyFinishedError):
+            Queue()["a"].cancel_request(together=True)
+        self.assertEqual(Queue()["b"].metadata().status, "blocked")

@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import NamedTuple
 
+from django.db import connections
+
 from django_perfectqueue.exceptions import NotSupportedError
 
 from ..database.transaction import reading, retry_transaction
-from ..tasks.after_commit import look_at
+from ..tasks.after_commit import is_in_block, look_at
 from ..tasks.steer import cancel_each, known
 from .graph import ancestors, descendants
 from .submit import ROWS
@@ -53,10 +55,12 @@ def cancel_request(
             f"{len(waiting)} tasks wait for task '{key}', directly or not."
             " Cancel them with it: cancel_request(together=True)."
         )
-    done = cancel_each([*waiting, task_id], using=using, now=now)
-    if not (is_cancelled := done.get(task_id, False)):
+    if is_in_block(connections[using]):
         look_at(task_id, using=using)
-    return is_cancelled
+    done = cancel_each([*waiting, task_id], using=using, now=now)
+    if task_id not in done:
+        look_at(task_id, using=using)
+    return done.get(task_id, False)
 
 
 @retry_transaction

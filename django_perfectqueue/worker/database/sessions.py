@@ -10,7 +10,8 @@ from django.db.backends.signals import connection_created
 
 from django_perfectqueue.lib.running import running
 
-OWN = "perfectqueue"
+MARK = "/* perfectqueue */"
+OWN = "perfectqueue_"
 WORDS = "select insert update delete with merge replace values table copy explain show fetch"
 FRAMES = "savepoint release rollback begin start commit"
 PASSING = (
@@ -30,10 +31,12 @@ AS_NEW = (
 def lasts(sql: object) -> bool:
     """Return whether a statement may change its session beyond its transaction."""
     text = str(sql).lower()
-    if OWN in text:
+    if text.startswith(MARK):
         return False
     if not text.lstrip(" \n(").startswith(PASSING) or any(word in text for word in LASTING):
         return True
+    if OWN in text:
+        return False
     if ("@" in text or ";" in text) and VARIABLE_OR_SECOND.search(text):
         return True
     # A function of the project may set anything.

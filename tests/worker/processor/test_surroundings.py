@@ -400,6 +400,8 @@ class SessionTests(SurroundingsTestCase):
         "postgresql": (
             ("SET statement_timeout = 12345", "SHOW statement_timeout"),
             ("SET search_path TO pg_catalog", "SHOW search_path"),
+            ("SET search_path TO perfectqueue_acme, public", "SHOW search_path"),
+            ("SELECT set_config('app.one', 'perfectqueue_acme', false)", "SHOW app.one"),
             ("SET ROLE pg_monitor", "SELECT current_user::text"),
             ("SET SESSION AUTHORIZATION pg_monitor", "SELECT session_user::text"),
             ("SELECT set_config('app.one', 'x', false)", "SHOW app.one"),

@@ -139,7 +139,7 @@ class InterruptedTests(TransactionTestCase):
     def assert_ended(self, ending, word, place):
         # The end of a transaction is not interrupted, and after the last one nothing is left.
         is_last = ending.word == "finished" and place.endswith(FRAME)
-        self.assertEqual(ending.word, "finished" if is_last else word, place)
+        self.assertEqual(ending.word, "finished" if is_last else word, (place, ending.error))
 
     def assert_whole_chunks(self, edited, data, place):
         """Fail unless what is edited is what it says: whole chunks from the first row on."""

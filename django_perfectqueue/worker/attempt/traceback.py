@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, cast
 
-Raised = TypeVar("Raised", bound=BaseException)
+from django.db import Error, connections
 
+from django_perfectqueue.exceptions import (
+    CancelRequestedError,
+    PreemptedError,
+    ProcessStopError,
+    TimeLimitError,
+)
+
+INTERRUPTS = (CancelRequestedError, PreemptedError, TimeLimitError, ProcessStopError)
 OURS = __name__.partition(".")[0]
 
 
-def from_handler(error: Raised) -> Raised:
-    """Cut a traceback to begin in the handler; keep it whole if no frame is the handler's."""
+def from_handler(error: BaseException) -> BaseException:
+    """
+    Cut a traceback to begin in the handler; keep it whole if no frame is the handler's.
+
+    An interrupt may break a statement off, and the rollback then fails: the interrupt counts.
+    """
+    drivers = (cast(Any, each).Database.Error for each in connections.all(initialized_only=True))
+    behind = error.__context__ if isinstance(error, (Error, *drivers)) else None
+    while behind is not None and not isinstance(behind, INTERRUPTS):
+        behind = behind.__context__
+    error = behind or error
     entry = error.__traceback__
     while entry is not None and is_ours(entry):
         entry = entry.tb_next

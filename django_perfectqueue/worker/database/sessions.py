@@ -31,7 +31,7 @@ AS_NEW = (
 def lasts(sql: object) -> bool:
     """Return whether a statement may change its session beyond its transaction."""
     text = str(sql).lower()
-    if text.startswith(MARK):
+    if text.lstrip().startswith(MARK):
         return False
     if not text.lstrip(" \n(").startswith(PASSING) or any(word in text for word in LASTING):
         return True

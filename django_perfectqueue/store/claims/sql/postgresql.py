@@ -13,7 +13,10 @@ from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
 from .only_lane import LANE, with_lanes
 
-EPOCH = "EXTRACT(EPOCH FROM {})::float8"
+# Within what Python has: a time that is none holds up nobody.
+EPOCH = """EXTRACT(EPOCH FROM GREATEST(
+    LEAST({}, timestamptz '9999-12-30 00:00+00'), timestamptz '0001-01-02 00:00+00'
+))::float8"""
 TASK = TASK.replace('"task"."created_at"', EPOCH.format('"task"."created_at"'))
 RUN_AT = EPOCH.format('"ticket"."run_at"')
 

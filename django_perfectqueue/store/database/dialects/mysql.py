@@ -127,11 +127,11 @@ END_IDLE_TRANSACTIONS = """
 )
 """
 LET_STAND = """
-SET @perfectqueue_idle = @@SESSION.idle_transaction_timeout,
+/* perfectqueue */ SET @perfectqueue_idle = @@SESSION.idle_transaction_timeout,
     SESSION idle_transaction_timeout = %s
 """
 DEEP = "SET STATEMENT max_recursive_iterations = 4294967295 FOR "
-LET_STAND_AS_BEFORE = "SET SESSION idle_transaction_timeout = @perfectqueue_idle"
+LET_STAND_AS_BEFORE = "/* perfectqueue */ SET SESSION idle_transaction_timeout = @perfectqueue_idle"
 
 
 class MySQL(MySQLErrors, MySQLSubmit):

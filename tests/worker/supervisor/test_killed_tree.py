@@ -66,7 +66,7 @@ class KilledTreeTests(WorkerTestCase):
         began = time.monotonic()
         self.wait_for_note("start", 4)
         self.assertLess(time.monotonic() - began, SOON, worker.errors)
-        self.assertIn("Tasks of a dead worker are given back.", worker.errors)
+        wait_until(lambda: "Tasks of a dead worker are given back." in worker.errors)
         self.open_gate()
         for key in KEYS:
             self.wait_for_status(key, "finished")

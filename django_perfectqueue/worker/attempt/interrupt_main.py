@@ -15,7 +15,7 @@ from django.db.transaction import Atomic
 R = TypeVar("R")
 
 SIGNAL = signal.SIGURG
-LIBRARIES = ("django_perfectqueue", "django", "logging")
+LIBRARIES = ("django_perfectqueue", "django", "logging", "sentry_sdk")
 TURNS = (Atomic.__enter__.__code__, Atomic.__exit__.__code__)
 HOOKS = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
 
@@ -96,8 +96,8 @@ def turns_transaction(frame: FrameType | None) -> bool:
 
 def is_swallowed(reason: BaseException | None, thread: int) -> bool:
     """
-    Return whether a library has caught what was raised in a thread: Django and logging catch
-    all exceptions of hooks, receivers and records.
+    Return whether a library has caught what was raised in a thread: Django, logging and Sentry
+    catch all exceptions of hooks, receivers and records.
 
     What a handler has caught is its own affair, and while any code still handles the exception
     it may raise it again.

@@ -59,7 +59,7 @@ class WorkerRegistration:
         if time.monotonic() >= self.due_at or self.has_news():
             self.status_page.wakeup.wait(0)
             self.leaving = self.status_page.status.leaving
-            self.holders = [slot.holder for slot in self.slots]
+            self.holders = self.seated()
             self.shown = {begun.task_id for begun in self.begun()}
             self.write(link.using)
             self.give_back_of_dead(link.using)
@@ -73,7 +73,7 @@ class WorkerRegistration:
         """
         if self.status_page.status.leaving and not self.leaving:
             return True
-        if [slot.holder for slot in self.slots] != self.holders:
+        if self.seated() != self.holders:
             return True
         now = time.monotonic()
         if now < self.due_at - INTERVAL + SOON:
@@ -81,6 +81,10 @@ class WorkerRegistration:
         return any(
             now - begun.since >= LONG and begun.task_id not in self.shown for begun in self.begun()
         )
+
+    def seated(self) -> list[int]:
+        """Return the holders; one whose process is just being forked is not yet in the row."""
+        return [slot.holder for slot in self.slots if slot.pid]
 
     def begun(self) -> Iterator[TaskSlot]:
         """Yield the tasks that run."""

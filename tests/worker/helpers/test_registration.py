@@ -148,6 +148,7 @@ class RegistrationTests(TestCase):
 
     def test_a_task_that_runs_for_a_second_is_shown_soon(self):
         slot = self.slots[0]
+        slot.pid = os.getpid()
         with (
             mock.patch.object(store, "register") as register,
             mock.patch("time.monotonic") as now,
@@ -155,7 +156,6 @@ class RegistrationTests(TestCase):
             for second, written in ((0, 1), (3, 1), (4, 2), (5, 2), (9, 2), (14, 3)):
                 now.return_value = 1000.0 + second
                 if second == 3:
-                    slot.pid = os.getpid()
                     slot.begin(7, since=1003.0)
                 self.registration.renew(self.link)
                 self.assertEqual(register.call_count, written, second)

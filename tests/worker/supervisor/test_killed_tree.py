@@ -65,7 +65,8 @@ class KilledTreeTests(WorkerTestCase):
         worker = self.worker(**self.settings).ready()
         began = time.monotonic()
         self.wait_for_note("start", 4)
-        self.assertLess(time.monotonic() - began, SOON, worker.errors)
+        rows = list(Worker.objects.values("pid", "start", "host", "pid_space", "seats_text"))
+        self.assertLess(time.monotonic() - began, SOON, (worker.errors, rows))
         wait_until(lambda: "Tasks of a dead worker are given back." in worker.errors)
         self.open_gate()
         for key in KEYS:

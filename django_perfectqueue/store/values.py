@@ -5,9 +5,8 @@ from __future__ import annotations
 import secrets
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import NamedTuple
 
 from django_perfectqueue.lib.imports import path_of
@@ -159,7 +158,7 @@ class ClaimRequest:
     now: datetime | None = None
     serial: bool = False
     processors: int = 0
-    overrun: Mapping[int, int] = MappingProxyType({})
+    overrun: Mapping[int, int] = field(default_factory=dict)
 
 
 class Completion(NamedTuple):

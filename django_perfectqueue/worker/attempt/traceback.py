@@ -1,4 +1,4 @@
-"""Remove the frames of this package from a traceback."""
+"""What a handler has raised, without what this package and broken statements add."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ OURS = __name__.partition(".")[0]
 
 def from_handler(error: BaseException) -> BaseException:
     """
-    Cut a traceback to begin in the handler; keep it whole if no frame is the handler's.
-
-    An interrupt may break a statement off, and the rollback then fails: the interrupt counts.
+    Return what a handler has raised, its traceback cut to begin in the handler; it is kept whole
+    if no frame is the handler's.
     """
-    drivers = (cast(Any, each).Database.Error for each in connections.all(initialized_only=True))
-    behind = error.__context__ if isinstance(error, (Error, *drivers)) else None
-    while behind is not None and not isinstance(behind, INTERRUPTS):
-        behind = behind.__context__
-    error = behind or error
+    error = interrupt_behind(error)
     entry = error.__traceback__
     while entry is not None and is_ours(entry):
         entry = entry.tb_next
     return error if entry is None else error.with_traceback(entry)
+
+
+def interrupt_behind(error: BaseException) -> BaseException:
+    """Return the interrupt that broke a statement off where the rollback then failed."""
+    drivers = (cast(Any, each).Database.Error for each in connections.all(initialized_only=True))
+    behind = error.__context__ if isinstance(error, (Error, *drivers)) else None
+    while behind is not None and not isinstance(behind, INTERRUPTS):
+        behind = behind.__context__
+    return behind or error
 
 
 def is_ours(entry: TracebackType) -> bool:

@@ -1,5 +1,6 @@
 """Rows of other apps that refer to tasks by a foreign key of the database."""
 
+from contextlib import contextmanager
 from unittest import mock
 
 from django.core.management import CommandError, call_command
@@ -31,6 +32,27 @@ def order_of(app_label="tests", **options):
             db_table = "shop_order"
 
     return Order
+
+
+@contextmanager
+def referring(table, target):
+    """Make a table whose rows refer to those of a model; yield its manager."""
+    with isolate_apps("tests"):
+
+        class Row(models.Model):  # noqa: DJ008
+            to = models.ForeignKey(target, models.DO_NOTHING, related_name="+")
+
+            class Meta:
+                app_label = "tests"
+                db_table = table
+
+    with connection.schema_editor() as editor:
+        editor.create_model(Row)
+    try:
+        yield Row.objects
+    finally:
+        with connection.schema_editor() as editor:
+            editor.delete_model(Row)
 
 
 class ReferenceCase(TransactionTestCase):
@@ -125,21 +147,10 @@ class RunningTests(ReferenceCase, WorkerTestCase):
         self.assertEqual(worker.errors.count("step=purge"), 1, worker.errors)
 
     def test_several_tables_are_named_together_and_logged_once(self):
-        with isolate_apps("tests"):
-
-            class Invoice(models.Model):  # noqa: DJ008
-                task = models.ForeignKey(Task, models.DO_NOTHING, related_name="+")
-
-                class Meta:
-                    app_label = "tests"
-                    db_table = "shop_invoice"
-
-        with connection.schema_editor() as editor:
-            editor.create_model(Invoice)
-        try:
+        with referring("shop_invoice", Task) as invoices:
             self.finished("a", "b")
             self.refer("a")
-            Invoice.objects.create(task_id=Task.objects.get(key="b").pk)
+            invoices.create(to_id=Task.objects.get(key="b").pk)
             worker = self.worker(**PURGING).ready()
             named = Worker.objects.filter(problem__contains="shop_order")
             named = named.filter(problem__contains="shop_invoice")
@@ -148,9 +159,6 @@ class RunningTests(ReferenceCase, WorkerTestCase):
             wait_until(lambda: Worker.objects.get().seen_at > seen)
             self.assertTrue(named.exists())
             self.assertEqual(worker.errors.count("step=purge"), 1, worker.errors)
-        finally:
-            with connection.schema_editor() as editor:
-                editor.delete_model(Invoice)
 
     def test_counts_that_no_column_can_hold_keep_the_janitor_from_nothing_else(self):
         self.finished("gone")
@@ -169,28 +177,14 @@ class RunningTests(ReferenceCase, WorkerTestCase):
         batch = Batch.objects.create(
             queue="default", name="b", created_at="2020-01-01T00:00Z", ended_at="2020-01-01T00:00Z"
         )
-        with isolate_apps("tests"):
-
-            class Note(models.Model):  # noqa: DJ008
-                batch = models.ForeignKey(Batch, models.DO_NOTHING, related_name="+")
-
-                class Meta:
-                    app_label = "tests"
-                    db_table = "shop_note"
-
-        with connection.schema_editor() as editor:
-            editor.create_model(Note)
-        try:
-            Note.objects.create(batch_id=batch.pk)
+        with referring("shop_note", Batch) as notes:
+            notes.create(to_id=batch.pk)
             worker = self.worker(**PURGING).ready()
             wait_until(lambda: not Task.objects.filter(key="gone").exists())
             wait_until(lambda: Worker.objects.filter(problem__contains="batches").exists())
             self.submit("later", "echo", run_at=0.5)
             wait_until(lambda: not Task.objects.filter(key="later").exists())
             self.assertIn("step=batches", worker.errors)
-        finally:
-            with connection.schema_editor() as editor:
-                editor.delete_model(Note)
 
 
 class CheckTests(TransactionTestCase):

@@ -146,6 +146,15 @@ class RegistrationTests(TestCase):
         self.assertEqual(register.call_count, 1 + 30 // INTERVAL)
         self.assertLess(2 * INTERVAL, UNSEEN.total_seconds())
 
+    def test_a_processor_is_written_once_it_has_a_pid(self):
+        slot = self.slots[0]
+        slot.holder, slot.pid = 7, 0
+        self.registration.renew(self.link)
+        self.assertEqual(Worker.objects.get().seats, [])
+        slot.pid = os.getpid()
+        self.registration.renew(self.link)
+        self.assertEqual([seat["holder"] for seat in Worker.objects.get().seats], [7])
+
     def test_a_task_that_runs_for_a_second_is_shown_soon(self):
         slot = self.slots[0]
         slot.pid = os.getpid()

@@ -37,6 +37,13 @@ class PrefetchTests(SimpleTestCase):
         limits(prefetch, 1.0, 1)
         self.assertEqual(prefetch.limit(), 1)
 
+    def test_what_keeps_the_processor_beside_its_handlers_makes_a_batch_smaller(self):
+        prefetch = Prefetch()
+        limits(prefetch, 0.0001, 6)
+        prefetch.tasks = 10
+        prefetch.paced(0.1)
+        self.assertEqual(prefetch.limit(), 25)
+
     def test_a_setting_overrides_the_measure(self):
         self.assertEqual(limits(Prefetch(fixed=3), 2.0, 2), [4, 4])
         self.assertEqual(limits(Prefetch(fixed=0), 0.0001, 2), [1, 1])

@@ -1,6 +1,9 @@
 """What Sentry gets of tasks in each type of processors: its own SDK, a transport in memory."""
 
 import asyncio
+import logging
+import signal
+import time
 from unittest import SkipTest
 
 from django.test import override_settings, tag
@@ -13,9 +16,11 @@ except ImportError:
 
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.backend.routes import with_django_tasks
+from django_perfectqueue.exceptions import TimeLimitError
 from django_perfectqueue.lib import running
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.tracing.sentry import PerfectQueueIntegration
+from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, MainThreadInterrupter
 from tests.backend import jobs
 from tests.worker.crews import ConcurrentTestCase
 
@@ -67,6 +72,25 @@ class SentryTests(ConcurrentTestCase):
         self.addCleanup(setattr, running, "begin", running.running.set)
         # The SDK sets up each integration once in a process.
         PerfectQueueIntegration.setup_once()
+
+    def test_an_interrupt_that_its_logging_has_caught_is_raised_again(self):
+        self.addCleanup(signal.signal, SIGNAL, signal.getsignal(SIGNAL))
+        interrupter = MainThreadInterrupter()
+        interrupter.install()
+
+        class Slow:
+            def __str__(self):
+                interrupter.interrupt("token", TimeLimitError("Now."))
+                time.sleep(0)
+                return ""
+
+        def work():
+            logging.getLogger("shop").warning(Slow())
+            interrupter.remind()
+            time.sleep(0)
+
+        with self.assertRaises(TimeLimitError):
+            interrupter.call("token", work)
 
     @override_settings(PERFECTQUEUE={"MAX_ATTEMPTS": 1})
     def test_each_task_has_a_scope_of_its_own_and_a_failure_is_one_event(self):

@@ -244,6 +244,19 @@ class EarTests(TransactionTestCase):
     """Whatever this database's bell is, from end to end."""
 
     def test_a_submit_is_heard(self):
+        self.assertEqual(self.heard_after(lambda: submit(queue="仕事 1")), [Ring("仕事 1")])
+
+    def test_leases_that_lapse_are_heard(self):
+        submit()
+        acquire(now=None, holder=7)
+
+        def lapse():
+            self.assertEqual(store.lapse([7], using="default", alive_time=60.0), 1)
+
+        self.assertEqual(self.heard_after(lapse), [Ring("")])
+
+    def heard_after(self, act):
+        """Return what another thread hears of it first."""
         opened, done, rings = threading.Event(), threading.Event(), []
 
         def listen():
@@ -256,9 +269,9 @@ class EarTests(TransactionTestCase):
 
         threading.Thread(target=listen).start()
         opened.wait(10)
-        submit(queue="仕事 1")
+        act()
         done.wait(10)
-        self.assertEqual(rings, [Ring("仕事 1")])
+        return rings
 
 
 class NoticesTests(TransactionTestCase):

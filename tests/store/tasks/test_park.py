@@ -47,6 +47,16 @@ class FarTests(TestCase):
         self.assertEqual((ticket.state, ticket.alarm_at), (State.SCHEDULED, self.FAR))
         self.assertFalse(ticket.is_parked)
 
+    def test_a_processor_that_unparks_some_leaves_it_where_it_is(self):
+        submit("never", run_at=self.FAR, now=None)
+        submit("strange", now=None)
+        park_all()
+        store.unpark_some(everything, using="default")
+
+        self.assertEqual(keys(acquire(10, now=None)), ["strange"])
+        ticket = Ticket.objects.get(task__key="never")
+        self.assertEqual((ticket.state, ticket.alarm_at), (State.SCHEDULED, self.FAR))
+
 
 class RoundsTests(TestCase):
     def test_of_very_many_types_all_are_due_again(self):

@@ -23,7 +23,6 @@ from ..database.link import AwayError
 from ..plan import Plan
 from ..shared.wakeups import Wakeups
 from .base import HelperProcess
-from .lease_proxy import LeaseProxy
 from .periodic import Recounter, ScheduleSync, UsageRollup
 from .registration import WorkerRegistration
 
@@ -32,6 +31,7 @@ R = TypeVar("R")
 logger = logging.getLogger("django_perfectqueue.database")
 
 SWEEP_INTERVAL = 5.0
+LONGEST_WAIT = 2.0
 MOST_BATCHES = 600
 MOST_ROUSED = 20
 ROUND = 3_600.0
@@ -42,11 +42,10 @@ ENDED = ("finished", "failed", "cancelled", "expired")
 class Janitor(HelperProcess):
     """
     Fires due timers, rolls up usage, checks counters, deletes old tasks in small batches,
-    and renews the registration of its worker.
+    and renews the registration of its worker until the last processor has ended.
 
     Processors fire timers when they acquire, but all may be busy for long. While one is free,
-    the listener wakes it. The janitor also renews leases by proxy, until the last processor
-    has ended.
+    the listener wakes it.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class Janitor(HelperProcess):
         super().__init__(plan, parent_alive=parent_alive)
         self.wakeups = wakeups
         self.registration = registration
-        self.lease_proxy = LeaseProxy(plan, wakeups)
         self.purge = Purge(plan)
         self.idle_lanes = IdleLanes(plan.using)
         self.usage_rollup = UsageRollup(plan)
@@ -69,7 +67,7 @@ class Janitor(HelperProcess):
         next_purge = time.monotonic()
         while not self.stopping:
             self.check_file()
-            self.keep_leases()
+            self.keep_registration()
             # It replaces what stops every claim, and the timers too.
             self.step("counters", self.recounter.work)
             self.sweep()
@@ -81,10 +79,10 @@ class Janitor(HelperProcess):
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
             pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
             self.rest(pause * random.uniform(1.0, 1.25))  # noqa: S311
-        # A service manager may stop all processes at once; leases still need renewal.
+        # A service manager may stop all processes at once; others still see what the worker runs.
         while self.wakeups.is_at_work() and not self.orphaned:
-            self.keep_leases()
-            self.wait(self.lease_proxy.pause, self.registration.status_page)
+            self.keep_registration()
+            self.wait(LONGEST_WAIT, self.registration.status_page)
         self.registration.end(self.link)
 
     def step(self, name: str, work: Callable[[], R]) -> R | None:
@@ -110,17 +108,16 @@ class Janitor(HelperProcess):
         if self.registration.note_problem(step, text):
             logger.error("A step of the upkeep fails; others go on. step=%s error=%s", step, text)
 
-    def keep_leases(self) -> None:
-        """Do what must not wait for the long work: registration and leases by proxy."""
+    def keep_registration(self) -> None:
+        """Renew the registration, which must not wait for the long work."""
         self.step("registration", lambda: self.registration.renew(self.link))
-        self.step("leases", self.lease_proxy.look)
 
     def rest(self, seconds: float) -> None:
-        """Wait; meanwhile keep the registration and the leases."""
+        """Wait; meanwhile keep the registration."""
         until = time.monotonic() + seconds
         while not self.stopping and (left := until - time.monotonic()) > 0:
-            self.wait(min(left, self.lease_proxy.pause), self.registration.status_page)
-            self.keep_leases()
+            self.wait(min(left, LONGEST_WAIT), self.registration.status_page)
+            self.keep_registration()
 
     def check_file(self) -> None:
         """Reconnect all processes when the file of a SQLite database was replaced."""
@@ -138,7 +135,7 @@ class Janitor(HelperProcess):
         more = not (self.wakeups.has_free() and self.wakeups.is_tended())
         while more and not self.stopping:
             more = bool(self.step("timers", lambda: store.answer_alarms(using=self.plan.using)))
-            self.keep_leases()
+            self.keep_registration()
         # Nobody acts on what was locked when it ended, where who held that rolled back or died.
         self.step("dependencies", lambda: store.follow(using=self.plan.using))
         if self.rounds.are_due():
@@ -161,13 +158,13 @@ class Janitor(HelperProcess):
         for _batch in range(MOST_BATCHES):
             if self.stopping or time.monotonic() > deadline:
                 break
-            self.keep_leases()
+            self.keep_registration()
             if not self.step("purge", self.purge.batch):
                 break
         if self.purge.kept_for:
             self.note_problem("purge", " ".join(sorted(self.purge.kept_for)))
         while not self.stopping and time.monotonic() <= deadline:
-            self.keep_leases()
+            self.keep_registration()
             if not self.step("idle lanes", self.idle_lanes.batch):
                 return
 

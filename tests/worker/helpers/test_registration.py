@@ -126,11 +126,10 @@ class RegistrationTests(TestCase):
             spec=Janitor, stopping=False, registration=self.registration, link=self.link
         )
         janitor.step = lambda name, work: work()
-        janitor.lease_proxy = mock.Mock(pause=5.0)
         janitor.wait.side_effect = lambda seconds, status_page: readable(
             [status_page.fileno()], seconds
         )
-        janitor.keep_leases.side_effect = lambda: Janitor.keep_leases(janitor)
+        janitor.keep_registration.side_effect = lambda: Janitor.keep_registration(janitor)
         self.assertFalse(self.tell().leaving)
         self.status_page.leave()
         Janitor.rest(janitor, 0.2)

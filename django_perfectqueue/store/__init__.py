@@ -60,7 +60,7 @@ from .notify.completion import (
 from .notify.datagrams import Datagrams
 from .notify.messages import Call, Ring
 from .notify.postgres import EndNotices, Notices
-from .notify.ring import doorbell, ear
+from .notify.ring import ear
 from .notify.signals import announce
 from .records.dependency_events import follow
 from .records.journal import write_journal

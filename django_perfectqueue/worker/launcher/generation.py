@@ -16,7 +16,7 @@ from pathlib import Path
 from django.core.management.base import OutputWrapper
 
 from ..database.link import close_for_fork
-from ..process.signals import ALIVE, DETACH, GO, READY, STOP, STOP_NOW, held_back
+from ..process.signals import ALIVE, DETACH, GO, READY, REPLACED, STOP, STOP_NOW, held_back
 from ..process.wakeup import drain
 
 SUPERVISOR = "PERFECTQUEUE_SUPERVISOR"
@@ -104,6 +104,12 @@ class Generation:
         with contextlib.suppress(OSError):
             self.socket.send(ALIVE)
         return answered
+
+    def replace(self, signum: int) -> None:
+        """Say that another generation takes tasks, and stop this one by a signal."""
+        with contextlib.suppress(OSError):
+            self.socket.send(REPLACED)
+        self.send(signum)
 
     def send(self, signum: int) -> None:
         """

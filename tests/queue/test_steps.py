@@ -32,7 +32,7 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue import steps as steps_module
 from django_perfectqueue.store.tasks import update
 from django_perfectqueue.test import drain, eager
-from django_perfectqueue.worker.database.link import close_for_fork
+from django_perfectqueue.worker.database.link import prepare_for_fork
 
 from ..admin.staff import AdminTestCase
 from ..factories import elsewhere
@@ -313,7 +313,7 @@ class CrashTests(TransactionTestCase):
             os.kill(os.getpid(), signal.SIGKILL)
 
         Queue().submit("k1", "order")
-        close_for_fork()
+        prepare_for_fork()
         if not (child := os.fork()):
             try:
                 task = Queue().poll()

@@ -44,15 +44,14 @@ class Command(SummedUpCommand):
 
     @no_translations
     def handle(self, *args: object, **options: object) -> None:
-        found = self.check_queues(options)
-        self.print_findings(found, options)
+        with speaking():
+            self.print_findings(self.check_queues(options), options)
 
     def check_queues(self, options: CommandOptions) -> list[Finding]:
-        with speaking():
-            using = known_alias(options["database"] or queue.database())
-            given = options["queues"] or ()
-            names = [queue.checked("queue", name, queue.QUEUE_LENGTH) for name in given]
-            return list(findings(names, using=using, oldest=options["oldest"]))
+        using = known_alias(options["database"] or queue.database())
+        given = options["queues"] or ()
+        names = [queue.checked("queue", name, queue.QUEUE_LENGTH) for name in given]
+        return list(findings(names, using=using, oldest=options["oldest"]))
 
     def print_findings(self, found: Sequence[Finding], options: CommandOptions) -> None:
         wrong = [finding for finding in found if not finding.ok]
@@ -63,6 +62,7 @@ class Command(SummedUpCommand):
             for finding in found:
                 if finding.ok:
                     self.stdout.write(in_full(finding))
+        self.stdout.flush()
         if wrong:
             raise CommandError("\n".join(map(in_full, wrong)))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from django.core.management.base import OutputWrapper
 
-from ..database.link import close_for_fork
+from ..database.link import prepare_for_fork
 from ..process.signals import ALIVE, DETACH, GO, READY, REPLACED, STOP, STOP_NOW, held_back
 from ..process.wakeup import drain
 
@@ -180,7 +180,7 @@ def forked() -> tuple[Generation, None] | tuple[None, socket.socket]:
     launcher. The child exits if the launcher ends before.
     """
     ours, theirs = socket.socketpair()
-    close_for_fork()
+    prepare_for_fork()
     # The garbage collector does not touch frozen objects, so both keep sharing their pages.
     gc.freeze()
     with held_back():

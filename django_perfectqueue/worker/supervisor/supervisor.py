@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.lib.processes import adopt_orphans, reap_orphans, send
 
-from ..database.link import close_for_fork
+from ..database.link import prepare_for_fork
 from ..helpers.janitor import Janitor
 from ..helpers.listener import Listener
 from ..helpers.registration import WorkerRegistration, registration_of
@@ -140,7 +140,7 @@ class Supervisor:
         gc.collect()
         gc.freeze()
         try:
-            close_for_fork()
+            prepare_for_fork()
             self.work()
         except Exception:
             logger.critical("The supervisor failed.", exc_info=True)

@@ -153,6 +153,13 @@ def restored(values: Mapping[str, JSON]) -> Iterator[None]:
     What this process has no provider for is left out: another release may have sent it.
     """
     tracing.restore(values)
+    with restored_by_providers(values):
+        yield
+
+
+@contextmanager
+def restored_by_providers(values: Mapping[str, JSON]) -> Iterator[None]:
+    """Do the same without the trace, which a worker restores before it makes the handler."""
     known = providers()
     for name in values.keys() - known.keys() - NO_PROVIDERS:
         logger.debug("Nothing here takes this from the context of a task. name=%s", name)

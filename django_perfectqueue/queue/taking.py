@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from functools import partial
@@ -14,7 +16,7 @@ from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload.inputs import Duration, checked_duration, checked_timeout
 
 from .acquired import AcquiredTask
-from .notify_due import DueWait
+from .due_wait import DueWait
 
 UNTENDED = 300.0
 
@@ -71,9 +73,10 @@ class Taking:
         take = partial(self.acquire, 1, alive_time=alive_time, now=now)
         if (taken := take()) or seconds == 0:
             return taken[0] if taken else None
-        with DueWait(self.name, using=self.using, timeout=seconds) as watch:
-            while not (taken := take()) and watch.wait():
-                pass
+        wait = DueWait(self.name, using=self.using, timeout=seconds)
+        while not taken and (pause := wait.pause()) is not None:
+            time.sleep(pause)
+            taken = take()
         return taken[0] if taken else None
 
     async def apoll(
@@ -88,8 +91,9 @@ class Taking:
         take = partial(self.aacquire, 1, alive_time=alive_time, now=now)
         if (taken := await take()) or seconds == 0:
             return taken[0] if taken else None
-        watch = await sync_to_async(DueWait)(self.name, using=self.using, timeout=seconds)
-        while not taken and await watch.wait_async():
+        wait = await sync_to_async(DueWait)(self.name, using=self.using, timeout=seconds)
+        while not taken and (pause := await sync_to_async(wait.pause)()) is not None:
+            await asyncio.sleep(pause)
             taken = await take()
         return taken[0] if taken else None
 

@@ -46,7 +46,7 @@ from .lanes.apply_share import apply_shares
 from .lanes.shares import queue_weights
 from .leases.fence import STILL_HELD, outcome_of, refusal
 from .leases.heartbeat import charge, heartbeat
-from .leases.in_hand import InHand, in_hand, lapse, renew, wanted
+from .leases.in_hand import InHand, in_hand, lapse
 from .limits.limit_cache import forget_limits, known_limits, limits_of
 from .notify.completion import (
     Ended,
@@ -60,7 +60,7 @@ from .notify.completion import (
 from .notify.datagrams import Datagrams
 from .notify.messages import Call, Ring
 from .notify.postgres import EndNotices, Notices
-from .notify.ring import doorbell, ear
+from .notify.ring import ear
 from .notify.signals import announce
 from .records.dependency_events import follow
 from .records.journal import write_journal

@@ -18,15 +18,15 @@ from django_perfectqueue.queue import Queue, TaskHandle, database
 
 from .drain import drain
 from .routes import Kind
-from .submitted import PARTS, SubmittedTask, everything, listed, matches, sources, wanting
+from .submitted import PARTS, SubmittedTask, everything, listed, matches, wanting
 
 
 class QueueAssertions(UnittestCase):
     """
     Assertions of what was submitted, and of what became of it.
 
-    They look into the database, or in a recording() at what that has noted. What they say
-    when they fail lists what was submitted instead, without what is sensitive in it.
+    What they say when they fail lists what was submitted instead, without what is sensitive
+    in it.
     """
 
     def assertSubmitted(  # noqa: N802
@@ -166,8 +166,6 @@ def why(row: Task) -> str:
 
 def hint_at_hooks(using: str | None) -> str:
     """Return a hint about calls that wait for a commit that never comes."""
-    if sources:
-        return ""
     hooks = connections[using or database()].run_on_commit
     waiting = [hook for hook in hooks if not is_ours(hook[1])]
     if not waiting:

@@ -15,7 +15,6 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.payload import context
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.names import JSON
-from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.verdicts import Verdict
 from django_perfectqueue.worker.attempt import log_capture
 from django_perfectqueue.worker.attempt.ending import Ending, announce
@@ -70,14 +69,6 @@ class InlineRunner(Runner):
         if not task.write(completion):
             ending.word = "preempted"
         announce(ending.word, task, ending.handler)
-
-    def is_held(self, task: AcquiredTask) -> bool:
-        # Of a rehearsed task no database knows: it is lost where a test says so.
-        return not hasattr(task, "cancel_requested") and super().is_held(task)
-
-    def is_cancel_requested(self, task: AcquiredTask) -> bool:
-        run_of: bool | None = getattr(task, "cancel_requested", None)
-        return super().is_cancel_requested(task) if run_of is None else run_of
 
 
 def put_back(values: Mapping[str, JSON]) -> None:
@@ -250,8 +241,3 @@ def quiet() -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.removeHandler(nothing)
-
-
-def only(type_: str, handler: object) -> type[Dispatch]:
-    """Return a dispatch that knows nothing but this handler."""
-    return type("OneHandler", (Dispatch,), {"routes": {type_: handler}})

@@ -1,17 +1,14 @@
-"""What was submitted, in the database or in a recording."""
+"""What was submitted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from operator import attrgetter
 from unittest import mock
 
-from django.utils import timezone
-
-from django_perfectqueue import models, store
-from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue import models
 from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.payload.redaction import masked
 from django_perfectqueue.queue import Queue, TaskHandle, database
@@ -40,20 +37,13 @@ class SubmittedTask:
 
     @classmethod
     def of_row(cls, row: models.Task) -> SubmittedTask:
-        limits = tuple(filter(None, row.limits.split(",")))
-        tags = tuple(tag.tag for tag in sorted(row.tags.all(), key=attrgetter("pk")))
-        return cls.of(row, data=row.data, limits=limits, tags=tags, using=str(row._state.db))
-
-    @classmethod
-    def of_submission(cls, given: store.Submission, *, using: str) -> SubmittedTask:
-        given = given._replace(run_at=on_clock(given.run_at), expires_at=on_clock(given.expires_at))
-        named = {"limits": given.limits, "tags": given.tags}
-        return cls.of(given, data=decode(given.payload), **named, using=using)
-
-    @classmethod
-    def of(cls, given: models.Task | store.Submission, **values: JSON) -> SubmittedTask:
-        names = ("key", "type", "queue", "user", "priority", "run_at", "expires_at")
-        return cls(**{name: getattr(given, name) for name in names}, **values)
+        names = ("key", "type", "data", "queue", "user", "priority", "run_at", "expires_at")
+        return cls(
+            **{name: getattr(row, name) for name in names},
+            limits=tuple(filter(None, row.limits.split(","))),
+            tags=tuple(tag.tag for tag in sorted(row.tags.all(), key=attrgetter("pk"))),
+            using=str(row._state.db),
+        )
 
     @property
     def task(self) -> TaskHandle:
@@ -77,17 +67,6 @@ class SubmittedTask:
         return f"{self.queue}/{self.key} type={self.type!r}{user}{priority} data={data}"
 
 
-def on_clock(moment: store.Moment | None) -> datetime | None:
-    """Return a time, of a span from now by the clock here: no server is asked."""
-    return timezone.now() + moment if isinstance(moment, timedelta) else moment
-
-
-Source = Callable[[], list[SubmittedTask]]
-
-sources: list[Source] = []
-"""Where submits go in place of the database: the recordings that are on, the newest last."""
-
-
 def submitted(
     type: Kind | None = None,  # noqa: A002
     *,
@@ -101,8 +80,7 @@ def submitted(
     using: str | None = None,
 ) -> list[SubmittedTask]:
     """
-    Return what was submitted and is so, the oldest first: all that is stored, ended or not,
-    or in a recording() what was submitted in there.
+    Return what was submitted and is so, the oldest first: all that is stored, ended or not.
 
     ``type`` is the name or the Django task, for which there are ``args`` and ``kwargs``;
     ``mock.ANY`` may stand for any part of what is compared.
@@ -137,8 +115,6 @@ def matches(one: SubmittedTask, wanted: Mapping[str, object]) -> bool:
 
 
 def everything(using: str | None = None) -> list[SubmittedTask]:
-    if sources:
-        return list(sources[-1]())
     rows = models.Task.objects.using(using or database()).order_by("pk")
     rows = rows.prefetch_related("tags")
     return [SubmittedTask.of_row(row) for row in rows]

@@ -12,9 +12,9 @@ from django_perfectqueue.application.middleware import (
     ReportErrors,
     RetryOn,
     TimeLimit,
+    errors,
+    limits,
     mail_error,
-    memory_limit,
-    report_errors,
 )
 from django_perfectqueue.application.middleware.chain import arounds
 from django_perfectqueue.application.registry import Registry
@@ -307,7 +307,7 @@ class MemoryLimitTests(RunnerCase):
         self.addCleanup(recycle.wanted.clear)
         recycling = Recycling(Options())
         around = MemoryLimit(100)
-        with mock.patch.object(memory_limit, "resident") as resident:
+        with mock.patch.object(limits, "resident") as resident:
             resident.return_value = 100 * 2**20 - 1
             self.run_with(self.failing(ValueError()), around, expect="retried")
             self.assertFalse(recycling.is_due())
@@ -340,7 +340,7 @@ class ReportErrorsTests(RunnerCase):
 
     def test_admins_can_be_notified_by_mail(self):
         error, around = self.failing(ValueError("boom")), ReportErrors(mail_error)
-        with mock.patch.object(report_errors, "mail_admins") as mail:
+        with mock.patch.object(errors, "mail_admins") as mail:
             self.run_with(error, around, expect="retried", data=self.data)
         [subject, body] = mail.call_args.args
         self.assertIn("ValueError", subject)

@@ -292,7 +292,7 @@ class ApiTests(SimpleTestCase):
         for name in test.__all__:
             with self.subTest(name):
                 self.assertRegex(documented, rf"`{name}[`(]")
-        for one in (test.drain, test.eager, test.make_acquired, test.recording):
+        for one in (test.drain, test.eager):
             with self.subTest(one.__name__):
                 parameters = list(inspect.signature(one).parameters.values())
                 self.assertIn(f"`{one.__name__}({written(parameters)})`", documented)

@@ -1,15 +1,12 @@
 import json
-import os
 from datetime import timedelta
 from importlib import reload
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from unittest import mock, skipUnless
 
 from django.core.handlers.base import BaseHandler
 from django.db import OperationalError, connection, connections
 from django.db.models import F
-from django.test import RequestFactory, SimpleTestCase, TestCase, override_settings
+from django.test import RequestFactory, TestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import include, path
 
@@ -21,7 +18,6 @@ from django_perfectqueue.health import checks, views
 from django_perfectqueue.metrics import views as metrics
 from django_perfectqueue.models import UNSEEN, Ticket, Worker
 from django_perfectqueue.schedules import Schedules
-from django_perfectqueue.worker.shared.status_page import StatusPage, path_for
 
 from ..factories import acquire, fail, register, running, submit
 from ..management.running import refused, run
@@ -192,55 +188,8 @@ class CommandTests(HealthTestCase):
     def test_bad_input_is_refused(self):
         self.assertIn("a number of seconds", refused(self, "pq_health", "--oldest", "soon"))
         self.assertIn("a number of seconds", refused(self, "pq_health", "--oldest", "nan"))
-        self.assertIn("--pid-file goes with", refused(self, "pq_health", "--pid-file", "x"))
         self.assertIn("no database", refused(self, "pq_health", "--database", "nowhere"))
         self.assertIn("queue", refused(self, "pq_health", "--queue", ""))
-
-
-class HostTests(SimpleTestCase):
-    """No database is allowed here, and none is needed."""
-
-    def setUp(self):
-        folder = TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-        settings = override_settings(PERFECTQUEUE={"BELL_FOLDER": folder.name})
-        settings.enable()
-        self.addCleanup(settings.disable)
-
-    def worker(self):
-        board = StatusPage(path_for(os.getpid()))
-        self.addCleanup(board.close)
-        board.introduce(os.getpid(), 1)
-        return board
-
-    def test_there_is_no_worker(self):
-        self.assertIn("No worker", refused(self, "pq_health", "--live"))
-
-    def test_a_worker_lives_though_its_database_is_away(self):
-        self.worker().turn(1)
-        self.assertIn("lives", run("pq_health", "--live"))
-        self.assertIn("can't reach the database", refused(self, "pq_health", "--ready"))
-
-    def test_a_worker_takes_tasks_until_it_is_asked_to_stop(self):
-        board = self.worker()
-        self.assertIn("has no processor", refused(self, "pq_health", "--ready"))
-        board.turn(1)
-        board.reach()
-        self.assertIn("takes tasks", run("pq_health", "--ready"))
-        board.leave()
-        self.assertIn("it is stopping", refused(self, "pq_health", "--ready"))
-        self.assertTrue(json.loads(run("pq_health", "--live", "--json"))["ok"])
-
-    def test_it_is_the_one_of_a_pid_file(self):
-        self.worker()
-        file = self.folder / "pid"
-        for pid, known in ((1, True), (os.getpid(), True), (2, False)):
-            file.write_text(f"{pid}\n")
-            arguments = ("pq_health", "--live", "--pid-file", str(file))
-            run(*arguments) if known else refused(self, *arguments)
-        file.write_text("x")
-        self.assertIn("There is no pid in", refused(self, "pq_health", "--live", *arguments[2:]))
 
 
 @override_settings(ROOT_URLCONF="tests.health.test_health")

@@ -7,7 +7,6 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 from django_perfectqueue.application import Application, Decider, handler
-from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.verdicts import Discard, Retry, Snooze
 
@@ -86,34 +85,6 @@ def verdict(task):
 def telling(task):
     task.progress(0.5, "half of it")
     logging.getLogger("shop").warning("Nobody knows %s.", task.data)
-
-
-class Sorting(Decider):
-    """Distinguishes errors."""
-
-    def unexpected_error_raised(self, error):
-        if isinstance(error, KeyError):
-            return self.task.fail("incomplete", str(error))
-        if isinstance(error, ConnectionError):
-            return self.task.retry(90)
-        return super().unexpected_error_raised(error)
-
-    def followed(self):
-        self.queue.submit("follow", "helpers.add", {"a": 2, "b": 2}, user=self.task.user)
-
-
-@handler("helpers.sorted")
-class Sorted(Application):
-    decider = Sorting
-
-    def perform(self):
-        if self.task.data.get("away"):
-            raise ConnectionError("away")
-        if self.task.data.get("cancel"):
-            raise CancelRequestedError("someone wants it")
-        total = self.task.data["total"]
-        self.decide("followed")
-        return total
 
 
 @handler("helpers.leave", max_attempts=1)

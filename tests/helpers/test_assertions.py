@@ -1,18 +1,11 @@
 from unittest import mock, skipUnless
 
 from django.db import transaction
-from django.test import SimpleTestCase, override_settings
+from django.test import override_settings
 
 from django_perfectqueue import compat
-from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.test import (
-    QueueAssertions,
-    QueueTestCase,
-    make_task,
-    recording,
-    submitted,
-)
+from django_perfectqueue.test import QueueTestCase, make_task, submitted
 
 from . import cases  # noqa: F401
 
@@ -68,6 +61,12 @@ class StoredTests(QueueTestCase):
         self.assertIn("\n  and 5 more", str(raised.exception))
         self.assertNotIn("x" * 301, str(raised.exception))
 
+    def test_what_is_submitted_is_noted_and_not_run(self):
+        task = self.queue.submit("k1", "helpers.add", {"a": 1, "b": 2}, user="ann")
+        [noted] = submitted("helpers.add", user="ann")
+        self.assertEqual((noted.task, noted.data), (task, {"a": 1, "b": 2}))
+        self.assertTaskStatus(task, "waiting")
+
     def test_a_block_is_asked_only_for_what_is_submitted_in_it(self):
         self.queue.submit("before", "report")
         with self.assertSubmits("report", count=1) as new:
@@ -117,83 +116,3 @@ class StoredTests(QueueTestCase):
         self.assertNotSubmitted(jobs.later)
         self.drain()
         self.assertTaskStatus(result, "finished")
-
-
-class RecordingTests(QueueAssertions, SimpleTestCase):
-    """
-    None of them may ask the database: a SimpleTestCase sees to that.
-    """
-
-    def test_what_is_submitted_is_noted_and_not_stored(self):
-        with recording() as recorded:
-            task = Queue("q").submit("k1", "report", {"n": (1, 2)}, user="ann", run_at=60)
-            self.assertSubmitted("report", data={"n": [1, 2]}, user="ann", queue="q")
-            with self.assertSubmits("report", count=2):
-                Queue().submit_many({"key": key, "type": "report"} for key in ("k2", "k3"))
-        self.assertEqual(task, Queue("q")["k1"])
-        self.assertEqual([one.key for one in recorded], ["k1", "k2", "k3"])
-        self.assertIsNotNone(recorded[0].run_at)
-        self.assertEqual(submitted_in(recorded), ["k1"])
-
-    async def test_coroutines_are_recorded(self):
-        with recording() as recorded:
-            await Queue().asubmit("k1", "report")
-            await Queue().asubmit_many([{"key": "k2", "type": "report"}])
-        self.assertEqual([one.key for one in recorded], ["k1", "k2"])
-
-    def test_what_is_wrong_is_refused_as_ever(self):
-        with recording() as recorded:
-            Queue().submit("k1", "report", 1)
-            for wrong in ({"key": "", "type": "report"}, {"key": "k", "type": "r", "data": object}):
-                with self.assertRaises(InvalidTaskError):
-                    Queue().submit(**wrong)
-            with self.assertRaises(InvalidTaskError):
-                Queue().submit("k2", "report", on_conflict="never")
-            with self.assertRaises(AlreadyExistsError):
-                Queue().submit("k1", "report")
-            with self.assertRaises(AlreadyExistsError):
-                Queue().submit_many([{"key": "k1", "type": "report"}])
-            Queue().submit("k1", "report", 2, on_conflict="ignore")
-            self.assertSubmitted(data=1, count=1)
-            Queue().submit("k1", "report", 3, on_conflict="replace")
-        self.assertEqual([one.data for one in recorded], [3])
-
-    def test_tasks_that_wait_and_batches_are_recorded(self):
-        with recording() as recorded:
-            Queue().chain([{"key": key, "type": "report"} for key in ("a", "b")])
-            Queue().submit("c", "report", after=["b"])
-            with Queue().batch("nightly", user="ann") as batch:
-                batch.submit("d", "report")
-                with batch.batch("inner") as inner:
-                    inner.submit_many([{"key": "e", "type": "report"}])
-                batch.then("mail", "report.mail", when="finished")
-            with self.assertRaises(AlreadyExistsError), Queue().batch("nightly"):
-                pass
-            with self.assertRaises(InvalidTaskError):
-                batch.then("x", "report.mail", when="never")
-            with self.assertRaises(AlreadyExistsError):
-                batch.submit("d", "report")
-            self.assertSubmitted("report.mail", user="ann", count=1)
-        self.assertEqual([one.key for one in recorded], ["a", "b", "c", "d", "e", "mail"])
-        self.assertEqual(submitted_in(recorded), ["d", "e", "mail"])
-
-    def test_recordings_stand_in_each_other(self):
-        with recording() as outer:
-            with recording() as inner:
-                Queue().submit("k1", "report")
-            Queue().submit("k2", "report")
-        self.assertEqual(([one.key for one in inner], [one.key for one in outer]), (["k1"], ["k2"]))
-
-    @skipUnless(compat.HAS_TASKS, "There are no tasks of Django.")
-    def test_tasks_of_django_are_recorded(self):
-        from ..backend import jobs
-
-        with recording():
-            result = jobs.report.enqueue("ann")
-            jobs.twice.enqueue_many([((), {}), ((), {})])
-            self.assertSubmitted(jobs.report, key=result.id, user="ann", args=["ann"], kwargs={})
-            self.assertSubmitted(jobs.twice, count=2)
-
-
-def submitted_in(recorded):
-    return [one.key for one in recorded if one.user == "ann"]

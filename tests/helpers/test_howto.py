@@ -60,7 +60,7 @@ class PageTests(SimpleTestCase):
     def test_all_test_cases_of_the_page_are_run_here(self):
         named = re.findall(r"^class (\w+Tests)\(", PAGE.read_text(), re.MULTILINE)
         self.assertEqual(sorted(shown), sorted(named))
-        self.assertGreater(len(shown), 10)
+        self.assertGreater(len(shown), 5)
 
 
 class PytestTests(TestCase):
@@ -75,9 +75,6 @@ class PytestTests(TestCase):
                 if file in ("conftest.py", "test_shop.py"):
                     exec(source, conftest if file == "conftest.py" else tests)
         tests["test_a_report_is_mailed"](db=None)
-        fixture = conftest["recorded_tasks"]()
-        tests["test_it_is_submitted"](recorded_tasks=next(fixture))
-        self.assertEqual(list(fixture), [])
         fixture = conftest["eager_tasks"](transactional_db=None)
         next(fixture)
         queue = tests["Queue"]()

@@ -7,7 +7,7 @@ from django.test import TestCase, TransactionTestCase, override_settings
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.test import drain, eager, run_handler
+from django_perfectqueue.test import drain, eager
 
 from ..worker.tenants import TENANTS, alook, look, seen, set_session, tenant
 
@@ -66,17 +66,6 @@ class Surroundings:
             set_session("mine")
 
         self.run_all(act)
-
-    def test_one_handler_has_none(self):
-        with override_settings(PERFECTQUEUE={"CONTEXT": [SESSION]}):
-            set_session("mine")
-            token = tenant.set("mine")
-            try:
-                self.assertEqual(run_handler(look, {}).result, [[None, None], [None, None]])
-                self.assertEqual(seen(), ["mine", "mine"])
-            finally:
-                tenant.reset(token)
-                set_session(None)
 
 
 class InATransactionTests(Surroundings, TestCase):

@@ -198,6 +198,17 @@ class TroubleTests(SimpleTestCase):
         self.assertEqual(caught.exception.code, 128 + signal.SIGPIPE)
         silent.assert_called_once_with()
 
+    def test_nor_does_one_of_pq_health(self):
+        with (
+            mock.patch("django.core.management.base.OutputWrapper.write") as write,
+            mock.patch.object(base, "fall_silent"),
+            self.assertRaises(SystemExit) as caught,
+        ):
+            write.side_effect = BrokenPipeError
+            call_command("pq_health", json=True)
+
+        self.assertEqual(caught.exception.code, 128 + signal.SIGPIPE)
+
     def test_an_error_that_is_not_of_the_output_stays(self):
         with (
             mock.patch(READS, side_effect=OSError(errno.EMFILE, "Too many open files")),

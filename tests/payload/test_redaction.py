@@ -11,7 +11,9 @@ from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.redaction import STARS, masked, secrets_of, without
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store import Failure
-from django_perfectqueue.test import make_acquired, run_handler
+from django_perfectqueue.test import drain
+
+from ..helpers import cases  # noqa: F401
 
 DATA = {
     "user": "ann",
@@ -73,23 +75,26 @@ class MaskTests(SimpleTestCase):
                 self.assertEqual([one.id for one in check_settings()], ["perfectqueue.E001"])
 
 
-class UnreadableTests(SimpleTestCase):
+class UnreadableTests(TestCase):
     """What can't be read has no secrets; its task is settled as that of any other error."""
 
     def test_an_error_of_a_codec_is_an_error_of_the_attempt(self):
         broken = mock.patch(
             "django_perfectqueue.payload.codecs.decode", side_effect=KeyError("no key")
         )
+        Queue().submit("k1", "helpers.polite", {})
         with broken:
-            run = run_handler(lambda task: task.data, raise_errors=False)
+            [run] = drain(raise_errors=False)
         self.assertEqual((run.word, str(run.error)), ("retried", "'no key'"))
 
     def test_an_attempt_that_is_broken_off_meanwhile_is_broken_off(self):
         slow = mock.patch(
             "django_perfectqueue.payload.codecs.decode", side_effect=TimeLimitError("Now.")
         )
+        Queue().submit("k1", "report")
+        [task] = Queue().acquire()
         with slow, self.assertRaises(TimeLimitError):
-            make_acquired().redacted("x")
+            task.redacted("x")
 
     def test_what_is_nested_too_deep_to_be_read_is_reported_as_such(self):
         with self.assertRaisesMessage(PayloadError, "The stored text is not JSON: "):

@@ -6,12 +6,11 @@ from unittest import mock
 
 from asgiref.sync import async_to_sync
 from django.db import connection, connections, transaction
-from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
+from django.test import TestCase, TransactionTestCase, override_settings
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import WaitInTransactionError
-from django_perfectqueue.queue import Queue, notify_due
-from django_perfectqueue.store.notify.postgres import QueueNotices
+from django_perfectqueue.queue import Queue, due_wait
 
 from ..factories import submit
 from ..waiting import LONG, wait_until
@@ -37,7 +36,7 @@ def in_thread(case, act):
 class WaitTests(TransactionTestCase):
     def while_it_waits(self, act):
         """Return what a poll gives, during whose first wait something happens elsewhere."""
-        waits, real = threading.Event(), notify_due.DueWait.pause
+        waits, real = threading.Event(), due_wait.DueWait.pause
 
         def noted(watch):
             pause = real(watch)
@@ -49,34 +48,10 @@ class WaitTests(TransactionTestCase):
             act()
 
         in_thread(self, later)
-        with mock.patch.object(notify_due.DueWait, "pause", noted):
+        with mock.patch.object(due_wait.DueWait, "pause", noted):
             return Queue().poll(LONG)
 
-    def hears(self):
-        bell = store.doorbell("default", using="default")
-        try:
-            bell.open()
-        except OSError:
-            return False
-        bell.close()
-        return True
-
     def test_it_gets_what_is_submitted_meanwhile(self):
-        task = self.while_it_waits(lambda: submit("k1", now=None))
-        self.assertEqual(task.key, "k1")
-
-    @override_settings(PERFECTQUEUE={"POLL_INTERVAL": HOUR})
-    def test_the_bell_wakes_it(self):
-        if not self.hears():
-            self.skipTest("A database in memory has no bell.")
-        with mock.patch.object(notify_due, "LATEST_UNHEARD", HOUR):
-            began = time.monotonic()
-            task = self.while_it_waits(lambda: submit("k1", now=None))
-        self.assertEqual(task.key, "k1")
-        self.assertLess(time.monotonic() - began, LONG / 2)
-
-    @override_settings(PERFECTQUEUE={"BELL": False})
-    def test_without_a_bell_it_looks(self):
         task = self.while_it_waits(lambda: submit("k1", now=None))
         self.assertEqual(task.key, "k1")
 
@@ -102,13 +77,6 @@ class WaitTests(TransactionTestCase):
         began = time.monotonic()
         self.assertIsNone(Queue().poll(0.2))
         self.assertGreaterEqual(time.monotonic() - began, 0.2)
-
-    def test_the_connection_listens_no_more_afterwards(self):
-        self.assertIsNone(Queue().poll(0.05))
-        if connection.vendor == "postgresql":
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_listening_channels()")
-                self.assertEqual(cursor.fetchall(), [])
 
     def test_one_task_after_another_until_none_comes(self):
         for key in ("k1", "k2"):
@@ -144,19 +112,3 @@ class TransactionTests(TestCase):
         for wrong in (-1, "soon"):
             with self.subTest(wrong), self.assertRaises(ValueError):
                 Queue().poll(wrong)
-
-
-class BellTests(SimpleTestCase):
-    def test_only_rings_for_its_queue_count(self):
-        """Else a busy queue would have each program look that waits at another one."""
-        bell = QueueNotices("mail", "default")
-        for message, wakes in (
-            ("0.000 mail", True),
-            ("0.000 ", True),
-            ("2.500 mail", True),
-            ("0.000 mails", False),
-            ("call 7", False),
-            ("junk", False),
-        ):
-            with self.subTest(message):
-                self.assertIs(bell.is_news(message), wakes)

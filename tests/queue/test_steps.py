@@ -31,8 +31,8 @@ from django_perfectqueue.models import Step, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue import steps as steps_module
 from django_perfectqueue.store.tasks import update
-from django_perfectqueue.test import drain, eager, make_acquired, run_handler
-from django_perfectqueue.worker.database.link import close_for_fork
+from django_perfectqueue.test import drain, eager
+from django_perfectqueue.worker.database.link import prepare_for_fork
 
 from ..admin.staff import AdminTestCase
 from ..factories import elsewhere
@@ -313,7 +313,7 @@ class CrashTests(TransactionTestCase):
             os.kill(os.getpid(), signal.SIGKILL)
 
         Queue().submit("k1", "order")
-        close_for_fork()
+        prepare_for_fork()
         if not (child := os.fork()):
             try:
                 task = Queue().poll()
@@ -360,15 +360,6 @@ class HelperTests(TestCase):
             Queue().submit("b", "steps.order", {"go": 1})
         self.assertEqual(Queue()["b"].metadata().result, "charged")
         self.assertEqual(Group.objects.count(), 2)
-
-    def test_a_rehearsed_task_has_them_in_its_hands(self):
-        task = make_acquired(data={"go": 1})
-        task.steps["charge"] = "earlier"
-        self.assertEqual(run_handler(order, task=task).result, "earlier")
-        fresh = make_acquired(data={})
-        run_handler(order, task=fresh)
-        self.assertEqual(fresh.steps, {"charge": "charged"})
-        self.assertEqual(kept(), {})
 
 
 class ShownTests(AdminTestCase):

@@ -17,7 +17,7 @@ from django_perfectqueue.schedules import schedules
 from django_perfectqueue.store.database.dialects import dialect_of
 from django_perfectqueue.store.notify import ring
 from django_perfectqueue.store.schedules import fire
-from django_perfectqueue.worker.database.link import close_for_fork
+from django_perfectqueue.worker.database.link import prepare_for_fork
 
 from ..examples import examples
 from ..factories import elsewhere
@@ -37,7 +37,7 @@ class CrashTests(TransactionTestCase):
             real(*args, **kwargs)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        close_for_fork()
+        prepare_for_fork()
         if not (child := os.fork()):
             with mock.patch.object(where, name, last):
                 self.fire(NOON + MINUTE)

@@ -9,7 +9,7 @@ from django.test import TransactionTestCase, override_settings
 
 from django_perfectqueue import conf
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.database.link import close_for_fork
+from django_perfectqueue.worker.database.link import prepare_for_fork
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.child import fork
 from django_perfectqueue.worker.report import Reporter
@@ -54,7 +54,7 @@ class ForkedWorkerTestCase(TransactionTestCase):
             reporter = Reporter(lambda text: None, no_style(), 0)
             return Supervisor(plan_of(dispatch), reporter, None).run()
 
-        close_for_fork()
+        prepare_for_fork()
         child = fork(supervise)
         self.addCleanup(self.end, child)
         return child

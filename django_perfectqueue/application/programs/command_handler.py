@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
@@ -19,6 +18,7 @@ from django_perfectqueue.exceptions import (
     GracefulProcessStopError,
 )
 from django_perfectqueue.lib.processes import MARK
+from django_perfectqueue.payload.codecs import to_json
 from django_perfectqueue.queue import AcquiredTask
 
 from ..decider import Decider
@@ -39,7 +39,11 @@ class CommandDecider(Decider):
 
     def unexpected_error_raised(self, error: BaseException) -> None:
         """Fail or release the task where ``exit_codes`` says so; else follow the usual rule."""
-        verdict = verdict_on(error, self.handler)
+        verdict = "retry"
+        if isinstance(error, CommandNotFoundError):
+            verdict = "fail"
+        elif isinstance(error, CommandFailedError) and isinstance(self.handler, CommandHandler):
+            verdict = self.handler.verdict(error.code)
         if verdict == "fail":
             self.task.fail(why=store.Failure.of(error))
         elif verdict == "release":
@@ -47,14 +51,6 @@ class CommandDecider(Decider):
             self.task.release(options().RETRY_WAIT if given is None else given)
         else:
             super().unexpected_error_raised(error)
-
-
-def verdict_on(error: BaseException, handler: Application) -> str:
-    if isinstance(error, CommandNotFoundError):
-        return "fail"
-    if isinstance(error, CommandFailedError) and isinstance(handler, CommandHandler):
-        return handler.verdict(error.code)
-    return "retry"
 
 
 class CommandHandler(Application):
@@ -120,7 +116,10 @@ class CommandHandler(Application):
         text = str(completed.stdout)
         if completed.stdout.is_whole:
             try:
-                return json.loads(text, parse_constant=refuse, parse_float=finite)
+                value = json.loads(text)
+                # NaN and numbers too large for a float can't be stored as JSON.
+                to_json(value)
+                return value
             except (ValueError, RecursionError):
                 pass
         return text.rstrip("\n") or None
@@ -213,14 +212,3 @@ def message_of(completed: Completed) -> str:
     """Return how a program has ended, and the last that it has said on standard error."""
     said = completed.stderr.last(TAIL)
     return f"'{completed.argv[0]}' {completed.how}" + (f": {said}" if said else ".")
-
-
-def finite(number: str) -> float:
-    """Take no number that is too large for a float: it would be read as infinity."""
-    value = float(number)
-    return value if math.isfinite(value) else refuse(number)
-
-
-def refuse(constant: str) -> NoReturn:
-    """Take no NaN and no infinity: they are no JSON, and can't be stored as such."""
-    raise ValueError(constant)

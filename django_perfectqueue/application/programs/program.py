@@ -7,7 +7,6 @@ import secrets
 import selectors
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -28,6 +27,7 @@ RUN = "PERFECTQUEUE_RUN"
 CHUNK = 65_536
 LAST_CHUNKS = 16
 TICK = 0.05
+FIRST_REST = 0.0005
 CAN_LOOK_FIRST = hasattr(os, "waitid")  # not on macOS before Python 3.13
 
 
@@ -64,7 +64,7 @@ class Program:
     It is given its input while what it prints is read, so that neither ever waits for the
     other; of each of the two streams ``keep`` bytes are kept. Asked to stop, it gets ``TERM``
     with all that it has started, and ``grace`` seconds later ``KILL``. What a program that
-    ended by itself has started goes on.
+    ended by itself has started goes on. Its end and a request to stop are seen within TICK.
     """
 
     def __init__(
@@ -90,19 +90,13 @@ class Program:
         """Whether it was asked to stop before it had ended."""
         self.stopping = False
         self.kill_at = float("inf")
-        self.lock = threading.Lock()
-        self.bell: int | None = None
+        self.rest = FIRST_REST
         self.selector = selectors.DefaultSelector()
         self.readers: list[Callable[[], bool]] = []
-        self.watched = False
 
     def stop(self) -> None:
         """Ask it to stop; may be called from any thread, at any time, any number of times."""
-        with self.lock:
-            self.stopping = True
-            if self.bell is not None:
-                with suppress(BlockingIOError):
-                    os.write(self.bell, b".")
+        self.stopping = True
 
     def run(self) -> Completed:
         """
@@ -112,7 +106,6 @@ class Program:
         """
         with ExitStack() as opened:
             opened.callback(self.selector.close)
-            self.hang_bell(opened)
             began = time.monotonic()
             process = self.start(opened)
             self.attend(process)
@@ -124,21 +117,6 @@ class Program:
             stderr=self.stderr,
             seconds=seconds,
         )
-
-    def hang_bell(self, opened: ExitStack) -> None:
-        """Open a pipe by which other threads end the wait."""
-        ear, bell = os.pipe()
-        opened.callback(os.close, ear)
-        opened.callback(self.take_bell_down, bell)
-        os.set_blocking(bell, False)
-        self.selector.register(ear, selectors.EVENT_READ, lambda: os.read(ear, CHUNK))
-        with self.lock:
-            self.bell = bell
-
-    def take_bell_down(self, bell: int) -> None:
-        with self.lock:
-            self.bell = None
-            os.close(bell)
 
     def start(self, opened: ExitStack) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(  # noqa: S603
@@ -152,20 +130,10 @@ class Program:
             start_new_session=True,
         )
         opened.callback(self.close, process)
-        self.watch_end(process, opened)
         self.watch_output(process.stdout, self.stdout)
         self.watch_output(process.stderr, self.stderr)
         self.watch_input(process.stdin)
         return process
-
-    def watch_end(self, process: subprocess.Popen[bytes], opened: ExitStack) -> None:
-        """Wake up at its end, where the system supports that; else poll."""
-        if hasattr(os, "pidfd_open"):
-            with suppress(OSError):
-                file = os.pidfd_open(process.pid)
-                opened.callback(os.close, file)
-                self.selector.register(file, selectors.EVENT_READ, lambda: None)
-                self.watched = True
 
     def watch_output(self, stream: IO[bytes] | None, output: Output) -> None:
         assert stream is not None
@@ -214,18 +182,21 @@ class Program:
         while not has_ended(process):
             if self.stopping:
                 self.press(process)
-            for key, _events in self.selector.select(self.pause()):
+            for key, _events in self.wait():
                 key.data()
         self.read_rest()
         if self.stop_sent:
             self.end_survivors(process)
         process.wait()
 
-    def pause(self) -> float | None:
-        due = max(0.0, self.kill_at - time.monotonic())
-        if not self.watched:
-            return min(TICK, due)
-        return None if due == float("inf") else due
+    def wait(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for its streams, at most TICK."""
+        if self.selector.get_map():
+            return self.selector.select(TICK)
+        # Its streams are closed: mostly it ends at once, but it may go on without them.
+        self.rest = min(TICK, 2 * self.rest)
+        time.sleep(self.rest)
+        return []
 
     def press(self, process: subprocess.Popen[bytes]) -> None:
         """Ask it to end; kill it after the grace period."""

@@ -23,19 +23,9 @@ WHERE "ticket"."task_id" IN ({{ids}}) AND "ticket"."holder" = %(holder)s
     AND "ticket"."state" = 2
 ORDER BY "ticket"."task_id"
 """
-RENEW = """
-UPDATE "perfectqueue_ticket" SET "alarm_at" = {until}
-WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {horizon}
-    AND "alarm_at" < {until}
-"""
 LAPSE = """
 UPDATE "perfectqueue_ticket" SET "alarm_at" = {now}
 WHERE "state" = 2 AND "holder" IN ({ids}) AND "alarm_at" <= {horizon} AND "alarm_at" > {now}
-"""
-WANTED = """
-SELECT "task_id" FROM "perfectqueue_ticket"
-WHERE "task_id" IN ({ids}) AND "holder" = %(holder)s AND "state" = 2
-    AND NOT "cancel_requested"
 """
 
 
@@ -67,19 +57,6 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]
 
 
 @retry_transaction
-def renew(holder: int, *, using: str, alive_time: float, now: datetime | None = None) -> int:
-    """
-    Renew all that a holder has, for so many seconds from now, in its stead; return how many.
-
-    No lease of the holder may be longer than ``alive_time``. What has passed on to another
-    is not touched.
-    """
-    after = {"until": alive_time, "horizon": alive_time + 1}
-    with timely(using) as db:
-        return int(db.execute(RENEW, {"holder": holder}, now=now, after=after).rowcount)
-
-
-@retry_transaction
 def lapse(
     holders: Sequence[int], *, using: str, alive_time: float, now: datetime | None = None
 ) -> int:
@@ -96,11 +73,3 @@ def lapse(
         count = int(db.execute(LAPSE, now=now, after=after, ids=holders).rowcount)
     notify(using=using)
     return count
-
-
-@retry_transaction
-def wanted(holder: int, task_ids: Iterable[int], *, using: str) -> set[int]:
-    """Return which of these tasks a holder still has, and is to go on with."""
-    with reading(using) as db:
-        rows = db.rows(WANTED, {"holder": holder}, ids=task_ids)
-    return {task_id for (task_id,) in rows}

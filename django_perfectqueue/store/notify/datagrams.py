@@ -16,7 +16,6 @@ import secrets
 import socket
 import stat
 import tempfile
-import time
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -27,7 +26,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_perfectqueue.conf import options
 
 from .messages import Call, Ring, parsed
-from .postgres import is_for, is_readable
 
 PREFIX = "perfectqueue-"
 OPEN_TO_RING = 0o755
@@ -176,21 +174,6 @@ class Datagrams:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
                 os.rmdir(os.path.dirname(self.path))
-
-
-class QueueDatagrams(Datagrams):
-    """Hears the bell of one queue."""
-
-    def __init__(self, queue: str, using: str) -> None:
-        super().__init__(using)
-        self.queue = queue
-
-    def wait(self, seconds: float) -> None:
-        """Wait until its bell is rung, or so many seconds."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and is_readable(self, left):
-            if is_for(self.queue, self.hear()):
-                return
 
 
 def make(folder: str) -> None:

@@ -86,16 +86,12 @@ class Overheard:
         if hasattr(self.listening, "add_notify_handler"):
             self.listening.add_notify_handler(self.note)
 
-    def is_news(self, payload: str) -> bool:
-        """Return whether a notification on these channels is for this listener."""
-        return True
-
     def execute(self, verb: str) -> None:
         with connections[self.using].cursor() as cursor:
             cursor.execute("; ".join(f"{verb} {channel}" for channel in sorted(self.channels)))
 
     def note(self, notice: Wire) -> None:
-        if notice.channel in self.channels and self.is_news(notice.payload):
+        if notice.channel in self.channels:
             self.heard.append(notice.payload)
 
     def wait(self, seconds: float) -> None:
@@ -158,20 +154,6 @@ class EndNotices(Overheard):
         self.listen({f"{ENDED}{task_id}" for task_id in ids})
 
 
-class QueueNotices(Overheard):
-    """Hears the bell of one queue, without a connection of its own."""
-
-    def __init__(self, queue: str, using: str) -> None:
-        super().__init__(using)
-        self.queue = queue
-
-    def open(self) -> None:
-        self.listen({CHANNEL})
-
-    def is_news(self, payload: str) -> bool:
-        return is_for(self.queue, parsed([payload]))
-
-
 class Notices(Overheard):
     """
     Hears the bell of all queues over the connection of this thread, which it makes one of its own.
@@ -214,11 +196,6 @@ class Notices(Overheard):
         self.listening = None
         if self.connection is not None:
             self.connection.close()
-
-
-def is_for(queue: str, heard: Iterable[Ring | Call]) -> bool:
-    """Return whether some of what was heard is a ring for this queue."""
-    return any(isinstance(one, Ring) and one.queue in ("", queue) for one in heard)
 
 
 def is_readable(source: HasFileno, seconds: float) -> bool:

@@ -17,9 +17,9 @@ from django_perfectqueue.lib.running import running
 
 from ..database.dialects import dialect_for, dialect_of
 from . import datagrams, postgres
-from .datagrams import Datagrams, QueueDatagrams
+from .datagrams import Datagrams
 from .messages import AT_REST, Call, Ring
-from .postgres import Notices, QueueNotices
+from .postgres import Notices
 
 logger = logging.getLogger("django_perfectqueue.bell")
 
@@ -164,22 +164,6 @@ def will_wake(*, using: str) -> bool:
 def ear(using: str) -> Datagrams | Notices:
     """Return what hears the bell of this database, not yet open."""
     return Notices(using) if dialect_of(using).notifies else Datagrams(using)
-
-
-def doorbell(queue: str, *, using: str) -> QueueDatagrams | QueueNotices | None:
-    """
-    Return what hears the bell of a queue in a program, not yet open, or None where none is rung.
-
-    It takes no connection of its own. Behind a pooler that lends out connections for one
-    transaction nothing is heard; Django knows of those by
-    DISABLE_SERVER_SIDE_CURSORS.
-    """
-    if not options().BELL:
-        return None
-    if not dialect_of(using).notifies:
-        return QueueDatagrams(queue, using)
-    pooled = connections[using].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-    return None if pooled else QueueNotices(queue, using)
 
 
 # By connection, and by queue or holder, the ring that was asked for last.

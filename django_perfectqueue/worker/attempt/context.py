@@ -36,7 +36,7 @@ def within(task: AcquiredTask, call: Callable[[], object]) -> object:
 
     Raise PayloadError if that can't be read, and any exception of a provider.
     """
-    with context.restored(task.context):
+    with context.restored_by_providers(task.context):
         return call()
 
 
@@ -46,7 +46,7 @@ async def awithin(task: AcquiredTask, call: Callable[[], Awaitable[object]]) -> 
 
     Providers may set the connections of its synchronous calls, so they run in their thread.
     """
-    inside = context.restored(task.context)
+    inside = context.restored_by_providers(task.context)
     if not context.may_block():
         with inside:
             return await call()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -14,6 +16,8 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.db import connections
 
 from ..database.link import ConnectionCleanup
+
+logger = logging.getLogger("django_perfectqueue.runner")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,7 +31,13 @@ def begin_thread() -> None:
 
 
 def tidy_thread() -> None:
-    own.cleanup.run()
+    """Leave the connections of this thread clean; raise nothing, which would hide a result."""
+    try:
+        own.cleanup.run()
+    except Exception:
+        logger.exception("The connections of a coroutine could not be cleaned, and are closed.")
+        with contextlib.suppress(Exception):
+            connections.close_all()
 
 
 class TidyExecutor(ThreadPoolExecutor):

@@ -40,11 +40,10 @@ class AwayError(Exception):
     """The database is away, and there is no more time to wait for it."""
 
 
-def close_for_fork() -> None:
+def prepare_for_fork() -> None:
     """
-    Close all connections, which a child must not share, and use no pool of psycopg any more.
-
-    The threads of a processor keep their connections: they would starve a pool.
+    Close all connections, which a child must not share, and take psycopg's pools out of the
+    settings: the threads of a processor keep their connections, and would starve a pool.
     """
     for connection in connections.all(initialized_only=True):
         connection.close()

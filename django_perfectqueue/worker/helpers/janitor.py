@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from django.db import connections
 
 from django_perfectqueue import store
 from django_perfectqueue.models import PARKED_FROM
-from django_perfectqueue.store.lanes.idle_marks import Rounds
+from django_perfectqueue.schedules.sync import declared_for, sync
 from django_perfectqueue.store.upkeep.purge import BATCH
 from django_perfectqueue.store.upkeep.timers import BATCH as LANES
 
@@ -23,8 +24,7 @@ from ..database.link import AwayError
 from ..plan import Plan
 from ..shared.wakeups import Wakeups
 from .base import HelperProcess
-from .lease_proxy import LeaseProxy
-from .periodic import Recounter, ScheduleSync, UsageRollup
+from .jobs import AT_ONCE, Job, Scan
 from .registration import WorkerRegistration
 
 R = TypeVar("R")
@@ -32,60 +32,94 @@ R = TypeVar("R")
 logger = logging.getLogger("django_perfectqueue.database")
 
 SWEEP_INTERVAL = 5.0
-MOST_BATCHES = 600
+LONGEST_WAIT = 2.0
+IDLE_INTERVAL = 3600.0
+QUIET_INTERVAL = 12.0
 MOST_ROUSED = 20
-ROUND = 3_600.0
 MOSTLY_OVER = BATCH // 2
 ENDED = ("finished", "failed", "cancelled", "expired")
 
 
 class Janitor(HelperProcess):
     """
-    Fires due timers, rolls up usage, checks counters, deletes old tasks in small batches,
-    and renews the registration of its worker.
+    Does the jobs of the upkeep, one after another, and renews the registration of its worker
+    until the last processor has ended.
 
     Processors fire timers when they acquire, but all may be busy for long. While one is free,
-    the listener wakes it. The janitor also renews leases by proxy, until the last processor
-    has ended.
+    the listener wakes it.
     """
 
     def __init__(
         self, plan: Plan, wakeups: Wakeups, registration: WorkerRegistration, *, parent_alive: int
     ) -> None:
         super().__init__(plan, parent_alive=parent_alive)
+        self.using = plan.using
         self.wakeups = wakeups
         self.registration = registration
-        self.lease_proxy = LeaseProxy(plan, wakeups)
         self.purge = Purge(plan)
-        self.idle_lanes = IdleLanes(plan.using)
-        self.usage_rollup = UsageRollup(plan)
-        self.recounter = Recounter(plan.using, registration)
-        self.parked = Parked(plan)
-        self.schedule_sync = ScheduleSync(plan.using, registration)
         self.file = file_identity(plan.using)
-        self.rounds = Rounds(SWEEP_INTERVAL / 2)
+        self.schedules = declared_for(plan.using)
+        self.synced = False
+        self.jobs = self.upkeep()
+
+    def upkeep(self) -> list[Job]:
+        """Return the jobs in the order in which they are done when several are due."""
+        using, options, now = self.using, self.plan.options, time.monotonic()
+        sweep = min(SWEEP_INTERVAL, options.PURGE_INTERVAL)
+        retry, retry_all = max(options.RETRY_WAIT, sweep), max(options.RETRY_WAIT_LIMIT, sweep)
+        # At another time in each worker.
+        idle = partial(Job, every=IDLE_INTERVAL, due_at=now + random.uniform(0.0, IDLE_INTERVAL))  # noqa: S311
+        found = [
+            Job("file", sweep, self.check_file),
+            # It replaces what stops every claim, and the timers too.
+            Job("counters", 60.0, Scan(self.recount, store.Position()), rest=1000.0),
+            Job("timers", sweep, self.fire_timers),
+            # Nobody acts on what was locked when it ended, where who held that rolled back or died.
+            Job("dependencies", sweep, partial(store.follow, using=using)),
+            Job("lanes", sweep, self.wake_forgotten_lanes, rest=100.0),
+            # So that other programs can take those of types unknown here, and so that they expire.
+            Job("parked tasks", retry, self.unparking(self.plan.dispatch.knows)),
+            Job("all parked tasks", retry_all, self.unparking(lambda _type: True), now + retry_all),
+            Job("schedules", 30.0, self.sync_schedules),
+            Job("batches", options.PURGE_INTERVAL, self.purge.forget_batches),
+            Job("purge", options.PURGE_INTERVAL, self.purge_some),
+            idle("idle holds", call=Scan(partial(store.forget_holds, using=using), store.FIRST_ID)),
+            idle("idle lanes", call=Scan(partial(store.forget_lanes, using=using), store.FIRST_ID)),
+            idle("idle meters", call=Scan(partial(store.forget_meters, using=using), "")),
+        ]
+        if options.USAGE_TIME != 0:
+            roll_up = partial(store.roll_up, using=using, keep=options.USAGE_TIME)
+            found += [Job("usage", 4.0, self.note_waiting), Job("usage sums", 60.0, roll_up)]
+        return found
+
+    def unparking(self, knows: Callable[[str], bool]) -> Scan[datetime]:
+        """Return what unparks the tasks of the types that are known."""
+        batch = partial(unpark, knows, self.using)
+        return Scan(batch, PARKED_FROM, SWEEP_INTERVAL)
 
     def work(self) -> None:
-        next_purge = time.monotonic()
         while not self.stopping:
-            self.check_file()
-            self.keep_leases()
-            # It replaces what stops every claim, and the timers too.
-            self.step("counters", self.recounter.work)
-            self.sweep()
-            self.step("usage", self.usage_rollup.work)
-            self.step("parked tasks", self.parked.work)
-            self.step("schedules", self.schedule_sync.work)
-            if time.monotonic() >= next_purge:
-                self.purge_some()
-                next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
-            pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
-            self.rest(pause * random.uniform(1.0, 1.25))  # noqa: S311
-        # A service manager may stop all processes at once; leases still need renewal.
+            self.keep_registration()
+            for job in self.jobs:
+                self.run_job(job)
+            pause = min(job.due_at for job in self.jobs) - time.monotonic()
+            self.rest(max(0.0, pause) * random.uniform(1.0, 1.25))  # noqa: S311
+        # A service manager may stop all processes at once; others still see what the worker runs.
         while self.wakeups.is_at_work() and not self.orphaned:
-            self.keep_leases()
-            self.wait(self.lease_proxy.pause, self.registration.status_page)
+            self.keep_registration()
+            self.wait(LONGEST_WAIT, self.registration.status_page)
         self.registration.end(self.link)
+
+    def run_job(self, job: Job) -> None:
+        """Do a job if it is due, and again while it has more, up to half of PURGE_INTERVAL."""
+        until = time.monotonic() + self.plan.options.PURGE_INTERVAL / 2
+        while not self.stopping and job.due_at <= time.monotonic():
+            began = time.monotonic()
+            again = self.step(job.name, job.call)
+            now = time.monotonic()
+            pause = again if isinstance(again, float) and now < until else job.every
+            job.due_at = now + max(pause, job.rest * (now - began))
+            self.keep_registration()
 
     def step(self, name: str, work: Callable[[], R]) -> R | None:
         """
@@ -99,7 +133,7 @@ class Janitor(HelperProcess):
             except AwayError:
                 raise
             except Exception as error:
-                if not store.may_be_a_row(error, using=self.plan.using):
+                if not store.may_be_a_row(error, using=self.using):
                     raise
                 self.note_problem(name, f"{type(error).__name__}: {self.link.in_one_line(error)}")
                 return None
@@ -110,122 +144,75 @@ class Janitor(HelperProcess):
         if self.registration.note_problem(step, text):
             logger.error("A step of the upkeep fails; others go on. step=%s error=%s", step, text)
 
-    def keep_leases(self) -> None:
-        """Do what must not wait for the long work: registration and leases by proxy."""
+    def keep_registration(self) -> None:
+        """Renew the registration, which must not wait for the long work."""
         self.step("registration", lambda: self.registration.renew(self.link))
-        self.step("leases", self.lease_proxy.look)
 
     def rest(self, seconds: float) -> None:
-        """Wait; meanwhile keep the registration and the leases."""
+        """Wait; meanwhile keep the registration."""
         until = time.monotonic() + seconds
         while not self.stopping and (left := until - time.monotonic()) > 0:
-            self.wait(min(left, self.lease_proxy.pause), self.registration.status_page)
-            self.keep_leases()
+            self.wait(min(left, LONGEST_WAIT), self.registration.status_page)
+            self.keep_registration()
 
     def check_file(self) -> None:
         """Reconnect all processes when the file of a SQLite database was replaced."""
-        before, now = self.file, file_identity(self.plan.using)
+        before, now = self.file, file_identity(self.using)
         self.file = now or before
         if before and now and before != now:
             logger.error(
                 "The database's file was replaced; the worker uses the new one."
                 " database=%s What ran meanwhile may run again.",
-                self.plan.using,
+                self.using,
             )
             self.plan.outage.reconnect()
 
-    def sweep(self) -> None:
-        more = not (self.wakeups.has_free() and self.wakeups.is_tended())
-        while more and not self.stopping:
-            more = bool(self.step("timers", lambda: store.answer_alarms(using=self.plan.using)))
-            self.keep_leases()
-        # Nobody acts on what was locked when it ended, where who held that rolled back or died.
-        self.step("dependencies", lambda: store.follow(using=self.plan.using))
-        if self.rounds.are_due():
-            began = time.monotonic()
-            self.wake_forgotten_lanes()
-            self.rounds.began(began)
+    def fire_timers(self) -> float | None:
+        if self.wakeups.has_free() and self.wakeups.is_tended():
+            return None
+        return AT_ONCE if store.answer_alarms(using=self.using) else None
 
     def wake_forgotten_lanes(self) -> None:
-        """Wake idle lanes that have tasks."""
-        wake = partial(store.wake_forgotten_lanes, using=self.plan.using)
+        """Wake idle lanes that have tasks; a bounded number, as other settings undo it."""
         for _batch in range(MOST_ROUSED):
-            if self.stopping or (self.step("lanes", wake) or 0) < LANES:
+            if self.stopping or store.wake_forgotten_lanes(using=self.using) < LANES:
                 return
 
-    def purge_some(self) -> None:
-        """Delete batches for at most half of PURGE_INTERVAL."""
-        deadline = time.monotonic() + self.plan.options.PURGE_INTERVAL / 2
-        self.step("batches", self.purge.forget_batches)
-        self.step("purge", self.purge.begin)
-        for _batch in range(MOST_BATCHES):
-            if self.stopping or time.monotonic() > deadline:
-                break
-            self.keep_leases()
-            if not self.step("purge", self.purge.batch):
-                break
+    def note_waiting(self) -> float | None:
+        """Record waiting users; less often while there is none."""
+        return None if store.note_waiting(using=self.using) else QUIET_INTERVAL
+
+    def recount(self, position: store.Position) -> store.Position:
+        """
+        Compare some counters. One that differs is corrected, logged, and noted in the
+        worker's registration.
+        """
+        repaired = store.repair(using=self.using) if position == store.Position() else []
+        reached, corrected = store.recount(position, using=self.using)
+        for drift in corrected:
+            logger.error("A counter differed from the running tasks and was corrected. %s", drift)
+        if corrected or repaired:
+            self.registration.note_drift(time.monotonic())
+        return reached
+
+    def sync_schedules(self) -> float | None:
+        """Store declared schedules once, and again where there are any."""
+        worker, first = self.registration.worker.id, not self.synced
+        declared = sync(self.schedules, using=self.using, worker=worker, first=first)
+        self.synced = True
+        return None if declared else float("inf")
+
+    def purge_some(self) -> float | None:
+        if self.purge.work():
+            return AT_ONCE
         if self.purge.kept_for:
             self.note_problem("purge", " ".join(sorted(self.purge.kept_for)))
-        while not self.stopping and time.monotonic() <= deadline:
-            self.keep_leases()
-            if not self.step("idle lanes", self.idle_lanes.batch):
-                return
+        return None
 
 
-class Parked:
-    """
-    Unparks tasks: every RETRY_WAIT those of types known here, and every RETRY_WAIT_LIMIT all
-    of them, so that other programs can take them and so that they expire.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.next_look = 0.0
-        self.all_at = time.monotonic() + plan.options.RETRY_WAIT_LIMIT
-        self.reached = self.all_reached = PARKED_FROM
-
-    def work(self) -> None:
-        """Unpark a batch if one is due; called every few seconds."""
-        now, options = time.monotonic(), self.plan.options
-        if now >= self.all_at:
-            using, after = self.plan.using, self.all_reached
-            self.all_reached = store.unpark(lambda _type: True, using=using, after=after)
-            if self.all_reached == PARKED_FROM:
-                self.all_at = now + max(options.RETRY_WAIT_LIMIT, SWEEP_INTERVAL)
-        elif now >= self.next_look:
-            self.next_look = now + options.RETRY_WAIT
-            knows = self.plan.dispatch.knows
-            self.reached = store.unpark(knows, using=self.plan.using, after=self.reached)
-
-
-class IdleLanes:
-    """
-    Deletes unused lanes, holds and meters.
-
-    It scans them once in ROUND, so that those in use are seldom recreated.
-    """
-
-    def __init__(self, using: str) -> None:
-        self.using = using
-        self.next_round = time.monotonic() + ROUND * random.uniform(0.0, 1.0)  # noqa: S311
-        self.left: list[tuple[Callable[..., int | str | None], int | str]] = []
-
-    def batch(self) -> bool:
-        """Scan one batch if a round is due; return whether the round continues."""
-        if not self.left:
-            if time.monotonic() < self.next_round:
-                return False
-            self.next_round = time.monotonic() + ROUND
-            first = store.FIRST_ID
-            self.left = [
-                (store.forget_holds, first),
-                (store.forget_lanes, first),
-                (store.forget_meters, ""),
-            ]
-        forget, after = self.left[0]
-        reached = forget(after, using=self.using)
-        self.left[:1] = [] if reached is None else [(forget, reached)]
-        return bool(self.left)
+def unpark(knows: Callable[[str], bool], using: str, after: datetime) -> datetime:
+    """Unpark a batch; return where the next one begins."""
+    return store.unpark(knows, using=using, after=after)
 
 
 @dataclass
@@ -245,6 +232,18 @@ class Purge:
     surplus: store.Surplus | None = None
     at_front: bool = field(default=True, init=False)
     kept_for: set[str] = field(default_factory=set, init=False)
+    ends_at: float = field(default=0.0, init=False)
+
+    def work(self) -> bool:
+        """Delete one batch; return whether the round goes on."""
+        now = time.monotonic()
+        if now >= self.ends_at:
+            self.begin()
+            self.ends_at = now + self.plan.options.PURGE_INTERVAL / 2
+        more = self.batch()
+        if not more:
+            self.ends_at = 0.0
+        return more
 
     def begin(self) -> None:
         """Start a round: first ``slow``, then ``front``."""

@@ -18,7 +18,7 @@ from django_perfectqueue.metrics.text import MISSING, written
 
 from ..plan import Plan
 from ..shared.slot import Slot
-from ..shared.status_page import StatusPage, WorkerStatus, statuses
+from ..shared.status_page import StatusPage
 from .base import HelperProcess
 from .registration import seats_of
 
@@ -35,8 +35,8 @@ class ProbeServer(HelperProcess):
     Answers ``/live`` and ``/ready`` over HTTP, from the status page; and ``/metrics`` with what
     the processors do, from their ``slots``.
 
-    It waits for no task and no database. During a restart both workers share the port, and
-    each answers for both.
+    It waits for no task and no database. During a restart the next worker shares the port,
+    and the old one gives it up once the next takes tasks.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
         if path == "/metrics":
             self.answer_metrics()
             return
-        status = best(self.server.status_page.status)
+        status = self.server.status_page.status
         probes = {"/live": status.is_live, "/ready": status.is_ready}
         passed = probes.get(path)
         if passed is None:
@@ -138,7 +138,6 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
         self.answer(code, content, "application/json")
 
     def answer_metrics(self) -> None:
-        """Answer with the metrics of this worker, not of one that shares the port."""
         try:
             from django_perfectqueue.metrics.processes import ProcessCollector
         except ImportError:
@@ -168,12 +167,6 @@ def hang_up(request: socket.socket) -> None:
     """Shut a connection down; its thread gets an error and closes it."""
     with contextlib.suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
-
-
-def best(own: WorkerStatus) -> WorkerStatus:
-    """Return the best status of the workers that share the port."""
-    others = [one for one in statuses() if one.port == own.port]
-    return max([own, *others], key=lambda one: (one.is_ready, one.is_live))
 
 
 def refusal(address: tuple[str, int]) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from django.core.management.base import OutputWrapper
 
-from ..database.link import close_for_fork
-from ..process.signals import ALIVE, DETACH, GO, READY, STOP, STOP_NOW, held_back
+from ..database.link import prepare_for_fork
+from ..process.signals import ALIVE, DETACH, GO, READY, REPLACED, STOP, STOP_NOW, held_back
 from ..process.wakeup import drain
 
 SUPERVISOR = "PERFECTQUEUE_SUPERVISOR"
@@ -105,6 +105,12 @@ class Generation:
             self.socket.send(ALIVE)
         return answered
 
+    def replace(self, signum: int) -> None:
+        """Say that another generation takes tasks, and stop this one by a signal."""
+        with contextlib.suppress(OSError):
+            self.socket.send(REPLACED)
+        self.send(signum)
+
     def send(self, signum: int) -> None:
         """
         Send a signal; a stop kills a supervisor that does not handle signals yet.
@@ -174,7 +180,7 @@ def forked() -> tuple[Generation, None] | tuple[None, socket.socket]:
     launcher. The child exits if the launcher ends before.
     """
     ours, theirs = socket.socketpair()
-    close_for_fork()
+    prepare_for_fork()
     # The garbage collector does not touch frozen objects, so both keep sharing their pages.
     gc.freeze()
     with held_back():

@@ -226,7 +226,7 @@ class Launcher:
         if self.next is None:
             return
         if self.next.is_ready():
-            self.current.send(self.stop_old_by)
+            self.current.replace(self.stop_old_by)
             self.older.append(self.current)
             self.current, self.next = self.next, None
             self.announced = False

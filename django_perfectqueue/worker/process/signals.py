@@ -28,8 +28,8 @@ HELD_BACK = {*ALL, DUMP, signal.SIGCHLD}
 HEARS, READY, ALIVE = b"h", b"r", b"a"
 """Bytes from a supervisor to its launcher: it handles signals; it takes tasks; it is alive."""
 
-GO = b"g"
-"""The byte by which a launcher lets a forked supervisor begin."""
+GO, REPLACED = b"g", b"s"
+"""Bytes from a launcher to a supervisor: it may begin, if forked; another one takes tasks."""
 
 
 class SignalQueue:

@@ -160,7 +160,6 @@ class Monitor:
         return not self.background.busy and now >= self.no_call_before
 
     def beat(self, now: float) -> None:
-        self.slot.beat_at = now
         if now >= self.next_beat:
             self.next_beat = now + self.interval
             try:

@@ -72,26 +72,18 @@ class Slot(ctypes.Structure):
     """
     Shared-memory status of one processor, read by the supervisor, helpers and processors.
 
-    The processor writes it, which costs no system call. Others set ``rung`` and ``called``,
-    the supervisor ``computed_at``; where the monitor of the processor is silent, the janitor
-    sets ``renewed_at`` and ``asked_at`` and asks tasks to stop on its behalf.
+    The processor writes it, which costs no system call. Others set ``rung`` and ``called``.
 
     - ``signed_off``: the processor ended by itself and left nothing behind.
     - ``serves``: it has looked for tasks for the first time.
     - ``seeking``: it looks for tasks, or would wake for one. ``rung``: it was woken since.
     - ``called``: something happened to a task that it holds.
-    - ``beat_at``: when its monitor last ran, some 20 times a second while a task runs.
     - ``renewed_at``: when its leases were last renewed, or 0.
-    - ``computed_at``: when its supervisor last saw it compute while its monitor was silent.
-    - ``asked_at``: when the janitor last asked for it whether its tasks are to be cancelled.
     """
 
     pid: int
     holder: int
-    beat_at: float
     renewed_at: float
-    computed_at: float
-    asked_at: float
     signed_off: bool
     serves: bool
     seeking: bool

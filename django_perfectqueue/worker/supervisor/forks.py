@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..database.link import close_for_fork
+from ..database.link import prepare_for_fork
 from ..plan import Plan
 from ..process.child import Body, Child, fork
 from ..process.pulse import Pulse
@@ -32,7 +32,7 @@ class Forks:
                 close()
             return body()
 
-        close_for_fork()
+        prepare_for_fork()
         child = fork(alone, pulse)
         self.children.add(child)
         return child

@@ -23,13 +23,15 @@ class HelperSlot:
     A helper of one kind, restarted whenever it dies.
 
     The pause before a restart grows while it dies younger than ``limit`` seconds. A
-    ``lasting`` helper stays until the last processor has ended.
+    ``lasting`` helper stays until the last processor has ended; a ``retired`` one never
+    starts again.
     """
 
     name: str
     body: Body
     limit: float
     lasting: bool = False
+    retired: bool = False
     child: Child | None = None
     restarts: Restarts = field(init=False)
 
@@ -38,7 +40,7 @@ class HelperSlot:
 
     def fill(self, fork: Callable[[str, Body], Child], now: float) -> None:
         """Start the helper if it is missing and its restart is due."""
-        if self.child is not None or now < self.restarts.next_at:
+        if self.child is not None or self.retired or now < self.restarts.next_at:
             return
         try:
             self.child = fork(self.name, self.body)
@@ -106,6 +108,14 @@ class Helpers:
         for slot in self.slots:
             if slot.lasting or not only_lasting:
                 slot.fill(self.forks.fork_helper, now)
+
+    def retire(self, name: str) -> None:
+        """Stop the helper with this name for good."""
+        for slot in self.slots:
+            if slot.name == name:
+                slot.retired = True
+                if slot.child is not None:
+                    slot.child.stop()
 
     def stop(self, *, lasting: bool = False) -> None:
         """Stop the helpers; with ``lasting`` also the lasting ones."""

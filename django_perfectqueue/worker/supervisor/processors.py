@@ -23,7 +23,6 @@ from django_perfectqueue.lib.processes import (
 from ..helpers.reaper import Leftovers
 from ..plan import Plan
 from ..process.child import Child, Restarts
-from ..process.cpu_usage import LEAST_SPAN, CpuUsage
 from ..process.wakeup import Wakeup, drain
 from ..processor.asyncio_loop import AsyncioProcessor
 from ..processor.processor import DONE, RECYCLED, Processor
@@ -39,7 +38,6 @@ from .forks import Forks
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 ENOUGH_AFTER = 5.0
-UNHEARD = 0.5
 
 PROCESSOR_TYPES: dict[str, type[Processor]] = {
     "process": SerialProcessor,
@@ -54,9 +52,9 @@ class Tenure:
     One processor at its place, from its fork to its end.
 
     ``heartbeat_r`` is the read end of the pipe of its heartbeats. ``seen_at`` is when it last
-    sent one, or computed. ``silence`` is for how many
-    seconds there were none, if it was killed for that. ``overdue_since`` is when a task should
-    have ended. ``forced`` means that the processor was killed for that.
+    sent one. ``silence`` is for how many seconds there were none, if it was killed for that.
+    ``overdue_since`` is when a task should have ended. ``forced`` means that the processor was
+    killed for that.
     """
 
     child: Child
@@ -64,7 +62,6 @@ class Tenure:
     slot: Slot
     heartbeat_r: int
     seen_at: float
-    usage: CpuUsage | None = None
     silence: float = 0.0
     overdue_since: float | None = None
     forced: bool = False
@@ -72,9 +69,7 @@ class Tenure:
     def listen(self, now: float, *, limit: float, frozen: bool) -> None:
         """Kill it after ``limit`` seconds without a heartbeat."""
         if drain(self.heartbeat_r) or frozen:
-            self.seen_at, self.usage = now, None
-        elif self.slot.tasks and now - self.slot.beat_at > UNHEARD:
-            self.look_for_work(now, limit)
+            self.seen_at = now
         silence = now - self.seen_at
         if silence > limit and not self.child.killed:
             logger.error(
@@ -82,19 +77,6 @@ class Tenure:
             )
             self.silence = silence
             self.child.kill()
-
-    def look_for_work(self, now: float, limit: float) -> None:
-        """
-        Count a silent processor as alive while it computes.
-
-        A handler that holds the interpreter lock stops the heartbeats.
-        """
-        if self.usage is None:
-            self.usage = CpuUsage(self.child.pid, now)
-            # A supervisor that looks late must not kill it before the first measurement.
-            self.seen_at = max(self.seen_at, now - limit + LEAST_SPAN)
-        elif self.usage.is_busy(now):
-            self.seen_at = self.slot.computed_at = now
 
     def enforce(self, now: float, *, interval: float) -> None:
         """

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.lib.processes import adopt_orphans, reap_orphans, send
 
-from ..database.link import close_for_fork
+from ..database.link import prepare_for_fork
 from ..helpers.janitor import Janitor
 from ..helpers.listener import Listener
 from ..helpers.registration import WorkerRegistration, registration_of
@@ -29,6 +29,7 @@ from ..process.signals import (
     HEARS,
     READY,
     REOPEN_LOGS,
+    REPLACED,
     RESTART,
     RESTART_NOW,
     STOP,
@@ -39,7 +40,7 @@ from ..process.signals import (
 from ..process.stack_dump import StackDumps
 from ..process.wakeup import drain, readable
 from ..report import Reporter
-from ..shared.status_page import StatusPage, path_for
+from ..shared.status_page import StatusPage
 from .forks import Forks
 from .helper_slot import Helpers, HelperSlot
 from .processors import Processors
@@ -48,6 +49,7 @@ logger = logging.getLogger("django_perfectqueue.supervisor")
 
 TICK = 0.5
 HELPERS_AFTER = 0.5
+PROBES = "probe server"
 
 
 class Supervisor:
@@ -79,7 +81,7 @@ class Supervisor:
         self.processors = Processors(
             plan, reporter, self.forks, self.helpers.give_back, parent_alive=self.parent_alive
         )
-        self.status_page = StatusPage(path_for(os.getpid()))
+        self.status_page = StatusPage()
         self.stacks = StackDumps()
         self.helpers.slots = self.needed_helpers()
         self.stopping = False
@@ -104,7 +106,7 @@ class Supervisor:
         if self.plan.reload and not self.plan.burst:
             found.append(HelperSlot("reloader", self.watching(), limit))
         if self.plan.health is not None:
-            found.append(HelperSlot("probe server", self.serving_probes(), limit, lasting=True))
+            found.append(HelperSlot(PROBES, self.serving_probes(), limit, lasting=True))
         return found
 
     def serving_probes(self) -> Body:
@@ -138,9 +140,7 @@ class Supervisor:
         gc.collect()
         gc.freeze()
         try:
-            port = self.plan.health[1] if self.plan.health else 0
-            self.status_page.introduce(os.getpid(), os.getppid(), port)
-            close_for_fork()
+            prepare_for_fork()
             self.work()
         except Exception:
             logger.critical("The supervisor failed.", exc_info=True)
@@ -175,6 +175,8 @@ class Supervisor:
     def obey(self, signals: Iterable[signal.Signals]) -> None:
         for signum in signals:
             if signum in (STOP, DETACH):
+                if signum == DETACH:
+                    self.give_up_port()
                 self.stop()
             elif signum == STOP_NOW:
                 self.stop(now=True)
@@ -193,6 +195,10 @@ class Supervisor:
         self.status_page.leave()
         self.processors.stop(now=now)
         self.helpers.stop()
+
+    def give_up_port(self) -> None:
+        """Leave the probes to the worker that follows, which may share the port."""
+        self.helpers.retire(PROBES)
 
     def farewell(self) -> str:
         if not any(tenure.slot.tasks for tenure in self.processors.tenures):
@@ -270,10 +276,13 @@ class Supervisor:
         launcher = -1 if self.launcher is None else self.launcher.fileno()
         files = [self.signal_queue.read_fd, *heartbeats, *([launcher] if self.launcher else [])]
         if launcher in readable(files, self.pause()):
-            if drain(launcher) is None:
+            words = drain(launcher)
+            if words is None:
                 self.lose_launcher()
-            else:
-                self.tell_launcher(ALIVE)
+                return
+            if REPLACED in words:
+                self.give_up_port()
+            self.tell_launcher(ALIVE)
 
     def pause(self) -> float:
         due = [*self.processors.due(), *self.stacks.due()]

@@ -18,7 +18,7 @@ from django_perfectqueue.models import (
     Ticket,
 )
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.database.link import close_for_fork
+from django_perfectqueue.worker.database.link import prepare_for_fork
 
 from ...examples import each_moment
 from ...waiting import wait_until
@@ -44,7 +44,7 @@ class Death:
 
 def run_and_die(act, at):
     """Run in a process that dies at its n-th step; return whether it lived to the end."""
-    close_for_fork()
+    prepare_for_fork()
     pid = os.fork()
     if not pid:
         code = 1

@@ -3,18 +3,15 @@
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
-from unittest import mock
 
 from django.db import connection
-from django.test import SimpleTestCase, TestCase, TransactionTestCase, skipUnlessDBFeature, tag
+from django.test import TestCase, TransactionTestCase, skipUnlessDBFeature, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import remove_limit, set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import FairShare, Hold, Lane, Meter, State, Ticket
-from django_perfectqueue.worker.helpers import janitor
 from tests.factories import acquire, after, assert_books_balance, finish, keys, submit
 
 USING = {"using": "default"}
@@ -220,32 +217,3 @@ class AtOnceTests(TransactionTestCase):
 
 def waiting_lanes():
     return set(Ticket.objects.filter(state=State.WAITING).values_list("lane", flat=True))
-
-
-class RoundTests(SimpleTestCase):
-    """The janitor goes through all once an hour, a batch at a time."""
-
-    def test_one_batch_after_another_and_then_an_hour_of_rest(self):
-        calls = []
-
-        def forgets(name, *reached):
-            answers = iter(reached)
-
-            def forget(after, *, using):
-                calls.append((name, after))
-                return next(answers)
-
-            return forget
-
-        with ExitStack() as stack:
-            clock = stack.enter_context(mock.patch.object(janitor.time, "monotonic"))
-            clock.return_value = 100.0
-            for name, reached in (("holds", (None,)), ("lanes", (5, None)), ("meters", (None,))):
-                stack.enter_context(
-                    mock.patch.object(store, f"forget_{name}", forgets(name, *reached))
-                )
-            one = janitor.IdleLanes("default")
-            clock.return_value = 100.0 + janitor.ROUND
-            self.assertEqual([one.batch() for _one in range(5)], [True, True, True, False, False])
-        expected = [("holds", store.FIRST_ID), ("lanes", store.FIRST_ID), ("lanes", 5)]
-        self.assertEqual(calls, [*expected, ("meters", "")])

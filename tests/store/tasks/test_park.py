@@ -1,14 +1,15 @@
 """Tasks of unknown types wait out of their lines, and are found again."""
 
 from datetime import datetime, timezone
-from types import SimpleNamespace
+from functools import partial
 
 from django.test import TestCase
 
 from django_perfectqueue import store
-from django_perfectqueue.models import State, Ticket
+from django_perfectqueue.models import PARKED_FROM, State, Ticket
 from django_perfectqueue.store.tasks.park import MOST_TYPES
-from django_perfectqueue.worker.helpers.janitor import Parked
+from django_perfectqueue.worker.helpers.janitor import unpark
+from django_perfectqueue.worker.helpers.jobs import Scan
 
 from ...factories import acquire, keys, submit
 
@@ -64,13 +65,9 @@ class RoundsTests(TestCase):
         for type_ in types:
             submit(type_, type=type_, now=None)
         park_all()
-        options = SimpleNamespace(RETRY_WAIT=1e6, RETRY_WAIT_LIMIT=0)
-        plan = SimpleNamespace(
-            using="default", options=options, dispatch=SimpleNamespace(knows=nothing)
-        )
-        parked, seen = Parked(plan), set()
+        scan, seen = Scan(partial(unpark, everything, "default"), PARKED_FROM), set()
         for _look in range(3):
-            parked.work()
+            scan()
             seen |= park_all()
 
         self.assertEqual(seen, set(types))

@@ -400,7 +400,6 @@ class HeartbeatTests(TestCase):
         store.heartbeat([held], alive_time=60, using="default", now=after(30))
 
         [pulse] = store.heartbeat([held], alive_time=60, using="default", now=after(10))
-        store.renew(held.holder, using="default", alive_time=60, now=after(20))
 
         self.assertTrue(pulse.held)
         self.assertEqual(acquire(now=after(89)), [])

@@ -21,7 +21,7 @@ from django_perfectqueue.exceptions import AlreadyFinishedError, ConfigError
 from django_perfectqueue.models import Attempt, Ticket
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.store.database.dialects import DIALECTS
-from django_perfectqueue.worker.database.link import close_for_fork
+from django_perfectqueue.worker.database.link import prepare_for_fork
 from django_perfectqueue.worker.process.child import fork
 
 from ...databases.proxy import proxied
@@ -576,7 +576,7 @@ class ExactlyOnceTests(AtomicCase):
 
     def die_at(self, point):
         """Have the task run by a process that is killed at this point; return its holder."""
-        close_for_fork()
+        prepare_for_fork()
 
         def work():
             with at(point, lambda: os.kill(os.getpid(), signal.SIGKILL)) as done:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from django.test import SimpleTestCase, TestCase, tag
+from django.test import SimpleTestCase, TestCase
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.application import Application, Dispatch, TimeLimits, time_limits
@@ -121,16 +121,6 @@ class Locked(Application):
         re.match(r"(a+)+$", "a" * 60 + "b")
 
 
-class LockedFor(Application):
-    """Keeps Python's lock for some seconds of a processor's time, in a single call."""
-
-    def perform(self):
-        before = time.thread_time()
-        sum(range(3_000_000))
-        factor = self.task.data["seconds"] / (time.thread_time() - before)
-        sum(range(int(3_000_000 * factor)))
-
-
 class Limited(Dispatch):
     routes = {
         "sleep": Sleep,
@@ -138,7 +128,6 @@ class Limited(Dispatch):
         "endless": Endless,
         "deaf": Deaf,
         "locked": Locked,
-        "locked-for": LockedFor,
         "report": lambda task: None,
     }
 
@@ -369,14 +358,3 @@ class ForceTests(ForkedWorkerTestCase):
         self.wait_for_status("locked", "failed")
         letter = DeadLetter.objects.get()
         self.assertEqual((letter.group, letter.errors, letter.crashes), (TIMED_OUT, 1, 0))
-
-    @tag("thorough")
-    def test_who_keeps_pythons_lock_keeps_its_lease(self):
-        """
-        It is at work, so it is neither taken for dead nor given to another.
-        """
-        self.submit("busy", "locked-for", {"seconds": 4})
-        self.worker(Limited, ALIVE_TIME=3, CHILD_HEARTBEAT_LIMIT=1)
-        row = self.wait_for_status("busy", "finished")
-        self.assertEqual((row.attempt, row.attempts.count()), (1, 0), self.log.read_text())
-        self.assertIn("the janitor renews its lease", self.log.read_text())

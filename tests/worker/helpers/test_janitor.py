@@ -1,15 +1,17 @@
 from functools import partial
 from unittest import mock
 
+from django.db import DataError
 from django.test import SimpleTestCase, TestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import Options
 from django_perfectqueue.models import Task
-from django_perfectqueue.store.lanes.idle_marks import Rounds
 from django_perfectqueue.store.upkeep.purge import BATCH
 from django_perfectqueue.worker.helpers.janitor import LANES, MOST_ROUSED, Janitor, Purge
+from django_perfectqueue.worker.helpers.jobs import AT_ONCE, Job, Scan
 from django_perfectqueue.worker.plan import Plan
+from django_perfectqueue.worker.shared.wakeups import Wakeups
 
 from ...factories import acquire, after, failed, finish, submit
 from ...tasks import SampleDispatch
@@ -71,35 +73,81 @@ def at_noon(purge):
     return lambda *args, **kwargs: purge(*args, now=after(1), **kwargs)
 
 
-class SweepTests(SimpleTestCase):
-    """Lanes that sleep, or have another policy than the settings say, may be many."""
+class JobTests(TestCase):
+    def setUp(self):
+        self.now = 1000.0
+        registration = mock.Mock()
+        registration.worker.id = 1
+        self.janitor = Janitor(plan(), Wakeups(), registration, parent_alive=0)
+        self.addCleanup(self.janitor.wakeup.close)
+        clock = mock.patch("time.monotonic", self.clock)
+        clock.start()
+        self.addCleanup(clock.stop)
 
-    def sweep(self, *found):
-        janitor = mock.Mock(
-            spec=Janitor,
-            stopping=False,
-            plan=plan(),
-            wakeups=mock.Mock(),
-            link=mock.Mock(),
-            rounds=Rounds(0.0),
-        )
-        janitor.step = lambda name, work: work()
-        janitor.wake_forgotten_lanes = lambda: Janitor.wake_forgotten_lanes(janitor)
+    def clock(self):
+        return self.now
+
+    def taking(self, seconds, *answers):
+        """Return a call that takes so long each time, and returns one answer after another."""
+        given = iter(answers)
+
+        def call():
+            self.now += seconds
+            return next(given)
+
+        return call
+
+    def test_it_is_done_again_after_its_interval(self):
+        job = Job("x", 60.0, self.taking(0.5, None, 7.0))
+        self.janitor.run_job(job)
+        self.assertEqual(job.due_at, self.now + 60.0)
+        self.janitor.run_job(job)
+        self.now += 60.0
+        self.janitor.run_job(job)
+        self.assertEqual(job.due_at, self.now + 7.0)
+
+    def test_it_goes_on_while_there_is_more_up_to_a_bound(self):
+        calls = Job("x", 60.0, self.taking(1.0, AT_ONCE, AT_ONCE, None))
+        self.janitor.run_job(calls)
+        self.assertEqual(self.now, 1003.0)
+        endless = Job("y", 60.0, self.taking(1.0, *[AT_ONCE] * 100))
+        self.janitor.run_job(endless)
+        self.assertLess(self.now, 1003.0 + plan().options.PURGE_INTERVAL)
+        self.assertEqual(endless.due_at, self.now + 60.0)
+
+    def test_one_that_takes_long_rests_so_many_times_as_long(self):
+        job = Job("x", 60.0, self.taking(0.5, AT_ONCE), rest=1000.0)
+        self.janitor.run_job(job)
+        self.assertEqual(job.due_at, self.now + 500.0)
+
+    def test_one_that_fails_for_what_is_stored_holds_up_no_other(self):
+        self.janitor.link.insist = lambda verb: verb()
         with (
-            mock.patch.object(store, "follow"),
-            mock.patch.object(
-                store, "wake_forgotten_lanes", side_effect=found
-            ) as wake_forgotten_lanes,
+            mock.patch.object(store, "note_waiting", side_effect=DataError("out of range")),
+            mock.patch.object(store, "roll_up") as roll_up,
+            self.assertLogs("django_perfectqueue.database", "ERROR"),
         ):
-            Janitor.sweep(janitor)
-        return wake_forgotten_lanes.call_count
+            # The calls were bound before.
+            for job in self.janitor.upkeep():
+                if job.name.startswith("usage"):
+                    self.janitor.run_job(job)
+        roll_up.assert_called_once()
 
-    def test_it_goes_on_while_there_are_more(self):
-        self.assertEqual(self.sweep(0), 1)
-        self.assertEqual(self.sweep(LANES, LANES, 3), 3)
+    def test_a_scan_goes_from_one_position_to_the_next_and_begins_anew(self):
+        seen = []
 
-    def test_it_has_an_end_where_another_worker_has_other_settings(self):
-        self.assertEqual(self.sweep(*[LANES] * (MOST_ROUSED + 1)), MOST_ROUSED)
+        def batch(after):
+            seen.append(after)
+            return {0: 5, 5: 9}.get(after)
+
+        scan = Scan(batch, 0)
+        self.assertEqual([scan() for _batch in range(4)], [AT_ONCE, AT_ONCE, None, AT_ONCE])
+        self.assertEqual(seen, [0, 5, 9, 0])
+
+    def test_lanes_are_woken_up_to_a_bound_where_another_worker_has_other_settings(self):
+        with mock.patch.object(store, "wake_forgotten_lanes", return_value=LANES) as wake:
+            self.janitor.wake_forgotten_lanes()
+        self.assertEqual(wake.call_count, MOST_ROUSED)
 
 
 class PurgeCursorTests(SimpleTestCase):

@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import os
 import socket
 import threading
 import time
@@ -20,7 +19,8 @@ PROBES = 10
 class SlowClientTests(SimpleTestCase):
     def setUp(self):
         status_page = StatusPage()
-        status_page.introduce(os.getpid(), os.getpid())
+        self.addCleanup(status_page.close)
+        status_page.turn(1)
         self.desk = probe_server.ProbeHTTPServer(("127.0.0.1", 0), status_page)
         self.port = self.desk.server_address[1]
         self.ended = threading.Event()

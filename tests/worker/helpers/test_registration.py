@@ -26,7 +26,7 @@ from django_perfectqueue.worker.helpers.registration import (
 from django_perfectqueue.worker.process import signals
 from django_perfectqueue.worker.process.wakeup import Wakeup, readable
 from django_perfectqueue.worker.shared.slot import Slot
-from django_perfectqueue.worker.shared.status_page import PREFIX, StatusPage
+from django_perfectqueue.worker.shared.status_page import StatusPage
 
 from ...databases.lifetime import children
 from ...tasks import SampleDispatch
@@ -126,11 +126,10 @@ class RegistrationTests(TestCase):
             spec=Janitor, stopping=False, registration=self.registration, link=self.link
         )
         janitor.step = lambda name, work: work()
-        janitor.lease_proxy = mock.Mock(pause=5.0)
         janitor.wait.side_effect = lambda seconds, status_page: readable(
             [status_page.fileno()], seconds
         )
-        janitor.keep_leases.side_effect = lambda: Janitor.keep_leases(janitor)
+        janitor.keep_registration.side_effect = lambda: Janitor.keep_registration(janitor)
         self.assertFalse(self.tell().leaving)
         self.status_page.leave()
         Janitor.rest(janitor, 0.2)
@@ -196,7 +195,7 @@ class WorkerTests(WorkerTestCase):
 
     def test_a_worker_shows_what_it_does_and_that_it_leaves(self):
         port = free_port()
-        worker = self.worker("--health-port", str(port), BELL_FOLDER=str(self.folder)).ready()
+        worker = self.worker("--health-port", str(port)).ready()
         row = self.registered()
         self.submit("k1", user="ann")
         processor = self.wait_for_note("start")
@@ -226,7 +225,21 @@ class WorkerTests(WorkerTestCase):
         self.open_gate()
         self.assertEqual(worker.wait(), 0)
         self.assertFalse(Worker.objects.exists())
-        self.assertFalse([*self.folder.glob(f"{PREFIX}*")])
+
+    def test_a_worker_that_is_replaced_leaves_its_port_to_the_next_one(self):
+        port = free_port()
+        worker = self.worker("--health-port", str(port)).ready()
+        first = worker.supervisor
+        self.submit("k1")
+        self.wait_for_note("start")
+        worker.send(signal.SIGUSR1)
+        wait_until(lambda: Worker.objects.filter(pid=first, leaving=True).exists(), within=20)
+        # The old one is still there, so both could answer.
+        wait_until(lambda: all(probe(port, "/ready") == 200 for _probe in range(20)))
+        self.assertEqual(self.status("k1"), "running")
+        self.open_gate()
+        worker.send(signal.SIGTERM)
+        self.assertEqual(worker.wait(), 0)
 
     def assert_metrics(self, text):
         for line in (

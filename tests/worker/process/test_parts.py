@@ -199,7 +199,7 @@ class FailureTests(SimpleTestCase):
         self.addCleanup(lambda: [signal.signal(*pair) for pair in before.items()])
         with (
             mock.patch.object(supervisor, "work", side_effect=RuntimeError("as it should")),
-            mock.patch("django_perfectqueue.worker.supervisor.supervisor.close_for_fork"),
+            mock.patch("django_perfectqueue.worker.supervisor.supervisor.prepare_for_fork"),
             self.assertLogs("django_perfectqueue.supervisor", "CRITICAL"),
         ):
             self.assertEqual(supervisor.run(), 1)

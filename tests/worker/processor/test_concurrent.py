@@ -16,6 +16,7 @@ from django_perfectqueue.exceptions import CancelRequestedError, GracefulProcess
 from django_perfectqueue.inspection import results as ends
 from django_perfectqueue.models import Attempt, FairShare, Lane, Task, Ticket, Usage
 from django_perfectqueue.queue import AcquiredTask, Queue
+from django_perfectqueue.worker.attempt import sync_calls
 from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL
 from django_perfectqueue.worker.attempt.runner import Running
 from django_perfectqueue.worker.processor.processor import DONE, RECYCLED
@@ -491,6 +492,20 @@ class SurroundingsTests(ConcurrentTestCase):
                 self.work(self.processor(type_, {"run": run}))
                 self.assertTrue(FairShare.objects.exists())
                 Queue().clear()
+
+    def test_connections_that_can_not_be_cleaned_take_no_result_away(self):
+        async def coroutine(task):
+            await Task.objects.acount()
+            return "done"
+
+        [key] = self.submit("coroutine")
+        with (
+            mock.patch.object(sync_calls, "ConnectionCleanup") as cleanup,
+            self.assertLogs("django_perfectqueue.runner", "ERROR"),
+        ):
+            cleanup.return_value.run.side_effect = OSError("broken")
+            self.work(self.processor("async", {"coroutine": coroutine}))
+        self.assertEqual(Queue()[key].metadata().result, "done")
 
     def test_what_its_submitter_has_set_is_found_by_each_kind_of_handler(self):
         def function(task):

@@ -1,0 +1,131 @@
+"""Middleware that limits the time and the memory of handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from django_perfectqueue.exceptions import TimeLimitError
+from django_perfectqueue.lib.durations import is_number
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.lib.processes import resident
+
+from ..recycle import replace_processor
+
+if TYPE_CHECKING:
+    from ..handler import Application
+    from .chain import APerform, Perform
+
+MIB = 1_048_576
+
+logger = logging.getLogger("django_perfectqueue.runner")
+processor_logger = logging.getLogger("django_perfectqueue.processor")
+
+Seconds = Callable[["Application"], float | None]
+
+
+class TimeLimit:
+    """
+    Interrupts a handler after a number of seconds.
+
+    ``seconds`` is a number, or a function that makes one of the handler, or None for no
+    limit. The handler's ``kill()`` gets a TimeLimitError, as by ``time_limit``; but nothing
+    ends it by force where it goes on: that is for the limits of the type.
+    """
+
+    def __init__(self, seconds: float | Seconds) -> None:
+        if not callable(seconds):
+            check_above_zero(seconds, "A time limit must be seconds")
+        self.seconds = seconds
+
+    def around_perform(self, handler: Application, perform: Perform) -> object:
+        seconds = self.seconds_for(handler)
+        if seconds is None:
+            return perform()
+        timer = threading.Timer(seconds, kill, [handler, seconds])
+        timer.daemon = True
+        timer.start()
+        try:
+            return perform()
+        finally:
+            timer.cancel()
+
+    async def aaround_perform(self, handler: Application, perform: APerform) -> object:
+        seconds = self.seconds_for(handler)
+        if seconds is None:
+            return await perform()
+        # The loop itself does not keep a task alive that nobody refers to.
+        endings: set[object] = set()
+
+        def end() -> None:
+            outcome = kill(handler, seconds)
+            if inspect.iscoroutine(outcome):
+                endings.add(asyncio.ensure_future(outcome))
+
+        timer = asyncio.get_running_loop().call_later(seconds, end)
+        try:
+            return await perform()
+        finally:
+            timer.cancel()
+
+    def seconds_for(self, handler: Application) -> float | None:
+        if not callable(self.seconds):
+            return self.seconds
+        seconds = self.seconds(handler)
+        if seconds is not None:
+            check_above_zero(seconds, "A time limit must be seconds")
+        return seconds
+
+
+class MemoryLimit:
+    """
+    Replaces the processor when it holds more than a number of MiB after a task.
+
+    It is read after each task of these handlers, whether or not that has failed; so use it
+    for those that are known to leak, and MAX_MEMORY_PER_CHILD for all.
+    """
+
+    def __init__(self, mib: float) -> None:
+        check_above_zero(mib, "A limit of memory must be MiB")
+        self.mib = mib
+
+    def around_perform(self, handler: Application, perform: Perform) -> object:
+        try:
+            return perform()
+        finally:
+            self.look(handler)
+
+    async def aaround_perform(self, handler: Application, perform: APerform) -> object:
+        try:
+            return await perform()
+        finally:
+            self.look(handler)
+
+    def look(self, handler: Application) -> None:
+        if (size := resident()) >= self.mib * MIB:
+            processor_logger.warning(
+                "A processor has grown large by a task; it is replaced. pid=%s mib=%.0f type=%s",
+                os.getpid(),
+                size / MIB,
+                printable(handler.task.type),
+            )
+            replace_processor()
+
+
+def check_above_zero(number: object, what: str) -> None:
+    if not is_number(number) or not number > 0:
+        raise ValueError(f"{what}, above 0, not {number!r}.")
+
+
+def kill(handler: Application, seconds: float) -> object:
+    reason = f"Task '{handler.task.key}' has run for longer than its time limit of {seconds:g} s."
+    try:
+        return handler.kill(TimeLimitError(reason))
+    except Exception:
+        logger.exception("A handler's kill() raised. key=%s", printable(handler.task.key))
+        return None

@@ -30,7 +30,6 @@ from django_perfectqueue.inspection.attempts import (
 from django_perfectqueue.inspection.family import Known
 from django_perfectqueue.inspection.schedules import origin_of
 from django_perfectqueue.inspection.steering import actions_of, describe_action
-from django_perfectqueue.inspection.together import read_together
 from django_perfectqueue.inspection.why_waiting import Case, Code, Reason
 from django_perfectqueue.inspection.workers import location_of
 from django_perfectqueue.lib.printable import printable, printable_lines
@@ -41,7 +40,6 @@ from django_perfectqueue.models import (
     Lane,
     State,
     Status,
-    Tag,
     Task,
     Ticket,
 )
@@ -104,35 +102,22 @@ class HowFar:
 
 
 def task_story(task: Any, *, using: str, known: Known, sees_all: bool = True) -> dict[str, Any]:
-    """
-    Return the context of a task's page: names of other users' tasks only for ``sees_all``.
-
-    What hangs on the task is read by one statement, with what may hold it back.
-    """
+    """Return the context of a task's page: names of other users' tasks only for ``sees_all``."""
     ticket: Ticket | None = getattr(task, "ticket", None)
     case = Case(task, ticket, using, task.clock) if ticket else None
     member = BatchMember.objects.using(using).filter(pk=task.pk).values("batch_id")
-    looks = [
-        task.attempts.order_by("-pk")[:ATTEMPTS],
-        journals_of(task, using=using),
-        steps_of(task, using=using)[: STEPS + 1],
-        actions_of(task, using=using),
-        task.tags.order_by("pk")[:TAGS],
-        known.batches.filter(pk__in=member).order_by()[:1],
-        *(case.looks if case else ()),
-    ]
-    rows = read_together(looks, using=using)
-    newest, journals, steps, actions, tags, batches, *around = rows
-    if case:
-        case.around = around
+    batch = known.batches.filter(pk__in=member).order_by().first()
+    journals = list(journals_of(task, using=using))
+    steps = list(steps_of(task, using=using)[: STEPS + 1])
+    newest = list(task.attempts.order_by("-pk")[:ATTEMPTS])
     ended = attempts(task, newest[::-1])
     letter = getattr(task, "dead_letter", None)
     return {
         "badge": badge(task.status),
         "sentences": [explain(task), *reasons(task, case, sees_all)],
-        "about": [*about(task, tags), *location_facts(task, using)],
-        "batch": batches[0] if batches else None,
-        "batch_name": printable(batches[0].name) if batches else "",
+        "about": [*about(task), *location_facts(task, using)],
+        "batch": batch,
+        "batch_name": printable(batch.name) if batch else "",
         "times": times(task, ticket, ended, task.clock),
         "line": position_facts(task, case),
         "letter": letter,
@@ -144,7 +129,9 @@ def task_story(task: Any, *, using: str, known: Known, sees_all: bool = True) ->
             (printable(step.name), moment(step.kept_at), shown(step.result_text)) for step in steps
         ],
         "steps_shown": STEPS,
-        "actions": [(moment(one.at), one.by, describe_action(one)) for one in actions],
+        "actions": [
+            (moment(one.at), one.by, describe_action(one)) for one in actions_of(task, using=using)
+        ],
         "progress": how_far(present(task, journals)),
         "attempts": [attempt_row(task, one) for one in episodes(task, ended, journals)],
         "attempts_shown": ATTEMPTS,
@@ -186,23 +173,25 @@ def reasons(task: Task, case: Case | None, sees_all: bool) -> list[str]:
     return found + ([] if reason.code in EXPLAINED else [reason.sentence])
 
 
-def about(task: Task, tags: Sequence[Tag]) -> list[tuple[str, str]]:
+def about(task: Task) -> list[tuple[str, str]]:
     return [
         (_("queue"), tasks_link(printable(task.queue), queue=task.queue)),
         (_("type"), tasks_link(printable(task.type), queue=task.queue, type=task.type)),
         (_("priority"), str(task.priority)),
         *([(_("limits"), limit_links(task))] if task.limits else []),
         *([(_("time limit"), duration(task.time_limit))] if task.time_limit else []),
-        *tag_facts(tags),
+        *tag_facts(task),
         *schedule_facts(task),
         (_("id"), str(task.pk)),
         *([(_("worker"), task.worker)] if task.worker else []),
     ]
 
 
-def tag_facts(tags: Sequence[Tag]) -> list[tuple[str, str]]:
+def tag_facts(task: Task) -> list[tuple[str, str]]:
     """Return the tags of a task, each with a link to all tasks that have it."""
-    links = [(tasks_link(printable(tag.tag), tag=tag.tag),) for tag in tags]
+    links = [
+        (tasks_link(printable(tag.tag), tag=tag.tag),) for tag in task.tags.order_by("pk")[:TAGS]
+    ]
     chip = '<span class="pq-tag">{}</span>'
     return [(_("tags"), format_html_join(" ", chip, links))] if links else []
 

@@ -31,6 +31,9 @@ class Origin:
     schedule: str
     tick: datetime
 
+    def __str__(self) -> str:
+        return self.schedule
+
     def facts(self) -> dict[str, str]:
         """Return it for programs."""
         return {"name": self.schedule, "tick": self.tick.isoformat()}

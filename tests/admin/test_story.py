@@ -151,16 +151,16 @@ class StoryTests(AdminTestCase):
 
     def test_a_task_just_put_back_waits_for_a_processor(self):
         task = failed("k1")
-        self.assertNotIn("waits for", self.line(task))
+        self.assertNotContains(self.story(task), "waits for a processor")
         task.retry()
 
-        self.assertEqual(self.line(task)["waits for"], "a processor")
+        self.assertContains(self.story(task), "waits for a processor")
         self.assertNotContains(self.story(task), "gave it back untried")
 
     def test_a_running_task_waits_for_nothing(self):
         task, _held = running("k1", now=None)
 
-        self.assertNotIn("waits for", self.line(task))
+        self.assertNotContains(self.story(task), "waits for")
 
     def test_a_task_that_was_given_back_says_so(self):
         task, held = running("k1", now=None)
@@ -181,9 +181,6 @@ class StoryTests(AdminTestCase):
         self.assertNotContains(response, "as someone asked")
         self.assertContains(response, "There is no such customer.")
         self.assertContains(response, "KeyError")
-
-    def line(self, task):
-        return dict(self.story(task).context["line"])
 
     def test_a_failed_task_says_why_and_offers_what_can_be_done(self):
         response = self.story(failed("k1", data={}))
@@ -213,7 +210,7 @@ class StoryTests(AdminTestCase):
 
         Lane.objects.update(paused=False, max_running=2, running=2)
         self.assertContains(self.story(task), "Its user has 2 running, of 2 at most.")
-        self.assertContains(self.story(task), '">2, at most 2</a></dd>')
+        self.assertContains(self.story(task), '">2</a></dd>')
 
         Lane.objects.update(running=0)
         self.assertContains(self.story(task), "It is number 1 in its user&#x27;s line.")

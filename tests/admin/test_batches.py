@@ -218,7 +218,7 @@ class FamilyTests(AdminTestCase):
         asked = self.steer("cancel", cone=row(Queue()["a"]).pk, back=LIST)
         self.assertEqual([count for _badge, count in asked.context["counts"]], [3, 1])
         done = self.steer("cancel", confirmed="1", **dict(asked.context["given"]))
-        said = "3 tasks were cancelled. 1 running task was asked to stop."
+        said = "3 tasks were cancelled. 1 task that a processor has was asked to stop."
         self.assertEqual(self.reported(done), [said])
 
     def test_a_task_is_retried_with_those_that_were_cancelled_for_it(self):

@@ -237,7 +237,7 @@ class SingleTests(AdminTestCase):
     def test_what_is_typed_in_wrong_is_asked_again(self):
         task = submit("a", now=None, data={"n": 1})
         for verb, value, reported in (
-            ("move", "", "must not be empty"),
+            ("move", "", "to which queue"),
             ("move", "x" * 101, "at most 100"),
             ("edit", "{", "This is no JSON"),
         ):

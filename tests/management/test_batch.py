@@ -110,7 +110,9 @@ class FamilyTests(TestCase):
         out = run("pq_show", "c")
         self.assertRegex(out, r"followed by +z \(blocked, if_failed=run\)\n")
         self.assertRegex(out, r"batch +nightly: 0 of 4 finished, 1 dead, 3 open\n")
-        self.assertRegex(run("pq_show", "mail"), r"waits for +batch nightly \(open, when=finished\)\n")
+        self.assertRegex(
+            run("pq_show", "mail"), r"waits for +batch nightly \(open, when=finished\)\n"
+        )
         [facts] = run_json("pq_show", "z")
         self.assertEqual(
             [(one["key"], one["state"]) for one in facts["parents"]],

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 
 from django.db.models import Q
 
 from django_perfectqueue import store
-from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.models import TaskQuerySet
-from django_perfectqueue.queue import TaskHandle
 
 from ..tasks.bulk import PAGE
 from ..tasks.together import TogetherCommand
@@ -21,20 +18,6 @@ class Command(TogetherCommand):
     verb = "cancel"
     choices = ("all", "type", "user", "tag", "since", "until")
     all_help = "Every task that has not ended, or only those with --status."
-
-    def steer(self, task: TaskHandle) -> tuple[str, str]:
-        if task.cancel_request():
-            return f"Task '{task.key}' is cancelled.", "cancelled"
-        return f"Task '{task.key}' is running, and is asked to stop.", "requested"
-
-    def steer_all(self, keys: Iterable[str]) -> None:
-        """Steer those first that wait for others, so that their order makes no difference."""
-        super().steer_all(sorted(keys, key=self.count_dependents))
-
-    def count_dependents(self, key: str) -> int:
-        with suppress(NotFoundError):
-            return len(self.queue[key].cone().ids)
-        return 0
 
     def keys_of(self, tasks: TaskQuerySet) -> Iterable[str]:
         names, using = dict(tasks.values_list("pk", "key")), self.queue.using
@@ -54,9 +37,9 @@ class Command(TogetherCommand):
         sentence = text % cancelled
         if asked:
             text = (
-                "%s is running, and is asked to stop."
+                "%s is held by a processor, and is asked to stop."
                 if asked == 1
-                else "%s are running, and are asked to stop."
+                else "%s are held by processors, and are asked to stop."
             )
             sentence += " " + text % asked
         return sentence

@@ -1,18 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from django.core.management.base import CommandParser
 from django.db.models import Q
 
 from django_perfectqueue.bulk import Selection
-from django_perfectqueue.inspection import steering
 from django_perfectqueue.models import Outcome
-from django_perfectqueue.queue import TaskHandle
 
 from ..base import CommandOptions
-from ..queues.rule_command import person
 from ..tasks.bulk_preview import add_change_options
 from ..tasks.together import TogetherCommand
 
@@ -39,18 +35,6 @@ class Command(TogetherCommand):
         if chosen.status or chosen.group:
             return chosen
         return replace(chosen, status=Outcome.FAILED.value)
-
-    def steer(self, task: TaskHandle) -> tuple[str, str]:
-        if self.options["patch"] is not None:
-            task.edit_data(self.options["patch"], by=person())
-        if self.options["to"]:
-            task = task.move(self.options["to"], by=person())
-        task.retry()
-        return f"Task '{task.key}' will be tried again.", "retried"
-
-    def sign(self, keys: Iterable[str], word: str) -> None:
-        names = ((self.options["to"] or self.queue.name, key) for key in keys)
-        steering.sign(names, word, by=person(), using=self.queue.using)
 
     def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
         count = sum(done.values())

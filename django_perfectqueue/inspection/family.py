@@ -226,6 +226,18 @@ def state_of(batch: Batch) -> str:
     return "failed" if batch.dead else "finished"
 
 
+def in_state(state: str) -> Q:
+    """Return the condition of one of BATCH_STATES, by the counts that are folded."""
+    is_open = Q(ended_at=None) | Q(total__gt=F("finished") + F("dead"))
+    conditions = {
+        "running": Q(stopped=False) & is_open,
+        "finished": Q(stopped=False, dead=0) & ~is_open,
+        "failed": Q(stopped=False, dead__gt=0) & ~is_open,
+        "cancelled": Q(stopped=True),
+    }
+    return conditions[state]
+
+
 def held_up(*, using: str) -> tuple[int, dict[str, str]]:
     """
     Return how many tasks wait for one of the LETTERS newest that failed, or for a batch that

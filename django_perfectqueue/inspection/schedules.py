@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
@@ -57,7 +58,7 @@ def in_words(row: Schedule) -> str:
         words = timing_of(row).explain()
     except PerfectQueueError:
         words = row.cron
-    return f"{words} ({row.timezone})" if row.timezone else words
+    return f"{words} ({row.timezone or settings.TIME_ZONE})"
 
 
 def standing(row: Schedule, now: datetime) -> str:

@@ -219,7 +219,7 @@ class StoryTests(AdminTestCase):
         task = failed("k1")
         url = f"{LIST}{row(task).pk}/change/"
 
-        response = self.steer("retry", ids=row(task).pk, back=url)
+        response = self.press_verb(task, "Retry")
         self.assertRedirects(response, url)
         self.assertEqual(self.reported(response), ["1 task was put back in line."])
 

@@ -28,16 +28,15 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Batch, Task, TaskQuerySet
 from django_perfectqueue.queue import database
 
-from .actions import CANCEL, RETRY, VERBS, Report, Verb
+from .actions import BULK, CANCEL, RETRY, VERBS, Report, Verb
 from .base import ReadOnlyAdmin
-from .bulk_pages import NAMES, BulkPage, bulk_verbs, forbidden_operations, may, own_operations
+from .bulk_pages import BulkPage, bulk_verbs, forbidden_operations, may, own_operations
 from .cells import NOTHING, badge, page_url
 from .search import numbers, plain
 from .task_story import shown
 
 CAP = 1_000
 SHOWN = 20
-BULK_NAMES = {own: name for name, own in NAMES.items()}
 
 
 def action_of(verb: Verb) -> Callable[..., HttpResponse | None]:
@@ -98,8 +97,8 @@ class SteeringAdmin(ReadOnlyAdmin):
         """Do a verb to the rows chosen in the list, or ask first."""
         ids = chosen_ids(request, queryset)
         across = request.POST.get("select_across") == "1" and len(ids) > CAP
-        if across and verb.name in BULK_NAMES:
-            return HttpResponseRedirect(self.bulk_url(request.GET, verb=BULK_NAMES[verb.name]))
+        if across and verb.does in BULK:
+            return HttpResponseRedirect(self.bulk_url(request.GET, verb=verb.does))
         if verb.asks(len(ids)):
             return self.ask(request, verb, ids, back=request.get_full_path())
         if ids:

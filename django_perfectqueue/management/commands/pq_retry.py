@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from django.core.management.base import CommandParser
-from django.db.models import Q
 
 from django_perfectqueue.bulk import Selection
 from django_perfectqueue.models import Outcome
@@ -14,15 +13,12 @@ from ..tasks.together import TogetherCommand
 
 
 class Command(TogetherCommand):
-    fitting = Q(dead_letter__isnull=False)
-
     summary = (
         "Puts failed, cancelled and expired tasks back in their line, with their counts of errors"
         " at 0, and hastens tasks that wait for their time."
     )
     verb = "retry"
     terms = ("rate", "run_in", "to", "patch")
-    outcomes = ("retried",)
     all_help = "Every task that ended with --status."
     status_help = "%s (failed)."
 
@@ -35,13 +31,3 @@ class Command(TogetherCommand):
         if chosen.status or chosen.group:
             return chosen
         return replace(chosen, status=Outcome.FAILED.value)
-
-    def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
-        count = sum(done.values())
-        if dry:
-            text = (
-                "%s task would be tried again." if count == 1 else "%s tasks would be tried again."
-            )
-        else:
-            text = "%s task will be tried again." if count == 1 else "%s tasks will be tried again."
-        return text % count

@@ -80,7 +80,9 @@ class BatchTests(TestCase):
     def test_cancel(self):
         nightly()
         out = run("pq_batch", "cancel", "nightly")
-        self.assertIn("2 tasks are cancelled. Tasks that are asked to stop: 1.\n", out)
+        self.assertIn(
+            "2 tasks are cancelled. 1 is held by a processor, and is asked to stop.\n", out
+        )
         self.assertEqual([status(key) for key in "cd"], ["cancelled", "cancelled"])
         self.assertRegex(run("pq_show", "c"), r"by +\S+@\S+: cancel requested")
         self.assertRegex(run("pq_batch"), r"nightly .* cancelled ")

@@ -21,14 +21,14 @@ from ..parts.actions import RETRY
 from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, ago, badge, broken_at_dots, page_url, with_fold
 from ..parts.filters import (
-    DeadQueueFilter,
     DeadReachFilter,
-    DeadSinceFilter,
-    DeadTypeFilter,
-    DeadUntilFilter,
-    DeadUserFilter,
     EndingFilter,
     GroupFilter,
+    QueueFilter,
+    SinceFilter,
+    TypeFilter,
+    UntilFilter,
+    UserFilter,
 )
 from ..parts.search import one_queue
 
@@ -43,11 +43,11 @@ class DeadLetterAdmin(SteeringAdmin):
     list_filter = [
         EndingFilter,
         GroupFilter,
-        DeadQueueFilter,
-        DeadUserFilter,
-        DeadTypeFilter,
-        DeadSinceFilter,
-        DeadUntilFilter,
+        QueueFilter,
+        UserFilter,
+        TypeFilter,
+        SinceFilter,
+        UntilFilter,
         DeadReachFilter,
     ]
     list_select_related = ["task"]

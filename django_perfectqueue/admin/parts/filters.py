@@ -44,7 +44,17 @@ FEW = (*DEAD, Status.RUNNING, Status.STALLED)
 
 
 class ValueFilter(admin.SimpleListFilter):
-    """Keeps the rows whose column, named like the parameter, has exactly the chosen value."""
+    """
+    Keeps the rows whose column, named like the parameter, has exactly the chosen value.
+
+    Where dead letters are listed, one that is ``of_task`` is about the column of the task.
+    """
+
+    of_task = False
+
+    def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any) -> None:
+        self.is_of_letters = model is DeadLetter
+        super().__init__(request, params, model, model_admin)
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         return []
@@ -53,7 +63,10 @@ class ValueFilter(admin.SimpleListFilter):
         value = self.value()
         if not value:
             return queryset
-        return queryset.filter(self.condition(value))
+        found = self.condition(value)
+        if self.of_task and self.is_of_letters:
+            found = Q(**{f"task__{name}": sought for name, sought in found.children})  # type: ignore[misc]
+        return queryset.filter(found)
 
     def condition(self, value: str) -> Q:
         return Q(**{str(self.parameter_name): value})
@@ -105,6 +118,7 @@ class EndingFilter(ValueFilter):
 
 class QueueFilter(ValueFilter):
     title = _("queue")
+    of_task = True
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
@@ -192,6 +206,7 @@ class TextFilter(ValueFilter):
 
 class UserFilter(TextFilter):
     title = _("user")
+    of_task = True
     parameter_name = "user"
     hint = _("exactly")
 
@@ -233,12 +248,9 @@ class SinceFilter(TextFilter):
     def condition(self, value: str) -> Q:
         since, until = ("", value) if self.parameter_name == "until" else (value, "")
         try:
-            return self.between(since, until)
+            return within("ended_at", since, until) if self.is_of_letters else in_time(since, until)
         except InvalidTaskError as error:
             raise IncorrectLookupParameters from error
-
-    def between(self, since: str, until: str) -> Q:
-        return in_time(since, until)
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         for choice in super().choices(changelist):
@@ -260,6 +272,7 @@ LATELY = {"15m": _("last 15 minutes"), "1h": _("last hour"), "1d": _("last day")
 
 class TypeFilter(TextFilter):
     title = _("type")
+    of_task = True
     parameter_name = "type"
     hint = _("exactly, or report*")
 
@@ -330,35 +343,6 @@ class ReachFilter(ValueFilter):
             "query_string": changelist.get_query_string({self.parameter_name: ALL}),
             "display": gettext("All (may be slow)"),
         }
-
-
-class OfTask(ValueFilter):
-    """Keeps dead letters by what their tasks have."""
-
-    def condition(self, value: str) -> Q:
-        found = super().condition(value)
-        return Q(**{f"task__{name}": sought for name, sought in found.children})  # type: ignore[misc]
-
-
-class DeadQueueFilter(OfTask, QueueFilter):
-    pass
-
-
-class DeadUserFilter(OfTask, UserFilter):
-    pass
-
-
-class DeadTypeFilter(OfTask, TypeFilter):
-    pass
-
-
-class DeadSinceFilter(SinceFilter):
-    def between(self, since: str, until: str) -> Q:
-        return within("ended_at", since, until)
-
-
-class DeadUntilFilter(DeadSinceFilter, UntilFilter):
-    pass
 
 
 class DeadReachFilter(ReachFilter):

@@ -12,16 +12,13 @@ from django_perfectqueue.application import Application
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     GracefulProcessStopError,
-    IdempotentError,
     InvalidTaskError,
-    NotFoundError,
-    NotSupportedError,
-    PayloadError,
 )
 from django_perfectqueue.payload.merge import rewriter
 from django_perfectqueue.verdicts import SHORTEST_WAIT
 
 from .operation import Operation
+from .run import REFUSALS
 from .selection import Found
 
 CHUNK, PAGE = 100, 500
@@ -29,11 +26,6 @@ REFUSED, NEXT = "refused", "next"
 CANCELLED = {True: "cancelled", False: "requested"}
 TOGETHER = {"retry": "retried", "delete": "deleted"}
 """What is done to all of a chunk by some statements, and the word for it."""
-REFUSALS = (IdempotentError, InvalidTaskError, NotFoundError, NotSupportedError, PayloadError)
-"""
-Why a task is left out. What may break off the operation itself is not among them: a cancel
-request, a lost lease, a time limit.
-"""
 
 
 class BulkHandler(Application):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 from uuid import uuid4
 
@@ -13,7 +13,12 @@ from django.core.signing import BadSignature, Signer
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked, encoded
+from django_perfectqueue.payload.inputs import (
+    QUEUE_LENGTH,
+    checked,
+    checked_priority,
+    encoded,
+)
 from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import Queue, TaskHandle
 
@@ -24,23 +29,25 @@ RATE = 500.0
 """Tasks a second, unless something else is said: others use the database, too."""
 SLOWEST, FASTEST = 1 / 86_400, 1e6
 
-Verb = Literal["retry", "cancel", "delete", "move", "edit"]
+Verb = Literal["retry", "cancel", "delete", "move", "edit", "finish", "copy", "priority"]
+"""The last three are for tasks that are named, not for all that match."""
 signer = Signer(salt=TYPE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """
-    One verb for all tasks that match, ``rate`` of them a second, as ``by`` wants it.
+    One verb for all tasks that match, ``rate`` of them a second, or for those that are named.
 
     ``to`` is the queue to move them to, ``patch`` a JSON merge patch of their data; retry takes
-    both, too. Tasks whose id is above ``until`` are left alone.
+    both, too. ``by`` is who wants it. Tasks whose id is above ``until`` are left alone.
     """
 
     verb: Verb
-    selection: Selection
+    selection: Selection = field(default_factory=Selection)
     to: str = ""
     patch: JSON = None
+    priority: int = 0
     rate: float = RATE
     by: str = ""
     until: int = 0
@@ -60,6 +67,7 @@ class Operation:
             raise InvalidTaskError(f"'{self.verb}' moves no tasks to a queue.")
         if self.patch is not None and self.verb not in ("edit", "retry"):
             raise InvalidTaskError(f"'{self.verb}' changes no data.")
+        checked_priority(self.priority)
         rate: object = self.rate
         if isinstance(rate, bool) or not isinstance(rate, int | float) or math.isnan(rate):
             raise InvalidTaskError(f"The rate must be a number of tasks a second, not {rate!r}.")

@@ -139,8 +139,8 @@ class Selection:
 
     def check(self, verb: str) -> None:
         """Raise InvalidTaskError where a verb can't be done to tasks of this status."""
-        if self.status and self.status not in ALLOWED[verb]:
-            words = ", ".join(ALLOWED[verb])
+        if self.status and self.status not in ALLOWED.get(verb, ()):
+            words = ", ".join(ALLOWED.get(verb, ("named",)))
             raise InvalidTaskError(f"'{verb}' is for tasks that are {words}, not '{self.status}'.")
 
     def stored(self) -> dict[str, object]:
@@ -255,6 +255,8 @@ class Preview:
 
 def preview(verb: str, selection: Selection, *, using: str) -> Preview:
     """Return what matches; raise InvalidTaskError where the verb is not for such a status."""
+    if verb not in ALLOWED:
+        raise InvalidTaskError(f"'{verb}' is for tasks that are named, not for all that match.")
     selection.check(verb)
     until = store.newest_id(using=using)
     rows = selection.tasks(verb, using=using).filter(pk__lte=until)

@@ -24,8 +24,6 @@ from django_perfectqueue.models import (
 )
 from django_perfectqueue.store import When, batches_around
 
-from .together import read_together
-
 MOST = 50
 LEVELS = 8
 COUNTED = 10_000
@@ -136,14 +134,14 @@ def family(
     """
     Return what a task waits for and what waits for it, directly or not: ``most`` of each.
 
-    A level up and the same one down are read by one statement.
+    Each level is read by a statement up and one down.
     """
     found, links = Family(task_id), dict[int, Dependency]()
     ways = [Way("child_id", "parent_id", task_id), Way("parent_id", "child_id", task_id)]
     for level in range(levels + 1):
         size = most if level < levels else 0
-        looks = [links_of(way.near, way.left, size + 1, using) for way in ways]
-        for way, rows in zip(ways, read_together(looks, using=using), strict=True):
+        for way in ways:
+            rows = list(links_of(way.near, way.left, size + 1, using))
             found.more |= len(rows) > size
             links |= way.follow(rows[:size], most)
         ways = [way for way in ways if way.left]
@@ -197,13 +195,11 @@ def relatives(ids: Iterable[int], *, using: str, known: Known | None = None) -> 
     known = known or Known.everything(using)
     tasks = known.tasks.filter(pk__in=[id_ for id_ in ids if id_ > 0])
     batches = known.batches.filter(pk__in=[-id_ for id_ in ids if id_ < 0])
-    looks = [rows.order_by().select_related(None) for rows in (tasks, batches)]
-    found_tasks, found_batches = read_together(looks, using=using)
     found = {
         task.pk: Relative(task.pk, task.queue, task.key, task.user, task.status, task.type)
-        for task in found_tasks
+        for task in tasks.order_by().select_related(None)
     }
-    for batch in exact(found_batches, using=using):
+    for batch in exact(batches.order_by(), using=using):
         found[-batch.pk] = Relative(-batch.pk, batch.queue, batch.name, batch.user, state_of(batch))
     return found
 
@@ -228,6 +224,18 @@ def state_of(batch: Batch) -> str:
     if batch.ended_at is None or batch.total > batch.finished + batch.dead:
         return "running"
     return "failed" if batch.dead else "finished"
+
+
+def in_state(state: str) -> Q:
+    """Return the condition of one of BATCH_STATES, by the counts that are folded."""
+    is_open = Q(ended_at=None) | Q(total__gt=F("finished") + F("dead"))
+    conditions = {
+        "running": Q(stopped=False) & is_open,
+        "finished": Q(stopped=False, dead=0) & ~is_open,
+        "failed": Q(stopped=False, dead__gt=0) & ~is_open,
+        "cancelled": Q(stopped=True),
+    }
+    return conditions[state]
 
 
 def held_up(*, using: str) -> tuple[int, dict[str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
@@ -31,6 +32,9 @@ class Origin:
     schedule: str
     tick: datetime
 
+    def __str__(self) -> str:
+        return self.schedule
+
     def facts(self) -> dict[str, str]:
         """Return it for programs."""
         return {"name": self.schedule, "tick": self.tick.isoformat()}
@@ -54,7 +58,7 @@ def in_words(row: Schedule) -> str:
         words = timing_of(row).explain()
     except PerfectQueueError:
         words = row.cron
-    return f"{words} ({row.timezone})" if row.timezone else words
+    return f"{words} ({row.timezone or settings.TIME_ZONE})"
 
 
 def standing(row: Schedule, now: datetime) -> str:

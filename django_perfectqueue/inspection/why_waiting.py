@@ -41,7 +41,6 @@ from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.arithmetic.limit_keys import named, scoped, split
 
 from .reasons import COUNTED, Code, Reason
-from .together import read_together
 
 __all__ = ["Case", "Code", "Reason", "may_know", "why_waiting", "workers_serving"]
 
@@ -81,11 +80,7 @@ def serving(using: str, now: datetime) -> WorkerQuerySet:
 
 
 class Case:
-    """
-    One task that has yet to end, looked at from all sides until one explains it.
-
-    ``around`` has what ``looks`` finds; who reads more may read them together and set it.
-    """
+    """One task that has yet to end, looked at from all sides until one explains it."""
 
     def __init__(self, task: Task, ticket: Ticket, using: str, now: datetime) -> None:
         self.task = task
@@ -97,17 +92,6 @@ class Case:
     def reason(self) -> Reason:
         """The most decisive reason."""
         return next(self.reasons())
-
-    @property
-    def looks(self) -> list[QuerySet[Any]]:
-        """The workers that serve, its lanes, and its limits with their meters."""
-        own = lane_id(self.task.queue, self.task.user)
-        lanes = Lane.objects.using(self.using).filter(pk__in={self.ticket.lane, own})
-        return [serving(self.using, self.now), lanes, self.limits()]
-
-    @cached_property
-    def around(self) -> list[list[Any]]:
-        return read_together(self.looks, using=self.using)
 
     def reasons(self) -> Iterator[Reason]:
         """Yield what holds it back, the most decisive first; its place in line is the last."""
@@ -193,7 +177,7 @@ class Case:
 
     def listening(self) -> Iterator[str]:
         """Yield the routes of the workers that serve its queue."""
-        for worker in self.around[0]:
+        for worker in serving(self.using, self.now):
             if self.task.queue in worker.queues:
                 yield worker.routes_text
 
@@ -215,7 +199,7 @@ class Case:
 
     def by_limits(self) -> Iterator[Reason]:
         """Those of its limits that let none start: paused ones first, then the longest wait."""
-        found = [self.by_limit(limit) for limit in self.around[2]]
+        found = [self.by_limit(limit) for limit in self.limits()]
         held = [reason for reason in found if reason]
         order = list(Code)
         yield from sorted(held, key=lambda one: (order.index(one.code), -(one.wait or 0)))
@@ -260,11 +244,10 @@ class Case:
             yield Reason(code=Code.LANE_ASLEEP, name=self.task.user)
 
     def check_position(self) -> Reason:
-        found = read_together([self.line(), *self.earlier_lanes()], using=self.using)
         own = (self.ticket.rank, self.ticket.run_at, self.ticket.pk)
-        before = sum((one.rank, one.run_at, one.pk) < own for one in found[0])
+        before = sum((one.rank, one.run_at, one.pk) < own for one in self.line())
         has_turn = self.lane.id == self.ticket.lane
-        lanes = min(sum(map(len, found[1:])), COUNTED + 1) if has_turn else None
+        lanes = min(sum(map(len, self.earlier_lanes())), COUNTED + 1) if has_turn else None
         return Reason(code=Code.POSITION, name=self.task.user, position=before + 1, lanes=lanes)
 
     def line(self) -> QuerySet[Ticket]:
@@ -288,7 +271,8 @@ class Case:
     def lane(self) -> Lane:
         """Its lane; one that has yet to be made has its user's share."""
         own = lane_id(self.task.queue, self.task.user)
-        found = {lane.id: lane for lane in self.around[1]}
+        lanes = Lane.objects.using(self.using).filter(pk__in={self.ticket.lane, own})
+        found = {lane.id: lane for lane in lanes}
         return found.get(self.ticket.lane) or found.get(own) or self.new_lane()
 
     def new_lane(self) -> Lane:

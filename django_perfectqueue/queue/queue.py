@@ -29,6 +29,7 @@ from django_perfectqueue.payload.inputs import (
     checked_key,
     checked_keys,
     checked_timeout,
+    storable,
 )
 from django_perfectqueue.store.database.alias import database
 from django_perfectqueue.tracing import otel
@@ -218,11 +219,12 @@ class Queue(Taking):
         return begin(self, name, user, None)
 
     def batch_named(self, name: str) -> Batch:
-        """Return a batch; raise NotFoundError where there is none of this name."""
-        return batch_named(self, name)
+        """Return a batch; raise NotFoundError where there is none, or InvalidTaskError as []."""
+        return batch_named(self, storable("name", name))
 
     def __getitem__(self, key: str) -> TaskHandle:
-        return TaskHandle(self, key)
+        """Return the task with a key; raise InvalidTaskError where no task can have it."""
+        return TaskHandle(self, storable("key", key))
 
     def shares(
         self,

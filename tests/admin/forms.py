@@ -13,6 +13,7 @@ class Form:
         self.method = (attributes.get("method") or "get").lower()
         self.fields = {}
         self.names = set()
+        self.choices = {}
         self.buttons = []
 
 
@@ -22,7 +23,7 @@ class Forms(HTMLParser):
     def __init__(self, html):
         super().__init__()
         self.forms = []
-        self.form = self.name = self.select = None
+        self.form = self.name = self.select = self.button = None
         self.first = None
         self.feed(html)
 
@@ -35,7 +36,8 @@ class Forms(HTMLParser):
         elif self.form is None or "disabled" in given:
             return
         elif tag == "button":
-            self.form.buttons.append((given.get("name"), given.get("value") or ""))
+            self.button = given.get("name"), given.get("value") or ""
+            self.text = ""
         elif tag == "input":
             self.enter_input(given)
         elif tag == "textarea":
@@ -49,6 +51,7 @@ class Forms(HTMLParser):
             self.form.fields[self.select] = []
         elif tag == "option" and self.select is not None:
             value = given.get("value", "")
+            self.form.choices.setdefault(self.select, []).append(value)
             if "selected" in given:
                 self.form.fields[self.select].append(value)
             self.first = value if self.first is None else self.first
@@ -56,20 +59,25 @@ class Forms(HTMLParser):
     def enter_input(self, given):
         type_, name, value = given.get("type", "text"), given.get("name"), given.get("value") or ""
         if type_ == "submit":
-            self.form.buttons.append((name, value))
+            self.form.buttons.append((name, value, value))
             return
         self.form.names.add(name)
+        if type_ in ("checkbox", "radio"):
+            self.form.choices.setdefault(name, []).append(given.get("value") or "on")
         if name and (type_ not in ("checkbox", "radio") or "checked" in given):
-            self.form.fields.setdefault(name, []).append(given.get("value") or "")
+            self.form.fields.setdefault(name, []).append(value)
 
     def handle_data(self, data):
-        if self.name is not None:
+        if self.name is not None or self.button is not None:
             self.text += data
 
     def handle_endtag(self, tag):
         if tag == "textarea" and self.name is not None:
             self.form.fields[self.name].append(self.text.removeprefix("\r").removeprefix("\n"))
             self.name = None
+        elif tag == "button" and self.button is not None:
+            self.form.buttons.append((*self.button, self.text.strip()))
+            self.button = None
         elif tag == "select" and self.select is not None:
             if not self.form.fields[self.select] and self.first is not None:
                 self.form.fields[self.select] = [self.first]
@@ -82,16 +90,21 @@ def press(client, response, button, *, follow=True, **typed):
     """
     Press the button with this name, or whose text begins so; ``typed`` is typed in before.
 
-    Only fields that the page printed can be typed in. A list ticks or chooses several.
+    Only fields that the page printed can be typed in, and only what it offers be chosen. A list
+    ticks or chooses several.
     """
     found = []
     for form in Forms(response.content.decode()).forms:
         found += [(form, *one) for one in form.buttons if one[0] == button]
-        found += [(form, *one) for one in form.buttons if one[1].startswith(button)]
+        found += [(form, *one) for one in form.buttons if one[2].startswith(button)]
     assert found, f"The page has no button {button!r}."
-    form, name, value = found[0]
+    form, name, value, _text = found[0]
     missing = typed.keys() - form.names
     assert not missing, f"The form has no fields {missing}, but {sorted(form.names)}."
+    for field, chosen in typed.items():
+        values = {str(one) for one in (chosen if isinstance(chosen, list) else [chosen])}
+        unknown = values - set(form.choices.get(field, values))
+        assert not unknown, f"The form offers no {unknown} of {field}."
     data = {**form.fields, **typed} | ({name: value} if name else {})
     address = form.action or response.request["PATH_INFO"]
     if not form.action and response.request["QUERY_STRING"]:

@@ -45,17 +45,32 @@ class AdminTestCase(TestCase):
         """Fill in the form of a page, and press its button."""
         return press(self.client, self.client.get(url), "_save", follow=follow, **typed)
 
-    def choose(self, action, *tasks, across=False, **query):
-        """Choose an action for tasks ticked in the list."""
+    def choose(self, action, *tasks, across=False, url=LIST, **query):
+        """Choose an action for tasks ticked in the list, and press the button."""
         ids = [task if isinstance(task, int) else row(task).pk for task in tasks]
-        data = {"action": action, "_selected_action": ids, "select_across": int(across)}
-        return self.client.post(LIST, data, query_params=query)
+        typed = {"action": action, "_selected_action": ids, "select_across": int(across)}
+        return press(self.client, self.client.get(url, query), "index", follow=False, **typed)
+
+    def act(self, url, action, *rows, **typed):
+        """Choose an action for rows ticked in another list, and press the button."""
+        typed |= {"action": action, "_selected_action": [row.pk for row in rows]}
+        return press(self.client, self.client.get(url), "index", **typed)
+
+    def forge_action(self, url, action, *rows):
+        """Send an action that the list does not offer."""
+        data = {"action": action, "_selected_action": [row.pk for row in rows]}
+        return self.client.post(url, data, follow=True)
 
     def confirm(self, response, **data):
         """Press the button of a page that asks first."""
         return press(self.client, response, str(response.context["verb"].label), **data)
 
-    def steer(self, verb, **data):
+    def press_verb(self, task, label):
+        """Press a button of a task's page."""
+        return press(self.client, self.story(task), label)
+
+    def forge(self, verb, **data):
+        """Send what no page holds: a verb for who may not, or nonsense."""
         return self.client.post(
             reverse("admin:perfectqueue_task_steer", args=[verb]), data, follow=True
         )

@@ -11,9 +11,11 @@ from django_perfectqueue.models import Batch, Task
 from django_perfectqueue.queue import Queue
 
 from ..factories import submit
+from .forms import press
 from .staff import LIST, AdminTestCase, row, staff
 
 BATCHES = "/admin/perfectqueue/batch/"
+WITH_ALL = "Request cancel, with all that wait for it"
 FOUR = ["failed", "finished", "cancelled", "cancelled"]
 EVIL = "<b>&\"'"
 
@@ -44,10 +46,10 @@ class BatchCase(AdminTestCase):
     def page(self, name="nightly"):
         return self.client.get(f"{BATCHES}{Batch.objects.get(name=name).pk}/change/")
 
-    def press(self, verb, **data):
+    def press(self, label):
         """Press a button of the page, then that of the page that asks."""
-        asked = self.steer(verb, batch=self.batch.id, back=BATCHES, **data)
-        return asked, self.steer(verb, confirmed="1", **dict(asked.context["given"]))
+        asked = press(self.client, self.page(), label)
+        return asked, self.confirm(asked)
 
 
 class BatchTests(BatchCase):
@@ -58,6 +60,10 @@ class BatchTests(BatchCase):
         self.assertContains(self.client.get(BATCHES, {"q": "inner"}), "1 batch")
         self.assertNotContains(self.client.get(BATCHES, {"user": "bob"}), ">nightly <span")
         self.assertContains(self.client.get(BATCHES, {"queue": "default"}), ">nightly <span")
+        for state, is_shown in (("running", True), ("finished", False), ("failed", False)):
+            found = self.client.get(BATCHES, {"state": state}).context["cl"].result_list
+            self.assertEqual("nightly" in {batch.name for batch in found}, is_shown)
+        self.assertEqual(self.client.get(BATCHES, {"state": "x"}).status_code, 302)
         self.assertLess(len(self.statements(BATCHES)), 10)
         self.assertContains(self.client.get("/admin/perfectqueue/overview/"), f'href="{BATCHES}"')
 
@@ -103,7 +109,7 @@ class BatchTests(BatchCase):
         self.assertNotIn("<b>&", story)
 
     def test_cancel_asks_first_and_says_what_it_would_do(self):
-        asked, done = self.press("cancel")
+        asked, done = self.press("Request cancel")
         self.assertContains(asked, "its callbacks still run")
         self.assertEqual([count for _badge, count in asked.context["counts"]], [2])
         self.assertEqual(self.reported(done), ["2 tasks were cancelled."])
@@ -113,12 +119,12 @@ class BatchTests(BatchCase):
         self.assertEqual(set(Batch.objects.values_list("stopped", flat=True)), {True})
 
     def test_without_a_confirmation_nothing_changes(self):
-        self.steer("cancel", batch=self.batch.id, back=BATCHES)
+        press(self.client, self.page(), "Request cancel")
         self.assertEqual(status("c"), "waiting")
         self.assertEqual(set(Batch.objects.values_list("stopped", flat=True)), {False})
 
     def test_retry_puts_the_dead_ones_back(self):
-        asked, done = self.press("retry")
+        asked, done = self.press("Retry")
         self.assertEqual([count for _badge, count in asked.context["counts"]], [1])
         self.assertEqual(self.reported(done), ["1 task was put back in line."])
         self.assertEqual(status("a"), "waiting")
@@ -195,15 +201,15 @@ class FamilyTests(AdminTestCase):
 
     def test_a_task_is_cancelled_with_all_that_wait_for_it(self):
         self.assertContains(self.story(Queue()["b"]), "Request cancel, with all that wait for it")
-        asked = self.steer("cancel", cone=row(Queue()["b"]).pk, back=LIST)
+        asked = self.press_verb(Queue()["b"], WITH_ALL)
         self.assertEqual([count for _badge, count in asked.context["counts"]], [3])
         self.assertEqual(status("b"), "blocked")
-        done = self.steer("cancel", confirmed="1", **dict(asked.context["given"]))
+        done = self.confirm(asked)
         self.assertEqual(self.reported(done), ["3 tasks were cancelled."])
         self.assertEqual([status(key) for key in "abcd"], ["waiting", *["cancelled"] * 3])
 
     def test_one_for_which_others_wait_is_not_cancelled_without_them(self):
-        done = self.steer("cancel", ids=row(Queue()["b"]).pk, confirmed="1", back=LIST)
+        done = self.confirm(self.choose("cancel", Queue()["b"]))
         said = "Not done: for 1 others wait: its page cancels it with them."
         self.assertEqual(self.reported(done), [said])
         self.assertEqual([verb.name for verb in self.verbs("b")], ["force_finish"])
@@ -215,10 +221,10 @@ class FamilyTests(AdminTestCase):
 
     def test_one_that_runs_is_asked_with_those_that_wait_for_it(self):
         Queue().poll()
-        asked = self.steer("cancel", cone=row(Queue()["a"]).pk, back=LIST)
+        asked = self.press_verb(Queue()["a"], WITH_ALL)
         self.assertEqual([count for _badge, count in asked.context["counts"]], [3, 1])
-        done = self.steer("cancel", confirmed="1", **dict(asked.context["given"]))
-        said = "3 tasks were cancelled. 1 running task was asked to stop."
+        done = self.confirm(asked)
+        said = "3 tasks were cancelled. 1 task that a processor has was asked to stop."
         self.assertEqual(self.reported(done), [said])
 
     def test_a_task_is_retried_with_those_that_were_cancelled_for_it(self):
@@ -226,9 +232,9 @@ class FamilyTests(AdminTestCase):
         store.follow(using="default")
         self.assertEqual([status(key) for key in "abcd"], ["failed", *["cancelled"] * 3])
         self.assertContains(self.story(Queue()["a"]), "Retry, with all that wait for it")
-        asked = self.steer("retry", cone=row(Queue()["a"]).pk, back=LIST)
+        asked = self.press_verb(Queue()["a"], "Retry, with all that wait for it")
         self.assertEqual([count for _badge, count in asked.context["counts"]], [1, 3])
-        self.steer("retry", confirmed="1", **dict(asked.context["given"]))
+        self.confirm(asked)
         store.follow(using="default")
         self.assertEqual([status(key) for key in "abcd"], ["waiting", *["blocked"] * 3])
         for key in "abcd":
@@ -268,5 +274,5 @@ class ConfinedTests(BatchCase):
         response = self.client.get(f"{BATCHES}{batch.id}/change/")
         self.assertContains(response, "mine-1")
         self.assertNotContains(response, "their")
-        asked = self.steer("cancel", batch=batch.id, back=BATCHES)
+        asked = press(self.client, response, "Request cancel")
         self.assertEqual([count for _badge, count in asked.context["counts"]], [1])

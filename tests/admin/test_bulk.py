@@ -237,7 +237,7 @@ class SingleTests(AdminTestCase):
     def test_what_is_typed_in_wrong_is_asked_again(self):
         task = submit("a", now=None, data={"n": 1})
         for verb, value, reported in (
-            ("move", "", "must not be empty"),
+            ("move", "", "to which queue"),
             ("move", "x" * 101, "at most 100"),
             ("edit", "{", "This is no JSON"),
         ):
@@ -263,7 +263,7 @@ class SingleTests(AdminTestCase):
         task, _lease = running("a", now=None)
         pk = task.metadata().pk
 
-        self.steer("copy", ids=str(pk), back=LIST, confirmed="1")
+        self.confirm(self.press_verb(task, "Run a copy"))
 
         self.assertEqual(Queue().list().exclude(pk=pk).get().status, "waiting")
         self.assertEqual(story(task), [("boss", "copied")])
@@ -272,7 +272,7 @@ class SingleTests(AdminTestCase):
         task = submit("a", now=None)
         self.client.force_login(staff(*VIEW, "retry_task"))
         for verb in ("move", "edit", "copy"):
-            response = self.steer(verb, ids=str(task.id), value="slow", confirmed="1")
+            response = self.forge(verb, ids=str(task.id), value="slow", confirmed="1")
             self.assertEqual(response.status_code, 403)
         self.assertTrue(task.exists())
 
@@ -285,7 +285,7 @@ class SingleTests(AdminTestCase):
         dead = {"ids": str(operation.id), "back": LIST, "confirmed": "1"}
         self.client.force_login(staff(*VIEW, "retry_task"))
 
-        self.assertContains(self.steer("retry", **dead), "You may not retry bulk operations")
+        self.assertContains(self.forge("retry", **dead), "You may not retry bulk operations")
         submit_bulk(
             Operation(verb="retry", selection=Selection(status="cancelled"), by="staff"),
             using="default",
@@ -294,7 +294,7 @@ class SingleTests(AdminTestCase):
         self.assertEqual(operation.metadata().status, "cancelled")
 
         self.client.force_login(staff(*VIEW, "retry_task", "purge_task", name="deleter"))
-        self.steer("retry", **dead)
+        self.forge("retry", **dead)
         self.assertEqual(operation.metadata().status, "waiting")
 
     def press(self, response, value):

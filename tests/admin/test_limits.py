@@ -7,6 +7,8 @@ from django_perfectqueue.fairness.limits import limit, remove_limit, set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Change, Limit, Meter
 
+from ..factories import register, submit
+from .forms import press
 from .staff import AdminTestCase, staff
 
 LIMITS = "/admin/perfectqueue/limit/"
@@ -25,10 +27,6 @@ class LimitTests(AdminTestCase):
         for name in ("max running", "paused"):
             self.assertContains(page, f'aria-label="{name}"')
 
-    def act(self, action, *rows, **data):
-        data = {"action": action, "_selected_action": [row.pk for row in rows], **data}
-        return self.client.post(LIMITS, data, follow=True)
-
     def test_a_limit_is_added(self):
         terms = {"max_running": "2", "rate": "10", "period": "60", "burst": "3"}
         self.assertRedirects(self.save(f"{LIMITS}add/", name="smtp", **terms), LIMITS)
@@ -36,6 +34,13 @@ class LimitTests(AdminTestCase):
         row = limit("smtp")
         self.assertEqual((row.max_running, row.rate, row.period, row.burst), (2, 10, 60, 3))
         self.assertEqual((Change.objects.get().by, LogEntry.objects.count()), ("boss", 1))
+
+    def test_queues_and_types_are_suggested_for_the_name(self):
+        register("nightly", now=None)
+        submit("a", queue="nightly", now=None)
+        page = self.client.get(f"{LIMITS}add/")
+        self.assertContains(page, 'list="pq-name"')
+        self.assertContains(page, '<option value="nightly">')
 
     def test_what_can_not_be_is_refused_at_its_field(self):
         set_limit("taken", max_running=1)
@@ -98,11 +103,11 @@ class LimitTests(AdminTestCase):
     def test_limits_are_paused_unpaused_and_deleted(self):
         rows = [set_limit(name, max_running=2) for name in ("a", "b")]
 
-        self.assertEqual(self.reported(self.act("pause", *rows)), ["2 were paused."])
+        self.assertEqual(self.reported(self.act(LIMITS, "pause", *rows)), ["2 were paused."])
         self.assertTrue(limit("a").paused)
-        self.assertEqual(self.reported(self.act("unpause", rows[0])), ["1 was unpaused."])
+        self.assertEqual(self.reported(self.act(LIMITS, "unpause", rows[0])), ["1 was unpaused."])
         self.assertFalse(limit("a").paused)
-        self.act("delete_selected", *rows, post="yes")
+        press(self.client, self.act(LIMITS, "delete_selected", *rows), "Yes")
         self.assertFalse(Limit.objects.exists())
         self.assertEqual(
             set(Change.objects.order_by("-id").values_list("by", flat=True)[:5]), {"boss"}
@@ -113,7 +118,7 @@ class LimitTests(AdminTestCase):
         self.client.force_login(staff("view_limit"))
 
         self.assertEqual(self.client.get(LIMITS).status_code, 200)
-        self.act("pause", row)
+        self.forge_action(LIMITS, "pause", row)
         url = f"{LIMITS}{row.pk}/change/"
         self.assertEqual(self.client.post(url, filled(max_running="3")).status_code, 403)
         self.assertEqual(self.client.get(f"{LIMITS}add/").status_code, 403)

@@ -193,6 +193,18 @@ class BoundTests(AdminTestCase):
         self.assertContains(self.client.get(LIST, {"type": "rare"}), "All (may be slow)")
 
     @mock.patch.object(filters, "REACH", 3)
+    def test_what_has_yet_to_end_is_found_behind_the_newest(self):
+        submit("ended", queue="nightly").cancel_request()
+        submit("old", queue="nightly")
+        for number in range(4):
+            submit(f"new-{number}").cancel_request()
+
+        self.assertEqual(self.keys(queue="nightly"), ["old"])
+        self.assertEqual(self.keys(queue="nightly", status="cancelled", reach="all"), ["ended"])
+        nothing = self.client.get(LIST, {"queue": "other"})
+        self.assertContains(nothing, "0 of the newest 100,000")
+
+    @mock.patch.object(filters, "REACH", 3)
     def test_a_users_newest_are_its_own(self):
         submit("old", user="ann", type="rare")
         submit_many(5, user="bob")
@@ -274,7 +286,7 @@ class CountTests(AdminTestCase):
 
     def test_how_far_back_was_looked_is_reported(self):
         submit("k1")
-        reported = "Found among the newest 100,000"
+        reported = "1 of the newest 100,000"
         self.assertContains(self.client.get(LIST, {"type": "report"}), reported)
         self.assertNotContains(self.client.get(LIST, {"type": "report", "reach": "all"}), reported)
         self.assertNotContains(self.client.get(LIST), reported)
@@ -316,13 +328,23 @@ class TimeTests(AdminTestCase):
                 keys = [row.task.key for row in response.context["cl"].result_list]
                 self.assertEqual(keys, found)
 
-    def test_a_group_has_no_count_where_another_filter_is_chosen(self):
-        failed("a")
-        self.assertContains(self.client.get(DEAD), "boom (1)")
-        for query in ({"since": "1h"}, {"user": "ann"}, {"type": "mail"}, {"queue": "other"}):
-            page = self.client.get(DEAD, query)
-            self.assertContains(page, "boom")
-            self.assertNotContains(page, "boom (1)")
+    def test_a_group_is_counted_with_all_other_filters(self):
+        failed("a", user="ann", type="mail"), failed("b", user="ben")
+        for query, count in (
+            ({}, "boom (2)"),
+            ({"user": "ann"}, "boom (1)"),
+            ({"type": "mail"}, "boom (1)"),
+            ({"queue": "default", "group": "boom"}, "boom (2)"),
+            ({"until": "1h"}, None),
+            ({"queue": "other", "group": "boom"}, None),
+        ):
+            with self.subTest(query):
+                page = self.client.get(DEAD, query)
+                if count:
+                    self.assertContains(page, count)
+                else:
+                    self.assertNotContains(page, "boom (")
+                    self.assertEqual(page.context["cl"].result_count, 0)
 
     def test_a_time_that_is_none_is_no_server_error(self):
         for value in ("soon", "2026-13-01", "1h/", "999999999999d", "\x00", "0001-01-01T00:00"):

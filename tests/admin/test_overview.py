@@ -48,7 +48,7 @@ class OverviewTests(AdminTestCase):
         register("default", now=None, version="2.0", generation=3)
         page = self.shown()
         self.assertIn('class="pq-mark"', page)
-        self.assertIn("one:7, generation 3, 2.0", page)
+        self.assertIn("one:7, generation 3", page)
         Worker.objects.update(started_at=now() - timedelta(hours=2))
         self.assertNotIn("pq-mark", self.shown())
 
@@ -217,6 +217,17 @@ class FiguresTests(AdminTestCase):
                 self.assertEqual(self.row(page)[0], count)
                 self.assertEqual(len(page.context["chart"].bars), bars)
         self.assertEqual(len(self.page(queue="default", over="year").context["chart"].bars), 60)
+
+    def test_types_are_sorted_by_failures_and_by_time(self):
+        for kind, seconds, ending in (
+            ("a", 1.0, "finished"),
+            ("b", 9.0, "finished"),
+            ("c", 2.0, "failed"),
+        ):
+            ran(seconds, word=ending, at=now(), type=kind)
+        for by, names in (("", "abc"), ("failed", "cab"), ("time", "bca"), ("x", "abc")):
+            page = self.page(queue="default", by=by)
+            self.assertEqual([row["name"] for row in page.context["rows"][1:]], list(names))
 
     def test_bad_names_do_no_harm(self):
         for query in ({}, {"queue": "\x00"}, {"queue": "q" * 101}, {"queue": "a", "user": "\x00"}):

@@ -431,7 +431,7 @@ class ScopeTests(AdminTestCase):
                     self.assertEqual(re.findall(f"{THEIRS}\\S*", shown), [])
         for task in waits:
             for verb in VERBS:
-                shown = self.steer(verb, ids=str(task.id), back=f"{APP}task/").content.decode()
+                shown = self.forge(verb, ids=str(task.id), back=f"{APP}task/").content.decode()
                 self.assertEqual(re.findall(f"{THEIRS}\\S*", shown), [])
 
     def test_rules_are_stored_only_for_ones_users(self):

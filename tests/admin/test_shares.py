@@ -2,10 +2,11 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.test import override_settings
 
 from django_perfectqueue import store
-from django_perfectqueue.fairness.shares import set_share
+from django_perfectqueue.fairness import set_limit, set_share
 from django_perfectqueue.models import Change, FairShare, Lane, QueueShare
 
 from ..factories import acquire, register, submit
+from .forms import press
 from .staff import AdminTestCase, staff
 
 QUEUES = "/admin/perfectqueue/queueshare/"
@@ -68,21 +69,16 @@ class FairShareTests(AdminTestCase):
 
     def test_shares_are_deleted(self):
         share = FairShare.objects.create(user="ann")
-        data = {"action": "delete_selected", "_selected_action": [share.pk], "post": "yes"}
-        self.client.post(SHARES, data)
+        press(self.client, self.act(SHARES, "delete_selected", share), "Yes")
 
         self.assertFalse(FairShare.objects.exists())
         self.assertEqual((Change.objects.last().by, Change.objects.last().after), ("boss", None))
-
-    def act(self, action, *shares):
-        data = {"action": action, "_selected_action": [share.pk for share in shares]}
-        return self.client.post(SHARES, data, follow=True)
 
     def test_shares_are_paused_and_unpaused(self):
         shares = [set_share(user, weight=2) for user in ("ann", "bob")]
         set_share("bob", paused=True)
 
-        response = self.act("pause", *shares)
+        response = self.act(SHARES, "pause", *shares)
 
         self.assertEqual(self.reported(response), ["1 was paused."])
         self.assertEqual(FairShare.objects.filter(paused=True).count(), 2)
@@ -91,16 +87,16 @@ class FairShareTests(AdminTestCase):
         self.assertEqual((last.by, last.name, last.after["paused"]), ("boss", "ann", True))
 
         self.assertEqual(
-            self.reported(self.act("pause", *shares))[0][:22], "Nothing had to be done"
+            self.reported(self.act(SHARES, "pause", *shares))[0][:22], "Nothing had to be done"
         )
-        self.assertEqual(self.reported(self.act("unpause", *shares)), ["2 were unpaused."])
+        self.assertEqual(self.reported(self.act(SHARES, "unpause", *shares)), ["2 were unpaused."])
         self.assertFalse(FairShare.objects.filter(paused=True).exists())
 
     def test_who_may_only_look_can_not_pause(self):
         share = set_share("ann", weight=2)
         self.client.force_login(staff("view_fairshare"))
 
-        self.act("pause", share)
+        self.forge_action(SHARES, "pause", share)
 
         share.refresh_from_db()
         self.assertFalse(share.paused)
@@ -185,6 +181,18 @@ class LaneTests(AdminTestCase):
 
         response = self.client.get(LANES, {"q": "bob"})
         self.assertEqual([lane.user for lane in response.context["cl"].result_list], ["bob"])
+
+    def test_the_figures_of_a_user_stand_at_one_lane_alone(self):
+        register("default", now=None)
+        set_limit("mail", max_running=1)
+        for limits in ([], ["mail"], ["mail"]):
+            submit(user="ann", limits=limits, now=None)
+        acquire(3, now=None)
+
+        response = self.client.get(LANES, {"q": "ann"})
+        self.assertContains(response, '<td class="field-of_limits">mail</td>')
+        self.assertContains(response, '<td class="field-running_now">2</td>', 1)
+        self.assertContains(response, "held back by a limit", 1)
 
     def test_nothing_can_be_changed(self):
         submit()

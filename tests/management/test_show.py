@@ -1,3 +1,5 @@
+import re
+
 from django.test import TestCase
 from django.utils.translation import override
 
@@ -53,7 +55,8 @@ class ShowTests(TestCase):
         handle = Schedules().put("nightly", "report", every=60)
         task = handle.trigger()
         tick = handle.row().last_at
-        self.assertIn(f"schedule    nightly, tick {local(tick)}", run("pq_show", task.key))
+        out = run("pq_show", task.key)
+        self.assertRegex(out, r"\n  schedule +nightly\n  tick +" + re.escape(local(tick)))
         [facts] = run_json("pq_show", task.key)
         self.assertEqual(facts["schedule"], {"name": "nightly", "tick": tick.isoformat()})
         submit("other")
@@ -65,7 +68,7 @@ class ShowTests(TestCase):
         other, own = seat(1, task.id + 1), seat(2, task.id, pid=77, holder=held.holder)
         register(host="app1", now=None, seats=[other, own])
 
-        self.assertRegex(run("pq_show", "k1"), r"runs on +app1:77, processor 2, for 5(\.\d)?s\n")
+        self.assertRegex(run("pq_show", "k1"), r"runs on +app1:77, processor 2\n  runs since +")
         [reported] = run_json("pq_show", "k1")
         place = {name: reported["runs"][name] for name in ("host", "pid", "processor")}
         self.assertEqual(place, {"host": "app1", "pid": 77, "processor": 2})
@@ -172,7 +175,7 @@ class ShowTests(TestCase):
         out = run("pq_show", "k1")
 
         self.assertRegex(out, r"status +waiting, due for \S+\n")
-        self.assertRegex(out, r"expected +\d{4}-")
+        self.assertRegex(out, r"expected at +\d{4}-")
         self.assertRegex(out, r"limits +api, mail\n")
         [reported] = run_json("pq_show", "k1")
         self.assertEqual(reported["limits"], ["api", "mail"])

@@ -57,7 +57,7 @@ class CancelRequestTests(TestCase):
         out = run("pq_cancel_request", "a", "b")
 
         self.assertIn("Task 'a' is cancelled.\n", out)
-        self.assertIn("Task 'b' is running, and is asked to stop.\n", out)
+        self.assertIn("Task 'b' is held by a processor, and is asked to stop.\n", out)
         self.assertTrue(task.metadata().ticket.cancel_requested)
 
     def test_a_key_that_is_not_there(self):
@@ -73,7 +73,7 @@ class CancelRequestTests(TestCase):
         )
         self.assertEqual(
             run("pq_cancel_request", "--all"),
-            "1 task is cancelled. 1 is running, and is asked to stop.\n",
+            "1 task is cancelled. 1 is held by a processor, and is asked to stop.\n",
         )
         self.assertEqual(Queue()["b"].metadata().status, "cancelled")
         self.assertEqual(Queue()["failed"].metadata().status, "failed")

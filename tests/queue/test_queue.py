@@ -40,6 +40,12 @@ class QueueTests(TestCase):
         )
         self.assertIsNone(queue.poll(now=after(10)))
 
+    def test_a_text_that_no_database_stores_is_refused_where_it_is_looked_up(self):
+        for text in ("a\ud800", "a\x00"):
+            for look_up in (Queue().__getitem__, Queue().batch_named):
+                with self.assertRaises(InvalidTaskError):
+                    look_up(text)
+
     def test_a_task_without_a_key_is_given_one(self):
         one, other = Queue().submit(None, "t", "one"), Queue().submit(key=None, type="t")
         self.assertEqual(Queue().submit_many([{"type": "t"}, {"key": None, "type": "t"}]), 2)

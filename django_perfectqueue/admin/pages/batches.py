@@ -6,7 +6,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
+from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -20,6 +22,7 @@ from django_perfectqueue.inspection.family import (
     callbacks,
     counts,
     exact,
+    in_state,
     relatives,
     state_of,
 )
@@ -33,7 +36,7 @@ from ..parts.base import OneOrder, ReadOnlyAdmin
 from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, badge, moment, short, tasks_link, with_fold
 from ..parts.family import known_to, linked, relative_row
-from ..parts.filters import QueueFilter, ValueFilter
+from ..parts.filters import REACH, QueueFilter, ValueFilter
 
 VIEW_TASK = "perfectqueue.view_task"
 
@@ -45,6 +48,22 @@ class BatchUserFilter(ValueFilter):
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         value = request.GET.get("user", "")
         return [(value, printable(value))] if value else []
+
+
+class StateFilter(ValueFilter):
+    """Keeps those of a state, among the REACH newest: no index finds them."""
+
+    title = _("status")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        return [(state, str(label)) for state, label in BATCH_STATES.items()]
+
+    def condition(self, value: str) -> Q:
+        if value not in BATCH_STATES:
+            raise IncorrectLookupParameters
+        newest = Batch.objects.using(database()).order_by("-pk").values_list("pk", flat=True)
+        return in_state(value) & Q(pk__gt=(newest.first() or 0) - REACH)
 
 
 class WithExactCounts(OneOrder):
@@ -59,7 +78,7 @@ class BatchAdmin(ReadOnlyAdmin):
     story_template = "batch/batch"
     list_display = ["state", "named", "for_user", "of_queue", "bar", "tasks", "dead", "created"]
     list_display_links = ["named"]
-    list_filter = [QueueFilter, BatchUserFilter]
+    list_filter = [StateFilter, QueueFilter, BatchUserFilter]
     ordering = ["-pk"]
     search_fields = ["name"]
     search_help_text = _("A name, exactly.")

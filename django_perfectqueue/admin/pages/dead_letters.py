@@ -21,14 +21,14 @@ from ..parts.actions import RETRY
 from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, ago, badge, broken_at_dots, page_url, with_fold
 from ..parts.filters import (
-    DeadQueueFilter,
     DeadReachFilter,
-    DeadSinceFilter,
-    DeadTypeFilter,
-    DeadUntilFilter,
-    DeadUserFilter,
     EndingFilter,
     GroupFilter,
+    QueueFilter,
+    SinceFilter,
+    TypeFilter,
+    UntilFilter,
+    UserFilter,
 )
 from ..parts.search import one_queue
 
@@ -38,16 +38,16 @@ class DeadLetterAdmin(SteeringAdmin):
     """The newest failure first, by when it ended: a task may be much older than that."""
 
     user_path = "task__user"
-    list_display = ["badge", "named", "ended", "kind", "for_user", "of_queue", "cause", "reason"]
+    list_display = ["badge", "named", "ended", "kind", "for_user", "of_queue", "cause"]
     list_display_links = None
     list_filter = [
         EndingFilter,
         GroupFilter,
-        DeadQueueFilter,
-        DeadUserFilter,
-        DeadTypeFilter,
-        DeadSinceFilter,
-        DeadUntilFilter,
+        QueueFilter,
+        UserFilter,
+        TypeFilter,
+        SinceFilter,
+        UntilFilter,
         DeadReachFilter,
     ]
     list_select_related = ["task"]
@@ -93,7 +93,7 @@ class DeadLetterAdmin(SteeringAdmin):
         url = page_url("task_change", letter.pk)
         task = letter.task
         link = format_html('<a href="{}">{}</a>', url, task)
-        return with_fold(link, task.type, task.user, task.queue)
+        return with_fold(link, task.type, task.user, task.queue, letter.group, said(letter))
 
     @admin.display(description=_("type"))
     def kind(self, letter: DeadLetter) -> SafeString:
@@ -107,21 +107,22 @@ class DeadLetterAdmin(SteeringAdmin):
     def of_queue(self, letter: DeadLetter) -> SafeString:
         return narrowed(letter, "queue")
 
-    @admin.display(description=_("group"), empty_value=NOTHING)
+    @admin.display(description=_("group and message"), empty_value=NOTHING)
     def cause(self, letter: DeadLetter) -> SafeString | None:
-        """Return the group, with a link to all of it."""
+        """Return the group, with a link to all of it, and below it the message."""
         if not letter.group:
             return None
         query = urlencode({"status": letter.status, "group": letter.group})
-        return format_html('<a href="?{}">{}</a>', query, printable(letter.group))
-
-    @admin.display(description=_("message"))
-    def reason(self, letter: DeadLetter) -> str:
-        return printable(Truncator(letter.message).chars(120))
+        link = format_html('<a href="?{}">{}</a>', query, broken_at_dots(letter.group))
+        return format_html('{} <span class="pq-message pq-quiet">{}</span>', link, said(letter))
 
     @admin.display(description=_("ended"))
     def ended(self, letter: DeadLetter) -> SafeString | str:
         return ago(letter.ended_at)
+
+
+def said(letter: DeadLetter) -> str:
+    return printable(Truncator(letter.message).chars(120))
 
 
 def narrowed(letter: DeadLetter, name: str, shown: SafeString | None = None) -> SafeString:

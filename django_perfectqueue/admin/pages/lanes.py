@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet
@@ -49,10 +51,11 @@ class LaneAdmin(ReadOnlyAdmin):
         "standing",
         "for_user",
         "of_queue",
-        "running",
+        "of_limits",
+        "running_now",
         "most",
         "waiting",
-        "weight",
+        "share",
         "spent",
         "expected",
     ]
@@ -73,7 +76,7 @@ class LaneAdmin(ReadOnlyAdmin):
             for queue in queue_names(request)
             for lane in (lane_id, lane_of)
         }
-        return queryset.filter(pk__in=ids), False
+        return queryset.filter(account__in=ids), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return Counted
@@ -93,21 +96,39 @@ class LaneAdmin(ReadOnlyAdmin):
         kind, word = stand(lane)
         return format_html('<span class="pq-status pq-{}">{}</span>', kind, word)
 
+    @admin.display(description=_("limits"))
+    def of_limits(self, lane: Lane) -> str:
+        keys = json.loads(lane.keys or "[]")
+        return printable(", ".join(key.removeprefix("name:") for key in keys)) or NOTHING
+
+    @admin.display(description=_("running"))
+    def running_now(self, lane: Lane) -> str | int:
+        return of_account(lane, lane.running)
+
+    @admin.display(description=_("weight"))
+    def share(self, lane: Lane) -> str | int:
+        return of_account(lane, f"{lane.weight:g}")
+
     @admin.display(description=_("at most"))
     def most(self, lane: Lane) -> str | int:
-        return NOTHING if lane.max_running is None else lane.max_running
+        return of_account(lane, NOTHING if lane.max_running is None else lane.max_running)
 
     @admin.display(description=_("waiting"))
     def waiting(self, lane: Lane) -> str:
         return f"{COUNTED}+" if lane.waiting > COUNTED else str(lane.waiting)
 
     @admin.display(description=_("virtual time"))
-    def spent(self, lane: Lane) -> str:
-        return f"{lane.virtual_time:.1f} s"
+    def spent(self, lane: Lane) -> str | int:
+        return of_account(lane, f"{lane.virtual_time:.1f} s")
 
     @admin.display(description=_("expected cost"))
-    def expected(self, lane: Lane) -> str:
-        return f"{abs(lane.cost):.2g} s"
+    def expected(self, lane: Lane) -> str | int:
+        return of_account(lane, f"{abs(lane.cost):.2g} s")
+
+
+def of_account(lane: Lane, value: str | int) -> str | int:
+    """Return a figure of the user; it stands at the lane without limits alone."""
+    return NOTHING if lane.gate else value
 
 
 def stand(lane: Lane) -> tuple[str, str]:
@@ -118,6 +139,8 @@ def stand(lane: Lane) -> tuple[str, str]:
         return "failed", gettext("paused")
     if lane.max_running is not None and lane.running >= lane.max_running:
         return "retrying", gettext("at its limit")
+    if lane.held_by:
+        return "retrying", gettext("held back by a limit")
     if not lane.has_worker:
         return "failed", gettext("no worker")
     return "running", gettext("served")

@@ -17,15 +17,25 @@ from django_perfectqueue.fairness.wording import rate_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.queue import database
+from django_perfectqueue.schedules.terms import known_types
+from django_perfectqueue.store.records.counts import names
 
 from ..parts.cells import NOTHING, paused_badge, short, tasks_link
-from ..parts.rule_admin import RuleAdmin, RuleForm
+from ..parts.rule_admin import RuleAdmin, RuleForm, Suggesting
 
 OWNER = ("scope", "name")
 SCOPES = {"name": _("name"), "queue": _("queue"), "type": _("type"), "user": _("user")}
 
 
 class LimitForm(RuleForm):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "name" in self.fields:
+            found = names(using=database()).queues
+            self.fields["name"].widget = Suggesting(
+                [*found, *sorted({*known_types(using=database())})]
+            )
+
     def clean(self) -> dict[str, object]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if reason := unfit(cleaned.get("scope", ""), cleaned.get("name", "")):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlencode
 
 from django.http import Http404, QueryDict
@@ -22,6 +24,11 @@ from ..parts.chart import chart
 
 OVER = {"hour": _("Last hour"), "day": _("Last day"), "month": _("Last 30 days")}
 FORMS = {"hour": "H:i", "day": "H:i", "month": "Y-m-d"}
+ORDERS: dict[str, tuple[object, Callable[[Statistics], Any]]] = {
+    "": (_("by type"), lambda one: one.type),
+    "failed": (_("by failures"), lambda one: -one.failed - one.lost),
+    "time": (_("by time"), lambda one: -one.run.count * (one.run.mean or 0)),
+}
 TITLES = (
     _("finished"),
     _("retried"),
@@ -44,7 +51,9 @@ def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, obj
     found = period(key, over, using=using)
     subject = ", ".join(map(printable, names.values()))
     rows = [shown(found.total, gettext("all"), "")]
-    for one in found.types:
+    by = asked.get("by", "")
+    rank = ORDERS[by][1] if by in ORDERS else ORDERS[""][1]
+    for one in sorted(found.types, key=rank):
         query = urlencode({"queue": one.queue, "type": one.type, "over": over})
         rows.append(shown(one, printable(one.type), query))
     return {
@@ -56,6 +65,10 @@ def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, obj
         "windows": [
             (label, f"?{urlencode(names | {'over': word})}", word == over)
             for word, label in OVER.items()
+        ],
+        "orders": [
+            (label, f"?{urlencode(names | {'over': over, 'by': word})}", word == by)
+            for word, (label, _rank) in ORDERS.items()
         ],
         "chart": chart(found.points, FORMS[over]),
         "titles": TITLES,

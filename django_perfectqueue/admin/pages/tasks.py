@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
@@ -138,10 +137,8 @@ class TaskAdmin(SteeringAdmin):
         ]
         known = known_to(request, self.admin_site)
         return {
-            "for_user": printable(row.user),
             "verbs": verbs,
             "is_watched": row.is_watched,
-            "user_query": urlencode({"user": row.user}),
             **task_story(row, using=database(), known=known, sees_all=may_see(request, None)),
             **relatives,
         }

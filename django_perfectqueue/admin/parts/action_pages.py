@@ -20,32 +20,23 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
 from django_perfectqueue import store
+from django_perfectqueue.bulk import Operation, Selection, run
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.inspection import steering
 from django_perfectqueue.inspection.family import counts
 from django_perfectqueue.inspection.scope import in_scope
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Batch, Task, TaskQuerySet
 from django_perfectqueue.queue import database
 
-from .actions import (
-    CANCEL,
-    RETRY,
-    VERBS,
-    Report,
-    Verb,
-    cancel_together,
-    steer,
-)
+from .actions import BULK, CANCEL, RETRY, VERBS, Report, Verb
 from .base import ReadOnlyAdmin
-from .bulk_pages import NAMES, BulkPage, bulk_verbs, forbidden_operations, may, own_operations
+from .bulk_pages import BulkPage, bulk_verbs, forbidden_operations, may, own_operations
 from .cells import NOTHING, badge, page_url
 from .search import numbers, plain
 from .task_story import shown
 
 CAP = 1_000
 SHOWN = 20
-BULK_NAMES = {own: name for name, own in NAMES.items()}
 
 
 def action_of(verb: Verb) -> Callable[..., HttpResponse | None]:
@@ -106,11 +97,12 @@ class SteeringAdmin(ReadOnlyAdmin):
         """Do a verb to the rows chosen in the list, or ask first."""
         ids = chosen_ids(request, queryset)
         across = request.POST.get("select_across") == "1" and len(ids) > CAP
-        if across and verb.name in BULK_NAMES:
-            return HttpResponseRedirect(self.bulk_url(request.GET, verb=BULK_NAMES[verb.name]))
+        if across and verb.does in BULK:
+            return HttpResponseRedirect(self.bulk_url(request.GET, verb=verb.does))
         if verb.asks(len(ids)):
             return self.ask(request, verb, ids, back=request.get_full_path())
-        self.carry_out(request, verb, ids)
+        if ids:
+            self.carry_out(request, verb, ids, verb.operation("", str(request.user)))
         return None
 
     def steer_view(self, request: HttpRequest, name: str) -> HttpResponse:
@@ -131,13 +123,13 @@ class SteeringAdmin(ReadOnlyAdmin):
         if asks and "confirmed" not in request.POST:
             return self.ask(request, verb, ids, back=back, group=group)
         try:
-            verb = verb.bound(request.POST.get("value", ""), str(request.user))
+            operation = verb.operation(request.POST.get("value", "").strip(), str(request.user))
         except InvalidTaskError as error:
             self.message_user(request, str(error), messages.ERROR)
             return self.ask(request, verb, ids, back=back)
-        if group is not None:
-            verb = self.begin_with_group(request, verb)
-        self.carry_out(request, verb, ids)
+        if "batch" in request.POST and group is not None:
+            operation = self.begin_with_batch(request, verb, operation)
+        self.carry_out(request, verb, ids, operation)
         return HttpResponseRedirect(back)
 
     def group(self, request: HttpRequest, verb: Verb) -> TaskQuerySet | None:
@@ -168,22 +160,20 @@ class SteeringAdmin(ReadOnlyAdmin):
             raise Http404
         return row
 
-    def begin_with_group(self, request: HttpRequest, verb: Verb) -> Verb:
+    def begin_with_batch(self, request: HttpRequest, verb: Verb, operation: Operation) -> Operation:
         """
-        Return the verb for tasks that are steered together, by which none refuses for another.
+        Return the operation on a batch. Who did it stands in the history of that, too.
 
-        Who did it stands in the history of a batch, too; one that is cancelled takes no more
-        tasks, until it is put back.
+        One that is cancelled takes no more tasks, until it is put back.
         """
-        if not numbers([request.POST.get("cone", "")]):
-            row = self.batch(request)
-            within = store.batches_within(row.pk, using=database())
-            rows = self.admin_site._registry[Batch].get_queryset(request).filter(pk__in=within)
-            ids = rows.values_list("pk", flat=True)
-            store.stop_batches(ids, using=database(), stopped=verb is CANCEL)
-            user: Any = request.user.pk
-            LogEntry.objects.log_actions(user, [row], CHANGE, str(verb.label))
-        return replace(verb, act_on_all=cancel_together) if verb is CANCEL else verb
+        row = self.batch(request)
+        within = store.batches_within(row.pk, using=database())
+        rows = self.admin_site._registry[Batch].get_queryset(request).filter(pk__in=within)
+        ids = rows.values_list("pk", flat=True)
+        store.stop_batches(ids, using=database(), stopped=verb is CANCEL)
+        user: Any = request.user.pk
+        LogEntry.objects.log_actions(user, [row], CHANGE, str(verb.label))
+        return replace(operation, selection=Selection(batch=str(row.pk)))
 
     def way_back(self, request: HttpRequest) -> str:
         back = request.POST.get("back", "")
@@ -227,7 +217,9 @@ class SteeringAdmin(ReadOnlyAdmin):
         }
         return self.page(request, "confirm", context)
 
-    def carry_out(self, request: HttpRequest, verb: Verb, ids: Sequence[int]) -> None:
+    def carry_out(
+        self, request: HttpRequest, verb: Verb, ids: Sequence[int], operation: Operation
+    ) -> None:
         """Do a verb to at most CAP tasks, and say what came of it."""
         wanted = list(ids[:CAP])
         seen = self.visible(request, wanted)
@@ -237,7 +229,10 @@ class SteeringAdmin(ReadOnlyAdmin):
             self.message_user(request, text, messages.WARNING)
             wanted = [task_id for task_id in wanted if task_id not in forbidden]
         tasks = list(plain(database()).filter(pk__in=seen).only("queue", "key"))
-        report = steer(verb, [task_id for task_id in wanted if task_id in seen], using=database())
+        report = Report()
+        chosen = [task_id for task_id in wanted if task_id in seen]
+        for answer in run(operation, chosen, using=database()):
+            report.add(answer, verb.does)
         if unseen := len(wanted) - len(seen):
             report.refused["gone"] += unseen
         self.log(request, verb, [task for task in tasks if task.pk in set(report.ids)])
@@ -250,11 +245,8 @@ class SteeringAdmin(ReadOnlyAdmin):
         return found.union(own_operations(request, [id_ for id_ in ids if id_ not in found]))
 
     def log(self, request: HttpRequest, verb: Verb, tasks: Sequence[Task]) -> None:
-        """Keep who did it in the tasks' histories."""
+        """Keep who did it in Django's history of the tasks."""
         if tasks:
-            names = [(task.queue, task.key) for task in tasks]
-            if verb.bind is None:
-                steering.sign(names, verb.word, by=str(request.user), using=database())
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, tasks, CHANGE, str(verb.label))
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue import store
+from django_perfectqueue import bulk
+from django_perfectqueue.bulk import Answer, Operation
 from django_perfectqueue.bulk.selection import ALLOWED
 from django_perfectqueue.exceptions import (
     AlreadyExistsError,
@@ -21,57 +22,40 @@ from django_perfectqueue.exceptions import (
     NotSupportedError,
     PayloadError,
 )
-from django_perfectqueue.models import LIVE, Status, Task
-from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
-from django_perfectqueue.payload.merge import rewriter
-from django_perfectqueue.queue import Queue
-
-Act = Callable[[int, str], str]
-Bind = Callable[[str, str], Act]
-ActOnAll = Callable[[Sequence[int], str], "Report"]
+from django_perfectqueue.models import LIVE, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """
-    One verb of the store. ``statuses`` are those in which a task's page offers it.
+    What a person may do to tasks. ``statuses`` are those in which a task's page offers it.
 
-    ``act`` returns what it has done, as a word that done() knows; ``act_on_all`` takes the place
-    of it where some statements do it to many tasks. The ``question`` is asked
-    first where it is about more than ``asks_above`` tasks. ``word`` is what is written down.
-    One with a ``field``, "queue" or "patch", has it typed in. ``bind`` makes ``act`` of
-    that and of who does it; such a verb has no ``act`` before, and records who did it itself.
+    ``name`` is in the permission, ``does`` the verb of the operation. The ``question`` is asked
+    first where it is about more than ``asks_above`` tasks. One with a ``field``, "to" or "patch",
+    has it typed in.
     """
 
     name: str
+    does: bulk.Verb
     label: object
     title: Any
     statuses: frozenset[Status]
     question: object
-    word: str
     asks_above: int = 0
     field: str = ""
-    act: Act | None = None
-    act_on_all: ActOnAll | None = None
-    bind: Bind | None = None
 
     def asks(self, count: int) -> bool:
         """Return whether this number of tasks needs a confirmation."""
         return count > self.asks_above
 
-    def bound(self, value: str, by: str) -> Verb:
-        """
-        Return the verb with what was typed in, and who does it.
-
-        Raise InvalidTaskError where that is not possible.
-        """
-        return replace(self, act=self.bind(value, by)) if self.bind else self
-
-    def act_on(self, task_id: int, using: str) -> str:
-        """Do it to a task. Raise TypeError where the verb is yet to be bound."""
-        if self.act is None:
-            raise TypeError(f"The verb '{self.name}' is to be bound first.")
-        return self.act(task_id, using)
+    def operation(self, value: str, by: str) -> Operation:
+        """Return it with what was typed in; raise InvalidTaskError where that is not possible."""
+        if self.field != "patch":
+            return Operation(verb=self.does, by=by, to=value if self.field else "")
+        try:
+            return Operation(verb=self.does, by=by, patch=json.loads(value))
+        except (ValueError, RecursionError) as error:
+            raise InvalidTaskError(gettext("This is no JSON: %s.") % error) from error
 
     @property
     def permission(self) -> str:
@@ -86,105 +70,30 @@ class Report:
     done: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
 
+    def add(self, answer: Answer, verb: str) -> None:
+        if answer.error is None:
+            self.ids.append(answer.task[0])
+            self.done[answer.word] += 1
+            return
+        kind = next(word for error, word in REFUSALS.items() if isinstance(answer.error, error))
+        self.refused["awaited" if (kind, verb) == ("unfit", "cancel") else kind] += 1
+
     def successes(self) -> str:
-        return " ".join(done(what, count) for what, count in self.done.items())
+        return " ".join(done(what, count) for what, count in sorted(self.done.items()))
 
     def refusals(self) -> str:
         reasons = ", ".join(refused(why, count) for why, count in self.refused.items())
         return gettext("Not done: %(reasons)s.") % {"reasons": reasons} if reasons else ""
 
 
-def steer(verb: Verb, ids: Iterable[int], *, using: str) -> Report:
-    """Do a verb to each task, each in a transaction of its own where there is none yet."""
-    if verb.act_on_all:
-        return verb.act_on_all(list(ids), using)
-    report = Report()
-    for task_id in ids:
-        try:
-            report.done[verb.act_on(task_id, using)] += 1
-        except AlreadyFinishedError:
-            report.refused["ended"] += 1
-        except NotFoundError:
-            report.refused["gone"] += 1
-        except NotSupportedError:
-            report.refused["unfit"] += 1
-        except AlreadyExistsError:
-            report.refused["taken"] += 1
-        except (InvalidTaskError, PayloadError):
-            report.refused["data"] += 1
-        else:
-            report.ids.append(task_id)
-    return report
-
-
-def force_finish(task_id: int, using: str) -> str:
-    store.force_finish(task_id, using=using)
-    return "finished"
-
-
-def cancel(ids: Sequence[int], using: str) -> Report:
-    """Cancel tasks, but for those for which others wait."""
-    chosen = store.choose(ids, using=using)
-    report = cancel_together(chosen.ids, using)
-    if chosen.awaited:
-        report.refused["awaited"] = len(chosen.awaited)
-    return report
-
-
-def cancel_together(ids: Sequence[int], using: str) -> Report:
-    """Cancel tasks of which none refuses for another that waits for it."""
-    done = store.cancel_each(ids, using=using)
-    over = sum(done.values())
-    words = +Counter(cancelled=over, asked=len(done) - over)
-    report = Report([task_id for task_id in ids if task_id in done], words)
-    if left := [task_id for task_id in ids if task_id not in done]:
-        ended = Task.objects.using(using).filter(pk__in=left).count()
-        report.refused += Counter(ended=ended, gone=len(left) - ended)
-    return report
-
-
-def retry(task_id: int, using: str) -> str:
-    store.retry_ended(task_id, using=using)
-    return "retried"
-
-
-def purge(task_id: int, using: str) -> str:
-    store.delete_ended(task_id, using=using)
-    return "deleted"
-
-
-def bind_move(value: str, by: str) -> Act:
-    revision = store.Revision(queue=checked("queue", value.strip(), QUEUE_LENGTH), by=by)
-
-    def move(task_id: int, using: str) -> str:
-        store.revise(task_id, revision, using=using)
-        return "moved"
-
-    return move
-
-
-def bind_edit(value: str, by: str) -> Act:
-    try:
-        revision = store.Revision(rewrite=rewriter(json.loads(value)), by=by)
-    except (ValueError, RecursionError) as error:
-        raise InvalidTaskError(gettext("This is no JSON: %s.") % error) from error
-
-    def edit(task_id: int, using: str) -> str:
-        store.revise(task_id, revision, using=using)
-        return "edited"
-
-    return edit
-
-
-def bind_copy(value: str, by: str) -> Act:
-    def copy(task_id: int, using: str) -> str:
-        row = Task.objects.using(using).only("queue", "key").filter(pk=task_id).first()
-        if row is None:
-            raise NotFoundError(f"There is no task with the id {task_id}.")
-        Queue(row.queue, using=using)[row.key].copy(by=by)
-        return "copied"
-
-    return copy
+REFUSALS: Mapping[type[Exception], str] = {
+    AlreadyFinishedError: "ended",
+    NotFoundError: "gone",
+    NotSupportedError: "unfit",
+    AlreadyExistsError: "taken",
+    InvalidTaskError: "data",
+    PayloadError: "data",
+}
 
 
 def done(what: str, count: int) -> str:
@@ -196,9 +105,9 @@ def done(what: str, count: int) -> str:
         "cancelled": ngettext(
             "%(count)d task was cancelled.", "%(count)d tasks were cancelled.", count
         ),
-        "asked": ngettext(
-            "%(count)d running task was asked to stop.",
-            "%(count)d running tasks were asked to stop.",
+        "requested": ngettext(
+            "%(count)d task that a processor has was asked to stop.",
+            "%(count)d tasks that processors have were asked to stop.",
             count,
         ),
         "moved": ngettext("%(count)d task was moved.", "%(count)d tasks were moved.", count),
@@ -249,10 +158,9 @@ def refused(why: str, count: int) -> str:
 
 FORCE_FINISH = Verb(
     name="force_finish",
-    word="finished",
+    does="finish",
     label=_("Force finish"),
     title=_("Force finish selected tasks"),
-    act=force_finish,
     statuses=frozenset(LIVE),
     question=_(
         "Close these tasks as finished? Those that wait are never run. The handler of one "
@@ -261,10 +169,9 @@ FORCE_FINISH = Verb(
 )
 CANCEL = Verb(
     name="cancel",
-    word="requested",
+    does="cancel",
     label=_("Request cancel"),
     title=_("Request cancel of selected tasks"),
-    act_on_all=cancel,
     statuses=frozenset(LIVE),
     question=_(
         "Cancel these tasks? One that has yet to run is cancelled at once. One that is "
@@ -274,10 +181,9 @@ CANCEL = Verb(
 )
 RETRY = Verb(
     name="retry",
-    word="retried",
+    does="retry",
     label=_("Retry"),
     title=_("Retry selected tasks"),
-    act=retry,
     statuses=frozenset(
         {Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.SCHEDULED, Status.RETRYING}
     ),
@@ -289,30 +195,27 @@ RETRY = Verb(
 )
 PURGE = Verb(
     name="purge",
-    word="deleted",
+    does="delete",
     label=_("Delete"),
     title=_("Delete selected tasks"),
-    act=purge,
     statuses=frozenset(),
     question=_("Delete these tasks with all that is known of them? Their keys are free then."),
 )
 STILL = frozenset(Status(word) for word in ALLOWED["edit"])
 MOVE = Verb(
     name="move",
-    word="moved",
+    does="move",
     label=_("Move to another queue"),
     title=_("Move selected tasks to another queue"),
-    bind=bind_move,
-    field="queue",
+    field="to",
     statuses=STILL,
     question=_("To which queue? A task keeps its id, its history and what waits for it."),
 )
 EDIT = Verb(
     name="edit",
-    word="edited",
+    does="edit",
     label=_("Edit data"),
     title=_("Edit data of selected tasks"),
-    bind=bind_edit,
     field="patch",
     statuses=STILL,
     question=_(
@@ -322,11 +225,12 @@ EDIT = Verb(
 )
 COPY = Verb(
     name="copy",
-    word="copied",
+    does="copy",
     label=_("Run a copy"),
     title=_("Run copies of selected tasks"),
-    bind=bind_copy,
     statuses=frozenset(Status),
     question=_("Submit copies of these tasks, with new keys and due at once?"),
 )
 VERBS = {verb.name: verb for verb in (FORCE_FINISH, CANCEL, RETRY, MOVE, EDIT, COPY, PURGE)}
+BULK: Mapping[str, Verb] = {verb.does: verb for verb in (RETRY, CANCEL, PURGE, MOVE, EDIT)}
+"""The verbs that can be done to all that match, by those of the operation."""

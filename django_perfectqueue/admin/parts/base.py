@@ -7,6 +7,7 @@ from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
@@ -98,6 +99,12 @@ class QueueAdmin(ModelAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """Return the rows that the request may see: every page and action reads these."""
         return in_scope(super().get_queryset(request).using(database()), request, self.user_path)
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        """Return the list; refuse a NUL, which PostgreSQL takes in no text."""
+        if any("\x00" in value for values in request.GET.lists() for value in values[1]):
+            raise IncorrectLookupParameters
+        return super().get_changelist_instance(request)
 
     def is_open(self, request: HttpRequest) -> bool:
         return bool(self.user_path) or may_see(request, None)

@@ -26,7 +26,7 @@ from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.payload.redaction import masked
 from django_perfectqueue.queue import database
 
-from .actions import VERBS, Verb
+from .actions import BULK, Verb
 from .base import AtLeast
 from .cells import NOTHING, badge, page_url
 from .filters import ALL, bounded
@@ -36,8 +36,6 @@ from .task_story import readable
 if TYPE_CHECKING:
     from .action_pages import SteeringAdmin
 
-NAMES = {"retry": "retry", "cancel": "cancel", "delete": "purge", "move": "move", "edit": "edit"}
-"""The verbs of bulk work, each with the admin's verb whose permission it needs."""
 FILTERS = ("status", "queue", "type", "user", "group", "tag", "batch", "q", "since", "until")
 TIMES = ("since", "until")
 TERMS = ("verb", "to", "patch", "rate", "run_in")
@@ -84,15 +82,15 @@ class BulkForm(forms.Form):
 
     def __init__(self, verbs: list[str], data: Mapping[str, str]) -> None:
         super().__init__({"verb": verbs[0], "rate": f"{RATE:g}", **data})
-        self.fields["verb"].choices = [(name, VERBS[NAMES[name]].label) for name in verbs]  # type: ignore[attr-defined]
+        self.fields["verb"].choices = [(name, BULK[name].label) for name in verbs]  # type: ignore[attr-defined]
 
 
 def bulk_verbs(request: HttpRequest, status: str = "") -> list[str]:
     """Return what a person may do in bulk to tasks of a status."""
     return [
         name
-        for name, own in NAMES.items()
-        if (not status or status in ALLOWED[name]) and may(request, VERBS[own])
+        for name, verb in BULK.items()
+        if (not status or status in ALLOWED[name]) and may(request, verb)
     ]
 
 
@@ -155,7 +153,7 @@ def may_ask_for(task: Task, request: HttpRequest) -> bool:
         operation = Operation.read(task.data, task.key)
     except (InvalidTaskError, PayloadError):
         return False
-    return may(request, VERBS[NAMES[operation.verb]])
+    return may(request, BULK[operation.verb])
 
 
 def is_own(task: Task, request: HttpRequest, users: Collection[str]) -> bool:
@@ -224,7 +222,7 @@ class BulkPage:
     def carry_out(self, operation: Operation, run_in: str) -> HttpResponse:
         task = submit_bulk(operation, queue=run_in, using=database())
         row = task.metadata()
-        label = f"{VERBS[NAMES[operation.verb]].label}: {self.query}"
+        label = f"{BULK[operation.verb].label}: {self.query}"
         user: Any = self.request.user.pk
         LogEntry.objects.log_actions(user, [row], CHANGE, label)
         text = gettext("A task does it; here is how far it is, and here it can be cancelled.")
@@ -245,7 +243,7 @@ class BulkPage:
             found = preview(operation.verb, selection, using=database())
             context |= {
                 "operation": operation,
-                "label": VERBS[NAMES[operation.verb]].label,
+                "label": BULK[operation.verb].label,
                 "shown": text_of(operation),
                 "matching": {
                     "total": AtLeast(found.total) if found.is_bounded else bounded(found.total),

@@ -49,15 +49,17 @@ def broken_at_dots(type_: str) -> SafeString:
     return format_html_join(mark_safe(".<wbr>"), "{}", parts)
 
 
-def tasks_link(shown: object, **query: str) -> SafeString:
+def tasks_link(shown: object, **query: object) -> SafeString:
     """Return a link to the list of tasks with filters, by their parameters."""
     return list_link("task", shown, **query)
 
 
-def list_link(model: str, shown: object, **query: str) -> SafeString:
+def list_link(model: str, shown: object, **query: object) -> SafeString:
     """Return a link to another list, by the parameters of its search and filters."""
     url = page_url(f"{model}_changelist")
-    return format_html('<a href="{}?{}">{}</a>', url, urlencode(query), shown)
+    return format_html(
+        '<a href="{}{}{}">{}</a>', url, "?" if query else "", urlencode(query), shown
+    )
 
 
 def with_fold(shown: object, *more: str) -> SafeString:

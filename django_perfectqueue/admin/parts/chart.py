@@ -101,9 +101,9 @@ def marks(starts: Sequence[datetime], workers: Sequence[Worker]) -> list[Mark]:
     for worker in workers:
         if starts and worker.started_at >= starts[0]:
             words = {"worker": str(worker), "generation": worker.generation}
-            label = gettext("%(worker)s, generation %(generation)d") % words
             place = bisect_right(starts, worker.started_at) - 1
-            started.setdefault(place, []).append(f"{label}, {worker.version}")
+            label = gettext("%(worker)s, generation %(generation)d") % words
+            started.setdefault(place, []).append(label)
     found = []
     for place, labels in sorted(started.items()):
         when = date_format(template_localtime(starts[place]), "H:i")

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Count, Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.formats import number_format
 from django.utils.translation import gettext
@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.bulk import in_time, within
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.inspection.scope import in_scope, scope_of
+from django_perfectqueue.inspection.scope import in_scope
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     DEAD,
@@ -30,20 +30,31 @@ from django_perfectqueue.models import (
     type_condition,
 )
 from django_perfectqueue.queue import database
-from django_perfectqueue.store.records.counts import groups
 
 from .base import COUNTED, AtLeast
 from .search import numbers, plain, queue_names
 
 REACH = 100_000
+LIVE_FOUND = 1_000
+"""So many that have yet to end are found behind the newest."""
 ALL = "all"
+GROUPS = 50
 FEW_HAVE = ("tag", "watched")
-NOT_COUNTED = ("queue", "user", "type", "since", "until")
 FEW = (*DEAD, Status.RUNNING, Status.STALLED)
 
 
 class ValueFilter(admin.SimpleListFilter):
-    """Keeps the rows whose column, named like the parameter, has exactly the chosen value."""
+    """
+    Keeps the rows whose column, named like the parameter, has exactly the chosen value.
+
+    Where dead letters are listed, one that is ``of_task`` is about the column of the task.
+    """
+
+    of_task = False
+
+    def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any) -> None:
+        self.is_of_letters = model is DeadLetter
+        super().__init__(request, params, model, model_admin)
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         return []
@@ -52,9 +63,10 @@ class ValueFilter(admin.SimpleListFilter):
         value = self.value()
         if not value:
             return queryset
-        if "\x00" in value:
-            raise IncorrectLookupParameters
-        return queryset.filter(self.condition(value))
+        found = self.condition(value)
+        if self.of_task and self.is_of_letters:
+            found = Q(**{f"task__{name}": sought for name, sought in found.children})  # type: ignore[misc]
+        return queryset.filter(found)
 
     def condition(self, value: str) -> Q:
         return Q(**{str(self.parameter_name): value})
@@ -106,6 +118,7 @@ class EndingFilter(ValueFilter):
 
 class QueueFilter(ValueFilter):
     title = _("queue")
+    of_task = True
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
@@ -138,22 +151,29 @@ class BatchFilter(ValueFilter):
 
 
 class GroupFilter(ValueFilter):
-    """
-    The groups of the newest dead letters with the chosen status, the largest first.
-
-    Their counts are of that status alone, and left out where another filter is chosen.
-    """
+    """The groups of the COUNTED newest dead letters that fit all other filters, largest first."""
 
     title = _("group")
     parameter_name = "group"
 
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        status = request.GET.get("status") or Status.FAILED.value
-        known = status if status in DEAD else None
-        found = groups(known, scope_of(request), using=database())
-        if any(request.GET.get(name) for name in NOT_COUNTED):
-            return choices_of(name for name, _count in found if name)
-        return [(name, f"{printable(name)} ({bounded(count)})") for name, count in found if name]
+    def has_output(self) -> bool:
+        return bool(self.lookup_choices or self.value())
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        rows = model_admin.get_queryset(request)
+        for other in model_admin.list_filter:
+            if other is not GroupFilter:
+                given = dict(request.GET.lists())
+                rows = other(request, given, DeadLetter, model_admin).queryset(request, rows)
+        times = rows.order_by("-ended_at").values_list("ended_at", flat=True)
+        for oldest in times[COUNTED - 1 : COUNTED]:
+            rows = rows.filter(ended_at__gte=oldest)
+        counted = rows.order_by().values_list("group").annotate(count=Count("pk"))
+        return [
+            (name, f"{printable(name)} ({bounded(min(count, COUNTED))})")
+            for name, count in counted.order_by("-count", "group")[:GROUPS]
+            if name
+        ]
 
 
 def bounded(count: int) -> str:
@@ -186,6 +206,7 @@ class TextFilter(ValueFilter):
 
 class UserFilter(TextFilter):
     title = _("user")
+    of_task = True
     parameter_name = "user"
     hint = _("exactly")
 
@@ -227,12 +248,9 @@ class SinceFilter(TextFilter):
     def condition(self, value: str) -> Q:
         since, until = ("", value) if self.parameter_name == "until" else (value, "")
         try:
-            return self.between(since, until)
+            return within("ended_at", since, until) if self.is_of_letters else in_time(since, until)
         except InvalidTaskError as error:
             raise IncorrectLookupParameters from error
-
-    def between(self, since: str, until: str) -> Q:
-        return in_time(since, until)
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         for choice in super().choices(changelist):
@@ -254,6 +272,7 @@ LATELY = {"15m": _("last 15 minutes"), "1h": _("last hour"), "1d": _("last day")
 
 class TypeFilter(TextFilter):
     title = _("type")
+    of_task = True
     parameter_name = "type"
     hint = _("exactly, or report*")
 
@@ -263,7 +282,8 @@ class TypeFilter(TextFilter):
 
 class ReachFilter(ValueFilter):
     """
-    How far back to look where no index finds the rows: by default not through the whole table.
+    How far back to look where no index finds the rows: by default not through the whole table,
+    but among the newest, and among those that have yet to end.
 
     It is there only when such a filter is chosen, and never for the statuses that few have.
     """
@@ -286,9 +306,16 @@ class ReachFilter(ValueFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         if self.value() == ALL:
             return queryset
-        if request.GET.get("status") in LIVE:
+        status = request.GET.get("status")
+        if status in LIVE:
             return self.newest_live(queryset)
-        return queryset.filter(pk__gt=self.floor(request.GET.get("user", "")))
+        floor = self.floor(request.GET.get("user", ""))
+        newest = Q(pk__gt=floor)
+        if not status and floor > 0:
+            # By their ids: no index serves two tables in one condition.
+            live = self.newest_live(queryset.filter(pk__lte=floor)).order_by("-pk")
+            newest |= Q(pk__in=list(live.values_list("pk", flat=True)[:LIVE_FOUND]))
+        return queryset.filter(newest)
 
     def newest_live(self, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Look among those that have yet to end, however many that are younger have ended."""
@@ -316,35 +343,6 @@ class ReachFilter(ValueFilter):
             "query_string": changelist.get_query_string({self.parameter_name: ALL}),
             "display": gettext("All (may be slow)"),
         }
-
-
-class OfTask(ValueFilter):
-    """Keeps dead letters by what their tasks have."""
-
-    def condition(self, value: str) -> Q:
-        found = super().condition(value)
-        return Q(**{f"task__{name}": sought for name, sought in found.children})  # type: ignore[misc]
-
-
-class DeadQueueFilter(OfTask, QueueFilter):
-    pass
-
-
-class DeadUserFilter(OfTask, UserFilter):
-    pass
-
-
-class DeadTypeFilter(OfTask, TypeFilter):
-    pass
-
-
-class DeadSinceFilter(SinceFilter):
-    def between(self, since: str, until: str) -> Q:
-        return within("ended_at", since, until)
-
-
-class DeadUntilFilter(DeadSinceFilter, UntilFilter):
-    pass
 
 
 class DeadReachFilter(ReachFilter):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -29,6 +31,20 @@ else:
     ModelForm = forms.ModelForm
 
 SHOWN = 100
+
+
+class Suggesting(forms.TextInput):
+    """A text with a list of what it may be; another one can be typed in, too."""
+
+    def __init__(self, values: Iterable[str], attrs: dict[str, object] | None = None) -> None:
+        self.values = list(values)
+        super().__init__({**(attrs or {}), "class": "vTextField"})
+
+    def render(self, name: str, value: object, *given: Any, **options: Any) -> SafeString:
+        self.attrs["list"] = f"pq-{name}"
+        shown = super().render(name, value, *given, **options)
+        known = format_html_join("", '<option value="{}">', ((one,) for one in self.values))
+        return format_html('{}<datalist id="pq-{}">{}</datalist>', shown, name, known)
 
 
 class RuleForm(ModelForm):

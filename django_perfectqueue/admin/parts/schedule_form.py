@@ -36,7 +36,7 @@ from django_perfectqueue.schedules.terms import (
 )
 from django_perfectqueue.store.schedules.decide import due_time, timing_of
 
-from .rule_admin import RuleForm
+from .rule_admin import RuleForm, Suggesting
 
 SECONDS = _("Seconds, or a span such as 15m.")
 
@@ -74,7 +74,7 @@ def span_field(name: str, text: Any = "") -> SpanField:
 class ScheduleForm(RuleForm):
     """A schedule as people write it; ``terms`` are those of Schedules.put() once it is valid."""
 
-    type = forms.ChoiceField(
+    type = forms.CharField(
         label=_("Type"), help_text=_("What handles its tasks; only what is registered.")
     )
     data = forms.JSONField(  # type: ignore[assignment]
@@ -95,10 +95,8 @@ class ScheduleForm(RuleForm):
         super().__init__(*args, **kwargs)
         if not self.instance.pk:
             self.initial["queue"] = self.initial.get("queue") or options().DEFAULT_QUEUE
-        stored = self.instance.type
-        types = sorted({*known_types(using=database()), *filter(None, [stored])})
         if "type" in self.fields:
-            self.fields["type"].choices = [("", "-" * 9), *((one, one) for one in types)]  # type: ignore[attr-defined]
+            self.fields["type"].widget = Suggesting(sorted({*known_types(using=database())}))
         if "data" in self.fields and self.instance.pk:
             self.prepare_data()
 

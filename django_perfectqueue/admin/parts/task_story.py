@@ -3,60 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Sum
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.inspection.attempts import (
-    Episode,
-    Try,
-    due_at,
-    episodes,
-    journals_of,
-    present,
-    remark,
-    steps_of,
-    tries,
-    waited,
-)
+from django_perfectqueue.inspection.attempts import Episode, Try, remark, steps_of
 from django_perfectqueue.inspection.family import Known
-from django_perfectqueue.inspection.schedules import origin_of
-from django_perfectqueue.inspection.steering import actions_of, describe_action
-from django_perfectqueue.inspection.together import read_together
-from django_perfectqueue.inspection.why_waiting import Case, Code, Reason
-from django_perfectqueue.inspection.workers import location_of
+from django_perfectqueue.inspection.steering import describe_action
+from django_perfectqueue.inspection.story import Fact, Story
+from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.lib.printable import printable, printable_lines
-from django_perfectqueue.models import (
-    Attempt,
-    BatchMember,
-    Journal,
-    Lane,
-    State,
-    Status,
-    Tag,
-    Task,
-    Ticket,
-)
+from django_perfectqueue.models import BatchMember, Journal, Status, Task
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.journal import Line
 from django_perfectqueue.payload.redaction import STARS, masked
 
-from .cells import NOTHING, badge, duration, list_link, moment, next_moment, page_url, tasks_link
+from .cells import NOTHING, badge, duration, list_link, moment, tasks_link
 
 EXPLAINED = (Code.ENDED, Code.RUNNING, Code.STALLED)
 NAMING = (Code.BLOCKED, Code.PARENT_FAILED, Code.BATCH_OPEN, Code.BATCH_FAILED)
 """Reasons that name another task or a batch, which may be another user's."""
 ATTEMPTS = 50
 STEPS = 50
-TAGS = 100
 LONGEST = 100_000
 
 
@@ -104,37 +79,20 @@ class HowFar:
 
 
 def task_story(task: Any, *, using: str, known: Known, sees_all: bool = True) -> dict[str, Any]:
-    """
-    Return the context of a task's page: names of other users' tasks only for ``sees_all``.
-
-    What hangs on the task is read by one statement, with what may hold it back.
-    """
-    ticket: Ticket | None = getattr(task, "ticket", None)
-    case = Case(task, ticket, using, task.clock) if ticket else None
+    """Return the context of a task's page: names of other users' tasks only for ``sees_all``."""
+    story = Story(task, using=using, most=ATTEMPTS)
     member = BatchMember.objects.using(using).filter(pk=task.pk).values("batch_id")
-    looks = [
-        task.attempts.order_by("-pk")[:ATTEMPTS],
-        journals_of(task, using=using),
-        steps_of(task, using=using)[: STEPS + 1],
-        actions_of(task, using=using),
-        task.tags.order_by("pk")[:TAGS],
-        known.batches.filter(pk__in=member).order_by()[:1],
-        *(case.looks if case else ()),
-    ]
-    rows = read_together(looks, using=using)
-    newest, journals, steps, actions, tags, batches, *around = rows
-    if case:
-        case.around = around
-    ended = attempts(task, newest[::-1])
-    letter = getattr(task, "dead_letter", None)
+    batch = known.batches.filter(pk__in=member).order_by().first()
+    steps = list(steps_of(task, using=using)[: STEPS + 1])
+    letter = story.letter
     return {
         "badge": badge(task.status),
-        "sentences": [explain(task), *reasons(task, case, sees_all)],
-        "about": [*about(task, tags), *location_facts(task, using)],
-        "batch": batches[0] if batches else None,
-        "batch_name": printable(batches[0].name) if batches else "",
-        "times": times(task, ticket, ended, task.clock),
-        "line": position_facts(task, case),
+        "sentences": [explain(task), *reasons(story, sees_all)],
+        "about": shown_facts(story, story.about()),
+        "batch": batch,
+        "batch_name": printable(batch.name) if batch else "",
+        "times": shown_facts(story, story.times()),
+        "line": shown_facts(story, story.counts()),
         "letter": letter,
         "why": printable_lines(letter.message) if letter else "",
         "data": shown(task.payload),
@@ -144,12 +102,46 @@ def task_story(task: Any, *, using: str, known: Known, sees_all: bool = True) ->
             (printable(step.name), moment(step.kept_at), shown(step.result_text)) for step in steps
         ],
         "steps_shown": STEPS,
-        "actions": [(moment(one.at), one.by, describe_action(one)) for one in actions],
-        "progress": how_far(present(task, journals)),
-        "attempts": [attempt_row(task, one) for one in episodes(task, ended, journals)],
+        "actions": [(moment(one.at), one.by, describe_action(one)) for one in story.actions],
+        "progress": how_far(story.progress),
+        "attempts": [attempt_row(task, one) for one in story.episodes],
         "attempts_shown": ATTEMPTS,
-        "attempts_hidden": bool(ended) and ended[0].number > 1,
+        "attempts_hidden": bool(story.attempts) and story.attempts[0].number > 1,
     }
+
+
+def shown_facts(story: Story, facts: Sequence[Fact]) -> list[tuple[str, object]]:
+    """Return facts as the page shows them, with links to what they name."""
+    return [(str(fact.label), shown_value(story.task, fact)) for fact in facts if fact.is_shown]
+
+
+def shown_value(task: Task, fact: Fact) -> object:
+    value: Any = fact.value
+    if isinstance(value, datetime):
+        return moment(value)
+    if isinstance(value, timedelta):
+        return duration(value.total_seconds())
+    if isinstance(value, list):
+        links = ((linked(task, fact.name, one),) for one in value)
+        return format_html_join(" ", '<span class="pq-tag">{}</span>', links)
+    return linked(task, fact.name, f"{value:g}" if isinstance(value, float) else value)
+
+
+def linked(task: Task, name: str, value: object) -> SafeString | str:
+    """Return a value with a link to the list that has more of the kind, if one has."""
+    text = printable(str(value))
+    links: dict[str, Callable[[], SafeString]] = {
+        "queue": lambda: tasks_link(text, queue=task.queue),
+        "type": lambda: tasks_link(text, queue=task.queue, type=task.type),
+        "user": lambda: tasks_link(text, user=task.user),
+        "tags": lambda: tasks_link(text, tag=value),
+        "limits": lambda: list_link("limit", text, q=value),
+        "schedule": lambda: list_link("schedule", text, q=value),
+        "runs": lambda: list_link("worker", text),
+        "weight": lambda: list_link("fairshare", text, q=task.user),
+        "user_running": lambda: list_link("lane", text, q=task.user, queue=task.queue),
+    }
+    return links[name]() if name in links else text
 
 
 def explain(task: Task) -> str:
@@ -173,135 +165,17 @@ def explain(task: Task) -> str:
     return sentences[Status(task.status)]
 
 
-def reasons(task: Task, case: Case | None, sees_all: bool) -> list[str]:
+def reasons(story: Story, sees_all: bool) -> list[str]:
     """Return what else keeps a task where it is."""
-    if case is None:
+    if story.ticket is None:
         return []
-    found = [_("It has been asked to stop.")] if case.ticket.cancel_requested else []
-    if remarked := remark(task):
+    found = [_("It has been asked to stop.")] if story.ticket.cancel_requested else []
+    if remarked := remark(story.task):
         found.append(remarked)
-    reason = case.reason
+    reason = story.reason
     if reason.code in NAMING and not sees_all:
         reason = Reason(code=Code.BLOCKED)
     return found + ([] if reason.code in EXPLAINED else [reason.sentence])
-
-
-def about(task: Task, tags: Sequence[Tag]) -> list[tuple[str, str]]:
-    return [
-        (_("queue"), tasks_link(printable(task.queue), queue=task.queue)),
-        (_("type"), tasks_link(printable(task.type), queue=task.queue, type=task.type)),
-        (_("priority"), str(task.priority)),
-        *([(_("limits"), limit_links(task))] if task.limits else []),
-        *([(_("time limit"), duration(task.time_limit))] if task.time_limit else []),
-        *tag_facts(tags),
-        *schedule_facts(task),
-        (_("id"), str(task.pk)),
-        *([(_("worker"), task.worker)] if task.worker else []),
-    ]
-
-
-def tag_facts(tags: Sequence[Tag]) -> list[tuple[str, str]]:
-    """Return the tags of a task, each with a link to all tasks that have it."""
-    links = [(tasks_link(printable(tag.tag), tag=tag.tag),) for tag in tags]
-    chip = '<span class="pq-tag">{}</span>'
-    return [(_("tags"), format_html_join(" ", chip, links))] if links else []
-
-
-def limit_links(task: Task) -> SafeString:
-    links = ([list_link("limit", printable(name), q=name)] for name in task.limits.split(","))
-    return format_html_join(", ", "{}", links)
-
-
-def schedule_facts(task: Task) -> list[tuple[str, str]]:
-    """Return which schedule has submitted a task, with a link, and for which tick."""
-    if (origin := origin_of(task)) is None:
-        return []
-    link = list_link("schedule", printable(origin.schedule), q=origin.schedule)
-    return [(_("schedule"), link), (_("tick"), moment(origin.tick))]
-
-
-def location_facts(task: Task, using: str) -> list[tuple[str, str]]:
-    """Return which processor runs a task, and since when, as far as its worker has reported."""
-    held = task.status in (Status.RUNNING, Status.STALLED)
-    if not held or (found := location_of(task, using=using)) is None:
-        return []
-    url = page_url("worker_changelist")
-    worker = format_html('<a href="{}">{}</a>', url, found)
-    if found.since is None:
-        return [(_("held by"), worker)]
-    return [(_("runs on"), worker), (_("runs since"), moment(found.since))]
-
-
-def times(
-    task: Task, ticket: Ticket | None, attempts: Sequence[Try], now: datetime
-) -> list[tuple[str, str]]:
-    """Return its moments in order, and how long it waited and ran."""
-    facts = [(_("submitted"), moment(task.created_at))]
-    if task.run_at != task.created_at:
-        facts.append((_("wanted at"), moment(task.run_at)))
-    if task.expected_at:
-        facts.append((_("expected at"), moment(task.expected_at)))
-    if task.expires_at:
-        facts.append((_("expires at"), moment(task.expires_at)))
-    if not task.outcome:
-        word, at = next_moment(task)
-        facts.append((str(word), moment(at)))
-    if ticket and task.status == Status.WAITING:
-        facts.append((_("waiting for"), duration(seconds(due_at(task), now))))
-    if (wait := waited(task, attempts)) is not None:
-        facts.append((_("waited"), duration(wait)))
-    if task.started_at:
-        facts.append((_("last started"), moment(task.started_at)))
-    if task.ended_at:
-        facts.append((_("ended"), moment(task.ended_at)))
-    if task.started_at and task.ended_at:
-        facts.append((_("ran"), duration(seconds(task.started_at, task.ended_at))))
-    return facts
-
-
-def position_facts(task: Task, case: Case | None) -> list[tuple[str, str]]:
-    """Return a live task's position in its queue."""
-    if case is None:
-        return []
-    ticket, lane = case.ticket, case.lane
-    facts = [
-        *([(_("waits for"), wanted)] if (wanted := waits_for(task, ticket)) else []),
-        (_("times acquired"), str(ticket.attempt)),
-        (_("errors"), str(ticket.errors)),
-        (_("crashes"), str(ticket.crashes)),
-    ]
-    if lane.id == ticket.lane:
-        share = list_link("fairshare", f"{lane.weight:g}", q=lane.user)
-        running = list_link("lane", runs(lane), q=lane.user, queue=lane.queue)
-        facts += [(_("user's weight"), share), (_("user's running tasks"), running)]
-    return facts
-
-
-def runs(lane: Lane) -> str:
-    """Return how many tasks of a user run, and how many may."""
-    if lane.max_running is None:
-        return str(lane.running)
-    return _("%(running)d, at most %(most)d") % {
-        "running": lane.running,
-        "most": lane.max_running,
-    }
-
-
-def waits_for(task: Task, ticket: Ticket) -> str:
-    """Return what a task waits for, or nothing when someone has it."""
-    if ticket.state == State.RUNNING:
-        return ""
-    state = State.WAITING if task.status == Status.WAITING else State(ticket.state)
-    return str(state.label)
-
-
-def attempts(task: Task, newest: Sequence[Attempt]) -> list[Try]:
-    """Return its newest attempts, the first of them first."""
-    if len(newest) < ATTEMPTS:
-        return tries(task, newest)
-    older = task.attempts.filter(pk__lt=newest[0].pk)
-    facts = older.aggregate(count=Count("pk"), omitted=Sum("omitted", default=0))
-    return tries(task, newest, before=facts["count"] + facts["omitted"])
 
 
 def attempt_row(task: Any, episode: Episode) -> Shown:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from django.core.management.base import CommandError, CommandParser
 
 from django_perfectqueue import models, store
+from django_perfectqueue.bulk.selection import ANY
 from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection import steering
@@ -24,6 +25,8 @@ from django_perfectqueue.queue import Batch
 
 from ..base import CommandOptions
 from ..queues.rule_command import VerbCommand, first_rows, person
+from ..tasks.bulk import WORDS
+from ..tasks.bulk import counted as counted_tasks
 from ..tasks.facts import Facts, picked
 from ..tasks.family import batch_facts, counted, link_facts, listed
 from ..terminal.progress import bar
@@ -32,6 +35,7 @@ from ..terminal.text import local
 
 SAMPLE = 20
 SIGNED = 500
+DRY = {"cancel": "To be cancelled or asked to stop: %s", "retry": "To be put back in line: %s"}
 
 
 class Command(VerbCommand):
@@ -56,8 +60,8 @@ class Command(VerbCommand):
         if options["verb"] == "list":
             self.do_list(options)
         else:
-            batch = self.found(options["name"])
-            getattr(self, f"do_{options['verb']}")(batch, options)
+            act = self.do_show if options["verb"] == "show" else self.steer
+            act(self.found(options["name"]), options)
 
     def found(self, name: str) -> Batch:
         try:
@@ -111,31 +115,25 @@ class Command(VerbCommand):
             self.print_field("callback", on_one_line(listed([pair], more=False)))
         self.print_sample(members(ids, using=batch.using).exclude(outcome="finished"))
 
-    def do_cancel(self, batch: Batch, options: CommandOptions) -> None:
-        tasks = members(store.batches_within(batch.id, using=batch.using), using=batch.using).live()
-        if options["dry_run"]:
-            self.print_dry_run(batch, tasks, "To be cancelled or asked to stop: %s")
-            return
-        names = named(tasks)
-        count, asked = batch.cancel_request()
-        steering.sign(names, "requested", by=person(), using=batch.using)
-        text = f"{count} task is cancelled." if count == 1 else f"{count} tasks are cancelled."
-        if asked:
-            text += " " + f"Tasks that are asked to stop: {asked}."
-        facts = {"name": batch.name, "done": "cancelled", "tasks": count, "asked": asked}
-        self.answer(facts, text)
-
-    def do_retry(self, batch: Batch, options: CommandOptions) -> None:
+    def steer(self, batch: Batch, options: CommandOptions) -> None:
+        """Cancel it, or put its dead tasks back."""
+        verb = options["verb"]
         ids = store.batches_within(batch.id, using=batch.using)
-        tasks = members(ids, using=batch.using).filter(dead_letter__isnull=False)
+        tasks = members(ids, using=batch.using).filter(ANY[verb])
         if options["dry_run"]:
-            self.print_dry_run(batch, tasks, "To be put back in line: %s")
+            self.print_dry_run(batch, tasks, DRY[verb])
             return
         names = named(tasks)
-        count = batch.retry()
-        steering.sign(names, "retried", by=person(), using=batch.using)
-        text = "%s task will be tried again." if count == 1 else "%s tasks will be tried again."
-        self.answer({"name": batch.name, "done": "retried", "tasks": count}, text % count)
+        facts: Facts = {"name": batch.name, "done": WORDS[verb][0]}
+        if verb == "cancel":
+            count, asked = batch.cancel_request()
+            facts |= {"tasks": count, "asked": asked}
+        else:
+            count, asked = batch.retry(), 0
+            facts["tasks"] = count
+        steering.sign(names, WORDS[verb][-1], by=person(), using=batch.using)
+        text = counted_tasks(WORDS[verb][0], count)
+        self.answer(facts, f"{text} {counted_tasks('requested', asked)}" if asked else text)
 
     def print_dry_run(self, batch: Batch, tasks: TaskQuerySet, text: str) -> None:
         statuses = counts(tasks)

@@ -2,9 +2,6 @@ from __future__ import annotations
 
 from django.core.management.base import CommandParser
 
-from django_perfectqueue.queue import TaskHandle
-
-from ..queues.rule_command import person
 from ..tasks.bulk import SelectingCommand
 
 
@@ -13,15 +10,9 @@ class Command(SelectingCommand):
         "Moves tasks that wait or have failed to another queue, with all that is known of them."
     )
     verb = "move"
-    signs = False
     terms = ("to",)
 
     def add_options(self, parser: CommandParser) -> None:
         super().add_options(parser)
         add = parser.add_argument
         add("--to", metavar="QUEUE", required=True, help="The other queue.")
-
-    def steer(self, task: TaskHandle) -> tuple[str, str]:
-        queue = self.options["to"]
-        task.move(queue, by=person())
-        return f"Task '{task.key}' is in queue '{queue}'.", "moved"

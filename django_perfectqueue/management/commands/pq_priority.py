@@ -2,12 +2,11 @@ from __future__ import annotations
 
 from django.core.management.base import CommandParser
 
-from django_perfectqueue.queue import TaskHandle
-
 from ..tasks.single import SteeringCommand
 
 
 class Command(SteeringCommand):
+    verb = "priority"
     summary = (
         "Gives tasks that have yet to end another priority. One that is running goes on; the"
         " priority holds if it is tried again."
@@ -18,8 +17,3 @@ class Command(SteeringCommand):
         parser.add_argument(
             "priority", type=int, metavar="N", help="Larger goes first among its user's."
         )
-
-    def steer(self, task: TaskHandle) -> tuple[str, str]:
-        priority = self.options["priority"]
-        task.set_priority(priority)
-        return f"Task '{task.key}' has the priority {priority}.", "reprioritized"

@@ -1,32 +1,24 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from django.core.management.base import CommandParser
-from django.db.models import Q
 
 from django_perfectqueue.bulk import Selection
-from django_perfectqueue.inspection import steering
 from django_perfectqueue.models import Outcome
-from django_perfectqueue.queue import TaskHandle
 
 from ..base import CommandOptions
-from ..queues.rule_command import person
 from ..tasks.bulk_preview import add_change_options
 from ..tasks.together import TogetherCommand
 
 
 class Command(TogetherCommand):
-    fitting = Q(dead_letter__isnull=False)
-
     summary = (
         "Puts failed, cancelled and expired tasks back in their line, with their counts of errors"
         " at 0, and hastens tasks that wait for their time."
     )
     verb = "retry"
     terms = ("rate", "run_in", "to", "patch")
-    outcomes = ("retried",)
     all_help = "Every task that ended with --status."
     status_help = "%s (failed)."
 
@@ -39,25 +31,3 @@ class Command(TogetherCommand):
         if chosen.status or chosen.group:
             return chosen
         return replace(chosen, status=Outcome.FAILED.value)
-
-    def steer(self, task: TaskHandle) -> tuple[str, str]:
-        if self.options["patch"] is not None:
-            task.edit_data(self.options["patch"], by=person())
-        if self.options["to"]:
-            task = task.move(self.options["to"], by=person())
-        task.retry()
-        return f"Task '{task.key}' will be tried again.", "retried"
-
-    def sign(self, keys: Iterable[str], word: str) -> None:
-        names = ((self.options["to"] or self.queue.name, key) for key in keys)
-        steering.sign(names, word, by=person(), using=self.queue.using)
-
-    def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
-        count = sum(done.values())
-        if dry:
-            text = (
-                "%s task would be tried again." if count == 1 else "%s tasks would be tried again."
-            )
-        else:
-            text = "%s task will be tried again." if count == 1 else "%s tasks will be tried again."
-        return text % count

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
 from typing import cast
 
@@ -9,20 +9,10 @@ from django.core.management.base import CommandParser, no_translations
 from django.utils.timezone import localtime
 
 from django_perfectqueue.exceptions import NotFoundError
-from django_perfectqueue.inspection.attempts import (
-    Episode,
-    Try,
-    episodes,
-    journals_of,
-    present,
-    steps_of,
-    tries,
-)
+from django_perfectqueue.inspection.attempts import Episode, Try, steps_of
 from django_perfectqueue.inspection.family import family
-from django_perfectqueue.inspection.schedules import Origin, origin_of
-from django_perfectqueue.inspection.steering import actions_of, describe_action
-from django_perfectqueue.inspection.why_waiting import why_waiting
-from django_perfectqueue.inspection.workers import Location, location_of
+from django_perfectqueue.inspection.steering import describe_action
+from django_perfectqueue.inspection.story import Story
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Change, Journal, Step, Task, TaskQuerySet
@@ -39,10 +29,10 @@ from ..tasks.facts import (
     fields,
     iso,
     journal_facts,
-    lease_until,
     progress_facts,
+    standing,
     step_facts,
-    story,
+    story_facts,
     why,
 )
 from ..tasks.family import family_facts, family_fields
@@ -79,45 +69,34 @@ class Command(QueueCommand):
         )
         log.add_argument("--no-log", action="store_false", dest="log", help="Show nothing of that.")
 
+    label_width = 22
     next_number = 1
 
     @no_translations
     def act(self, options: CommandOptions) -> None:
+        using = self.queue.using
         task = self.found(options["key"])
-        attempts = tries(task, list(task.attempts.order_by("id")))
-        journals = list(journals_of(task, using=self.queue.using))
-        listed = episodes(task, attempts, journals)
-        now_at = present(task, journals)
-        reason = why_waiting(task, using=self.queue.using)
-        location = location_of(task, using=self.queue.using) if lease_until(task) else None
-        actions = list(actions_of(task, using=self.queue.using))
-        origin = origin_of(task)
-        own = family(task.pk, using=self.queue.using, levels=1)
+        story = Story(task, using=using)
+        own = family(task.pk, using=using, levels=1)
         batch = batch_of(self.queue, task.pk)
-        steps = steps_of(task, using=self.queue.using).iterator()
-        tags = [tag.tag for tag in task.tags.order_by("pk")]
+        steps = steps_of(task, using=using).iterator()
+        listed = story.episodes
         if self.as_json:
-            facts = story(task, attempts, with_data=not options["no_data"])
-            facts |= {"why": reason.facts(), "runs": location.facts() if location else None}
-            facts["schedule"] = origin.facts() if origin else None
+            facts = story_facts(story, with_data=not options["no_data"])
             facts |= family_facts(own, batch)
-            facts["actions"] = [action_facts(one) for one in actions]
-            facts["progress"] = progress_facts(now_at)
-            facts["tags"] = tags
+            facts["actions"] = [action_facts(one) for one in story.actions]
+            facts["progress"] = progress_facts(story.progress)
             facts["steps"] = [step_facts(one, with_data=not options["no_data"]) for one in steps]
             if options["log"] is not False:
                 facts["journals"] = [found for one in listed if (found := journal_facts(one))]
             self.print_json(facts)
             return
-        title = f"Task '{task.key}' in queue '{task.queue}'"
-        self.print_title(title)
-        self.print_fields(fields(task, attempts, reason))
+        self.print_title(f"Task '{task.key}' in queue '{task.queue}'")
+        self.print_fields(standing(story))
+        self.print_fields(fields([*story.about(), *story.times(), *story.counts()]))
         self.print_fields(family_fields(own, batch))
-        self.print_fields(marks(tags, origin))
-        if location:
-            name = "runs on" if location.since else "held by"
-            self.print_field(name, runs_on(location, task.clock))
-        self.print_actions(actions, task.clock)
+        self.print_actions(story.actions, task.clock)
+        now_at = story.progress
         if now_at:
             self.print_field("progress", how_far(now_at, task.clock))
         for episode in listed:
@@ -231,14 +210,6 @@ class Command(QueueCommand):
             self.stdout.write("  " + printable(line))
 
 
-def marks(tags: list[str], origin: Origin | None) -> Iterator[tuple[str, str]]:
-    """Yield its tags, and the tick that it is of, each with its label."""
-    if tags:
-        yield "tags", ", ".join(tags)
-    if origin:
-        yield "schedule", f"{origin.schedule}, tick {local(origin.tick)}"
-
-
 def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_STEP else text[: LONGEST_STEP - 1] + "…"
 
@@ -252,13 +223,6 @@ def how_far(journal: Journal, now: datetime) -> str:
     said = ago(journal.updated_at, now)
     parts = [bar(journal.progress)] if journal.progress is not None else []
     return "  ".join([*parts, ", ".join(filter(None, [on_one_line(journal.stage), said]))])
-
-
-def runs_on(location: Location, now: datetime) -> str:
-    if location.since is None:
-        return on_one_line(location)
-    duration = short_duration((now - location.since).total_seconds())
-    return on_one_line(f"{location}, for {duration}")
 
 
 def lasted(start: datetime | None, end: datetime) -> str:

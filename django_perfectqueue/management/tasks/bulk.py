@@ -28,16 +28,32 @@ from .single import SteeringCommand
 PAGE = 500
 KEYS_SHOWN = 100
 
+WORDS = {"retry": ["retried"], "cancel": ["cancelled", "requested"]}
+"""What may be done to tasks that are chosen; of the first it is also said where it is none."""
+SENTENCES = {
+    "retried": ("1 task will be tried again.", "{} tasks will be tried again."),
+    "would retry": ("1 task would be tried again.", "{} tasks would be tried again."),
+    "cancelled": ("1 task is cancelled.", "{} tasks are cancelled."),
+    "would cancel": ("1 task would be cancelled.", "{} tasks would be cancelled."),
+    "requested": (
+        "1 is held by a processor, and is asked to stop.",
+        "{} are held by processors, and are asked to stop.",
+    ),
+}
+
+
+def counted(word: str, count: int) -> str:
+    one, many = SENTENCES[word]
+    return one if count == 1 else many.format(count)
+
 
 class SelectingCommand(SteeringCommand):
     """
     A command that takes keys, or else says by what its tasks are chosen.
 
-    ``verb`` says what it does, and so to tasks of which statuses. ``outcomes`` are the words
-    for what is done.
+    ``verb`` says what it does, and so to tasks of which statuses.
     """
 
-    outcomes: ClassVar[tuple[str, ...]]
     choices: ClassVar[tuple[str, ...]] = ("group", "all", "type", "user", "tag", "since", "until")
     all_help: ClassVar[str] = "Every task that waits or has failed, or only those with --status."
     status_help: ClassVar[str] = "%s (any of these)."
@@ -71,10 +87,6 @@ class SelectingCommand(SteeringCommand):
             help="Let a task of the queue do it, to so many in a time such as 50/min (500/s).",
         )
         add("--run-in", metavar="QUEUE", help="The queue of that task (the one of the others).")
-
-    def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
-        """Return a sentence about how often each was done, or one would be."""
-        raise NotImplementedError
 
     def act(self, options: CommandOptions) -> None:
         if not self.chooses(options):
@@ -187,17 +199,19 @@ class SelectingCommand(SteeringCommand):
             return
         if count > KEYS_SHOWN:
             self.stdout.write(f"… and {count - KEYS_SHOWN} more")
-        self.say(self.summary_of({"": count}, dry=True))
+        self.say(counted(f"would {self.verb}", count))
 
     def do_in_place(self, operation: Operation, chunks: Iterable[Sequence[Found]]) -> None:
         progress = Progress(self.stderr, "%s tasks")
-        done = Counter(dict.fromkeys(self.outcomes, 0))
+        done = Counter(dict.fromkeys(WORDS[self.verb], 0))
         for some in in_place(operation, chunks, using=self.queue.using):
             done.update(some)
             progress.show(sum(done.values()))
         progress.clear()
         refused = done.pop(REFUSED, 0)
-        self.answer(done, self.summary_of(done))
+        first, *others = WORDS[self.verb]
+        sentences = [counted(first, done[first]), *(counted(w, done[w]) for w in others if done[w])]
+        self.answer(done, " ".join(sentences))
         if refused:
             why = "They have changed, or tasks wait for them that were not chosen."
             raise CommandError(f"Tasks that are left: {refused}. {why}")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.inspection.attempts import Episode, Try, due_at, remark, waited
+from django_perfectqueue.inspection.attempts import Episode, Try, due_at, remark
+from django_perfectqueue.inspection.schedules import Origin
+from django_perfectqueue.inspection.story import Fact, Story, about, lease_until, times
 from django_perfectqueue.inspection.why_waiting import Code, Reason
+from django_perfectqueue.inspection.workers import Location
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line
-from django_perfectqueue.models import DeadLetter, Journal, Status, Step, Task, Ticket
+from django_perfectqueue.models import Journal, Status, Step, Task
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.redaction import masked
 
@@ -44,21 +47,11 @@ def picked(row: object, *names: str) -> Facts:
 def plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Reason | Location | Origin):
+        return value.facts()
     return None if value == "" else value
-
-
-def ticket_of(task: Task) -> Ticket | None:
-    return getattr(task, "ticket", None)
-
-
-def dead_letter_of(task: Task) -> DeadLetter | None:
-    return getattr(task, "dead_letter", None)
-
-
-def lease_until(task: Task) -> datetime | None:
-    ticket = ticket_of(task)
-    held = task.status in (Status.RUNNING, Status.STALLED)
-    return ticket.alarm_at if ticket and held else None
 
 
 def situation(task: Task, now: datetime) -> str:
@@ -78,38 +71,41 @@ def situation(task: Task, now: datetime) -> str:
 
 
 def summary(task: ListedTask, *, with_data: bool) -> Facts:
-    facts = {
-        **picked(task, "id", "queue", "key", "type", "user", "status", "priority"),
-        "limits": task.limits.split(",") if task.limits else [],
-        "time_limit": task.time_limit,
-        "attempts": task.tries,
-        "created_at": iso(task.created_at),
-        "run_at": iso(due_at(task)),
-        "expected_at": iso(task.expected_at),
-        "lease_until": iso(lease_until(task)),
-        **picked(task, "expires_at", "ended_at"),
-    }
+    facts = facts_for_programs([*about(task), *times(task)])
     return facts | (content("data", task.payload) if with_data else {})
 
 
-def story(task: ListedTask, attempts: Sequence[Try], *, with_data: bool) -> Facts:
-    ticket, letter = ticket_of(task), dead_letter_of(task)
-    counts = ticket or letter
-    facts = summary(task, with_data=with_data) | {
-        **picked(task, "started_at", "worker"),
-        "errors": counts.errors if counts else None,
-        "crashes": counts.crashes if counts else None,
-        "note": remark(task) or None,
-        "cancel_requested": bool(ticket and ticket.cancel_requested),
-        "group": letter.group if letter else None,
-        "message": letter.message if letter else None,
-        "waited": waited(task, attempts),
-        "ran": ran(attempts),
-        "history": [attempt_facts(attempt) for attempt in attempts],
+def facts_for_programs(facts: Iterable[Fact]) -> Facts:
+    return {fact.name: plain(fact.value) for fact in facts if fact.name}
+
+
+def fields(facts: Iterable[Fact]) -> Iterator[tuple[str, str]]:
+    """Yield the labels and the values of facts, as a terminal shows them."""
+    for fact in facts:
+        if fact.is_shown:
+            yield str(fact.label), in_text(fact.value)
+
+
+def in_text(value: object) -> str:
+    if isinstance(value, datetime):
+        return local(value)
+    if isinstance(value, timedelta):
+        return short_duration(value.total_seconds())
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def story_facts(story: Story, *, with_data: bool) -> Facts:
+    task = story.task
+    facts = [*story.about(), *story.times(), *story.counts(), *story.remarks()]
+    found = facts_for_programs(facts) | {
+        "history": [attempt_facts(attempt) for attempt in story.attempts]
     }
     if not with_data:
-        return facts
-    return facts | content("result", task.result_text) | context_of(task)
+        return found
+    found |= content("data", task.payload) | content("result", task.result_text)
+    return found | context_of(task)
 
 
 def attempt_facts(attempt: Try) -> Facts:
@@ -155,70 +151,23 @@ def context_of(task: Task) -> Facts:
     return {name: masked(value) for name, value in content("context", task.context).items()}
 
 
-def ran(attempts: Sequence[Try]) -> float | None:
-    """Return the seconds that these attempts took together."""
-    known = [
-        (attempt.ended_at - attempt.started_at).total_seconds()
-        for attempt in attempts
-        if attempt.started_at
-    ]
-    return sum(known) if known else None
-
-
 def iso(moment: datetime | None) -> str | None:
     return moment.isoformat() if moment else None
 
 
-def fields(task: ListedTask, attempts: list[Try], reason: Reason) -> Iterator[tuple[str, str]]:
-    ticket, letter = ticket_of(task), dead_letter_of(task)
+def standing(story: Story) -> Iterator[tuple[str, str]]:
+    """Yield where a task stands, and why."""
+    task, letter = story.task, story.letter
     state = situation(task, task.clock)
     yield "status", f"{task.status}, {state}" if state else task.status
-    if reason.code not in (Code.ENDED, Code.RUNNING):
-        yield "why", reason.sentence
+    if story.reason.code not in (Code.ENDED, Code.RUNNING):
+        yield "why", story.reason.sentence
     if remarked := remark(task):
         yield "note", remarked
     if letter:
         yield "because", why(letter.group, letter.message)
-    if ticket and ticket.cancel_requested:
+    if story.ticket and story.ticket.cancel_requested:
         yield "cancel", "requested"
-    yield "type", task.type
-    if task.user:
-        yield "user", task.user
-    yield "priority", str(task.priority)
-    if task.limits:
-        yield "limits", task.limits.replace(",", ", ")
-    if task.time_limit:
-        yield "time limit", short_duration(task.time_limit)
-    yield from times(task, attempts)
-    yield "attempts", attempts_line(task)
-    if task.worker:
-        yield "worker", task.worker
-    yield "id", str(task.id)
-
-
-def times(task: Task, attempts: list[Try]) -> Iterator[tuple[str, str]]:
-    due = due_at(task)
-    for name, moment in (
-        ("created", task.created_at),
-        ("due", None if due == task.created_at else due),
-        ("expected", task.expected_at),
-        ("lease until", lease_until(task)),
-        ("expires", task.expires_at),
-        ("started", task.started_at),
-        ("ended", task.ended_at),
-    ):
-        if moment:
-            yield name, local(moment)
-    for name, span in (("waited", waited(task, attempts)), ("ran", ran(attempts))):
-        if span is not None:
-            yield name, short_duration(span)
-
-
-def attempts_line(task: ListedTask) -> str:
-    counts = ticket_of(task) or dead_letter_of(task)
-    if counts is None or not (counts.errors or counts.crashes):
-        return str(task.tries)
-    return f"{task.tries} (errors: {counts.errors}, crashes: {counts.crashes})"
 
 
 def why(error: str, message: str) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from django.core.management.base import CommandError, CommandParser
-from django.db.models import Q
 
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection
+from django_perfectqueue.bulk.selection import ANY
 from django_perfectqueue.models import Task
 
 from ..base import CommandOptions
@@ -18,9 +16,7 @@ from .hints import with_hint
 
 
 class TogetherCommand(SelectingCommand):
-    """With --together; ``fitting`` says to which of those that wait it can be done."""
-
-    fitting: ClassVar[Q]
+    """With --together: it is done to those of them that wait to which it can be done."""
 
     def add_options(self, parser: CommandParser) -> None:
         super().add_options(parser)
@@ -54,6 +50,6 @@ class TogetherCommand(SelectingCommand):
         found = [*store.descendants(ids, using=self.queue.using), *ids]
         names: list[tuple[int, str, str]] = []
         for some in (found[start : start + 1_000] for start in range(0, len(found), 1_000)):
-            rows = Task.objects.using(self.queue.using).filter(self.fitting, pk__in=some)
+            rows = Task.objects.using(self.queue.using).filter(ANY[self.verb], pk__in=some)
             names += rows.values_list("pk", "queue", "key")
         return sorted(names, reverse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -137,12 +137,6 @@ SELECT CASE "span" WHEN 60 THEN 'minute' ELSE 'slice' END, "queue", '', '', {sta
 FROM "perfectqueue_usage"
 WHERE "queue" IN ({queues}) AND "span" IN (60, 10) AND "type" = %(all)s AND "others" = TRUE
     AND "user" = '' AND "start" >= %(since)s AND "start" < %(until)s
-"""
-GROUPS = """
-SELECT "group", COUNT(*) FROM (
-    SELECT "group" FROM "perfectqueue_deadletter" WHERE {status} AND {users}
-    ORDER BY "ended_at" DESC LIMIT %(most)s
-) AS "letter" GROUP BY "group" ORDER BY COUNT(*) DESC, "group" LIMIT %(groups)s
 """
 
 
@@ -295,24 +289,3 @@ def with_times(statement: str, dialect: Dialect) -> str:
     for name, time in READ.items():
         statement = statement.replace(f"{{{name}}}", dialect.readable(time))
     return statement
-
-
-OF_USERS = """
-EXISTS (SELECT 1 FROM "perfectqueue_task" WHERE "id" = "task_id" AND "user" IN ({names}))
-"""
-
-
-def groups(
-    status: str | None, users: Collection[str] | None, *, using: str
-) -> list[tuple[str, int]]:
-    """
-    Return the groups of the COUNTED newest dead letters of a status, or of any.
-
-    They are those of certain users, or of all where ``users`` is None.
-    """
-    statement = GROUPS.replace("{status}", '"status" = %(status)s' if status else "1 = 1")
-    statement = statement.replace("{users}", "1 = 1" if users is None else OF_USERS)
-    values = {"status": status, "most": COUNTED, "groups": QUEUES}
-    with reading(using) as db:
-        rows = db.rows(statement, values, names=users or ())
-    return [(name, int(count)) for name, count in rows]

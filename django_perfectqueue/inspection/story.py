@@ -1,0 +1,197 @@
+"""
+What is known of one task, as labelled facts: its page, the commands and JSON show the same ones.
+
+Data, results and context are not among them, since not everyone who looks may see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from django.db.models import Count, Sum
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.models import DeadLetter, Journal, Status, Task, Ticket
+
+from .attempts import (
+    Episode,
+    Try,
+    due_at,
+    episodes,
+    journals_of,
+    present,
+    remark,
+    tries,
+    waited,
+)
+from .schedules import Origin, origin_of
+from .steering import actions_of
+from .why_waiting import Case, Code, Reason
+from .workers import Location, location_of
+
+
+class Fact(NamedTuple):
+    """
+    One value, by its ``name`` for programs and its ``label`` for people; either may be empty.
+
+    A time is a datetime, a duration a timedelta, several texts a list. What is not known, or
+    does not apply, is None or empty.
+    """
+
+    name: str
+    label: Any
+    value: object
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether people see it."""
+        return bool(self.label) and self.value not in (None, "", [])
+
+
+def about(task: Any) -> list[Fact]:
+    """Return what was submitted, and where it stands; ``tries`` counts its attempts."""
+    return [
+        Fact("queue", _("queue"), task.queue),
+        Fact("key", "", task.key),
+        Fact("type", _("type"), task.type),
+        Fact("user", _("user"), task.user),
+        Fact("status", "", task.status),
+        Fact("priority", _("priority"), task.priority),
+        Fact("limits", _("limits"), task.limits.split(",") if task.limits else []),
+        Fact("time_limit", _("time limit"), span(task.time_limit)),
+        Fact("attempts", _("attempts"), task.tries),
+        Fact("worker", _("worker"), task.worker),
+        Fact("id", _("id"), task.pk),
+    ]
+
+
+def times(task: Task) -> list[Fact]:
+    """Return a task's moments in order."""
+    return [
+        Fact("created_at", _("created"), task.created_at),
+        Fact("run_at", _("due"), due_at(task)),
+        Fact("expected_at", _("expected at"), task.expected_at),
+        Fact("expires_at", _("expires at"), task.expires_at),
+        Fact("started_at", _("last started"), task.started_at),
+        Fact("lease_until", _("lease until"), lease_until(task)),
+        Fact("ended_at", _("ended"), task.ended_at),
+    ]
+
+
+def span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def ticket_of(task: Task) -> Ticket | None:
+    return getattr(task, "ticket", None)
+
+
+def lease_until(task: Task) -> datetime | None:
+    """Return until when a processor has a task, or had it; None where none has."""
+    ticket = ticket_of(task)
+    held = task.status in (Status.RUNNING, Status.STALLED)
+    return ticket.alarm_at if ticket and held else None
+
+
+class Story:
+    """
+    One task with all that hangs on it. It needs its ``tries``, and the database's ``clock``.
+
+    Of its attempts the newest ``most`` are read.
+    """
+
+    def __init__(self, task: Any, *, using: str, most: int | None = None) -> None:
+        self.task = task
+        self.using = using
+        self.ticket = ticket_of(task)
+        self.letter: DeadLetter | None = getattr(task, "dead_letter", None)
+        self.case = Case(task, self.ticket, using, task.clock) if self.ticket else None
+        self.attempts = newest_tries(task, most)
+        self.journals: Sequence[Journal] = list(journals_of(task, using=using))
+        self.actions = list(actions_of(task, using=using))
+        self.tags = [tag.tag for tag in task.tags.order_by("pk")]
+        self.origin: Origin | None = origin_of(task)
+        held = lease_until(task) is not None
+        self.location: Location | None = location_of(task, using=using) if held else None
+
+    @cached_property
+    def reason(self) -> Reason:
+        """Why it does not run now."""
+        return self.case.reason if self.case else Reason(code=Code.ENDED, name=self.task.outcome)
+
+    @property
+    def episodes(self) -> list[Episode]:
+        return episodes(self.task, self.attempts, self.journals)
+
+    @property
+    def progress(self) -> Journal | None:
+        return present(self.task, self.journals)
+
+    def about(self) -> list[Fact]:
+        located, origin = self.location, self.origin
+        return [
+            *about(self.task),
+            Fact("runs", _("runs on") if located and located.since else _("held by"), located),
+            Fact("", _("runs since"), located and located.since),
+            Fact("tags", _("tags"), self.tags),
+            Fact("schedule", _("schedule"), origin),
+            Fact("", _("tick"), origin and origin.tick),
+        ]
+
+    def times(self) -> list[Fact]:
+        waits = self.task.status == Status.WAITING
+        return [
+            *times(self.task),
+            Fact("", _("waiting for"), self.task.clock - due_at(self.task) if waits else None),
+            Fact("waited", _("waited"), span(waited(self.task, self.attempts))),
+            Fact("ran", _("ran"), span(ran(self.attempts))),
+        ]
+
+    def counts(self) -> list[Fact]:
+        """Return what counts for its next attempt, or did for its last one."""
+        counts: Any = self.ticket or self.letter
+        return [
+            Fact("errors", _("errors"), counts and counts.errors),
+            Fact("crashes", _("crashes"), counts and counts.crashes),
+            *self.in_line(),
+        ]
+
+    def in_line(self) -> Iterator[Fact]:
+        if self.case and self.ticket and self.case.lane.id == self.ticket.lane:
+            lane = self.case.lane
+            yield Fact("weight", _("user's weight"), lane.weight)
+            yield Fact("user_running", _("user's running tasks"), lane.running)
+            yield Fact("user_most", _("at most"), lane.max_running)
+
+    def remarks(self) -> list[Fact]:
+        """Return what became of it, for programs: its page and the command say so in words."""
+        return [
+            Fact("note", "", remark(self.task)),
+            Fact("cancel_requested", "", bool(self.ticket and self.ticket.cancel_requested)),
+            Fact("group", "", self.letter and self.letter.group),
+            Fact("message", "", self.letter and self.letter.message),
+            Fact("why", "", self.reason),
+        ]
+
+
+def newest_tries(task: Task, most: int | None) -> list[Try]:
+    """Return a task's newest attempts, the first of them first."""
+    newest = list(task.attempts.order_by("-pk")[:most])[::-1]
+    if most is None or len(newest) < most:
+        return tries(task, newest)
+    older = task.attempts.filter(pk__lt=newest[0].pk)
+    facts = older.aggregate(count=Count("pk"), omitted=Sum("omitted", default=0))
+    return tries(task, newest, before=facts["count"] + facts["omitted"])
+
+
+def ran(attempts: Sequence[Try]) -> float | None:
+    """Return the seconds that these attempts took in all."""
+    known = [
+        (attempt.ended_at - attempt.started_at).total_seconds()
+        for attempt in attempts
+        if attempt.started_at
+    ]
+    return sum(known) if known else None

@@ -14,7 +14,6 @@ from django_perfectqueue.payload.inputs import (
     checked,
     checked_duration,
     encoded,
-    parse_duration,
 )
 from django_perfectqueue.store.database.alias import database
 
@@ -46,6 +45,5 @@ __all__ = [
     "database",
     "encoded",
     "note_of",
-    "parse_duration",
     "submission_of",
 ]

@@ -20,6 +20,7 @@ from django_perfectqueue.inspection.results import End, results_of, results_of_a
 from django_perfectqueue.inspection.statistics import Statistics, lifetime, statistics
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload.inputs import (
+    ON_CONFLICT,
     QUEUE_LENGTH,
     Duration,
     OnConflict,
@@ -140,10 +141,7 @@ class Queue(Taking):
             context=context,
             now=now,
         )
-        if on_conflict not in ("raise", "ignore", "replace"):
-            raise InvalidTaskError(
-                f"on_conflict is 'raise', 'ignore' or 'replace', not {on_conflict!r}."
-            )
+        ON_CONFLICT.require("on_conflict", on_conflict, InvalidTaskError)
         task = self[submission.key]
         linked = bool(submission.after or submission.tags)
         submit = partial(store.submit_linked, store.submit) if linked else store.submit

@@ -10,12 +10,11 @@ from unittest import mock
 
 from django_perfectqueue import compat, store
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
+from django_perfectqueue.payload.inputs import ON_CONFLICT
 from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import Queue, TaskHandle, submission_of
 
 from .submitted import SubmittedTask, sources
-
-ON_CONFLICT = ("raise", "ignore", "replace")
 
 
 class Recording(list[SubmittedTask]):
@@ -23,10 +22,7 @@ class Recording(list[SubmittedTask]):
 
     def add(self, queue: Queue, on_conflict: str, given: store.Submission) -> bool:
         """Note a task; return False where its key is taken, and that is ignored."""
-        if on_conflict not in ON_CONFLICT:
-            raise InvalidTaskError(
-                f"on_conflict is 'raise', 'ignore' or 'replace', not {on_conflict!r}."
-            )
+        ON_CONFLICT.require("on_conflict", on_conflict, InvalidTaskError)
         new = SubmittedTask.of_submission(given, using=queue.using)
         taken = [one for one in self if one.task == new.task]
         if taken and on_conflict == "raise":

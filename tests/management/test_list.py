@@ -143,7 +143,7 @@ class ListTests(TestCase):
         self.assertEqual(out, "Queue 'default' has no such tasks.\n")
 
     def test_a_wrong_limit(self):
-        self.assertIn("at least 0", refused(self, "pq_list", "--limit", "-1"))
+        self.assertIn("from 0 to", refused(self, "pq_list", "--limit", "-1"))
 
     def test_its_statements_do_not_grow_with_what_is_stored(self):
         submit_many(50, now=None)

@@ -57,7 +57,9 @@ class QueueTests(TestCase):
 
     def test_a_user_is_the_text_of_whatever_is_given(self):
         self.assertEqual(Queue().submit("k1", "t", user=7).metadata().user, "7")
-        with self.assertRaisesMessage(InvalidTaskError, "The user may have at most 255 characters"):
+        with self.assertRaisesMessage(
+            InvalidTaskError, "The user must be a text of 1 to 255 characters"
+        ):
             Queue().submit("k2", "t", user=["x" * 255])
 
     def test_a_lease_of_ten_seconds_ends_after_ten_seconds(self):

@@ -6,6 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from django_perfectqueue.lib.checks import number
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.lib.processes import resident
 
@@ -29,9 +30,7 @@ class MemoryLimit:
     """
 
     def __init__(self, mib: float) -> None:
-        if isinstance(mib, bool) or not isinstance(mib, int | float) or not mib > 0:
-            raise ValueError(f"A limit of memory must be MiB, above 0, not {mib!r}.")
-        self.mib = mib
+        self.mib = number(0, above=True, of="MiB").require("The limit", mib, ValueError)
 
     def around_perform(self, handler: Application, perform: Perform) -> object:
         try:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from django_perfectqueue.exceptions import TimeLimitError
-from django_perfectqueue.lib.durations import is_number
+from django_perfectqueue.lib.checks import number
 from django_perfectqueue.lib.printable import printable
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ class TimeLimit:
 
 
 def check(seconds: object) -> float:
-    if not is_number(seconds) or not seconds > 0:
-        raise ValueError(f"A time limit must be seconds, above 0, not {seconds!r}.")
-    return float(seconds)
+    return float(number(0, above=True, of="seconds").require("The limit", seconds, ValueError))
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from django.core.management.base import CommandError, CommandParser
 
 from django_perfectqueue import models, store
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection import steering
 from django_perfectqueue.inspection.family import (
@@ -17,6 +16,7 @@ from django_perfectqueue.inspection.family import (
     members,
     state_of,
 )
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import Task, TaskQuerySet

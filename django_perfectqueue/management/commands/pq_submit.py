@@ -11,10 +11,10 @@ from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, transaction
 
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.health.queues import named_queues
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.payload.inputs import OnConflict
 from django_perfectqueue.queue import Queue

@@ -8,8 +8,8 @@ import stat
 from collections.abc import Iterator
 from typing import IO
 
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import printable
 
 from ..terminal.text import point

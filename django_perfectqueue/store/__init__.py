@@ -77,7 +77,7 @@ from .tasks.finish import finish
 from .tasks.park import park, unpark, unpark_some
 from .tasks.replace import replace
 from .tasks.revise import Revision, revise, revise_now, set_priority
-from .tasks.settle import Released, cancel, fail, release, retry, snooze
+from .tasks.settle import Ending, settle
 from .tasks.steer import (
     cancel_each,
     cancel_now,

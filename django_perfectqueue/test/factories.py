@@ -132,7 +132,7 @@ class Making:
             return None
         finally:
             for task in others:
-                task._let_go(now=now)
+                task._end(store.Ending.release(), now=now)
 
 
 WAYS: dict[str, Callable[[Making], TaskHandle]] = {

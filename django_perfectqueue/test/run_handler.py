@@ -17,7 +17,6 @@ from django_perfectqueue.payload import codecs
 from django_perfectqueue.payload.inputs import checked_priority, checked_user
 from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import AcquiredTask, Queue, checked_duration, encoded
-from django_perfectqueue.queue.deferred import or_deferred
 from django_perfectqueue.queue.steps import Steps
 
 from .held_task import HeldTask
@@ -67,15 +66,12 @@ class RehearsedTask(HeldTask):
         return super()._opened_steps()
 
     def write(self, completion: store.Completion) -> bool:
-        self.settle("finished")
+        self._refuse_if_settled()
+        self._settle("finished")
         return True
 
     def write_notes(self) -> None:
         """Leave the report in ``notes``."""
-
-    def settle(self, word: str) -> None:
-        self._refuse_if_settled()
-        self._settle(word)
 
     def heartbeat(self, *, now: datetime | None = None) -> None:
         if self.cancel_requested:
@@ -87,23 +83,20 @@ class RehearsedTask(HeldTask):
         self.lease = self.lease._replace(payload=encoded(merged))
         self._data = merged
 
-    @or_deferred
     def finish(self, result: object = None, *, now: datetime | None = None) -> None:
-        self.completion(result)
-        self.settle("finished")
-        self.returned = result
+        def note() -> None:
+            self.completion(result)
+            self._settle("finished")
+            self.returned = result
 
-    def _end(self, word: str, write: Callable[..., str], **terms: Any) -> None:
-        self._note(word, terms.get("wait"), terms.get("why"))
+        self._once("finished", note)
 
-    def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
-        self._note("released", wait)
-
-    def _note(self, word: str, wait: float | None, why: store.Failure | None = None) -> None:
+    def _end(self, ending: store.Ending, *, now: datetime | None = None) -> None:
         """Note what would be written; what is put off is cancelled where that is asked for."""
-        put_off = wait is not None
-        self.settle("cancelled" if put_off and self.cancel_requested else word)
-        self.wait, self.why = wait, why
+        self._refuse_if_settled()
+        put_off = ending.outcome is None
+        self._settle("cancelled" if put_off and self.cancel_requested else ending.word)
+        self.wait, self.why = ending.wait if put_off else None, ending.why
 
 
 def make_acquired(

@@ -247,9 +247,10 @@ class QueueTests(TestCase):
 
             def note(*given, name=name, held=held, seen=seen, **more):
                 seen.append(held.is_settling)
-                return name == "release" and store.Released([], [])
+                return [] if name == "finish" else {held.lease: "settled"}
 
-            with self.subTest(name), mock.patch.object(store, name, note):
+            verb = "finish" if name == "finish" else "settle"
+            with self.subTest(name), mock.patch.object(store, verb, note):
                 getattr(held, name)()
                 self.assertEqual((seen, held.is_settling), ([True], False))
 

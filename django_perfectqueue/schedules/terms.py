@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from django.utils.module_loading import import_string
 
@@ -31,6 +31,7 @@ from django_perfectqueue.payload.inputs import (
     encoded,
     moment,
 )
+from django_perfectqueue.queue import TaskTerms
 from django_perfectqueue.store.arithmetic.ticks import zone_of
 from django_perfectqueue.store.schedules.decide import timing_of
 
@@ -41,25 +42,19 @@ A_DICT = Check("a dict", lambda value: isinstance(value, Mapping))
 OVERLAPS = tuple(Schedule.Overlap.values)
 
 
-class Terms(TypedDict, total=False):
+class Terms(TaskTerms, total=False):
     """
     The terms of a schedule; what is not given has its default.
 
     ``cron`` is five fields, six with seconds first, or a nickname such as ``@daily``, read in
     ``timezone``, by default TIME_ZONE; ``every`` is a timedelta, seconds of at least one, or a
-    span such as ``"15m"``. ``queue``, ``user``, ``priority``, ``limits`` and ``time_limit``
-    are those of submit(), and so is ``context``, which its tasks take along. Spans are as that
-    of ``every``.
+    span such as ``"15m"``. ``queue`` is that of its tasks. Spans are as that of ``every``.
     """
 
     cron: str
     every: Duration
     timezone: str
     queue: str
-    user: str | None
-    priority: int
-    limits: Iterable[str]
-    time_limit: Duration | None
     expires_after: Duration | None
     starts_at: When | None
     ends_at: When | None
@@ -70,7 +65,6 @@ class Terms(TypedDict, total=False):
     catch_up: int | None
     deadline: Duration | None
     pause_after: int | None
-    context: Mapping[str, object] | None
 
 
 TIMING = ("cron", "every", "timezone", "starts_at", "ends_at")

@@ -47,7 +47,7 @@ from .lanes.shares import queue_weights
 from .leases.fence import STILL_HELD, outcome_of, refusal
 from .leases.heartbeat import charge, heartbeat
 from .leases.in_hand import InHand, in_hand, lapse, renew, wanted
-from .limits.limit_cache import forget_limits, known_limits, limits_of
+from .limits.limit_cache import forget_limits, known_limits, lane_behind
 from .notify.completion import (
     Ended,
     end_notices,

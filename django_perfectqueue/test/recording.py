@@ -90,7 +90,7 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[object, str, object]]:
     yield from of_dependencies(recorded)
     yield Queue, "submit", submit
     yield Queue, "submit_many", submit_many
-    yield store, "limits_of", lambda *names, using: ()
+    yield store, "lane_behind", lambda *names, using: 0
     if compat.HAS_TASKS:
         from django_perfectqueue.backend import base
 

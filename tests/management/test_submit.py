@@ -257,6 +257,16 @@ class FileTests(TestCase):
         self.assertEqual(reported, {"queue": "default", "submitted": 1, "ignored": 0})
         self.assertEqual(keys(), ["März"])
 
+    def test_a_line_may_wait_for_the_one_before_it_and_bring_its_context(self):
+        dump = json_lines(
+            {"key": "a", "type": "t"},
+            {"key": "b", "type": "t", "after": ["a"], "if_failed": "cancel", "context": {}},
+        )
+        with typed(dump):
+            run("pq_submit", "--file", "-")
+
+        self.assertEqual(Queue()["b"].metadata().status, "blocked")
+
     def test_a_file_that_is_not_there(self):
         message = refused(self, "pq_submit", "--file", "/nowhere/tasks.jsonl")
         self.assertEqual(message, "Can't read '/nowhere/tasks.jsonl': No such file or directory.")

@@ -62,6 +62,12 @@ class QueueTests(TestCase):
         ):
             Queue().submit("k2", "t", user=["x" * 255])
 
+    def test_an_option_that_there_is_not_is_refused_with_the_nearest(self):
+        with self.assertRaisesMessage(TypeError, "has no 'usr'. Did you mean 'user'?"):
+            Queue().submit("k1", "t", usr="ann")
+        with self.assertRaisesMessage(TypeError, "Did you mean 'run_at'?"):
+            Queue().submit_many([{"type": "t", "run_in": 5}])
+
     def test_a_lease_of_ten_seconds_ends_after_ten_seconds(self):
         submit()
         queue = Queue()

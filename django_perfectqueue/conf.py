@@ -6,12 +6,10 @@ Only this module reads Django's settings.
 
 from __future__ import annotations
 
-import difflib
 import functools
-import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,9 @@ from django.conf import settings
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
-from .backoff import BackoffFunction, backoff_problem
+from .backoff import BACKOFF, BackoffFunction
 from .exceptions import ConfigError
+from .lib.checks import TRUE_OR_FALSE, Check, choice, named, names, nearest, number, whole
 
 SETTING = "PERFECTQUEUE"
 DAY = 86_400.0
@@ -49,123 +48,56 @@ SENSITIVE = (
     "cookie",
 )
 
-Rule = Callable[[object], str | None]
-
-
-def _number(least: float, *, whole: bool = False, above: bool = False) -> Rule:
-    kind = "a whole number" if whole else "a number"
-    accepted = (int,) if whole else (int, float)
-
-    def rule(value: object) -> str | None:
-        if isinstance(value, bool) or not isinstance(value, accepted) or not math.isfinite(value):
-            return f"must be {kind}"
-        if above and value <= least:
-            return f"must be {kind} above {least:g}"
-        return f"must be {kind} of at least {least:g}" if value < least else None
-
-    return rule
-
-
-_seconds = _number(0)
-_positive_seconds = _number(0, above=True)
-_count = _number(0, whole=True)
-_positive = _number(1, whole=True)
-_two_or_more = _number(2, whole=True)
-_characters = _number(1_000, whole=True)
-
-
-def _must(problem: str, holds: Callable[[Any], bool]) -> Rule:
-    return lambda value: None if holds(value) else problem
-
-
-_name = _must(
-    "must be a string of 1 to 100 characters",
-    lambda value: isinstance(value, str) and 1 <= len(value) <= 100,
-)
-_path = _must(
-    "must be a dotted path to a class, such as 'myapp.tasks.TaskDispatch'",
+_seconds = number(0, of="seconds")
+_positive_seconds = number(0, above=True, of="seconds")
+_count = whole(0)
+_positive = whole(1)
+_name = named(100)
+_path = Check(
+    "a dotted path, such as 'myapp.tasks.TaskDispatch'",
     lambda value: isinstance(value, str) and "." in value,
 )
-_function = _must(
-    "must be a dotted path to a function, such as 'myapp.admin.users_of'",
-    lambda value: isinstance(value, str) and "." in value,
-)
-_true_or_false = _must("must be True or False", lambda value: isinstance(value, bool))
-_eager = _must(
-    f"must be True, False or '{QUIET}'", lambda value: isinstance(value, bool) or value == QUIET
-)
-_folder = _must(
-    "must be the absolute path of a folder",
+_eager = Check(f"True, False or '{QUIET}'", lambda value: isinstance(value, bool) or value == QUIET)
+_folder = Check(
+    "the absolute path of a folder",
     lambda value: isinstance(value, str | Path) and os.path.isabs(value),
 )
-_paths = _must(
-    "must be a list of dotted paths, such as 'myapp.middleware.Timing'",
-    lambda value: not _texts(value) and all("." in path for path in value),
+_texts = names("a list of texts, none of them empty")
+_paths = names(
+    "a list of dotted paths, such as 'myapp.middleware.Timing'", lambda path: "." in path
+)
+_words = names(
+    "a list of words in lower case, with _ for - and spaces",
+    lambda word: word == word.lower() and not {"-", " "} & set(word),
+)
+_backoff = Check(
+    f"{BACKOFF.what}, or a dotted path to one",
+    lambda value: "." in value if isinstance(value, str) else BACKOFF.holds(value),
+)
+_statuses = ("finished", "failed", "cancelled", "expired")
+_retention_times = Check(
+    f"a dict with keys from {', '.join(_statuses)}, whose values are seconds or None",
+    lambda value: (
+        isinstance(value, Mapping)
+        and all(status in _statuses for status in value)
+        and all(map(_seconds.or_none().holds, value.values()))
+    ),
+)
+_policy = Check(
+    f"{choice(*POLICIES).what}, or a dict from names of queues, or '*' for all others, to these",
+    lambda value: (
+        all(map(_name.holds, value)) and all(one in POLICIES for one in value.values())
+        if isinstance(value, Mapping)
+        else value in POLICIES
+    ),
+    POLICIES,
 )
 
 
-def _backoff(value: object) -> str | None:
-    if isinstance(value, str):
-        return None if "." in value else "must be a dotted path, such as 'myapp.tasks.backoff'"
-    return backoff_problem(value) or None
-
-
-def _texts(value: object) -> str | None:
-    if isinstance(value, str) or not isinstance(value, list | tuple):
-        return "must be a list of strings"
-    if not all(isinstance(text, str) and text for text in value):
-        return "must be a list of strings, none of them empty"
-    return None
-
-
-def _words(value: Any) -> str | None:
-    if problem := _texts(value):
-        return problem
-    if any(word != word.lower() or {"-", " "} & set(word) for word in value):
-        return "must be a list of words in lower case, with _ for - and spaces"
-    return None
-
-
-def _retention_times(value: object) -> str | None:
-    statuses = {"finished", "failed", "cancelled", "expired"}
-    if not isinstance(value, Mapping) or not set(value) <= statuses:
-        return f"must be a dict with keys from {', '.join(sorted(statuses))}"
-    for status, seconds in value.items():
-        if seconds is not None and (problem := _seconds(seconds)):
-            return f"['{status}'] {problem}, or None"
-    return None
-
-
-def _one_of(*choices: str) -> Rule:
-    return _must(f"must be one of {', '.join(map(repr, choices))}", choices.__contains__)
-
-
-def _policy(value: object) -> str | None:
-    names = ", ".join(map(repr, POLICIES))
-    if isinstance(value, str):
-        return None if value in POLICIES else f"must be one of {names}, or a dict"
-    if not isinstance(value, Mapping):
-        return f"must be one of {names}, or a dict from queues to these"
-    for queue, policy in value.items():
-        if _name(queue):
-            return "must have names of queues as its keys, or '*' for all others"
-        if policy not in POLICIES:
-            return f"must have one of {names} for the queue '{queue}'"
-    return None
-
-
-def _or_none(rule: Rule) -> Rule:
-    def optional(value: object) -> str | None:
-        problem = None if value is None else rule(value)
-        return f"{problem}, or None" if problem else None
-
-    return optional
-
-
-def _setting(default: object, rule: Rule) -> Any:
+def _setting(default: object, check: Check) -> Any:
     if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata={"rule": rule})
-    return field(default=default, metadata={"rule": rule})
+        return field(default_factory=lambda: dict(default), metadata={"check": check})
+    return field(default=default, metadata={"check": check})
 
 
 @dataclass(frozen=True)
@@ -173,64 +105,64 @@ class Options:
     """Every setting with its value. Times are in seconds."""
 
     DEFAULT_QUEUE: str = _setting("default", _name)
-    DATABASE: str | None = _setting(None, _or_none(_name))
-    DATABASE_TIMEOUT: float | None = _setting(30.0, _or_none(_positive_seconds))
+    DATABASE: str | None = _setting(None, _name.or_none())
+    DATABASE_TIMEOUT: float | None = _setting(30.0, _positive_seconds.or_none())
     EAGER: bool | str = _setting(False, _eager)
-    DISPATCH: str | None = _setting(None, _or_none(_path))
+    DISPATCH: str | None = _setting(None, _path.or_none())
     MIDDLEWARE: Sequence[str] = _setting((), _paths)
     POLICY: str | Mapping[str, str] = _setting("fair", _policy)
     MAX_PAYLOAD_SIZE: int = _setting(1_048_576, _positive)
-    MAX_RESULT_SIZE: int | None = _setting(None, _or_none(_positive))
-    COMPRESS_ABOVE: int | None = _setting(None, _or_none(_count))
+    MAX_RESULT_SIZE: int | None = _setting(None, _positive.or_none())
+    COMPRESS_ABOVE: int | None = _setting(None, _count.or_none())
     CODECS: Sequence[str] = _setting((), _texts)
-    ENCRYPTION_KEYS: Sequence[str] | None = _setting(None, _or_none(_texts))
-    READ_PLAIN: bool = _setting(True, _true_or_false)
+    ENCRYPTION_KEYS: Sequence[str] | None = _setting(None, _texts.or_none())
+    READ_PLAIN: bool = _setting(True, TRUE_OR_FALSE)
     SENSITIVE: Sequence[str] = _setting(SENSITIVE, _words)
     CONTEXT: Sequence[str] = _setting((), _texts)
-    SCHEDULES_PER_USER: int | None = _setting(None, _or_none(_count))
-    TRACING: bool = _setting(False, _true_or_false)
+    SCHEDULES_PER_USER: int | None = _setting(None, _count.or_none())
+    TRACING: bool = _setting(False, TRUE_OR_FALSE)
 
     ALIVE_TIME: float = _setting(50.0, _positive_seconds)
     MAX_ATTEMPTS: int = _setting(5, _positive)
-    BACKOFF: BackoffFunction | str | None = _setting(None, _or_none(_backoff))  # noqa: RUF009
+    BACKOFF: BackoffFunction | str | None = _setting(None, _backoff.or_none())  # noqa: RUF009
     MAX_CRASHES: int = _setting(5, _positive)
     RETRY_WAIT: float = _setting(15.0, _seconds)
     RETRY_WAIT_LIMIT: float = _setting(3_600.0, _seconds)
-    TIME_LIMIT: float | None = _setting(None, _or_none(_positive_seconds))
-    TASK_KILL_WAIT: float | None = _setting(10.0, _or_none(_seconds))
-    RETENTION_TIME: float | None = _setting(DAY, _or_none(_seconds))
+    TIME_LIMIT: float | None = _setting(None, _positive_seconds.or_none())
+    TASK_KILL_WAIT: float | None = _setting(10.0, _seconds.or_none())
+    RETENTION_TIME: float | None = _setting(DAY, _seconds.or_none())
     RETENTION_TIMES: Mapping[str, float | None] = _setting({"failed": None}, _retention_times)
-    RETENTION_COUNT: int | None = _setting(None, _or_none(_count))
-    ATTEMPTS_KEPT: int = _setting(100, _two_or_more)
+    RETENTION_COUNT: int | None = _setting(None, _count.or_none())
+    ATTEMPTS_KEPT: int = _setting(100, whole(2))
     PURGE_INTERVAL: float = _setting(30.0, _positive_seconds)
-    IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _or_none(_positive_seconds))
-    USAGE_TIME: float | None = _setting(30 * DAY, _or_none(_seconds))
+    IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _positive_seconds.or_none())
+    USAGE_TIME: float | None = _setting(30 * DAY, _seconds.or_none())
 
-    ADMIN_SCOPE: str | None = _setting(None, _or_none(_function))
-    METRICS_TOKEN: str | None = _setting(None, _or_none(_name))
-    LATE_AFTER: float | None = _setting(300.0, _or_none(_seconds))
+    ADMIN_SCOPE: str | None = _setting(None, _path.or_none())
+    METRICS_TOKEN: str | None = _setting(None, _name.or_none())
+    LATE_AFTER: float | None = _setting(300.0, _seconds.or_none())
 
     JOURNAL_INTERVAL: float = _setting(1.0, _positive_seconds)
-    LOG_CAPTURE: str | None = _setting("INFO", _or_none(_one_of(*LEVELS)))
-    LOG_LINES_SIZE: int = _setting(16_384, _characters)
+    LOG_CAPTURE: str | None = _setting("INFO", choice(*LEVELS).or_none())
+    LOG_LINES_SIZE: int = _setting(16_384, whole(1_000))
 
     PROCESSORS: int = _setting(1, _positive)
-    PROCESSOR_TYPE: str = _setting("process", _one_of(*PROCESSOR_TYPES))
-    CONCURRENCY: int | None = _setting(None, _or_none(_positive))
-    QUEUE_ORDER: str = _setting(FAIR, _one_of(*QUEUE_ORDERS))
-    TASK_PREFETCH: int | None = _setting(None, _or_none(_count))
+    PROCESSOR_TYPE: str = _setting("process", choice(*PROCESSOR_TYPES))
+    CONCURRENCY: int | None = _setting(None, _positive.or_none())
+    QUEUE_ORDER: str = _setting(FAIR, choice(*QUEUE_ORDERS))
+    TASK_PREFETCH: int | None = _setting(None, _count.or_none())
     POLL_INTERVAL: float = _setting(1.0, _positive_seconds)
-    BELL: bool = _setting(True, _true_or_false)
-    BELL_FOLDER: str | Path | None = _setting(None, _or_none(_folder))  # noqa: RUF009
+    BELL: bool = _setting(True, TRUE_OR_FALSE)
+    BELL_FOLDER: str | Path | None = _setting(None, _folder.or_none())  # noqa: RUF009
     TASK_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
-    MAX_REQUEST_PER_CHILD: int | None = _setting(None, _or_none(_positive))
-    MAX_AGE_PER_CHILD: float | None = _setting(None, _or_none(_positive_seconds))
-    MAX_MEMORY_PER_CHILD: int | None = _setting(None, _or_none(_positive))
+    MAX_REQUEST_PER_CHILD: int | None = _setting(None, _positive.or_none())
+    MAX_AGE_PER_CHILD: float | None = _setting(None, _positive_seconds.or_none())
+    MAX_MEMORY_PER_CHILD: int | None = _setting(None, _positive.or_none())
 
     CHILD_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
     CHILD_HEARTBEAT_LIMIT: float = _setting(60.0, _positive_seconds)
     CHILD_KILL_INTERVAL: float = _setting(2.0, _positive_seconds)
-    CHILD_GRACEFUL_KILL_LIMIT: float | None = _setting(None, _or_none(_seconds))
+    CHILD_GRACEFUL_KILL_LIMIT: float | None = _setting(None, _seconds.or_none())
     CHILD_FORK_FREQUENCY_LIMIT: float = _setting(5.0, _seconds)
     DETACH_WAIT: float = _setting(10.0, _seconds)
 
@@ -269,56 +201,22 @@ class Options:
         return [] if isinstance(self.POLICY, str) else sorted(set(self.POLICY) - {OTHERS})
 
 
-WORDS: dict[str, tuple[str, ...]] = {
-    "POLICY": POLICIES,
-    "QUEUE_ORDER": QUEUE_ORDERS,
-    "PROCESSOR_TYPE": PROCESSOR_TYPES,
-    "LOG_CAPTURE": LEVELS,
-}
-RULES: dict[str, Rule] = {option.name: option.metadata["rule"] for option in fields(Options)}
-
-
-ALIASES = {
-    "max_retries": "max_attempts",
-    "retries": "max_attempts",
-    "countdown": "run_after",
-    "eta": "run_after",
-    "rate_limit": "limits",
-    "task_id": "key",
-    "bind": "takes_context",
-}
-"""What other queues call it."""
-
-
-def nearest(word: str, words: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?``, or an empty text when no word is near."""
-    close = difflib.get_close_matches(ALIASES.get(word, word), list(words), n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
+CHECKS: dict[str, Check] = {option.name: option.metadata["check"] for option in fields(Options)}
 
 
 def problems(values: Mapping[str, object]) -> list[str]:
     """Return what is wrong with these settings, a sentence each."""
     found = []
     for name, value in values.items():
-        if name not in RULES:
+        check = CHECKS.get(name)
+        if check is None:
+            guess = nearest(str(name).upper(), CHECKS)
+            found.append(f"Unknown setting '{name}' in {SETTING}.{guess}")
+        elif problem := check.problem(value):
             found.append(
-                f"Unknown setting '{name}' in {SETTING}.{nearest(str(name).upper(), RULES)}"
+                f"{SETTING}['{name}'] " + (f"must be {check.what}." if name in SECRET else problem)
             )
-        elif problem := RULES[name](value):
-            guess = nearest_value(name, value)
-            given = "" if name in SECRET else f", not {value!r}"
-            found.append(f"{SETTING}['{name}'] {problem}{given}.{guess}")
     return found
-
-
-def nearest_value(name: str, value: object) -> str:
-    """Return the nearest right word for a wrong one in a setting that takes certain words."""
-    words = WORDS.get(name, ())
-    given = value.values() if isinstance(value, Mapping) else [value]
-    wrong = (word for word in given if isinstance(word, str) and word not in words)
-    in_case = str.upper if words and words[0].isupper() else str.lower
-    guesses = (nearest(in_case(word), words) for word in wrong)
-    return next(filter(None, guesses), "")
 
 
 def given() -> Any:

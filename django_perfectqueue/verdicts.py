@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from .exceptions import InvalidTaskError
+from .lib.checks import span
 from .lib.durations import seconds_of
 
 SHORTEST_WAIT = 1.0
@@ -76,11 +77,9 @@ def wait_of(who: object, after: timedelta | float | str) -> float:
     """
     if isinstance(after, timedelta):
         after = after.total_seconds()
-    is_past = isinstance(after, int | float) and after < 0
-    seconds = 0.0 if is_past else seconds_of(after)
-    if seconds is None:
-        name = who if isinstance(who, str) else type(who).__name__
-        raise InvalidTaskError(
-            f"{name} waits for a timedelta, seconds or a span such as '5m30s', not {after!r}."
-        )
-    return seconds
+    if isinstance(after, timedelta):
+        after = after.total_seconds()
+    if isinstance(after, int | float) and after < 0:
+        return 0.0
+    name = who if isinstance(who, str) else type(who).__name__
+    return seconds_of(span().require(f"The wait of {name}", after, InvalidTaskError)) or 0.0

@@ -141,11 +141,18 @@ def finish(*leases, now=NOON, seconds=0.0, result=None, worker="tests"):
     return store.finish(done, using="default", worker=worker, now=now)
 
 
+def settle(lease, ending, *, using="default", **terms):
+    """End an attempt, and return its word; raise PreemptedError where it is held no longer."""
+    words = store.settle([lease], ending, using=using, **terms)
+    if lease not in words:
+        raise store.refusal(lease, using=using)
+    return words[lease]
+
+
 def retry(lease, *, wait=0.0, seconds=0.0, now=NOON, why=None):
-    return store.retry(
+    return settle(
         lease,
-        wait=wait,
-        why=why or store.Failure(),
+        store.Ending.retry(wait=wait, why=why or store.Failure()),
         seconds=seconds,
         using="default",
         now=now,
@@ -154,7 +161,7 @@ def retry(lease, *, wait=0.0, seconds=0.0, now=NOON, why=None):
 
 def fail(lease, *, error="boom", message="", now=NOON):
     why = store.Failure(error=error, message=message)
-    store.fail(lease, why=why, seconds=0.0, using="default", now=now)
+    settle(lease, store.Ending.fail(why=why), seconds=0.0, using="default", now=now)
 
 
 def purge(retention, **terms):

@@ -382,10 +382,10 @@ class Client:
 
         def act() -> dict[str, Any]:
             wait = self.drawn.choice((0.0, 0.2))
-            refused, cancelled = store.release(leases, delay=wait, using="default")
+            words = store.settle(leases, store.Ending.release(wait), using="default")
             return {
-                "refused": list(map(self.ref, refused)),
-                "cancelled": list(map(self.ref, cancelled)),
+                "refused": [self.ref(lease) for lease in leases if lease not in words],
+                "cancelled": [self.ref(lease) for lease in words if words[lease] == "cancelled"],
             }
 
         self.settle("release", leases, act)
@@ -403,12 +403,18 @@ class Client:
 
         self.call("heartbeat", act, leases=list(map(self.ref, leases)))
 
-    def with_one(self, verb: str, act: Callable[[Any], str]) -> None:
-        """Settle one lease; ``act`` returns "cancelled" where its task was that instead."""
+    def with_one(self, verb: str, ending: Any) -> None:
+        """Settle one lease; its task may be cancelled instead."""
+        from django_perfectqueue import store
+
+        terms = {"seconds": self.drawn.uniform(0.0, 0.2), "using": "default", "worker": self.name}
         for lease in self.some_held()[:1]:
 
             def reported(lease: Any = lease) -> dict[str, Any]:
-                instead = act(lease) == "cancelled" and verb != "cancel"
+                words = store.settle([lease], ending, **terms)
+                if lease not in words:
+                    raise store.refusal(lease, using="default")
+                instead = words[lease] == "cancelled" and verb != "cancel"
                 return {"cancelled": [self.ref(lease)] if instead else []}
 
             self.settle(verb, [lease], reported)
@@ -417,30 +423,22 @@ class Client:
         from django_perfectqueue import store
 
         why, wait = store.Failure(error="Error"), self.drawn.uniform(0.0, 1.0)
-        terms: dict[str, Any] = {"wait": wait, "why": why, **self.terms_of_end()}
-        self.with_one("retry", lambda lease: store.retry(lease, **terms))
+        self.with_one("retry", store.Ending.retry(wait, why))
 
     def snooze(self) -> None:
         from django_perfectqueue import store
 
-        terms: dict[str, Any] = {"wait": self.drawn.uniform(0.0, 1.0), **self.terms_of_end()}
-        self.with_one("snooze", lambda lease: store.snooze(lease, **terms))
+        self.with_one("snooze", store.Ending.snooze(self.drawn.uniform(0.0, 1.0)))
 
     def fail(self) -> None:
         from django_perfectqueue import store
 
-        terms = self.terms_of_end()
-        why = store.Failure(error="Error")
-        self.with_one("fail", lambda lease: store.fail(lease, why=why, **terms))
+        self.with_one("fail", store.Ending.fail(store.Failure(error="Error")))
 
     def cancel(self) -> None:
         from django_perfectqueue import store
 
-        terms = self.terms_of_end()
-        self.with_one("cancel", lambda lease: store.cancel(lease, **terms))
-
-    def terms_of_end(self) -> dict[str, Any]:
-        return {"seconds": self.drawn.uniform(0.0, 0.2), "using": "default", "worker": self.name}
+        self.with_one("cancel", store.Ending.cancel())
 
     def update(self) -> None:
         from django_perfectqueue import store

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import UndefinedDecisionError
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.queue import AcquiredTask, Queue
 
 from .error_policy import follow

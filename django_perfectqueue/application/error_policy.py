@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_perfectqueue import store
 from django_perfectqueue.backoff import (
+    BACKOFF,
     Backoff,
     Exponential,
     Fixed,
     backoff_at,
-    backoff_problem,
     error_rules,
 )
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.lib.durations import LONGEST, is_number, seconds_of
+from django_perfectqueue.lib.checks import number, whole
+from django_perfectqueue.lib.durations import LONGEST, is_number
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
@@ -208,19 +208,16 @@ def checked_wait(wait: object) -> float:
     return max(0.0, float(seconds))
 
 
+CHECKS = {
+    "max_attempts": whole(1).or_none(),
+    "retry_wait": number(0, LONGEST, of="seconds").or_none(),
+    "backoff": BACKOFF.or_none(),
+}
+
+
 def check_policy(handler: type[Application]) -> None:
     """Raise ConfigError unless a handler's attempts, waits and rules are such."""
-    for name, problem in problems(handler):
-        raise ConfigError(f"{handler.__qualname__}.{name} {problem}.")
-
-
-def problems(owner: Any) -> Iterator[tuple[str, str]]:
-    """Yield the name of each attribute that will not do, and what it must be and is not."""
-    most, first = owner.max_attempts, owner.retry_wait
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        yield "max_attempts", f"must be a whole number of at least 1, or None, not {most!r}"
-    if first is not None and (isinstance(first, str | timedelta) or seconds_of(first) is None):
-        yield "retry_wait", f"must be seconds, at least 0, or None, not {first!r}"
-    if owner.backoff is not None and (problem := backoff_problem(owner.backoff)):
-        yield "backoff", f"{problem}, not {owner.backoff!r}"
-    yield from error_rules.problems(rules_of(owner))
+    for name, check in CHECKS.items():
+        check.require(f"{handler.__qualname__}.{name}", getattr(handler, name), ConfigError)
+    for name, problem in error_rules.problems(rules_of(handler)):
+        raise ConfigError(f"{handler.__qualname__}.{name} {problem}")

@@ -8,8 +8,8 @@ from typing import ClassVar, TypeVar
 
 from django.utils.module_loading import autodiscover_modules
 
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.imports import path_of
 
 from .dispatch import Dispatch, Pattern, Route, in_words

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.lib.durations import is_number
+from django_perfectqueue.lib.checks import number
 
 if TYPE_CHECKING:
     from .handler import Application
 
 NEVER = math.inf
+CHECKS = {
+    "time_limit": number(0, NEVER, above=True, of="seconds").or_none(),
+    "kill_wait": number(0, NEVER, of="seconds").or_none(),
+}
 
 
 class TimeLimits(NamedTuple):
@@ -47,10 +51,5 @@ def time_limits(
 
 def check_time_limits(handler: type[Application]) -> None:
     """Raise ConfigError unless a handler's limits are lengths of time, or None."""
-    for name, least in (("time_limit", "above"), ("kill_wait", "at least")):
-        value: object = getattr(handler, name)
-        if value is None or (is_number(value) and (value > 0 if least == "above" else value >= 0)):
-            continue
-        raise ConfigError(
-            f"{handler.__qualname__}.{name} must be seconds, {least} 0, or None, not {value!r}."
-        )
+    for name, check in CHECKS.items():
+        check.require(f"{handler.__qualname__}.{name}", getattr(handler, name), ConfigError)

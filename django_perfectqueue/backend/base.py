@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyResult, AnyTask
     from django_perfectqueue.queue import Batch, Duration, Queue
 
-SUBMITTED = ("user", "key", "expected_at", "expires_at", "limits", "after", "if_failed", "tags")
-"""The words of a task that are arguments of a submit."""
-
 TaskCall = tuple["AnyTask", Iterable[object], Mapping[str, object]]
 
 
@@ -148,6 +145,8 @@ class PerfectQueueBackend(BaseTaskBackend):
         self, task: AnyTask, args: Iterable[object], kwargs: Mapping[str, object]
     ) -> tuple[AnyResult, dict[str, Any]]:
         """Return the result of a task that is to be stored, and what to submit for it."""
+        from django_perfectqueue.queue import ARGUMENTS
+
         path = task.module_path
         definition = registry.definitions.get(path)
         if task is not definition or path not in self.validated:
@@ -169,7 +168,7 @@ class PerfectQueueBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        given = {name: getattr(task, name, DEFAULTS[name]) for name in SUBMITTED}
+        given = {name: option_of(task, name) for name in ARGUMENTS if name in DEFAULTS}
         names = {
             name: self.task_key(task, name, result)
             for name in ("user", "key")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,10 @@ from django.core.checks import CheckMessage
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from django_perfectqueue.backoff import backoff_at, backoff_problem
+from django_perfectqueue.backoff import BACKOFF, backoff_at
 from django_perfectqueue.compat import APP
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.lib.durations import is_number
+from django_perfectqueue.lib.checks import Check, choice, nearest, number, whole
 
 if TYPE_CHECKING:
     from .base import PerfectQueueBackend
@@ -67,7 +67,7 @@ def option_problems(place: str, name: str, value: object) -> Iterator[CheckMessa
     if name not in OPTIONS:
         yield unknown(place, name, OPTIONS)
     elif problem := RULES[name](value):
-        yield error(34, f"{place}['{name}'] {problem}, not {value!r}.", "Correct it, or remove it.")
+        yield error(34, f"{place}['{name}'] {problem}", "Correct it, or remove it.")
 
 
 def unknown(place: str, name: object, names: Sequence[str]) -> CheckMessage:
@@ -77,43 +77,31 @@ def unknown(place: str, name: object, names: Sequence[str]) -> CheckMessage:
 
 
 def database(value: Any) -> str:
-    if value is None or value in connections:
-        return ""
-    return f"must be one of {', '.join(map(repr, connections))}"
-
-
-def max_attempts(value: object) -> str:
-    good = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    return "" if good or value is None else "must be a whole number of at least 1"
+    return choice(*connections).or_none().problem(value)
 
 
 def backoff(value: object) -> str:
     if value is None:
         return ""
     try:
-        return backoff_problem(backoff_at(value) if isinstance(value, str) else value)
+        return BACKOFF.problem(backoff_at(value) if isinstance(value, str) else value)
     except ConfigError as trouble:
-        return f"can't be used: {trouble} It must be a function, Exponential(5) or a path to such"
+        return f"can't be used: {trouble}"
 
 
 def id_function(value: object) -> str:
     try:
         made = import_string(value) if isinstance(value, str) else value
     except ImportError as trouble:
-        return f"can't be used: {trouble}. It must be a function or a path to one"
-    return "" if made is None or callable(made) else "must be a function or a path to one"
-
-
-def time_limit(value: object) -> str:
-    good = value is None or (is_number(value) and value > 0)
-    return "" if good else "must be a number of seconds above 0"
+        return f"can't be used: {trouble}."
+    return Check("a function or a path to one", callable).or_none().problem(made)
 
 
 def modules(value: object) -> str:
     if not isinstance(value, list | tuple):
-        return "must be a list of modules"
+        return f"must be a list of modules, not {value!r}."
     missing = [name for name in value if not is_there(name)]
-    return f"names a module that is not there, '{missing[0]}'" if missing else ""
+    return f"names a module that is not there, '{missing[0]}'." if missing else ""
 
 
 def is_there(name: object) -> bool:
@@ -127,9 +115,9 @@ RULES = {
     "backoff": backoff,
     "database": database,
     "id_function": id_function,
-    "max_attempts": max_attempts,
+    "max_attempts": whole(1).or_none().problem,
     "modules": modules,
-    "time_limit": time_limit,
+    "time_limit": number(0, math.inf, above=True, of="seconds").or_none().problem,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -9,11 +10,18 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 
-from django_perfectqueue.backoff import backoff_problem, error_rules
+from django_perfectqueue.backoff import BACKOFF, error_rules
 from django_perfectqueue.backoff.error_rules import Rule, RuleWithWaits
 from django_perfectqueue.compat import InvalidTask, Task
-from django_perfectqueue.conf import nearest
-from django_perfectqueue.lib.durations import is_number
+from django_perfectqueue.lib.checks import (
+    TRUE_OR_FALSE,
+    Check,
+    choice,
+    names,
+    nearest,
+    number,
+    whole,
+)
 
 from . import registry
 
@@ -156,51 +164,31 @@ def rules_of(task: AnyTask) -> dict[str, object]:
 
 def check_options(task: AnyTask) -> None:
     """Raise InvalidTask when one of our words has a value that will not do."""
-    for name, (is_good, wanted) in RULES.items():
+    for name, check in CHECKS.items():
         value = option_of(task, name)
-        if value is not None and not is_good(value):
-            raise InvalidTask(f"{name} must be {wanted}, not {value!r}.")
+        if value is not None:
+            check.require(name, value, InvalidTask)
     for name, problem in error_rules.problems(rules_of(task)):
-        raise InvalidTask(f"{name} {problem}.")
+        raise InvalidTask(f"{name} {problem}")
     if option_of(task, "atomic") and iscoroutinefunction(task.func):
         raise InvalidTask("A coroutine can't be atomic: Django has no transactions there.")
 
 
-def is_name(value: object) -> bool:
-    return callable(value) or (isinstance(value, str) and bool(value))
-
-
-def is_positive(value: object, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool) and bool(value > 0)  # type: ignore[operator]
-
-
-RULES: dict[str, tuple[Callable[[object], bool], str]] = {
-    "max_attempts": (lambda value: is_positive(value, (int,)), "a whole number of at least 1"),
-    "backoff": (
-        lambda value: not backoff_problem(value),
-        "a function of the exception and the result, or such as Exponential(5)",
-    ),
-    "time_limit": (lambda value: is_positive(value, (int, float)), "a number of seconds above 0"),
-    "kill_wait": (
-        lambda value: is_number(value) and value >= 0,
-        "a number of seconds of at least 0",
-    ),
-    "atomic": (lambda value: isinstance(value, bool), "True or False"),
-    "user": (is_name, "a name, or a function of args and kwargs"),
-    "key": (is_name, "a text, or a function of args and kwargs"),
-    "on_conflict": (
-        lambda value: value in ("raise", "ignore", "replace"),
-        "'raise', 'ignore' or 'replace'",
-    ),
-    "if_failed": (
-        lambda value: value in ("wait", "cancel", "run"),
-        "'wait', 'cancel' or 'run'",
-    ),
-    **dict.fromkeys(
-        ("limits", "tags"),
-        (
-            lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
-            "a list of names",
-        ),
-    ),
+NAME = Check(
+    "a text, or a function of args and kwargs",
+    lambda value: callable(value) or (isinstance(value, str) and bool(value)),
+)
+NAMES = names("a list of names")
+CHECKS = {
+    "max_attempts": whole(1),
+    "backoff": BACKOFF,
+    "time_limit": number(0, math.inf, above=True, of="seconds"),
+    "kill_wait": number(0, math.inf, of="seconds"),
+    "atomic": TRUE_OR_FALSE,
+    "user": NAME,
+    "key": NAME,
+    "on_conflict": choice("raise", "ignore", "replace"),
+    "if_failed": choice("wait", "cancel", "run"),
+    "limits": NAMES,
+    "tags": NAMES,
 }

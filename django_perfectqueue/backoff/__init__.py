@@ -18,7 +18,8 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.lib.durations import is_number, seconds_of
+from django_perfectqueue.lib.checks import Check, number, span
+from django_perfectqueue.lib.durations import seconds_of
 from django_perfectqueue.lib.imports import imported
 
 MOST_DOUBLINGS = 60
@@ -53,9 +54,7 @@ class Backoff:
     """
 
     def __init__(self, *, jitter: float = SPREAD, longest: Wait | None = None) -> None:
-        if not is_number(jitter) or not 0 <= jitter <= 1:
-            raise ConfigError(f"jitter must be a number from 0 to 1, not {jitter!r}.")
-        self.jitter = jitter
+        self.jitter = number(0, 1).require("jitter", jitter, ConfigError)
         self.longest = math.inf if longest is None else in_seconds("longest", longest)
 
     def __repr__(self) -> str:
@@ -122,9 +121,7 @@ class Exponential(Backoff):
     ) -> None:
         super().__init__(jitter=jitter, longest=longest)
         self.first = in_seconds("first", first)
-        if not is_number(factor) or not 1 <= factor < math.inf:
-            raise ConfigError(f"factor must be a number of at least 1, not {factor!r}.")
-        self.factor = float(factor)
+        self.factor = float(number(1).require("factor", factor, ConfigError))
 
     def usual(self, errors: int) -> float:
         try:
@@ -156,25 +153,16 @@ def backoff_at(path: str) -> object:
 
     Raise ConfigError where that is none.
     """
-    backoff = imported(path)
-    if problem := backoff_problem(backoff):
-        raise ConfigError(f"{path!r} {problem}, not {backoff!r}.")
-    return backoff
+    return BACKOFF.require(repr(path), imported(path), ConfigError)
 
 
-def backoff_problem(backoff: object) -> str:
-    """Return what a backoff must be, where it is none."""
-    if isinstance(backoff, type):
-        return "must be an instance, such as Exponential(5)"
-    if not callable(backoff) or iscoroutinefunction(backoff):
-        return "must be a function of the error and the task, or such as Exponential(5)"
-    return ""
+BACKOFF = Check(
+    "a function of the error and the task, or an instance such as Exponential(5)",
+    lambda value: (
+        callable(value) and not isinstance(value, type) and not iscoroutinefunction(value)
+    ),
+)
 
 
 def in_seconds(name: str, wait: Wait) -> float:
-    seconds = seconds_of(wait)
-    if seconds is None:
-        raise ConfigError(
-            f"{name} must be a timedelta, seconds or a span such as '5m30s', not {wait!r}."
-        )
-    return seconds
+    return seconds_of(span().require(name, wait, ConfigError)) or 0.0

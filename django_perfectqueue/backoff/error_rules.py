@@ -8,7 +8,7 @@ from typing import Any
 
 from django_perfectqueue.lib.durations import seconds_of
 
-from . import Backoff, BackoffFunction, Wait, backoff_problem
+from . import BACKOFF, Backoff, BackoffFunction, Wait
 
 Rule = type[BaseException] | Iterable[type[BaseException]]
 RuleWithWaits = Rule | Mapping[type[BaseException], Backoff | BackoffFunction | Wait | None]
@@ -63,12 +63,12 @@ def problems(rules: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             pairs = [(value, None)]
         for kind, waits in pairs:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                yield name, f"must be classes of exceptions, not {kind!r}"
+                yield name, f"must be classes of exceptions, not {kind!r}."
             elif seen.setdefault(kind, name) != name:
-                yield name, f"must not have {kind.__qualname__}, which {seen[kind]} has"
+                yield name, f"must not have {kind.__qualname__}, which {seen[kind]} has."
             elif waits is not None and not is_wait(waits, name):
                 wanted = "a wait or a backoff" if name == RETRY_ON else "no wait"
-                yield name, f"must have {wanted} for {kind.__qualname__}, not {waits!r}"
+                yield name, f"must have {wanted} for {kind.__qualname__}, not {waits!r}."
 
 
 def is_wait(waits: object, name: str) -> bool:
@@ -76,4 +76,4 @@ def is_wait(waits: object, name: str) -> bool:
         return False
     if isinstance(waits, int | float | str | timedelta):
         return seconds_of(waits) is not None
-    return not backoff_problem(waits)
+    return BACKOFF.holds(waits)

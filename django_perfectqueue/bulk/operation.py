@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 from uuid import uuid4
@@ -13,6 +12,7 @@ from django.core.signing import BadSignature, Signer
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.lib.checks import number
 from django_perfectqueue.payload.inputs import (
     QUEUE_LENGTH,
     checked,
@@ -27,7 +27,7 @@ from .selection import TYPE, Selection, preview
 USER = "perfectqueue"
 RATE = 500.0
 """Tasks a second, unless something else is said: others use the database, too."""
-SLOWEST, FASTEST = 1 / 86_400, 1e6
+CHECKED_RATE = number(1 / 86_400, 1_000_000, of="tasks a second")
 
 Verb = Literal["retry", "cancel", "delete", "move", "edit", "finish", "copy", "priority"]
 """The last three are for tasks that are named, not for all that match."""
@@ -68,11 +68,7 @@ class Operation:
         if self.patch is not None and self.verb not in ("edit", "retry"):
             raise InvalidTaskError(f"'{self.verb}' changes no data.")
         checked_priority(self.priority)
-        rate: object = self.rate
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or math.isnan(rate):
-            raise InvalidTaskError(f"The rate must be a number of tasks a second, not {rate!r}.")
-        if not SLOWEST <= rate <= FASTEST:
-            raise InvalidTaskError(f"The rate must be one a day to {FASTEST:.0f} a second.")
+        CHECKED_RATE.require("The rate", self.rate, InvalidTaskError)
 
     def stored(self) -> dict[str, object]:
         """Return what it says as JSON."""

@@ -10,7 +10,7 @@ from django.db import IntegrityError
 from django.db.models import BooleanField, Field, FloatField
 
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.lib.durations import is_number
+from django_perfectqueue.lib.checks import LARGEST, TRUE_OR_FALSE, Check, number, whole
 from django_perfectqueue.models import (
     EVERYONE,
     MOST_BURST_TIME,
@@ -29,8 +29,6 @@ from .audit import acting
 
 R = TypeVar("R", FairShare, QueueShare, Limit)
 P = TypeVar("P", FairShare, Limit)
-
-LARGEST = 2**31 - 1
 
 
 def share_in_force(user: str, queue: str, *, using: str) -> FairShare:
@@ -203,27 +201,19 @@ def checked(kind: type[R], given: Mapping[str, object]) -> dict[str, object]:
     """Return the given values of a row; raise ConfigError when one can't be."""
     fields = {field.name: field for field in kind._meta.concrete_fields}
     return {
-        name: checked_value(fields[name], value)
+        name: check_of(fields[name]).require(f"The {name}", value, ConfigError)
         for name, value in given.items()
         if value is not ...
     }
 
 
-def checked_value(field: Field[Any, Any], value: object) -> object:
+def check_of(field: Field[Any, Any]) -> Check:
+    """Return the check of a column, by its type and its validators."""
     if isinstance(field, BooleanField):
-        if isinstance(value, bool):
-            return value
-        raise ConfigError(f"{field.name} must be True or False, not {value!r}.")
+        return TRUE_OR_FALSE
     lows = [one.limit_value for one in field.validators if isinstance(one, MinValueValidator)]
     tops = [one.limit_value for one in field.validators if isinstance(one, MaxValueValidator)]
     least, most = max(lows), min([LARGEST, *tops])
     if isinstance(field, FloatField):
-        if is_number(value) and least <= value <= most:
-            return float(value)
-        what = f"a number from {least:g} to {most:,.0f}"
-    else:
-        whole = isinstance(value, int) and is_number(value)
-        if value is None or (whole and least <= value <= most):
-            return value
-        what = f"a whole number from {least} to {most:,}, or None for any number"
-    raise ConfigError(f"The {field.name} must be {what}, not {value!r}.")
+        return number(least, most)
+    return whole(least, most).or_none()

@@ -18,9 +18,10 @@ from django.db.models.signals import post_delete, post_save
 from django.utils.translation import gettext as _
 
 from django_perfectqueue import store
-from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.lib.checks import choice, named
 from django_perfectqueue.models import EVERYONE, Limit
-from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
+from django_perfectqueue.payload.inputs import QUEUE_LENGTH
 from django_perfectqueue.store.arithmetic.rate_limit import is_too_far, opens_at
 from django_perfectqueue.store.database.alias import database
 
@@ -111,12 +112,8 @@ class LimitName(TypedDict):
 
 def owner(scope: str, name: str) -> LimitName:
     """Return scope and name as a row has them; raise ConfigError."""
-    if scope not in SCOPES:
-        raise ConfigError(f"The scope must be one of {', '.join(SCOPES)}, not {scope!r}.")
-    try:
-        checked(f"{scope} of a limit", name, LENGTH)
-    except InvalidTaskError as error:
-        raise ConfigError(str(error)) from error
+    choice(*SCOPES).require("The scope", scope, ConfigError)
+    named(LENGTH).require(f"The {scope} of a limit", name, ConfigError)
     if reason := unfit(scope, name):
         raise ConfigError(reason)
     return {"scope": cast(Scope, scope), "name": name}

@@ -16,9 +16,10 @@ from django.db import transaction
 from django.db.models.signals import post_delete, post_save
 
 from django_perfectqueue import store
-from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.lib.checks import named
 from django_perfectqueue.models import EVERYONE, FairShare, QueueShare
-from django_perfectqueue.payload.inputs import KEY_LENGTH, QUEUE_LENGTH, checked
+from django_perfectqueue.payload.inputs import KEY_LENGTH, QUEUE_LENGTH
 from django_perfectqueue.store.database.alias import database
 
 from . import audit, edit
@@ -105,21 +106,16 @@ def reset_queue_weight(queue: str, *, by: str = "", using: str | None = None) ->
 
 
 def queue_name(queue: str) -> str:
-    try:
-        return checked("queue", queue, QUEUE_LENGTH)
-    except InvalidTaskError as error:
-        raise ConfigError(str(error)) from error
+    text: str = named(QUEUE_LENGTH).require("The queue", queue, ConfigError)
+    return text
 
 
 def names(user: str | None, queue: str) -> tuple[str, str]:
     """Return user and queue as a row has them; raise ConfigError."""
-    try:
-        return (
-            "" if user in (None, "") else checked("user", user, KEY_LENGTH),
-            "" if queue == "" else checked("queue", queue, QUEUE_LENGTH),
-        )
-    except InvalidTaskError as error:
-        raise ConfigError(str(error)) from error
+    return (
+        "" if user in (None, "") else named(KEY_LENGTH).require("The user", user, ConfigError),
+        "" if queue == "" else queue_name(queue),
+    )
 
 
 ashare = sync_to_async(share)

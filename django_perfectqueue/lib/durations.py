@@ -25,7 +25,7 @@ def seconds_in(text: str) -> float | None:
     return sum(float(number) * SECONDS[unit] for number, unit in parts)
 
 
-def seconds_of(value: timedelta | float | str) -> float | None:
+def seconds_of(value: object) -> float | None:
     """Return the seconds of a wait, from 0 to a hundred years; None for anything else."""
     seconds = seconds_in(value) if isinstance(value, str) else value
     if isinstance(seconds, timedelta):

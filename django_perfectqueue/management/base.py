@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -18,6 +19,7 @@ from django.db import Error, connections
 from django_perfectqueue.checks.messages import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
 from django_perfectqueue.health.schema import lacks_tables, unmigrated
+from django_perfectqueue.lib.checks import LARGEST, whole
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.queue import Queue, database
 
@@ -28,7 +30,6 @@ R = TypeVar("R")
 TAKEN = 3
 INTERRUPTED = 130
 UNREAD = 141
-LARGEST = 2**31 - 1
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -139,17 +140,13 @@ class QueueCommand(SummedUpCommand):
 
 def at_least(least: int) -> Callable[[str], int]:
     """Return a type of option: a whole number that is not smaller."""
+    check = whole(least, LARGEST)
 
     def whole_number(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = least - 1
-        if number < least:
-            raise ArgumentTypeError(f"must be a whole number of at least {least}, not {text!r}")
-        if number > LARGEST:
-            raise ArgumentTypeError(f"must be a whole number of at most {LARGEST}, not {text!r}")
-        return number
+        with contextlib.suppress(ValueError):
+            if check.holds(int(text)):
+                return int(text)
+        raise ArgumentTypeError(check.problem(text).rstrip("."))
 
     return whole_number
 

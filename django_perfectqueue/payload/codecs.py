@@ -16,8 +16,9 @@ from django.conf import settings
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
-from django_perfectqueue.conf import SETTING, nearest, options
+from django_perfectqueue.conf import SETTING, options
 from django_perfectqueue.exceptions import ConfigError, PayloadError
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.imports import imported
 
 from .names import JSON

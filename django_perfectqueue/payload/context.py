@@ -20,8 +20,9 @@ from django.utils import timezone as zones
 from django.utils import translation
 
 from django_perfectqueue import tracing
-from django_perfectqueue.conf import SETTING, nearest, options
+from django_perfectqueue.conf import SETTING, options
 from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.imports import imported
 
 from .names import JSON

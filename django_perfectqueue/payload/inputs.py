@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.lib.durations import EARLIEST, LATEST, seconds_in, seconds_of
-from django_perfectqueue.lib.durations import LONGEST as LONGEST_DURATION
+from django_perfectqueue.lib.checks import LARGEST, Check, choice, is_utf_8, named, span, whole
+from django_perfectqueue.lib.durations import EARLIEST, LATEST, is_number, seconds_in, seconds_of
 from django_perfectqueue.payload.names import EVERYONE, LIMIT_LENGTH, LIMITS_LENGTH, TAG_LENGTH
 
 from . import codecs, context
@@ -27,38 +27,37 @@ QUEUE_LENGTH, KEY_LENGTH = 100, 255
 
 MOST_TAGS = 20
 
-SMALLEST, LARGEST = -(2**31) + 1, 2**31 - 1
+PRIORITY = whole(-LARGEST, LARGEST)
+LIMIT = named(LIMIT_LENGTH, without=",")
+A_LIST = Check(
+    "a list of names", lambda value: isinstance(value, Iterable) and not isinstance(value, str)
+)
+ON_CONFLICT = choice("raise", "ignore", "replace")
+TIME = Check(
+    "a datetime, a timedelta, seconds or a span such as '5m30s'",
+    lambda value: (
+        isinstance(value, timedelta)
+        or (seconds_in(value) is not None if isinstance(value, str) else is_number(value))
+    ),
+)
+LOOKED_UP = Check(
+    "a text of UTF-8, without NUL",
+    lambda value: isinstance(value, str) and "\x00" not in value and is_utf_8(value),
+)
+WAIT = span()
+DURATION = span(above=True)
 
 
-def checked(name: str, value: object, length: int) -> str:
-    """
-    Return a name as it may be stored.
-
-    Raise InvalidTaskError when it is no text, empty, too long, or has a NUL character or
-    half of a surrogate pair.
-    """
-    if not isinstance(value, str):
-        path = getattr(value, "module_path", None)
-        given = f"one of Django's tasks: give {path!r}" if path else repr(value)
-        raise InvalidTaskError(f"The {name} must be a string, not {given}.")
-    if not value:
-        raise InvalidTaskError(f"The {name} must not be empty.")
-    if len(value) > length:
-        raise InvalidTaskError(
-            f"The {name} may have at most {length} characters; this one has {len(value)}."
-        )
-    return storable(name, value)
+def checked(what: str, value: object, length: int) -> str:
+    """Return a name of at most so many characters; raise InvalidTaskError where it is none."""
+    text: str = named(length).require(f"The {what}", value, InvalidTaskError)
+    return text
 
 
 def storable(name: str, value: str) -> str:
-    """Return a text that can be stored or looked up; raise InvalidTaskError for another."""
-    if "\x00" in value:
-        raise InvalidTaskError(f"The {name} must not hold a NUL character.")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidTaskError(f"The {name} can't be written as UTF-8: {error}.") from error
-    return value
+    """Return a text that can be looked up; raise InvalidTaskError for another."""
+    text: str = LOOKED_UP.require(f"The {name}", value, InvalidTaskError)
+    return text
 
 
 def checked_key(value: object) -> str:
@@ -86,12 +85,8 @@ def checked_limits(value: object) -> tuple[str, ...]:
 
     Raise InvalidTaskError when one is no name, has a comma, or all are too long together.
     """
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InvalidTaskError(f"The limits must be a list of names, not {value!r}.")
-    names = sorted({checked("name of a limit", name, LIMIT_LENGTH) for name in value})
-    for name in names:
-        if "," in name:
-            raise InvalidTaskError(f"The name of a limit must not hold a comma: {name!r}.")
+    given: Iterable[object] = A_LIST.require("The limits", value, InvalidTaskError)
+    names = sorted({LIMIT.require("The name of a limit", one, InvalidTaskError) for one in given})
     if len(",".join(names)) > LIMITS_LENGTH:
         raise InvalidTaskError(
             f"The names of a task's limits may have at most {LIMITS_LENGTH} characters together."
@@ -105,20 +100,15 @@ def checked_tags(value: object) -> tuple[str, ...]:
 
     Raise InvalidTaskError when one is no name, or there are more than MOST_TAGS.
     """
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InvalidTaskError(f"The tags must be a list of names, not {value!r}.")
-    tags = tuple(dict.fromkeys(checked("tag", tag, TAG_LENGTH) for tag in value))
+    given: Iterable[object] = A_LIST.require("The tags", value, InvalidTaskError)
+    tags = tuple(dict.fromkeys(checked("tag", tag, TAG_LENGTH) for tag in given))
     if len(tags) > MOST_TAGS:
         raise InvalidTaskError(f"A task may have at most {MOST_TAGS} tags, not {len(tags)}.")
     return tags
 
 
 def checked_priority(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not SMALLEST <= value <= LARGEST:
-        raise InvalidTaskError(
-            f"The priority must be a whole number from {SMALLEST} to {LARGEST}, not {value!r}."
-        )
-    return int(value)
+    return int(PRIORITY.require("The priority", value, InvalidTaskError))
 
 
 def checked_duration(name: str, value: Duration | None) -> float | None:
@@ -127,24 +117,13 @@ def checked_duration(name: str, value: Duration | None) -> float | None:
 
     Raise InvalidTaskError when it is no timedelta, number or span, or not above 0.
     """
-    if value is None:
-        return None
-    if isinstance(value, str):
-        parse_duration(name, value)
-    seconds = seconds_of(value)
-    if not seconds:
-        raise InvalidTaskError(
-            f"{name} must be a timedelta, seconds or a span such as '5m30s', above 0 and at most"
-            f" {LONGEST_DURATION:.0f} seconds, not {value!r}."
-        )
-    return seconds
+    return None if value is None else seconds_of(DURATION.require(name, value, InvalidTaskError))
 
 
 def checked_keys(value: Iterable[str]) -> Iterable[str]:
     """Return keys; raise ValueError for a single text, whose letters would count as keys."""
-    if isinstance(value, str):
-        raise ValueError(f"keys must be a list of keys, not {value!r}.")
-    return value
+    keys: Iterable[str] = A_LIST.require("keys", value, ValueError)
+    return keys
 
 
 def checked_timeout(value: Duration | None, name: str = "timeout") -> float | None:
@@ -153,12 +132,7 @@ def checked_timeout(value: Duration | None, name: str = "timeout") -> float | No
 
     Raise ValueError when it is no timedelta, number or span, or below 0.
     """
-    if value == 0 or value == timedelta():
-        return 0.0
-    try:
-        return checked_duration(name, value)
-    except InvalidTaskError as error:
-        raise ValueError(str(error).replace("above 0", "0 or above")) from None
+    return None if value is None else seconds_of(WAIT.require(name, value, ValueError))
 
 
 def encoded(
@@ -216,15 +190,10 @@ def moment(
         if timezone.is_naive(value):
             raise InvalidTaskError(f"{name} must be an aware datetime: {value} has no time zone.")
         return on_the_calendar(name, value)
-    if isinstance(value, str):
-        value = parse_duration(name, value)
-    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
-        raise InvalidTaskError(
-            f"{name} must be a datetime, a timedelta, seconds or a span such as '5m30s',"
-            f" not {value!r}."
-        )
+    TIME.require(name, value, InvalidTaskError)
+    seconds = seconds_in(value) or 0.0 if isinstance(value, str) else value
     try:
-        wait = value if isinstance(value, timedelta) else timedelta(seconds=value)
+        wait = seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
         at = on_the_calendar(name, (now or timezone.now()) + wait)
     except (OverflowError, ValueError) as error:
         raise InvalidTaskError(f"{name} is too far away: {value}.") from error
@@ -246,17 +215,3 @@ def on_the_calendar(name: str, value: datetime) -> datetime:
     raise InvalidTaskError(
         f"{name} must be from 0001-01-02 to {LATEST:%Y-%m-%d} in UTC, not {value}."
     )
-
-
-def parse_duration(name: str, text: str) -> float:
-    """
-    Return the seconds of a text such as "90s", "5m30s" or "1d12h".
-
-    Raise InvalidTaskError when any of it is something else.
-    """
-    seconds = seconds_in(text)
-    if seconds is None:
-        raise InvalidTaskError(
-            f"{name} must be a span such as '90s', '5m30s' or '1d12h', not {text!r}."
-        )
-    return seconds

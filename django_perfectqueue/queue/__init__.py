@@ -14,7 +14,6 @@ from django_perfectqueue.payload.inputs import (
     checked,
     checked_duration,
     encoded,
-    parse_duration,
 )
 from django_perfectqueue.store.database.alias import database
 
@@ -23,13 +22,15 @@ from .batch import Batch, batch_of
 from .deferred import Deferred
 from .queue import Queue, Window
 from .reporting import add_line, note_of
-from .submission import submission_of
+from .submission import ARGUMENTS, TIMES, TaskOptions, TaskTerms, submission_of
 from .task_handle import TaskHandle
 
 __all__ = [
+    "ARGUMENTS",
     "GRAVE",
     "KEY_LENGTH",
     "QUEUE_LENGTH",
+    "TIMES",
     "AcquiredTask",
     "Batch",
     "Deferred",
@@ -37,6 +38,8 @@ __all__ = [
     "OnConflict",
     "Queue",
     "TaskHandle",
+    "TaskOptions",
+    "TaskTerms",
     "When",
     "Window",
     "add_line",
@@ -46,6 +49,5 @@ __all__ = [
     "database",
     "encoded",
     "note_of",
-    "parse_duration",
     "submission_of",
 ]

@@ -28,7 +28,7 @@ from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
 from .batch import Batch, batch_closed_by, batch_of
-from .deferred import Deferred, Doubt, or_deferred
+from .deferred import Deferred, Doubt
 from .parents import Parents
 from .reporting import ReportingTask
 from .steps import Steps, encoded_result
@@ -216,7 +216,6 @@ class AcquiredTask(ReportingTask):
             ended=time.monotonic(),
         )
 
-    @or_deferred
     def finish(self, result: object = None, *, now: datetime | None = None) -> None:
         """
         Close it as finished; on disk when this returns.
@@ -224,13 +223,16 @@ class AcquiredTask(ReportingTask):
         Raise InvalidResultError when the codec can't write the result, or it is larger than
         MAX_RESULT_SIZE.
         """
-        done = self.completion(result)
-        with self._settling():
-            if store.finish([done], using=self.lease.using, worker=self.worker, now=now):
-                raise self._preempted()
-            self._settle("finished")
 
-    @or_deferred
+        def write() -> None:
+            done = self.completion(result)
+            with self._settling():
+                if store.finish([done], using=self.lease.using, worker=self.worker, now=now):
+                    raise self._preempted()
+                self._settle("finished")
+
+        self._once("finished", write)
+
     def retry(
         self,
         wait: Duration | None = None,
@@ -243,12 +245,10 @@ class AcquiredTask(ReportingTask):
 
         Raise InvalidTaskError where that is no length of time.
         """
-        why = self._for_all_eyes(why or store.Failure())
         seconds = options().RETRY_WAIT if wait is None else wait_of("retry()", wait)
-        write = partial(store.retry, self.lease, wait=seconds, why=why)
-        self._end("retried", write, wait=seconds, why=why, now=now)
+        why = self._for_all_eyes(why or store.Failure())
+        self._end_once(store.Ending.retry(seconds, why), now)
 
-    @or_deferred
     def release(self, delay: Duration = 0.0, *, now: datetime | None = None) -> None:
         """
         Give it back: this counts as no attempt, and its user is charged for the time that
@@ -258,32 +258,17 @@ class AcquiredTask(ReportingTask):
         and again would keep the database busy. Raise InvalidTaskError where the delay is no
         length of time.
         """
-        self._let_go(max(SHORTEST_WAIT, wait_of("release()", delay)), now=now)
+        wait = max(SHORTEST_WAIT, wait_of("release()", delay))
+        self._end_once(store.Ending.release(wait), now)
 
-    def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
-        """
-        Give it back untried, to be taken again after so many seconds, or at once.
-
-        For who runs it, where its handler has not begun, or ended by no fault of its own.
-        """
-        with self._settling():
-            released = store.release([self.lease], delay=wait, **self._terms(now))
-            if released.refused:
-                raise self._preempted()
-            self._settle("cancelled" if released.cancelled else "released")
-
-    @or_deferred
     def snooze(self, after: Duration, *, now: datetime | None = None) -> None:
         """
         Put it off for so long: this counts as no attempt and as no error.
 
         Its user is charged for the time that it has run, as after release().
         """
-        wait = Snooze(after).after
-        write = partial(store.snooze, self.lease, wait=wait)
-        self._end("snoozed", write, wait=wait, now=now)
+        self._end_once(store.Ending.snooze(Snooze(after).after), now)
 
-    @or_deferred
     def fail(
         self,
         error: str = "failed",
@@ -294,14 +279,12 @@ class AcquiredTask(ReportingTask):
     ) -> None:
         """End it as failed, in a group with others of the same error."""
         why = self._for_all_eyes(why or store.Failure(error=error, message=message))
-        self._end("failed", partial(store.fail, self.lease, why=why), why=why, now=now)
+        self._end_once(store.Ending.fail(why), now)
 
-    @or_deferred
     def cancel(self, *, now: datetime | None = None) -> None:
         """End it as cancelled."""
-        self._end("cancelled", partial(store.cancel, self.lease), now=now)
+        self._end_once(store.Ending.cancel(), now)
 
-    @or_deferred
     def discard(
         self, reason: str = "", *, why: store.Failure | None = None, now: datetime | None = None
     ) -> None:
@@ -314,17 +297,42 @@ class AcquiredTask(ReportingTask):
         why = self._for_all_eyes(why or store.Failure(error=DISCARDED, message=reason))
         text = reason or ": ".join(part for part in (why.error, why.message) if part)
         grave = self._for_all_eyes(store.Failure(error=GRAVE, message=text))
-        write = partial(store.cancel, self.lease, why=why, grave=grave)
-        self._end("discarded", write, why=why, now=now)
+        self._end_once(store.Ending.discard(why, grave), now)
 
-    def _end(
-        self, word: str, write: Callable[..., str], *, now: datetime | None = None, **terms: object
-    ) -> None:
-        """Write what becomes of it. Tests note the ``terms``: its *wait* in seconds, and *why*."""
+    def _end(self, ending: store.Ending, *, now: datetime | None = None) -> None:
+        """
+        End the attempt at once; raise PreemptedError when the lease has passed to another.
+
+        For who runs it. The store cancels what was to be put off where someone has asked for
+        that.
+        """
         with self._settling():
-            # The store cancels what was to be put off where someone has asked for that.
-            stored = write(**self._terms(now))
-            self._settle(word if word == "discarded" else stored)
+            words = store.settle(
+                [self.lease],
+                ending,
+                seconds=self.seconds,
+                using=self.lease.using,
+                worker=self.worker,
+                now=now,
+            )
+            if self.lease not in words:
+                raise self._preempted()
+            self._settle(words[self.lease])
+
+    def _end_once(self, ending: store.Ending, now: datetime | None) -> None:
+        self._once(ending.word, partial(self._end, ending, now=now))
+
+    def _once(self, word: str, write: Callable[[], None]) -> None:
+        """
+        Settle it once; for an atomic handler, when the handler returns.
+
+        Raise AlreadyFinishedError or PreemptedError when it was settled before.
+        """
+        self._refuse_if_settled()
+        if self.deferred is None:
+            write()
+        else:
+            self.deferred.add(write, word=word)
 
     def _for_all_eyes(self, why: store.Failure) -> store.Failure:
         """Return a reason without what is sensitive in the data."""
@@ -362,14 +370,6 @@ class AcquiredTask(ReportingTask):
     def _preempted(self) -> PreemptedError:
         """Return the error for a lease that the store has refused."""
         return store.refusal(self.lease, using=self.lease.using)
-
-    def _terms(self, now: datetime | None) -> dict[str, Any]:
-        return {
-            "seconds": self.seconds,
-            "using": self.lease.using,
-            "worker": self.worker,
-            "now": now,
-        }
 
     aheartbeat = twin(heartbeat)
     aupdate_data = twin(update_data)

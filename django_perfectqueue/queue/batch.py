@@ -32,10 +32,12 @@ from django_perfectqueue.payload.inputs import (
     checked_user,
 )
 
-from .submission import submission_of
+from .submission import TaskOptions, submission_of
 from .task_handle import already
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .queue import Queue
     from .task_handle import TaskHandle
 
@@ -74,7 +76,7 @@ class Batch:
         data: object = None,
         *,
         on_conflict: str = "raise",
-        **options: Any,
+        **options: Unpack[TaskOptions],
     ) -> TaskHandle:
         """
         Submit a task to the batch, by the arguments of Queue.submit(); by default for its user.
@@ -118,7 +120,7 @@ class Batch:
         data: object = None,
         *,
         when: When = "done",
-        **options: Any,
+        **options: Unpack[TaskOptions],
     ) -> TaskHandle:
         """
         Submit a task that is blocked until all tasks of the batch have ended.
@@ -129,8 +131,8 @@ class Batch:
         """
         if when not in WHENS:
             raise InvalidTaskError(f"when is 'done', 'finished' or 'failed', not {when!r}.")
-        terms: dict[str, Any] = {"using": self.using, "surroundings": captured()}
-        task = submission_of(self.queue, key, type, data, **{**terms, "user": self.user, **options})
+        options.setdefault("user", self.user)
+        task = submission_of(self.queue, key, type, data, surroundings=captured(), **options)
         if task.after:
             raise InvalidTaskError("after is not for a callback: it waits for its batch.")
         mode = WHENS[when].value

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-
-P = ParamSpec("P")
-T = TypeVar("T", bound="AcquiredTask")
-
-if TYPE_CHECKING:
-    from .acquired import AcquiredTask
 
 
 class Doubt:
@@ -80,35 +72,3 @@ class Deferred:
     def write(self) -> None:
         for act in self.pending():
             act.do()
-
-
-WORDS = {
-    "finish": "finished",
-    "retry": "retried",
-    "release": "released",
-    "snooze": "snoozed",
-    "fail": "failed",
-    "cancel": "cancelled",
-    "discard": "discarded",
-}
-"""What each verb settles a task as."""
-
-
-def or_deferred(
-    verb: Callable[Concatenate[T, P], None],
-) -> Callable[Concatenate[T, P], None]:
-    """
-    Make a verb settle a task once; for an atomic handler, when the handler returns.
-
-    Raise AlreadyFinishedError or PreemptedError when the task was settled before.
-    """
-
-    @wraps(verb)
-    def now_or_then(self: T, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        self._refuse_if_settled()
-        if self.deferred is None:
-            return verb(self, *args, **kwargs)
-        self.deferred.add(partial(verb, self, *args, **kwargs), word=WORDS[verb.__name__])
-        return None
-
-    return now_or_then

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import InvalidTaskError, NotSupportedError
 from django_perfectqueue.inspection.results import End, end_of
-from django_perfectqueue.payload.inputs import KEY_LENGTH, checked
+from django_perfectqueue.lib.checks import choice
+from django_perfectqueue.payload.inputs import A_LIST, KEY_LENGTH, checked
 
 if TYPE_CHECKING:
     from django_perfectqueue.compat import TaskResult
@@ -34,9 +35,8 @@ def checked_after(after: Iterable[Waited], queue: str, using: str) -> tuple[stor
 
 def listed(after: Iterable[Waited]) -> Iterable[Waited]:
     """Return a list; raise InvalidTaskError for a single text, whose letters would be keys."""
-    if isinstance(after, str) or not isinstance(after, Iterable):
-        raise InvalidTaskError(f"after must be a list of tasks or keys, not {after!r}.")
-    return after
+    found: Iterable[Waited] = A_LIST.require("after", after, InvalidTaskError)
+    return found
 
 
 def parent_of(one: Waited, queue: str, using: str) -> store.Parent:
@@ -66,9 +66,7 @@ def named(queue: str, key: str, its: object, using: str) -> store.Parent:
 
 def checked_if_failed(value: object) -> int:
     """Return the number of a mode; raise InvalidTaskError where there is none of that name."""
-    if value not in MODES:
-        raise InvalidTaskError(f"if_failed is 'wait', 'cancel' or 'run', not {value!r}.")
-    return MODES[str(value)]
+    return MODES[choice(*MODES).require("if_failed", value, InvalidTaskError)]
 
 
 class Parents(Mapping[str, End]):

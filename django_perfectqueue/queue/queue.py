@@ -20,10 +20,10 @@ from django_perfectqueue.inspection.results import End, results_of, results_of_a
 from django_perfectqueue.inspection.statistics import Statistics, lifetime, statistics
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload.inputs import (
+    ON_CONFLICT,
     QUEUE_LENGTH,
     Duration,
     OnConflict,
-    When,
     captured,
     checked,
     checked_key,
@@ -37,12 +37,12 @@ from django_perfectqueue.tracing import otel
 from . import retention
 from .batch import Batch, batch_named, begin
 from .parents import IfFailed, listed
-from .submission import submission_of
+from .submission import TaskOptions, submission_of
 from .taking import Taking
 from .task_handle import TaskHandle, already
 
 if TYPE_CHECKING:
-    from .parents import Waited
+    from typing_extensions import Unpack
 
 Window = Literal["minute", "hour", "day"]
 AFTER, TAGS = attrgetter("after"), attrgetter("tags")
@@ -83,42 +83,21 @@ class Queue(Taking):
         type: str,  # noqa: A002
         data: object = None,
         *,
-        user: object = None,
-        run_at: When | None = None,
-        priority: int = 0,
-        expected_at: When | None = None,
-        expires_at: When | None = None,
-        limits: Iterable[str] = (),
-        time_limit: Duration | None = None,
-        after: Iterable[Waited] = (),
-        if_failed: IfFailed = "wait",
-        tags: Iterable[str] = (),
-        context: Mapping[str, object] | None = None,
         on_conflict: OnConflict = "raise",
         now: datetime | None = None,
+        **options: Unpack[TaskOptions],
     ) -> TaskHandle:
         """
         Store a task in the caller's transaction; it may run once that commits.
 
-        ``key`` is its name in the queue; None makes one, a random UUID. ``user`` is for whom
-        it runs: a text, or anything with a ``str()``.
-        ``data`` is what JSON can hold. Times are an aware datetime, a timedelta, seconds
-        from now or a span such as ``"5m30s"``. A larger ``priority`` goes first among its
-        user's tasks, and of equals the one that is due first; ``expected_at`` is then
-        counted as when it is due. ``limits`` are names of limits that it keeps to, and
-        ``time_limit`` is for how long an attempt may run: a timedelta, seconds or a span;
-        None leaves it to the handler. A key that is taken raises AlreadyExistsError, or with
+        ``key`` is its name in the queue; None makes one, a random UUID. ``data`` is what JSON
+        can hold. The options are those of TaskOptions: ``user``, ``run_at``, ``priority``,
+        ``expected_at``, ``expires_at``, ``limits``, ``time_limit``, ``after``, ``if_failed``,
+        ``tags`` and ``context``. A key that is taken raises AlreadyExistsError, or with
         ``on_conflict`` is ignored, or replaces a task that is not running.
 
-        ``after`` are tasks that must finish before: keys of this queue, tasks, results or ids.
-        If one of them ends otherwise, this one with ``if_failed`` waits until that is put back
-        and finishes, is cancelled, or runs all the same.
-
-        ``tags`` are up to 20 names of up to 64 characters by which it is found. ``context`` is
-        what it takes along in place of what the setting CONTEXT captures here, by the same names.
-
         Raise InvalidTaskError when it can't be stored as it is, NotFoundError where there is
-        no such task to wait for.
+        no such task to wait for, and TypeError for an option that there is not.
         """
         using = self.using
         submission = submission_of(
@@ -127,24 +106,11 @@ class Queue(Taking):
             type,
             data,
             using=using,
-            user=user,
-            run_at=run_at,
-            priority=priority,
-            expected_at=expected_at,
-            expires_at=expires_at,
-            limits=limits,
-            time_limit=time_limit,
-            after=after,
-            if_failed=if_failed,
-            tags=tags,
             surroundings=captured(),
-            context=context,
             now=now,
+            **options,
         )
-        if on_conflict not in ("raise", "ignore", "replace"):
-            raise InvalidTaskError(
-                f"on_conflict is 'raise', 'ignore' or 'replace', not {on_conflict!r}."
-            )
+        ON_CONFLICT.require("on_conflict", on_conflict, InvalidTaskError)
         task = self[submission.key]
         linked = bool(submission.after or submission.tags)
         submit = partial(store.submit_linked, store.submit) if linked else store.submit

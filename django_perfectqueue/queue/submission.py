@@ -1,13 +1,14 @@
-"""A task as a program gives it, checked, and as the store takes it."""
+"""The arguments of a submit: named, documented and checked here, for all that submits tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.payload.inputs import (
     KEY_LENGTH,
     Duration,
@@ -25,11 +26,82 @@ from django_perfectqueue.payload.inputs import (
 )
 
 from .parents import IfFailed, checked_after, checked_if_failed
-from .task_handle import expires_first
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .parents import Waited
     from .queue import Queue
+
+
+class TaskTerms(TypedDict, total=False):
+    """
+    What may be given along with a task, and with a schedule for its tasks.
+
+    ``user`` is for whom it runs: a text, or anything with a ``str()``. A larger ``priority``
+    goes first among its user's tasks; the default is 0. ``limits`` are the names of limits that
+    it keeps to. ``time_limit`` is for how long an attempt may run: a timedelta, seconds or a span
+    such as ``"5m30s"``; None leaves it to the handler. ``context`` is what it takes along in
+    place of what the setting CONTEXT captures, by the same names.
+    """
+
+    user: object
+    priority: int
+    limits: Iterable[str]
+    time_limit: Duration | None
+    context: Mapping[str, object] | None
+
+
+class TaskOptions(TaskTerms, total=False):
+    """
+    What may be given along with a task.
+
+    It may start at ``run_at``, and not any more at ``expires_at``. Of equal priority the one
+    goes first that is due first; ``expected_at`` is then counted as when it is due. Times are an
+    aware datetime, a timedelta, seconds from now or a span such as ``"5m30s"``.
+
+    ``after`` are the tasks that must finish before: keys of this queue, tasks, results or ids.
+    If one of them ends otherwise, this one with ``if_failed`` waits until that is put back and
+    finishes, is cancelled, or runs all the same. ``tags`` are up to 20 names of up to 64
+    characters by which it is found.
+    """
+
+    run_at: When | None
+    expected_at: When | None
+    expires_at: When | None
+    after: Iterable[Waited]
+    if_failed: IfFailed
+    tags: Iterable[str]
+
+
+class Target(NamedTuple):
+    """Where a task is submitted, and when, if that is given."""
+
+    queue: str
+    using: str
+    now: datetime | None
+
+
+TIMES = ("run_at", "expected_at", "expires_at")
+
+
+def time(name: str) -> Callable[[Any, Target], store.Moment | None]:
+    return lambda value, to: moment(name, value, to.now)
+
+
+CHECKS: dict[str, Callable[[Any, Target], object]] = {
+    "user": lambda value, to: checked_user(value),
+    "priority": lambda value, to: checked_priority(value),
+    "limits": lambda value, to: checked_limits(value or ()),
+    "time_limit": lambda value, to: checked_duration("time_limit", value),
+    "context": lambda value, to: captured(value),
+    **{name: time(name) for name in TIMES},
+    "after": lambda value, to: checked_after(value or (), to.queue, to.using),
+    "if_failed": lambda value, to: checked_if_failed(value),
+    "tags": lambda value, to: checked_tags(value or ()),
+}
+"""Each option of TaskOptions as it is stored; raises InvalidTaskError."""
+ARGUMENTS = ("key", "type", "data", *CHECKS)
 
 
 def submission_of(
@@ -39,52 +111,46 @@ def submission_of(
     data: object = None,
     *,
     using: str | None = None,
-    user: object = None,
-    run_at: When | None = None,
-    priority: int = 0,
-    expected_at: When | None = None,
-    expires_at: When | None = None,
-    limits: Iterable[str] = (),
-    time_limit: Duration | None = None,
-    after: Iterable[Waited] = (),
-    if_failed: IfFailed = "wait",
-    tags: Iterable[str] = (),
     surroundings: str | None = None,
-    context: Mapping[str, object] | None = None,
     now: datetime | None = None,
+    **options: Unpack[TaskOptions],
 ) -> store.Submission:
     """
     Return a task as it is stored, from the arguments of Queue.submit().
 
     ``surroundings`` is what it takes along of its submitter's without a ``context``. Raise
-    what that does.
+    InvalidTaskError, and TypeError for an option that there is not.
     """
-    using = using or queue.using
-    starts = run_at if run_at is None else moment("run_at", run_at, now)
-    ends = expires_at if expires_at is None else moment("expires_at", expires_at, now)
-    due = expected_at if expected_at is None else moment("expected_at", expected_at, now)
-    names = checked_limits(limits) if limits else ()
-    type_ = checked("type", type, KEY_LENGTH)
-    owner = "" if user is None else checked_user(user)
-    parents = checked_after(after, queue.name, using) if after else ()
-    keys = store.limits_of(queue.name, type_, owner, names, using=using)
-    if starts is not None and ends is not None and expires_first(starts, ends):
+    to = Target(queue.name, using or queue.using, now)
+    given: dict[str, Any] = {"context": surroundings}
+    for name, value in options.items():
+        if name not in CHECKS:
+            raise TypeError(f"A task has no '{name}'.{nearest(name, ARGUMENTS)}")
+        if name != "context" or value is not None:
+            given[name] = CHECKS[name](value, to)
+    starts, ends = given.get("run_at"), given.get("expires_at")
+    if expires_first(starts, ends):
         raise InvalidTaskError(f"The task could never run: it expires at {ends}, before run_at.")
+    type_ = checked("type", type, KEY_LENGTH)
+    lane = store.lane_behind(
+        queue.name, type_, given.get("user", ""), given.get("limits", ()), using=to.using
+    )
     return store.Submission(
         queue=queue.name,
         key=checked_key(key),
         type=type_,
-        user=owner,
         payload=encoded(data),
-        priority=checked_priority(priority),
-        run_at=starts,
-        expected_at=due,
-        expires_at=ends,
-        limits=names,
-        lane=store.lane_of(queue.name, owner, keys),
-        time_limit=None if time_limit is None else checked_duration("time_limit", time_limit),
-        context=surroundings if context is None else captured(context),
-        after=parents,
-        if_failed=0 if if_failed == "wait" else checked_if_failed(if_failed),
-        tags=checked_tags(tags) if tags else (),
+        lane=lane,
+        **given,
     )
+
+
+def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:
+    """
+    Return whether a task ends before it begins.
+
+    A time and a duration are only comparable by the server's clock: such a task expires unrun.
+    """
+    if isinstance(starts, datetime) and isinstance(ends, datetime):
+        return ends <= starts
+    return isinstance(starts, timedelta) and isinstance(ends, timedelta) and ends <= starts

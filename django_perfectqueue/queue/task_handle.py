@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue import models, store
@@ -251,18 +251,12 @@ class TaskHandle:
         """
         row = self.metadata()
         new = checked_key(key)
-        names = tuple(row.limits.split(",")) if row.limits else ()
-        keys = store.limits_of(row.queue, row.type, row.user, names, using=self.using)
-        submission = store.Submission(
-            queue=row.queue,
-            key=new,
-            type=row.type,
-            user=row.user,
-            payload=row.payload,
-            priority=row.priority,
-            limits=names,
-            lane=store.lane_of(row.queue, row.user, keys),
-            time_limit=row.time_limit,
+        submission = store.Submission.like(
+            row,
+            new,
+            store.lane_behind(
+                row.queue, row.type, row.user, filter(None, row.limits.split(",")), using=self.using
+            ),
             context=row.context,
             tags=tuple(self.tags),
         )
@@ -289,17 +283,6 @@ class TaskHandle:
     acopy = twin(copy)
     atag = twin(tag)
     auntag = twin(untag)
-
-
-def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:
-    """
-    Return whether a task ends before it begins.
-
-    A time and a duration are only comparable by the server's clock: such a task expires unrun.
-    """
-    if isinstance(starts, datetime) and isinstance(ends, datetime):
-        return ends <= starts
-    return isinstance(starts, timedelta) and isinstance(ends, timedelta) and ends <= starts
 
 
 def already(

@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Substr
 
 from django_perfectqueue import store
-from django_perfectqueue.conf import nearest, options
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import (
     InvalidScheduleError,
     NotFoundError,
@@ -22,6 +22,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.fairness import audit
 from django_perfectqueue.lib.async_twins import twin
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.models import Change, IfFailed, Schedule, Task
 from django_perfectqueue.payload.inputs import When
 from django_perfectqueue.queue import Queue, TaskHandle

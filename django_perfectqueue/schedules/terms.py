@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from django.utils.module_loading import import_string
 
 from django_perfectqueue.application import Dispatch, autodiscover
 from django_perfectqueue.compat import HAS_TASKS
-from django_perfectqueue.conf import nearest, options
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError, PayloadError
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
+from django_perfectqueue.lib.checks import LARGEST, Check, choice, nearest, span, whole
+from django_perfectqueue.lib.durations import seconds_of
 from django_perfectqueue.models import NAME_LENGTH, Schedule
 from django_perfectqueue.payload.context import provided
 from django_perfectqueue.payload.inputs import (
@@ -23,42 +25,36 @@ from django_perfectqueue.payload.inputs import (
     When,
     carried,
     checked,
-    checked_duration,
     checked_limits,
     checked_priority,
-    checked_timeout,
     checked_user,
     encoded,
     moment,
 )
+from django_perfectqueue.queue import TaskTerms
 from django_perfectqueue.store.arithmetic.ticks import zone_of
 from django_perfectqueue.store.schedules.decide import timing_of
 
 if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyTask
 
+A_DICT = Check("a dict", lambda value: isinstance(value, Mapping))
 OVERLAPS = tuple(Schedule.Overlap.values)
 
 
-class Terms(TypedDict, total=False):
+class Terms(TaskTerms, total=False):
     """
     The terms of a schedule; what is not given has its default.
 
     ``cron`` is five fields, six with seconds first, or a nickname such as ``@daily``, read in
     ``timezone``, by default TIME_ZONE; ``every`` is a timedelta, seconds of at least one, or a
-    span such as ``"15m"``. ``queue``, ``user``, ``priority``, ``limits`` and ``time_limit``
-    are those of submit(), and so is ``context``, which its tasks take along. Spans are as that
-    of ``every``.
+    span such as ``"15m"``. ``queue`` is that of its tasks. Spans are as that of ``every``.
     """
 
     cron: str
     every: Duration
     timezone: str
     queue: str
-    user: str | None
-    priority: int
-    limits: Iterable[str]
-    time_limit: Duration | None
     expires_after: Duration | None
     starts_at: When | None
     ends_at: When | None
@@ -69,7 +65,6 @@ class Terms(TypedDict, total=False):
     catch_up: int | None
     deadline: Duration | None
     pause_after: int | None
-    context: Mapping[str, object] | None
 
 
 TIMING = ("cron", "every", "timezone", "starts_at", "ends_at")
@@ -113,10 +108,9 @@ class as_invalid_schedule:  # noqa: N801
             raise InvalidScheduleError(str(error)) from error
 
 
-def context_(name: str, given: object, now: datetime) -> str | None:
+def context_(name: str, given: Any, now: datetime) -> str | None:
     """Return what tasks take along of the surroundings in which their schedule is stored."""
-    if given is not None and not isinstance(given, Mapping):
-        raise InvalidScheduleError(f"context is a dict, not {given!r}.")
+    A_DICT.or_none().require(name, given, InvalidScheduleError)
     with as_invalid_schedule():
         values = provided(given)
         return carried(values) if values else None
@@ -130,13 +124,6 @@ def cron_(name: str, value: object, now: datetime) -> str:
     return text.lower() if text.startswith("@") else text
 
 
-def every_(name: str, value: Duration | None, now: datetime) -> float | None:
-    seconds = checked_duration("every", value)
-    if seconds is not None and seconds < 1.0:
-        raise InvalidScheduleError(f"every must be at least a second, not {value!r}.")
-    return seconds
-
-
 def zone(name: str, value: object, now: datetime) -> str:
     if value:
         zone_of(checked("time zone", str(value), 64))
@@ -148,52 +135,39 @@ def at(name: str, value: When | None, now: datetime) -> datetime | None:
     return now + time if isinstance(time, timedelta) else time
 
 
-def count(least: int) -> Callable[[str, int | None, datetime], int | None]:
-    def check(name: str, value: int | None, now: datetime) -> int | None:
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if value is not None and not (whole and least <= value < 2**31):
-            raise InvalidScheduleError(
-                f"{name} must be a whole number of at least {least}, or None, not {value!r}."
-            )
-        return value
-
-    return check
+def given(check: Check) -> Callable[[str, Any, datetime], Any]:
+    """Return a check of a term that is stored as it is given."""
+    return lambda name, value, now: check.require(name, value, InvalidScheduleError)
 
 
-def span(name: str, value: Duration | None, now: datetime) -> float:
-    try:
-        return checked_timeout(value, name) or 0.0
-    except ValueError as error:
-        raise InvalidScheduleError(str(error)) from None
+def seconds(check: Check) -> Callable[[str, Duration | None, datetime], float | None]:
+    """Return a check of a term that is stored in seconds."""
+    return lambda name, value, now: (
+        None if value is None else seconds_of(check.require(name, value, InvalidScheduleError))
+    )
 
 
-def overlap(name: str, value: object, now: datetime) -> str:
-    if value not in OVERLAPS:
-        words = ", ".join(OVERLAPS)
-        near = nearest(str(value), OVERLAPS)
-        raise InvalidScheduleError(f"overlap is one of {words}, not {value!r}.{near}")
-    return str(value)
-
+SPAN, WAIT = seconds(span(above=True)), seconds(span())
 
 CHECKS: dict[str, Callable[[str, Any, datetime], object]] = {
     "cron": cron_,
-    "every": every_,
+    "every": seconds(span(least=1)),
     "timezone": zone,
     "queue": lambda name, value, now: checked(name, value, QUEUE_LENGTH),
     "user": lambda name, value, now: checked_user(value),
     "priority": lambda name, value, now: checked_priority(value),
     "limits": lambda name, value, now: ",".join(checked_limits(value)),
-    "time_limit": lambda name, value, now: checked_duration(name, value),
-    "expires_after": lambda name, value, now: checked_duration(name, value),
+    "time_limit": SPAN,
+    "expires_after": SPAN,
     "starts_at": at,
     "ends_at": at,
-    "remaining": count(1),
-    "delay": span,
-    "jitter": span,
-    "overlap": overlap,
-    "catch_up": count(0),
-    "deadline": lambda name, value, now: checked_duration(name, value),
-    "pause_after": count(1),
+    "remaining": given(whole(1, LARGEST).or_none()),
+    "delay": lambda name, value, now: WAIT(name, value, now) or 0.0,
+    "jitter": lambda name, value, now: WAIT(name, value, now) or 0.0,
+    "overlap": given(choice(*OVERLAPS)),
+    "catch_up": given(whole(0, LARGEST).or_none()),
+    "deadline": SPAN,
+    "pause_after": given(whole(1, LARGEST).or_none()),
 }
 ALL_CHECKS = {**CHECKS, "context": context_}
 """With that of what people do not write."""

@@ -47,7 +47,7 @@ from .lanes.shares import queue_weights
 from .leases.fence import STILL_HELD, outcome_of, refusal
 from .leases.heartbeat import charge, heartbeat
 from .leases.in_hand import InHand, in_hand, lapse
-from .limits.limit_cache import forget_limits, known_limits, limits_of
+from .limits.limit_cache import forget_limits, known_limits, lane_behind
 from .notify.completion import (
     Ended,
     end_notices,
@@ -77,7 +77,7 @@ from .tasks.finish import finish
 from .tasks.park import park, unpark, unpark_some
 from .tasks.replace import replace
 from .tasks.revise import Revision, revise, revise_now, set_priority
-from .tasks.settle import Released, cancel, fail, release, retry, snooze
+from .tasks.settle import Ending, settle
 from .tasks.steer import (
     cancel_each,
     cancel_now,

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django_perfectqueue.lib.imports import path_of
 
@@ -65,6 +65,22 @@ class Submission(NamedTuple):
     after: tuple[Parent, ...] = ()
     if_failed: int = 0
     tags: tuple[str, ...] = ()
+
+    @classmethod
+    def like(cls, row: Any, key: str, lane: int, **more: Any) -> Submission:
+        """Return a task with what the row of a task or of a schedule says of one."""
+        return cls(
+            queue=row.queue,
+            key=key,
+            type=row.type,
+            payload=row.payload,
+            lane=lane,
+            user=row.user,
+            priority=row.priority,
+            limits=tuple(row.limits.split(",")) if row.limits else (),
+            time_limit=row.time_limit,
+            **more,
+        )
 
 
 class Lease(NamedTuple):

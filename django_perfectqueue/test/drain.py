@@ -164,7 +164,7 @@ class Drain:
     def give_back(self) -> None:
         """Release tasks that were taken and are not to run: this counts no attempt."""
         for task in self.others:
-            task._let_go()
+            task._end(store.Ending.release())
 
     def next_alarm(self, after: datetime, end: datetime) -> datetime | None:
         """Return when the clock has something to do next, if that is not after the end."""

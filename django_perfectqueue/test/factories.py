@@ -7,9 +7,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from django_perfectqueue import store
-from django_perfectqueue.conf import nearest, options
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.inspection.why_waiting import Case, Code
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import AcquiredTask, Queue, TaskHandle
 
@@ -131,7 +132,7 @@ class Making:
             return None
         finally:
             for task in others:
-                task._let_go(now=now)
+                task._end(store.Ending.release(), now=now)
 
 
 WAYS: dict[str, Callable[[Making], TaskHandle]] = {

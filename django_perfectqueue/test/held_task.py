@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.payload.names import JSON
@@ -37,13 +36,6 @@ class HeldTask(AcquiredTask):
         super().finish(result, now=now or self.moment)
         self.returned = result
 
-    def _end(self, word: str, write: Callable[..., str], **terms: Any) -> None:
-        super()._end(word, write, **terms)
-        self.wait = terms.get("wait")
-
-    def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
-        super()._let_go(wait, now=now or self.moment)
-        self.wait = wait
-
-    def _terms(self, now: datetime | None) -> dict[str, object]:
-        return super()._terms(now or self.moment)
+    def _end(self, ending: store.Ending, *, now: datetime | None = None) -> None:
+        super()._end(ending, now=now or self.moment)
+        self.wait = None if ending.outcome else ending.wait

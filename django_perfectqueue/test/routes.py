@@ -8,8 +8,9 @@ from typing import Any, Protocol
 from django_perfectqueue import compat
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.application.dispatch import in_words
-from django_perfectqueue.conf import nearest, options
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import UnknownTypeError
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.worker.discovery import found, with_django_tasks
 
 SHOWN = 20

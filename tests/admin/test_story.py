@@ -11,7 +11,19 @@ from django_perfectqueue.lib import durations
 from django_perfectqueue.models import FairShare, Lane, Limit, Task
 from django_perfectqueue.queue import Queue
 
-from ..factories import NOON, acquire, after, failed, finish, register, retry, running, seat, submit
+from ..factories import (
+    NOON,
+    acquire,
+    after,
+    failed,
+    finish,
+    register,
+    retry,
+    running,
+    seat,
+    settle,
+    submit,
+)
 from ..management.running import run, run_json
 from .staff import LIST, AdminTestCase, row
 
@@ -106,7 +118,7 @@ class StoryTests(AdminTestCase):
         for words in ("#1 retried", "ValueError", "no such file", "line 7", "2.5 s", "#2 retried"):
             self.assertContains(response, words)
         [held] = acquire(now=after(3))
-        store.release([held], using="default", now=after(3))
+        store.settle([held], store.Ending.release(), using="default", now=after(3))
         [held] = acquire(now=after(4))
         finish(held, now=after(5), seconds=0.5)
         self.assertContains(self.story(task), "#3 finished")
@@ -164,7 +176,7 @@ class StoryTests(AdminTestCase):
 
     def test_a_task_that_was_given_back_says_so(self):
         task, held = running("k1", now=None)
-        store.release([held], using="default", delay=30)
+        store.settle([held], store.Ending.release(30), using="default")
 
         self.assertContains(self.story(task), "A worker gave it back untried;")
 
@@ -236,7 +248,7 @@ class StoryTests(AdminTestCase):
     def test_what_is_stored_is_escaped(self):
         task, held = running(EVIL, user=EVIL, type=EVIL, data={EVIL: EVIL})
         why = store.Failure(error=EVIL, message=EVIL, traceback=EVIL)
-        store.fail(held, why=why, seconds=0.0, using="default", now=NOON)
+        settle(held, store.Ending.fail(why=why), seconds=0.0, using="default", now=NOON)
 
         response = self.story(task)
         self.assertNotContains(response, EVIL)
@@ -247,7 +259,7 @@ class StoryTests(AdminTestCase):
         mark = "\u202e"
         task, held = running("k1", data={"file": f"invoice{mark}gpj.exe"})
         why = store.Failure(error="boom", message=f"a{mark}b", traceback=f"line 1\nline{mark}2")
-        store.fail(held, why=why, seconds=0.0, using="default", now=NOON)
+        settle(held, store.Ending.fail(why=why), seconds=0.0, using="default", now=NOON)
 
         response = self.story(task)
         self.assertNotContains(response, mark)

@@ -294,7 +294,10 @@ class RetryOnTests(RunnerCase):
 class TimeLimitTests(SimpleTestCase):
     def test_it_must_be_a_time(self):
         for wrong in (0, -1, True, "5"):
-            with self.subTest(wrong), self.assertRaisesMessage(ValueError, "must be seconds"):
+            with (
+                self.subTest(wrong),
+                self.assertRaisesMessage(ValueError, "must be a number of seconds"),
+            ):
                 TimeLimit(wrong)
 
     def test_it_may_depend_on_the_task(self):
@@ -319,7 +322,10 @@ class MemoryLimitTests(RunnerCase):
 
     def test_it_must_be_a_size(self):
         for wrong in (0, True, "1G"):
-            with self.subTest(wrong), self.assertRaisesMessage(ValueError, "must be MiB"):
+            with (
+                self.subTest(wrong),
+                self.assertRaisesMessage(ValueError, "must be a number of MiB"),
+            ):
                 MemoryLimit(wrong)
 
 

@@ -77,7 +77,9 @@ class VerdictTests(PolicyCase):
         for after in ("soon", None, True, float("nan"), [], 1e12):
             with self.subTest(after), self.assertRaises(InvalidTaskError):
                 Snooze(after)
-        with self.assertRaisesMessage(InvalidTaskError, "Retry waits for a timedelta, seconds"):
+        with self.assertRaisesMessage(
+            InvalidTaskError, "The wait of Retry must be a timedelta, seconds"
+        ):
             Retry("soon")
 
     def test_the_cause_is_what_is_reported(self):
@@ -140,10 +142,10 @@ class RuleTests(PolicyCase):
             ),
             ({"retry_on": {OSError: "soon"}}, "a wait or a backoff for OSError, not 'soon'."),
             ({"fail_on": {OSError: 5}}, "must have no wait for OSError, not 5."),
-            ({"backoff": Exponential}, "backoff must be an instance"),
+            ({"backoff": Exponential}, "or an instance such as"),
             ({"backoff": 5}, "backoff must be a function"),
             ({"max_attempts": 0}, "max_attempts must be a whole number of at least 1"),
-            ({"retry_wait": "5m"}, "retry_wait must be seconds"),
+            ({"retry_wait": "5m"}, "retry_wait must be a number of seconds"),
         )
         for attributes, message in table:
             kind = type("Handler", (Application,), attributes)

@@ -65,16 +65,16 @@ class CheckTests(SimpleTestCase):
 
     def test_an_option_with_a_value_that_will_not_do(self):
         for options, words in (
-            ({"database": "elsewhere"}, "must be one of 'default', not 'elsewhere'"),
+            ({"database": "elsewhere"}, "must be one of 'default', or None, not 'elsewhere'"),
             ({"modules": "tests.tasks"}, "must be a list of modules"),
             ({"modules": ["tests.nowhere"]}, "'tests.nowhere'"),
             ({"modules": ["no.where"]}, "'no.where'"),
-            ({"max_attempts": True}, "must be a whole number of at least 1, not True"),
+            ({"max_attempts": True}, "must be a whole number of at least 1, or None, not True"),
             ({"backoff": 5}, "must be a function"),
             ({"backoff": "tests.nowhere.wait"}, "No module named 'tests.nowhere'"),
             ({"id_function": "uuid.uuid99"}, 'does not define a "uuid99"'),
-            ({"id_function": 7}, "must be a function or a path to one, not 7"),
-            ({"time_limit": 0}, "must be a number of seconds above 0, not 0"),
+            ({"id_function": 7}, "must be a function or a path to one, or None, not 7"),
+            ({"time_limit": 0}, "must be a number of seconds above 0, or None, not 0"),
         ):
             with self.subTest(options):
                 self.assert_found(34, words, OPTIONS=options)

@@ -93,7 +93,7 @@ class EnqueueTests(TestCase):
         for options, words in (
             ({"after": ["nope"]}, "no task with the key 'nope'"),
             ({"after": [1.5]}, "keys, tasks, results and ids"),
-            ({"if_failed": "stop"}, "'wait', 'cancel' or 'run'"),
+            ({"if_failed": "stop"}, "'wait', 'cancel', 'run'"),
         ):
             with self.subTest(options), self.assertRaisesMessage(InvalidTask, words):
                 jobs.add.using(**options).enqueue(1, 2)
@@ -226,7 +226,7 @@ class WordTests(TestCase):
             ({"kill_wait": -1}, "kill_wait must be a number of seconds of at least 0"),
             ({"kill_wait": False}, "kill_wait must be a number of seconds of at least 0"),
             ({"backoff": 5}, "backoff must be a function"),
-            ({"user": 5}, "user must be a name"),
+            ({"user": 5}, "user must be a text"),
             ({"key": ""}, "key must be a text"),
             ({"limits": "mail"}, "limits must be a list"),
             ({"on_conflict": "no"}, "on_conflict must be"),

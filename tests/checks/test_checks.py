@@ -312,7 +312,7 @@ class BackoffTests(SimpleTestCase):
     def test_a_backoff_that_can_not_be_used(self):
         for path, words in (
             ("tests.nowhere.wait", "ModuleNotFoundError: No module named 'tests.nowhere'"),
-            ("django_perfectqueue.backoff.Exponential", "must be an instance, such as"),
+            ("django_perfectqueue.backoff.Exponential", "or an instance such as"),
         ):
             with override_settings(PERFECTQUEUE={"BACKOFF": path}):
                 [found] = check_backoff()

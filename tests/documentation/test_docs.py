@@ -336,7 +336,9 @@ def written(parameters: list[inspect.Parameter]) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             words.append("*")
             starred = True
-        if parameter.default is parameter.empty:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            words.append(f"**{parameter.name}")
+        elif parameter.default is parameter.empty:
             words.append(parameter.name)
         else:
             default = "..." if parameter.default is ... else repr(parameter.default)

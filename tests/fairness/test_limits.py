@@ -97,17 +97,17 @@ class LimitTests(TestCase):
             ({"burst": 5}, "A burst says nothing without a rate"),
             ({"paused": True, "period": 5}, "A period says nothing without a rate"),
             ({"paused": 1}, "paused must be True or False, not 1."),
-            ({"paused": True, "scope": "que"}, "one of name, queue, type, user, not 'que'"),
+            ({"paused": True, "scope": "que"}, "one of 'name', 'queue', 'type', 'user', not 'que'"),
         ):
             with self.subTest(given), self.assertRaisesMessage(ConfigError, reported):
                 set_limit("smtp", **given)
         for name, scope, reported in (
-            ("", "name", "must not be empty"),
+            ("", "name", "must be a text of 1 to 249"),
             ("a,b", "name", "must not hold a comma"),
             ("x" * 101, "queue", "at most 100 characters"),
-            ("x" * 256, "type", "characters; this one has 256"),
+            ("x" * 256, "type", "(256 characters)"),
             ("*", "user", "A limit is for one user"),
-            (None, "type", "must be a string"),
+            (None, "type", "must be a text of"),
         ):
             with self.subTest(name), self.assertRaisesMessage(ConfigError, reported):
                 set_limit(name, scope=scope, paused=True)

@@ -8,6 +8,7 @@ import environ
 from django.db import connection, transaction
 from django.test import TransactionTestCase, tag
 
+from django_perfectqueue import store
 from django_perfectqueue.models import Attempt, State, Task, Ticket, Worker
 from django_perfectqueue.queue import Queue
 
@@ -146,7 +147,7 @@ class LostTransactionTests(TransactionTestCase):
         It was cut off between its statements and its COMMIT; all who serve that user wait.
         """
         Queue().submit_many({"key": key, "type": "visit"} for key in ("k0", "k1"))
-        Queue().poll()._let_go()
+        Queue().poll()._end(store.Ending.release())
         with self.link.cursor() as cursor:
             cursor.execute("BEGIN")
             cursor.execute("SELECT id FROM perfectqueue_lane FOR UPDATE")

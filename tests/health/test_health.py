@@ -80,7 +80,7 @@ class CommandTests(HealthTestCase):
         register("default", now=None)
         submit("k1", type="ghost", now=None)
         [lease] = acquire(1, now=None)
-        store.release([lease], using="default")
+        store.settle([lease], store.Ending.release(), using="default")
         store.park([lease], lambda _type: False, using="default")
         self.assertIn("No task waits for a worker that knows", run("pq_health"))
         Ticket.objects.update(run_at=F("run_at") - timedelta(minutes=2))

@@ -34,6 +34,7 @@ from ..factories import (
     finish,
     finish_and_acquire,
     running,
+    settle,
     submit,
 )
 from ..waiting import LONG, wait_until
@@ -97,12 +98,12 @@ class EndedTests(TestCase):
         self.assertIsNone(task.wait(timeout=LONG))
 
     def test_a_time_that_is_none_is_refused(self):
-        for wrong in (-1, "soon", "0s", float("nan"), [], True):
+        for wrong in (-1, "soon", float("nan"), [], True):
             with self.subTest(wrong), self.assertRaisesMessage(ValueError, "timeout must be"):
                 submit().wait(wrong)
 
     def test_a_single_key_is_no_list_of_keys(self):
-        with self.assertRaisesMessage(ValueError, "must be a list of keys, not 'k1'"):
+        with self.assertRaisesMessage(ValueError, "must be a list of names, not 'k1'"):
             Queue().as_completed("k1")
 
     def test_several_are_reported_by_one_statement_a_look(self):
@@ -228,10 +229,6 @@ def waiting(task, *, timeout=LONG):
     assert not thread.is_alive(), "It waits for ever."
 
 
-def settled(lease, verb, **options):
-    verb(lease, seconds=0.0, using="default", **options)
-
-
 ENDS = {
     "finished": (submit, lambda task, leases: finish(*leases)),
     "finished with the next acquire": (
@@ -239,7 +236,7 @@ ENDS = {
         lambda task, leases: finish_and_acquire([completion(lease) for lease in leases]),
     ),
     "failed": (submit, lambda task, leases: fail(*leases)),
-    "cancelled": (submit, lambda task, leases: settled(*leases, store.cancel)),
+    "cancelled": (submit, lambda task, leases: settle(*leases, store.Ending.cancel(), seconds=0.0)),
     "forced": (submit, lambda task, leases: task.force_finish()),
     "lost": (submit, lambda task, leases: acquire(now=after(3600))),
     "cancelled before": (lambda: submit(), lambda task, leases: task.cancel_request()),
@@ -282,11 +279,11 @@ class TellingTests(TransactionTestCase):
 
     def test_a_retry_is_no_end_and_the_last_attempt_is_reported_yet(self):
         task, lease = running(now=None)
-        again = {"wait": 0.0, "why": store.Failure(), "seconds": 0.0, "using": "default"}
+        again = store.Ending.retry(0.0, store.Failure())
         self.assertTrue(
             self.heard(
                 task,
-                lambda: store.retry(lease, **again),
+                lambda: settle(lease, again, seconds=0.0),
                 lambda: finish(*acquire(now=None), now=None),
             )
         )

@@ -190,7 +190,7 @@ class WorkerTests(WaitingTestCase):
 
     def test_what_was_given_back_for_its_type_says_so_before_it_is_due(self):
         task, held = running("k1", type="import.v2")
-        store.release([held], using="default", delay=30, now=NOON)
+        store.settle([held], store.Ending.release(30), using="default", now=NOON)
         self.assertEqual(self.why(task).code, "unknown_type")
         register(types=["import.v2"])
         self.assertEqual(self.why(task).code, "scheduled")

@@ -131,7 +131,7 @@ class BulkCommandTests(TestCase):
             (("pq_edit", "--all", "--patch", "null"), "null changes nothing"),
             (("pq_retry", "--all", "--rate", "5/s", "--limit", "3"), "--limit is not for a task"),
             (("pq_retry", "a", "--rate", "5/s"), "--rate is for --"),
-            (("pq_move", "--all", "--to", "x" * 200), "at most 100 characters"),
+            (("pq_move", "--all", "--to", "x" * 200), "1 to 100 characters"),
             (("pq_move", "a"), "--to"),
         ):
             with self.subTest(arguments):

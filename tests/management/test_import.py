@@ -160,7 +160,7 @@ class AncestorTests(TableTestCase):
             "list (it is no JSON object)",
             "1 of the type 'reprot', for which there is no handler: say --map or --any-type."
             " Did you mean 'report'?\n      strange",
-            "1 not possible here\n      long (The type may have at most 255 characters",
+            "1 not possible here\n      long (The type must be a text of 1 to 255 characters",
             "5 rows are left behind.",
         ):
             self.assertIn(text, out)
@@ -620,7 +620,7 @@ class CeleryBeatTests(TableTestCase):
         for text in (
             "Imported: 0 tasks and 3 schedules (queue: default).",
             "1 that would come at other times here\n      task-4 ('0 3 13 * fri' has",
-            "1 not possible here\n      task-5 (every must be at least a second",
+            "1 not possible here\n      task-5 (every must be a timedelta, seconds or a span",
             "1 with a time that can't be found\n      task-6\n",
             "1 of the type 'nobody', for which there is no handler",
             "4 rows are left behind.",

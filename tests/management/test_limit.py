@@ -155,7 +155,7 @@ class LimitTests(TestCase):
             (["smtp", "--unpause"], "There is no limit"),
             (["que:x", "--pause"], "There is no scope 'que'"),
             (["que:x", "--pause"], "Did you mean 'queue'?"),
-            (["queue:", "--pause"], "must not be empty"),
+            (["queue:", "--pause"], "must be a text of 1"),
             (["a,b", "--pause"], "comma"),
             (["smtp", "--rate", "0/min"], "so many per time"),
             (["smtp", "--rate", "10"], "so many per time"),

@@ -6,7 +6,7 @@ from django.test import TestCase
 
 from django_perfectqueue.management import base
 from django_perfectqueue.models import Ticket
-from django_perfectqueue.store import release
+from django_perfectqueue.store import Ending, settle
 from tests.factories import acquire, finish, retry, running, submit, submit_many
 
 from .running import broken, refused, run, run_json
@@ -44,7 +44,7 @@ class ListTests(TestCase):
         A release counts none, and a close from outside neither; the one that runs does.
         """
         _task, lease = running("released", now=None)
-        release([lease], using="default", delay=60)
+        settle([lease], Ending.release(60), using="default")
         running("held", now=None)
         submit("closed", now=None).force_finish()
         _task, lease = running("done", now=None)
@@ -143,7 +143,7 @@ class ListTests(TestCase):
         self.assertEqual(out, "Queue 'default' has no such tasks.\n")
 
     def test_a_wrong_limit(self):
-        self.assertIn("at least 0", refused(self, "pq_list", "--limit", "-1"))
+        self.assertIn("from 0 to", refused(self, "pq_list", "--limit", "-1"))
 
     def test_its_statements_do_not_grow_with_what_is_stored(self):
         submit_many(50, now=None)

@@ -12,9 +12,9 @@ class NumberTests(TestCase):
         for arguments, reported in (
             (("pq_list", "--after", HUGE), "must be the id of a task"),
             (("pq_list", "--after", "-1"), "must be the id of a task"),
-            (("pq_list", "--limit", HUGE), "at most 2147483647"),
-            (("pq_batch", "list", "--limit", HUGE), "at most 2147483647"),
-            (("pq_purge", "--batch", HUGE), "at most 2147483647"),
+            (("pq_list", "--limit", HUGE), "to 2,147,483,647"),
+            (("pq_batch", "list", "--limit", HUGE), "to 2,147,483,647"),
+            (("pq_purge", "--batch", HUGE), "to 2,147,483,647"),
         ):
             with self.subTest(arguments):
                 self.assertIn(reported, refused(self, *arguments))

@@ -162,13 +162,13 @@ class ShareTests(TestCase):
             (["acme", "--weight", "0"], "The weight must be a number"),
             (["acme", "--weight", "nan"], "not nan"),
             (["acme", "--weight", "-3"], "not -3"),
-            (["acme", "--max-running", "-1"], "at least 0"),
+            (["acme", "--max-running", "-1"], "from 0"),
             (["acme", "--pause", "--unpause"], "not allowed with"),
             (["acme", "--no-user"], "not both"),
             (["acme", "--reset", "--pause"], "--reset takes the share away"),
             (["--weight", "3"], "Say whose share"),
             (["--reset"], "Say whose share"),
-            (["x" * 256, "--pause"], "at most 255 characters"),
+            (["x" * 256, "--pause"], "1 to 255 characters"),
         ):
             with self.subTest(arguments):
                 self.assertIn(reported, refused(self, "pq_share", *arguments))

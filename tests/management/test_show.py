@@ -3,11 +3,12 @@ import re
 from django.test import TestCase
 from django.utils.translation import override
 
+from django_perfectqueue import store
 from django_perfectqueue.management.terminal.text import local
 from django_perfectqueue.models import Attempt, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
-from django_perfectqueue.store import Failure, release
+from django_perfectqueue.store import Ending, Failure, settle
 from tests.factories import finish, register, retry, running, seat, submit
 
 from .running import broken, refused, run, run_json
@@ -129,11 +130,16 @@ class ShowTests(TestCase):
         One that was given back counts for nothing, but may have said why.
         """
         submit("k1", now=None)
-        for number, settle in enumerate(("_let_go", "retry", "finish"), 1):
+        ways = (
+            lambda task: task._end(store.Ending.release()),
+            lambda task: task.retry(0),
+            lambda task: task.finish(),
+        )
+        for number, way in enumerate(ways, 1):
             task = Queue().poll()
             task.log(f"Log {number}.")
             task.progress(number, of=10)
-            task.retry(0) if settle == "retry" else getattr(task, settle)()
+            way(task)
 
         out = run("pq_show", "k1", "--log")
 
@@ -227,7 +233,7 @@ class ShowTests(TestCase):
         """
         _task, lease = running("k1", now=None)
         retry(lease, now=None)
-        Queue().poll()._let_go()
+        Queue().poll()._end(store.Ending.release())
         [reported] = run_json("pq_show", "k1")
         self.assertEqual((reported["attempts"], len(reported["history"])), (1, 1))
         Queue().poll().finish()
@@ -242,7 +248,7 @@ class ShowTests(TestCase):
 
     def test_a_task_that_was_given_back_says_so(self):
         _task, lease = running("k1", now=None)
-        release([lease], using="default", delay=30)
+        settle([lease], Ending.release(30), using="default")
 
         out = run("pq_show", "k1")
 

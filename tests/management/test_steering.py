@@ -240,7 +240,7 @@ class RetryTests(TestCase):
                 ["--status", "failed"],
                 "--status is for --group, --all, --type, --user, --tag, --since or --until.",
             ),
-            (["--all", "--limit", "0"], "at least 1"),
+            (["--all", "--limit", "0"], "whole number from 1"),
             (["--type", ""], "--type is empty"),
             (["--group", "", "--rate", "1/s"], "--group is empty"),
         ):

@@ -155,10 +155,12 @@ class BadSubmitTests(TestCase):
         self.assert_refused("k", "t", "", says="""Quote it for the shell: pq_submit k1""")
 
     def test_an_empty_key(self):
-        self.assert_refused("", "t", "1", says="The key must not be empty.")
+        self.assert_refused("", "t", "1", says="The key must be a text of 1")
 
     def test_a_key_over_255_characters(self):
-        self.assert_refused("k" * 256, "t", "1", says="The key may have at most 255 characters")
+        self.assert_refused(
+            "k" * 256, "t", "1", says="The key must be a text of 1 to 255 characters"
+        )
 
     @override_settings(PERFECTQUEUE={"MAX_PAYLOAD_SIZE": 10})
     def test_a_payload_over_the_limit(self):
@@ -186,8 +188,8 @@ class BadSubmitTests(TestCase):
         self.assert_refused("k", "t", "1", "--expect", "x", says="--expect must be")
 
     def test_a_bad_limit(self):
-        self.assert_refused("k", "t", "1", "--limit", "a,b", says="must not hold a comma: 'a,b'")
-        self.assert_refused("k", "t", "1", "--limit", "", says="must not be empty")
+        self.assert_refused("k", "t", "1", "--limit", "a,b", says="without NUL or ',', not 'a,b'")
+        self.assert_refused("k", "t", "1", "--limit", "", says="must be a text of 1 to 249")
 
     def test_two_times(self):
         self.assert_refused("k", "t", "1", "-t", "1", "--in", "1s", says="--time or --in")
@@ -255,6 +257,16 @@ class FileTests(TestCase):
         self.assertEqual(reported, {"queue": "default", "submitted": 1, "ignored": 0})
         self.assertEqual(keys(), ["März"])
 
+    def test_a_line_may_wait_for_the_one_before_it_and_bring_its_context(self):
+        dump = json_lines(
+            {"key": "a", "type": "t"},
+            {"key": "b", "type": "t", "after": ["a"], "if_failed": "cancel", "context": {}},
+        )
+        with typed(dump):
+            run("pq_submit", "--file", "-")
+
+        self.assertEqual(Queue()["b"].metadata().status, "blocked")
+
     def test_a_file_that_is_not_there(self):
         message = refused(self, "pq_submit", "--file", "/nowhere/tasks.jsonl")
         self.assertEqual(message, "Can't read '/nowhere/tasks.jsonl': No such file or directory.")
@@ -269,14 +281,14 @@ class FileTests(TestCase):
             '["key"]': "must be a JSON object, not",
             '{"key": "b"}': "The task has no 'type'.",
             '{"key": "b", "type": "t", "usr": 1}': "has no 'usr'. Did you mean 'user'?",
-            '{"key": "", "type": "t"}': "The key must not be empty.",
-            '{"key": 5, "type": "t"}': "The key must be a string, not 5.",
+            '{"key": "", "type": "t"}': "The key must be a text of 1",
+            '{"key": 5, "type": "t"}': "The key must be a text of 1",
             '{"key": "b", "type": "t", "priority": "high"}': "The priority must be",
             '{"key": "b", "type": "t", "run_at": "soon"}': "run_at must be unix seconds",
             '{"key": "b", "type": "t", "run_at": true}': "run_at must be unix seconds",
             '{"key": "b", "type": "t", "expected_at": "soon"}': "expected_at must be unix seconds",
             '{"key": "b", "type": "t", "limits": "mail"}': "The limits must be a list of names",
-            '{"key": "b", "type": "t", "limits": ["a,b"]}': "must not hold a comma: 'a,b'",
+            '{"key": "b", "type": "t", "limits": ["a,b"]}': "without NUL or ',', not 'a,b'",
         }.items():
             with self.subTest(line):
                 message = self.refused(good + line + "\n" + good)

@@ -178,7 +178,7 @@ class TroubleTests(SimpleTestCase):
     def test_an_empty_or_endless_queue_name(self):
         message = refused(self, "pq_list", "--queue", "q" * 101)
 
-        self.assertIn("The queue may have at most 100 characters", message)
+        self.assertIn("The queue must be a text of 1 to 100 characters", message)
 
     def test_an_interrupt_exits_like_one(self):
         with mock.patch(READS, side_effect=KeyboardInterrupt):

@@ -35,7 +35,7 @@ def now():
 def park(key):
     """Have a task wait for a worker that knows its type."""
     [lease] = acquire(now=None)
-    store.release([lease], using="default", delay=60.0)
+    store.settle([lease], store.Ending.release(60.0), using="default")
     store.park([lease], lambda _type: False, using="default")
 
 

@@ -111,7 +111,7 @@ class SubmitTests(Cases):
                 submit("b", wrong)
         with self.assertRaises(InvalidTaskError):
             Queue().submit("b", "report", after="a")
-        with self.assertRaisesMessage(InvalidTaskError, "'wait', 'cancel' or 'run'"):
+        with self.assertRaisesMessage(InvalidTaskError, "one of 'wait', 'cancel', 'run'"):
             submit("b", if_failed="stop")
 
     def test_a_child_that_is_due_later_waits_for_both(self):

@@ -120,7 +120,9 @@ class HeldUpTests(TransactionTestCase):
 
 
 def release_all_and_finish_all():
-    store.release([task.lease for task in Queue().acquire(100)], using="default")
+    store.settle(
+        [task.lease for task in Queue().acquire(100)], store.Ending.release(), using="default"
+    )
     taken = [task.lease for task in Queue().acquire(100)]
     store.heartbeat(taken, using="default", alive_time=90.0)
     store.finish([completion(lease) for lease in taken], using="default")

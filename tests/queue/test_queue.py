@@ -63,8 +63,16 @@ class QueueTests(TestCase):
 
     def test_a_user_is_the_text_of_whatever_is_given(self):
         self.assertEqual(Queue().submit("k1", "t", user=7).metadata().user, "7")
-        with self.assertRaisesMessage(InvalidTaskError, "The user may have at most 255 characters"):
+        with self.assertRaisesMessage(
+            InvalidTaskError, "The user must be a text of 1 to 255 characters"
+        ):
             Queue().submit("k2", "t", user=["x" * 255])
+
+    def test_an_option_that_there_is_not_is_refused_with_the_nearest(self):
+        with self.assertRaisesMessage(TypeError, "has no 'usr'. Did you mean 'user'?"):
+            Queue().submit("k1", "t", usr="ann")
+        with self.assertRaisesMessage(TypeError, "Did you mean 'run_at'?"):
+            Queue().submit_many([{"type": "t", "run_in": 5}])
 
     def test_a_lease_of_ten_seconds_ends_after_ten_seconds(self):
         submit()
@@ -251,9 +259,10 @@ class QueueTests(TestCase):
 
             def note(*given, name=name, held=held, seen=seen, **more):
                 seen.append(held.is_settling)
-                return name == "release" and store.Released([], [])
+                return [] if name == "finish" else {held.lease: "settled"}
 
-            with self.subTest(name), mock.patch.object(store, name, note):
+            verb = "finish" if name == "finish" else "settle"
+            with self.subTest(name), mock.patch.object(store, verb, note):
                 getattr(held, name)()
                 self.assertEqual((seen, held.is_settling), ([True], False))
 

@@ -70,16 +70,16 @@ def beat(leases, _holder):
 
 def retry(leases, _holder):
     for lease in leases[:10]:
-        store.retry(lease, wait=5.0, why=store.Failure(), seconds=1.0, **USING)
+        store.settle([lease], store.Ending.retry(5.0, store.Failure()), seconds=1.0, **USING)
 
 
 def fail(leases, _holder):
     for lease in leases[:10]:
-        store.fail(lease, why=store.Failure(), seconds=1.0, **USING)
+        store.settle([lease], store.Ending.fail(store.Failure()), seconds=1.0, **USING)
 
 
 def release(leases, _holder):
-    assert not store.release(leases, **USING).refused
+    assert len(store.settle(leases, store.Ending.release(), **USING)) == len(leases)
 
 
 def give_back(leases, holder):

@@ -113,7 +113,7 @@ class ScheduleTests(CarriedTestCase):
         self.assertEqual(daily.row().surroundings, {})
         for wrong, problem in (
             ({f"{HERE}.tenent": "acme"}, f"has no '{HERE}.tenent'. Did you mean '{TENANT}'"),
-            ([TENANT], "context is a dict"),
+            ([TENANT], "context must be a dict"),
             ({TENANT: {1}}, "can't be written as JSON"),
         ):
             with self.subTest(wrong), self.assertRaisesMessage(InvalidScheduleError, problem):

@@ -176,7 +176,7 @@ class CheckTests(DeclaredCase):
         self.declare(cron("0 0 30 2 *"), name="never")
         self.declare(every(0.5), name="often")
         self.declare(cron("@daily", "Europe/Zurich"), name="good")
-        words = ("Europe/Zurich", "no such day", "at least a second")
+        words = ("Europe/Zurich", "no such day", "of at least 1 s")
         for (number, message), word in zip(self.problems(), words, strict=True):
             self.assertEqual(number, "perfectqueue.E050")
             self.assertIn(word, message)

@@ -178,12 +178,11 @@ class Store(RuleBasedStateMachine):
     @rule(number=PICK)
     def release(self, number):
         lease, is_current = self.lease(number)
-        released = store.release([lease], using="default", now=self.now)
+        words = store.settle([lease], store.Ending.release(), using="default", now=self.now)
         if is_current:
-            assert not released.refused
-            self.let_go(lease.key, not released.cancelled, 0)
-        if not released.refused:
-            self.knows(lease, is_current, "cancelled" if released.cancelled else "released")
+            self.let_go(lease.key, words[lease] == "released", 0)
+        if lease in words:
+            self.knows(lease, is_current, words[lease])
 
     def knows(self, lease, is_current, word):
         """A lease may end its attempt again in the same way, as after a lost answer."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from django_perfectqueue.exceptions import TimeLimitError
-from django_perfectqueue.lib.durations import is_number
+from django_perfectqueue.lib.checks import number
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.lib.processes import resident
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from ..handler import Application
     from .chain import APerform, Perform
 
-MIB = 1_048_576
+BYTES_PER_MIB = 1_048_576
+MIB = number(0, above=True, of="MiB")
+SECONDS = number(0, above=True, of="seconds")
 
 logger = logging.getLogger("django_perfectqueue.runner")
 processor_logger = logging.getLogger("django_perfectqueue.processor")
@@ -40,7 +42,7 @@ class TimeLimit:
 
     def __init__(self, seconds: float | Seconds) -> None:
         if not callable(seconds):
-            check_above_zero(seconds, "A time limit must be seconds")
+            SECONDS.require("The limit", seconds, ValueError)
         self.seconds = seconds
 
     def around_perform(self, handler: Application, perform: Perform) -> object:
@@ -78,7 +80,7 @@ class TimeLimit:
             return self.seconds
         seconds = self.seconds(handler)
         if seconds is not None:
-            check_above_zero(seconds, "A time limit must be seconds")
+            SECONDS.require("The limit", seconds, ValueError)
         return seconds
 
 
@@ -91,8 +93,7 @@ class MemoryLimit:
     """
 
     def __init__(self, mib: float) -> None:
-        check_above_zero(mib, "A limit of memory must be MiB")
-        self.mib = mib
+        self.mib = MIB.require("The limit", mib, ValueError)
 
     def around_perform(self, handler: Application, perform: Perform) -> object:
         try:
@@ -107,19 +108,14 @@ class MemoryLimit:
             self.look(handler)
 
     def look(self, handler: Application) -> None:
-        if (size := resident()) >= self.mib * MIB:
+        if (size := resident()) >= self.mib * BYTES_PER_MIB:
             processor_logger.warning(
                 "A processor has grown large by a task; it is replaced. pid=%s mib=%.0f type=%s",
                 os.getpid(),
-                size / MIB,
+                size / BYTES_PER_MIB,
                 printable(handler.task.type),
             )
             replace_processor()
-
-
-def check_above_zero(number: object, what: str) -> None:
-    if not is_number(number) or not number > 0:
-        raise ValueError(f"{what}, above 0, not {number!r}.")
 
 
 def kill(handler: Application, seconds: float) -> object:

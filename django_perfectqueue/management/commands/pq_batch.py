@@ -6,7 +6,6 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_perfectqueue import models, store
 from django_perfectqueue.bulk.selection import ANY
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection import steering
 from django_perfectqueue.inspection.family import (
@@ -18,6 +17,7 @@ from django_perfectqueue.inspection.family import (
     members,
     state_of,
 )
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import Task, TaskQuerySet

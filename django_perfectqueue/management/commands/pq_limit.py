@@ -7,7 +7,6 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness.audit import changes_of
 from django_perfectqueue.fairness.edit import lift_pause
@@ -20,6 +19,7 @@ from django_perfectqueue.fairness.limits import (
     set_limit,
 )
 from django_perfectqueue.fairness.wording import limit_terms, rate_of
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Limit, Meter

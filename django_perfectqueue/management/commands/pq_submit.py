@@ -11,13 +11,13 @@ from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, transaction
 
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.health.queues import named_queues
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.payload.inputs import OnConflict
-from django_perfectqueue.queue import Queue
+from django_perfectqueue.queue import ARGUMENTS, Queue
 from django_perfectqueue.schedules.terms import dispatch_here, known_types
 
 from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis
@@ -25,20 +25,7 @@ from ..tasks.tasks_file import TasksFile, parsed
 from ..terminal.progress import Progress
 from ..terminal.text import point, seconds
 
-OF_ONE = (
-    "key",
-    "type",
-    "data",
-    "user",
-    "time",
-    "span",
-    "priority",
-    "expect",
-    "expires",
-    "limits",
-    "time_limit",
-    "tags",
-)
+FLAGS = {"run_at": "--time", "expected_at": "--expect", "expires_at": "--expires"}
 EXAMPLE = """pq_submit k1 user_task '{"uid": 1}'"""
 
 
@@ -58,6 +45,7 @@ class Command(QueueCommand):
         add(
             "-t",
             "--time",
+            dest="run_at",
             metavar="TIME",
             help="Not to start before this: a span, unix seconds, or ISO 8601 with an offset.",
         )
@@ -65,12 +53,14 @@ class Command(QueueCommand):
         add("--priority", type=int, metavar="N", help="Larger goes first among its user's (0).")
         add(
             "--expect",
+            dest="expected_at",
             metavar="TIME",
             help="By when it should start: of equal priority the earliest goes first.",
         )
         add(
             "--expires",
-            metavar="SPAN",
+            dest="expires_at",
+            metavar="TIME",
             help="Not to start after this: a span, unix seconds, or ISO 8601 with an offset.",
         )
         add(
@@ -106,9 +96,8 @@ class Command(QueueCommand):
             "--file",
             metavar="FILE",
             help=(
-                "Tasks to submit, one JSON object a line with key, type, data, user, run_at,"
-                " priority, expected_at, expires_at, limits, time_limit and tags; - is standard"
-                " input. Each thousand is stored at once."
+                f"Tasks to submit, one JSON object a line with {', '.join(ARGUMENTS)}; - is"
+                " standard input. Each thousand is stored at once."
             ),
         )
         add("--atomic", action="store_true", help="With --file: store all of them or none.")
@@ -277,7 +266,7 @@ def opened(name: str) -> Iterator[IO[bytes]]:
 def check_choice(options: CommandOptions) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["file"]:
-        if any(options[name] is not None for name in OF_ONE):
+        if any(options.get(name) is not None for name in (*ARGUMENTS, "span")):
             raise CommandError("With --file, what a task is stands in the file.")
         if options["on_conflict"] == "replace":
             raise CommandError("--on-conflict replace is for one task, not for --file.")
@@ -290,7 +279,7 @@ def check_choice(options: CommandOptions) -> None:
         )
     if options["atomic"]:
         raise CommandError("--atomic is for --file.")
-    if options["time"] is not None and options["span"] is not None:
+    if options["run_at"] is not None and options["span"] is not None:
         raise CommandError("Give --time or --in, but not both.")
 
 
@@ -300,19 +289,16 @@ def arguments(options: CommandOptions) -> CommandOptions:
 
     Raise InvalidTaskError when one can't be read.
     """
-    return {
-        "key": options["key"],
-        "type": options["type"],
-        "data": payload(options["data"]),
-        "user": options["user"],
-        "run_at": point("--time", options["time"]) or seconds("--in", options["span"]),
-        "priority": options["priority"] or 0,
-        "expected_at": point("--expect", options["expect"]),
-        "expires_at": point("--expires", options["expires"]),
-        "limits": options["limits"] or (),
-        "tags": options["tags"] or (),
-        "time_limit": seconds("--time-limit", options["time_limit"]),
-    }
+    task = {name: options[name] for name in ARGUMENTS if options.get(name) is not None}
+    task["data"] = payload(options["data"])
+    for name, flag in FLAGS.items():
+        if name in task:
+            task[name] = point(flag, task[name])
+    if options["span"] is not None:
+        task["run_at"] = seconds("--in", options["span"])
+    if "time_limit" in task:
+        task["time_limit"] = seconds("--time-limit", task["time_limit"])
+    return task
 
 
 def payload(text: str) -> object:

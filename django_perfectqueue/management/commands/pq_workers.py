@@ -7,8 +7,8 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
 from django_perfectqueue import conf, store
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.inspection.workers import Assignment, Processor, processors_of
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import UNSEEN, Worker

@@ -11,8 +11,8 @@ from django.db import transaction
 
 from django_perfectqueue import compat
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import InvalidTaskError, PerfectQueueError
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.queue import Queue, submission_of
 from django_perfectqueue.schedules import Schedules, Terms
 from django_perfectqueue.schedules.declared import declarations, terms_of

@@ -12,8 +12,8 @@ from django.apps.registry import Apps
 from django.db import Error, connections, models
 from django.db.models import Q
 
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
+from django_perfectqueue.lib.checks import nearest
 
 Columns: TypeAlias = "dict[type[models.Field[Any, Any]], str]"
 """The columns of a table that are read: for each kind their names."""

@@ -14,10 +14,9 @@ from typing import TypeVar
 from django.core.management.base import CommandParser
 from django.db.models import Model, QuerySet
 
-from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.fairness.wording import difference
+from django_perfectqueue.lib.durations import seconds_in
 from django_perfectqueue.models import Change
-from django_perfectqueue.queue import parse_duration
 
 from ..base import CommandOptions, QueueCommand, at_least
 from ..terminal.table import Column
@@ -184,10 +183,10 @@ def seconds(period: str, text: str) -> float:
     for unit, words in UNITS.items():
         if period in words:
             period = f"1{unit}"
-    try:
-        return parse_duration("period", period)
-    except InvalidTaskError as error:
-        raise no_rate(text) from error
+    found = seconds_in(period)
+    if found is None:
+        raise no_rate(text)
+    return found
 
 
 def no_rate(text: str) -> ArgumentTypeError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import NotFoundError
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import DeadLetter, Task, TaskQuerySet
 from django_perfectqueue.queue import Queue, TaskHandle

@@ -8,16 +8,14 @@ import stat
 from collections.abc import Iterator
 from typing import IO
 
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.queue import ARGUMENTS, TIMES
 
 from ..terminal.text import point
 
 NEEDED = ("key", "type")
-OPTIONAL = ("data", "user", "priority", "limits", "time_limit", "tags")
-TIMES = ("run_at", "expected_at", "expires_at")
-KNOWN = (*NEEDED, *OPTIONAL, *TIMES)
 CHUNK = 1000
 CHUNK_BYTES = 8_000_000
 EXCERPT = 40
@@ -73,8 +71,8 @@ def task_of(text: bytes) -> dict[str, object]:
     if not isinstance(task, dict):
         raise InvalidTaskError(f"A task must be a JSON object, not {excerpt(text)}.")
     for name in task:
-        if name not in KNOWN:
-            raise InvalidTaskError(f"A task has no '{printable(name)}'." + nearest(name, KNOWN))
+        if name not in ARGUMENTS:
+            raise InvalidTaskError(f"A task has no '{printable(name)}'.{nearest(name, ARGUMENTS)}")
     for name in NEEDED:
         if name not in task:
             raise InvalidTaskError(f"The task has no '{name}'.")

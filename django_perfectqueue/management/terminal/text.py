@@ -10,10 +10,12 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, localtime
 
 from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.lib.checks import Check
 from django_perfectqueue.lib.durations import seconds_in, short_duration
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 LONGEST_ID = 19
+SPAN = Check("a span such as '90s', '5m30s' or '1d12h'", lambda text: seconds_in(text) is not None)
 
 
 def point(name: str, value: object) -> datetime | str | None:
@@ -39,12 +41,9 @@ def seconds(name: str, span: str | None) -> float | None:
 
     Raise InvalidTaskError for anything else.
     """
-    found = None if span is None else seconds_in(span)
-    if span is not None and found is None:
-        raise InvalidTaskError(
-            f"{name} must be a span such as '90s', '5m30s' or '1d12h', not {span!r}."
-        )
-    return found
+    if span is not None:
+        SPAN.require(name, span, InvalidTaskError)
+    return None if span is None else seconds_in(span)
 
 
 def unix_time(name: str, value: float | str) -> datetime:

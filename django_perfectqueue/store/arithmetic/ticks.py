@@ -13,8 +13,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError, InvalidScheduleError
+from django_perfectqueue.lib.checks import nearest
 
 if TYPE_CHECKING:
     from cronsim import CronSim

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from ..arithmetic.fair_order import lane_of
 from ..arithmetic.limit_keys import key_of, may_hold
 from ..database.transaction import reading, retry_transaction
 from .meters import limits
@@ -33,6 +34,11 @@ class Heard:
 
 
 heard: dict[str, Heard] = {}
+
+
+def lane_behind(queue: str, type_: str, user: str, names: Iterable[str], *, using: str) -> int:
+    """Return the lane of a task's user, behind all limits known to hold for the task."""
+    return lane_of(queue, user, limits_of(queue, type_, user, names, using=using))
 
 
 def limits_of(

@@ -17,11 +17,11 @@ from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import OF_SCHEDULES
 from django_perfectqueue.payload.inputs import encoded
 
-from ..arithmetic.fair_order import lane_of
+from ..arithmetic.limit_keys import split
 from ..arithmetic.ticks import SECOND
 from ..database.dialects import dialect_of
 from ..database.transaction import in_transaction, reading, retry_transaction
-from ..limits.limit_cache import limits_of
+from ..limits.limit_cache import lane_behind
 from ..notify.ring import notify
 from ..tasks.steer import cancel_each
 from ..tasks.submit import in_chunks, submit
@@ -205,19 +205,11 @@ class OvertakenError(PerfectQueueError):
 
 def submission(row: Schedule, tick: datetime, now: datetime, *, using: str) -> Submission:
     """Return the task of one tick."""
-    limits = tuple(row.limits.split(",")) if row.limits else ()
-    keys = limits_of(row.queue, row.type, row.user, limits, using=using)
     after = row.expires_after
-    return Submission(
-        queue=row.queue,
-        key=key_of(row.name, tick),
-        type=row.type,
-        user=row.user,
-        payload=row.payload,
-        priority=row.priority,
-        limits=limits,
-        lane=lane_of(row.queue, row.user, keys),
-        time_limit=row.time_limit,
+    return Submission.like(
+        row,
+        key_of(row.name, tick),
+        lane_behind(row.queue, row.type, row.user, split(row.limits), using=using),
         expires_at=None if after is None else now + after * SECOND,
         context=encoded(
             {**row.surroundings, SCHEDULE: row.name, SCHEDULED_FOR: tick.isoformat()}, "The context"

@@ -118,12 +118,18 @@ class EndedAttempt:
 
     @classmethod
     def of(
-        cls, lease: Lease | HeldTicket, *, worker: str = "", seconds: float | None = None
+        cls,
+        lease: Lease | HeldTicket,
+        *,
+        worker: str = "",
+        seconds: float | None = None,
+        errors: int = 0,
     ) -> EndedAttempt:
+        """Return the attempt of a lease, after so many ``errors`` more."""
         return cls(
             task_id=lease.task_id,
             attempt=lease.attempt,
-            errors=lease.errors,
+            errors=min(lease.errors + errors, MOST_COUNTED),
             crashes=lease.crashes,
             worker=worker,
             seconds=seconds,

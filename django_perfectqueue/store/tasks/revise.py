@@ -17,12 +17,14 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import Change, Outcome, State
 
+from ..arithmetic.limit_keys import split
 from ..database.session import Session
 from ..database.transaction import Tries, in_transaction, retry_remembering_commits
+from ..limits.limit_cache import lane_behind
 from ..notify.ring import ring
 from ..records.trail import sign
 from .after_commit import after_callers_commit
-from .steer import FIND, known, lane_after, live
+from .steer import FIND, known, live
 
 RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" = %(task_id)s'
 PRIORITY = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" = %(task_id)s'
@@ -140,7 +142,7 @@ def write(db: Session, task_id: int, row: Row, revision: Revision) -> None:
 
 def place(db: Session, task_id: int, row: Row, using: str) -> None:
     """Put its ticket in the lane of its queue."""
-    lane = lane_after(row.queue, row.type, row.user, row.limits, using=using)
+    lane = lane_behind(row.queue, row.type, row.user, split(row.limits), using=using)
     values = {"id": task_id, "lane": lane}
     db.execute(PLACE, values)
 

@@ -12,8 +12,7 @@ from django_perfectqueue import signals
 from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
 from django_perfectqueue.models import Outcome, State
 
-from ..arithmetic.fair_order import lane_of
-from ..arithmetic.limit_keys import may_hold, split
+from ..arithmetic.limit_keys import split
 from ..database.session import Session
 from ..database.transaction import (
     Tries,
@@ -24,7 +23,7 @@ from ..database.transaction import (
 )
 from ..lanes.accounts import REACHED, Accounts
 from ..lanes.wake import wake_sleeping
-from ..limits.limit_cache import known_limits
+from ..limits.limit_cache import lane_behind
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
 from ..records.dependency_events import Counts, note_added, note_counts, note_ended
@@ -298,7 +297,10 @@ def retry_dead(
     db.execute(REOPEN, ids=back)
     db.dialect.delete(db.cursor, "perfectqueue_deadletter", back, key="task_id")
     children, followed = family(db, back)
-    lanes = [(task_id, lane_after(*names, using=using)) for task_id, *names in rows]
+    lanes = [
+        (task_id, lane_behind(queue, type_, user, split(limits), using=using))
+        for task_id, queue, type_, user, limits in rows
+    ]
     first = {lane: task_id for task_id, lane in lanes if task_id not in children}
     for queue in sorted(set(back.values())):
         own = {lane: task_id for lane, task_id in first.items() if back[task_id] == queue}
@@ -314,11 +316,6 @@ def retry_dead(
         # A batch that has ended is looked at again only where its counts change.
         note_counts(db, {batch: Counts() for (batch,) in db.rows(CLOSES, ids=children)})
     return back
-
-
-def lane_after(queue: str, type_: str, user: str, limits: str, *, using: str) -> int:
-    may = may_hold(queue, type_, user, split(limits))
-    return lane_of(queue, user, tuple(sorted(known_limits(may, using=using))))
 
 
 def whens(followed: Mapping[int, int]) -> str:

@@ -137,7 +137,9 @@ class AtomicAttempt:
         if outcome != store.STILL_HELD:
             return runner.preempted(task, handler, error)
         if self.is_uncounted(error):
-            return runner.settle(task, handler, lambda: task._let_go(self.delay), error)
+            return runner.settle(
+                task, handler, lambda: task._end(store.Ending.release(self.delay)), error
+            )
         return runner.after_error(task, handler, from_handler(error))
 
     def undo(self) -> None:

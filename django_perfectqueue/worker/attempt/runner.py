@@ -244,7 +244,7 @@ class Runner:
         if isinstance(error, CancelRequestedError) and self.is_cancel_requested(task):
             return self.settle(task, handler, task.cancel, error)
         if isinstance(error, self.stops):
-            ending = self.settle(task, handler, task._let_go, error)
+            ending = self.settle(task, handler, lambda: task._end(store.Ending.release()), error)
             ending.stop = True
             return ending
         if isinstance(error, PayloadError | InvalidResultError):

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypedDict
 
 from django_perfectqueue import logs, store
 from django_perfectqueue.application import Application
@@ -50,12 +49,6 @@ class Leftovers:
     why: store.Failure
     overdue: Mapping[int, float] = field(default_factory=dict)
     seconds: Mapping[int, float] = field(default_factory=dict)
-
-
-class Terms(TypedDict):
-    seconds: float
-    using: str
-    worker: str
 
 
 class Reaper(HelperProcess):
@@ -104,18 +97,18 @@ class Reaper(HelperProcess):
         error: TaskError
         if cancel:
             error = CancelRequestedError(f"Someone asked for it. {force}")
-            word, verb = "cancel requested", self.cancelling
+            word = "cancel requested"
         elif self.leftovers.overdue[lease.task_id] >= limit:
             error = TimeLimitError(f"Its time limit is {limit:g} s. {force}")
-            word, verb = "timed out", self.timing_out
+            word = "timed out"
         else:
             return False
         task = AcquiredTask(lease, worker=self.leftovers.worker)
         handler = self.handler_for(task)
         try:
             self.link.insist(lambda: prepare(handler, error))
-            act = self.link.insist(lambda: verb(task, handler, error))
-            task.settled = self.link.insist(act)
+            ending = self.link.insist(lambda: self.ending(task, handler, error))
+            self.link.insist(lambda: self.end(task, ending))
         except PreemptedError:
             logger.warning(
                 "A killed task had lost its lease. key=%s",
@@ -136,32 +129,33 @@ class Reaper(HelperProcess):
             self.reporter.print_tasks([Ending(task.settled, task, kind, seconds, error=error)])
         return True
 
-    def cancelling(
-        self, task: AcquiredTask, handler: Handler, error: TaskError
-    ) -> Callable[[], str]:
-        why = store.Failure(error="cancelled", message=str(error))
-        return lambda: self.cancel(task.lease, why)
-
-    def timing_out(
-        self, task: AcquiredTask, handler: Handler, error: TaskError
-    ) -> Callable[[], str]:
-        """Count an error; retry or end the task by its handler's rules."""
-        terms = self.terms(task.lease)
+    def ending(self, task: AcquiredTask, handler: Handler, error: TaskError) -> store.Ending:
+        """Return how the attempt ends: one that took too long by its handler's rules."""
+        if isinstance(error, CancelRequestedError):
+            return store.Ending.cancel(store.Failure(error="cancelled", message=str(error)))
         why = store.Failure(error=TIMED_OUT, message=str(error))
-        grave = store.Failure(error=GRAVE, message=f"{TIMED_OUT}: {error}")
         with logs.about(task):
             what = ruling_for(task, handler, error)
         if what.word == "retry":
-            return lambda: store.retry(task.lease, wait=what.wait, why=why, **terms)
+            return store.Ending.retry(what.wait, why)
         if what.word == "discard":
-            return lambda: self.cancel(task.lease, why, grave=grave)
-        return lambda: store.fail(task.lease, why=why, **terms)
+            grave = store.Failure(error=GRAVE, message=f"{TIMED_OUT}: {error}")
+            return store.Ending.discard(why, grave)
+        return store.Ending.fail(why)
 
-    def cancel(
-        self, lease: store.Lease, why: store.Failure, *, grave: store.Failure | None = None
-    ) -> str:
-        word = store.cancel(lease, why=why, grave=grave, **self.terms(lease))
-        return "discarded" if grave else word
+    def end(self, task: AcquiredTask, ending: store.Ending) -> None:
+        """End the attempt; raise PreemptedError where the lease has passed on."""
+        lease, using = task.lease, self.plan.using
+        words = store.settle(
+            [lease],
+            ending,
+            seconds=self.leftovers.overdue[lease.task_id],
+            using=using,
+            worker=self.leftovers.worker,
+        )
+        if lease not in words:
+            raise store.refusal(lease, using=using)
+        task.settled = words[lease]
 
     def handler_for(self, task: AcquiredTask) -> Handler:
         """Return the handler for a task; an instance may have other rules than its class."""
@@ -171,13 +165,6 @@ class Reaper(HelperProcess):
         except Exception:
             logger.debug("A handler can't be created. type=%s", printable(task.type), exc_info=True)
             return kind
-
-    def terms(self, lease: store.Lease) -> Terms:
-        return {
-            "seconds": self.leftovers.overdue[lease.task_id],
-            "using": self.plan.using,
-            "worker": self.leftovers.worker,
-        }
 
     def held(self, ids: tuple[int, ...]) -> list[store.InHand]:
         return store.in_hand(self.leftovers.holder, ids, using=self.plan.using)

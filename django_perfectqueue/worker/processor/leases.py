@@ -107,9 +107,10 @@ class Leases:
 
     def release(self, leases: Sequence[store.Lease], *, delay: float = 0.0) -> None:
         """Give leases back; their tasks are due again after ``delay`` seconds."""
-        released = store.release(leases, using=self.plan.using, delay=delay)
-        store.announce(signals.task_cancelled, released.cancelled, using=self.plan.using)
-        self.slot.count("released", len(leases) - len(released.refused))
+        words = store.settle(leases, store.Ending.release(delay), using=self.plan.using)
+        cancelled = [lease for lease, word in words.items() if word == "cancelled"]
+        store.announce(signals.task_cancelled, cancelled, using=self.plan.using)
+        self.slot.count("released", len(words))
 
     def give_back_uncertain(self, kept: set[tuple[int, int]]) -> None:
         """
@@ -181,12 +182,14 @@ class Leases:
         """Cancel a task of the batch; put it back when the database fails."""
         using, worker = self.plan.using, self.worker
         try:
-            store.cancel(lease, seconds=0.0, using=using, worker=worker)
-        except PreemptedError:
-            logger.warning("A task lost its lease before it ran. key=%s", printable(lease.key))
+            words = store.settle(
+                [lease], store.Ending.cancel(), seconds=0.0, using=using, worker=worker
+            )
         except BaseException:
             self.in_hand.put_back([lease])
             raise
+        if lease not in words:
+            logger.warning("A task lost its lease before it ran. key=%s", printable(lease.key))
         else:
             self.slot.count("cancelled")
             task = AcquiredTask(lease)

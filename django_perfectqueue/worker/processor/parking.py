@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 
-from django_perfectqueue import conf, store
+from django_perfectqueue import store
 from django_perfectqueue.application.dispatch import in_words
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import PARKED_FROM
 
@@ -64,7 +65,7 @@ class Parking:
         if len(self.warned_types) >= MOST_TYPES:
             self.warned_types.clear()
         self.warned_types.add(type_)
-        near = conf.nearest(type_, map(in_words, self.plan.dispatch.load()))
+        near = nearest(type_, map(in_words, self.plan.dispatch.load()))
         logger.warning(
             "No handler for tasks of this type; they wait.%s type=%s", near, printable(type_)
         )

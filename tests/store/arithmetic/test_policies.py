@@ -15,6 +15,7 @@ from ...factories import (
     finish_and_acquire,
     keys,
     retry,
+    settle,
     status,
     submit,
     submit_many,
@@ -210,7 +211,7 @@ class FifoTests(TestCase):
         task = submit("k1", user="ann")
         [held] = acquire()
         why = store.Failure(error="boom")
-        store.fail(held, why=why, seconds=0.0, using="default", now=after(1))
+        settle(held, store.Ending.fail(why=why), seconds=0.0, using="default", now=after(1))
 
         task.retry(now=after(2))
 

@@ -23,6 +23,7 @@ from ...factories import (
     keys,
     retry,
     running,
+    settle,
     status,
     submit,
     submit_many,
@@ -126,14 +127,14 @@ class LeaseTests(TestCase):
         common = {"using": "default", "now": after(61)}
         why = store.Failure()
         for write in (
-            lambda: store.retry(slow, wait=1, why=why, seconds=0, **common),
-            lambda: store.fail(slow, why=why, seconds=0, **common),
-            lambda: store.cancel(slow, seconds=0, **common),
+            lambda: settle(slow, store.Ending.retry(wait=1, why=why), seconds=0, **common),
+            lambda: settle(slow, store.Ending.fail(why=why), seconds=0, **common),
+            lambda: settle(slow, store.Ending.cancel(), seconds=0, **common),
             lambda: store.update_payload(slow, "{}", alive_time=9, **common),
         ):
             with self.assertRaises(PreemptedError):
                 write()
-        self.assertEqual(store.release([slow], **common).refused, [slow])
+        self.assertEqual(store.settle([slow], store.Ending.release(), **common), {})
         [pulse] = store.heartbeat([slow], alive_time=99, **common)
 
         self.assertFalse(pulse.held)

@@ -231,7 +231,7 @@ class LostCommitTests(TransactionTestCase):
     def test_a_release_is_stored_once(self, way):
         [task] = self.taken()
         with self.lost(way):
-            task._let_go()
+            task._end(store.Ending.release())
         self.assertEqual(task.settled, "released")
         [again] = Queue().acquire()
         self.assertEqual((again.attempt, again.lease.attempt), (1, 2))

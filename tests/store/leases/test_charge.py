@@ -19,6 +19,7 @@ from tests.factories import (
     finish,
     finish_and_acquire,
     running,
+    settle,
     submit,
 )
 
@@ -43,11 +44,11 @@ def endings(lease):
     return {
         "finish": lambda: finish(lease, seconds=5.0),
         "acquire": lambda: finish_and_acquire([completion(lease, seconds=5.0)]),
-        "retry": lambda: store.retry(lease, wait=1, why=WHY, seconds=5.0, **terms),
-        "snooze": lambda: store.snooze(lease, wait=1, seconds=5.0, **terms),
-        "fail": lambda: store.fail(lease, why=WHY, seconds=5.0, **terms),
-        "cancel": lambda: store.cancel(lease, seconds=5.0, **terms),
-        "release": lambda: store.release([lease], seconds=5.0, **terms),
+        "retry": lambda: settle(lease, store.Ending.retry(wait=1, why=WHY), seconds=5.0, **terms),
+        "snooze": lambda: settle(lease, store.Ending.snooze(1), seconds=5.0, **terms),
+        "fail": lambda: settle(lease, store.Ending.fail(why=WHY), seconds=5.0, **terms),
+        "cancel": lambda: settle(lease, store.Ending.cancel(), seconds=5.0, **terms),
+        "release": lambda: store.settle([lease], store.Ending.release(), seconds=5.0, **terms),
         "lost": lambda: give_back(lease, crashed=[lease.task_id], seconds={lease.task_id: 5.0}),
         "killed": lambda: give_back(lease, seconds={lease.task_id: 5.0}),
     }
@@ -89,7 +90,7 @@ class ChargeTests(TestCase):
 
     def test_one_that_did_not_run_is_given_back_all(self):
         charge(4.0, self.lease)
-        store.release([self.lease], using="default", now=NOON)
+        store.settle([self.lease], store.Ending.release(), using="default", now=NOON)
 
         self.assertEqual(charged()[0], 0.0)
 

@@ -18,6 +18,7 @@ from tests.factories import (
     finish_and_acquire,
     keys,
     running,
+    settle,
     status,
     submit,
 )
@@ -37,10 +38,10 @@ def writes(lease):
     terms = {"using": "default", "now": NOON}
     why = store.Failure()
     return {
-        "retry": lambda: store.retry(lease, wait=1, why=why, seconds=0, **terms),
-        "snooze": lambda: store.snooze(lease, wait=1, seconds=0, **terms),
-        "fail": lambda: store.fail(lease, why=why, seconds=0, **terms),
-        "cancel": lambda: store.cancel(lease, seconds=0, **terms),
+        "retry": lambda: settle(lease, store.Ending.retry(wait=1, why=why), seconds=0, **terms),
+        "snooze": lambda: settle(lease, store.Ending.snooze(1), seconds=0, **terms),
+        "fail": lambda: settle(lease, store.Ending.fail(why=why), seconds=0, **terms),
+        "cancel": lambda: settle(lease, store.Ending.cancel(), seconds=0, **terms),
         "update": lambda: store.update_payload(lease, "{}", alive_time=9, **terms),
     }
 
@@ -52,7 +53,9 @@ class FenceTests(TestCase):
         for name, write in writes(stale).items():
             with self.subTest(name), self.assertRaises(PreemptedError):
                 write()
-        self.assertEqual(store.release([stale], using="default", now=NOON).refused, [stale])
+        self.assertEqual(
+            store.settle([stale], store.Ending.release(), using="default", now=NOON), {}
+        )
         self.assertEqual(len(finish(stale, result='"stale"')), 1)
         terms = {"using": "default", "now": after(1), "alive_time": 600}
         pulses = store.heartbeat([stale], **terms)

@@ -66,7 +66,12 @@ class HoldTests(TestCase):
         set_limit("smtp", max_running=1)
         for name, end in (
             ("fail", fail),
-            ("release", lambda one: store.release([one], using="default", delay=3600, now=NOON)),
+            (
+                "release",
+                lambda one: store.settle(
+                    [one], store.Ending.release(3600), using="default", now=NOON
+                ),
+            ),
             ("force", lambda one: Queue()[one.key].force_finish(now=NOON)),
         ):
             with self.subTest(name):
@@ -285,7 +290,7 @@ class RandomTests(TransactionTestCase):
             elif act == "finish" and held:
                 finish(held.pop(chance.randrange(len(held))), now=after(step))
             elif act == "release" and held:
-                store.release([held.pop()], using="default", now=after(step))
+                store.settle([held.pop()], store.Ending.release(), using="default", now=after(step))
             elif act == "pause":
                 set_share("user-2", paused=chance.random() < 0.5)
         set_share("user-2", paused=False)

@@ -30,6 +30,7 @@ from tests.factories import (
     finish_and_acquire,
     keys,
     retry,
+    settle,
     submit,
     submit_many,
 )
@@ -126,8 +127,12 @@ class ConcurrencyTests(TestCase):
             "finish": finish,
             "retry": lambda lease: retry(lease, wait=3600),
             "fail": fail,
-            "release": lambda lease: store.release([lease], using="default", delay=3600, now=NOON),
-            "cancel": lambda lease: store.cancel(lease, seconds=1, using="default", now=NOON),
+            "release": lambda lease: store.settle(
+                [lease], store.Ending.release(3600), using="default", now=NOON
+            ),
+            "cancel": lambda lease: settle(
+                lease, store.Ending.cancel(), seconds=1, using="default", now=NOON
+            ),
             "force": lambda lease: Queue()[lease.key].force_finish(now=NOON),
             "give back": lambda lease: (
                 store.give_back(
@@ -252,7 +257,7 @@ class RateTests(TestCase):
         limit("api", rate=1, period=60, burst=1)
         submit("call", limits=["api"])
         [lease] = acquire()
-        store.release([lease], using="default", now=NOON)
+        store.settle([lease], store.Ending.release(), using="default", now=NOON)
         self.assertEqual(acquire(), [])
         self.assertEqual(keys(acquire(now=after(60))), ["call"])
 
@@ -262,7 +267,7 @@ class RateTests(TestCase):
             submit(f"call-{number}", limits=["api"])
         [early] = acquire(1)
         taken = acquire(10, now=after(10))
-        store.release([early], using="default", now=after(10))
+        store.settle([early], store.Ending.release(), using="default", now=after(10))
         taken += acquire(10, now=after(10)) + acquire(10, now=after(10.5))
         self.assertEqual(len(taken), 2)
 
@@ -283,7 +288,7 @@ class RateTests(TestCase):
                 if drawn.random() < 0.5:
                     finish(lease, now=after(now))
                 else:
-                    store.release([lease], using="default", now=after(now))
+                    store.settle([lease], store.Ending.release(), using="default", now=after(now))
         for number, first in enumerate(starts):
             for count, last in enumerate(starts[number:], start=1):
                 self.assertLessEqual(count, burst + rate * (last - first) + 0.001)

@@ -20,7 +20,7 @@ from django_perfectqueue.store.notify import datagrams, postgres
 from django_perfectqueue.store.notify import ring as bell
 from django_perfectqueue.store.notify.messages import AT_REST, Call, Ring, parsed
 
-from ...factories import acquire, failed, running, submit
+from ...factories import acquire, failed, running, settle, submit
 from ...waiting import wait_until
 
 SEND_IF_AWAKE = "django_perfectqueue.store.notify.postgres.send_if_awake"
@@ -179,17 +179,19 @@ class BackAgainTests(RingCase):
     def test_a_release_rings(self):
         _task, lease = running()
         self.rung.clear()
-        store.release([lease], using="default", delay=60.0)
+        store.settle([lease], store.Ending.release(60.0), using="default")
         self.assertEqual(self.rung, [])
         _task, lease = running()
         self.rung.clear()
-        store.release([lease], using="default")
+        store.settle([lease], store.Ending.release(), using="default")
         self.assertEqual(self.queues(), ["default"])
 
     def test_a_retry_rings(self):
         _task, lease = running()
         self.rung.clear()
-        store.retry(lease, wait=0.0, why=store.Failure(), seconds=0.0, using="default")
+        settle(
+            lease, store.Ending.retry(wait=0.0, why=store.Failure()), seconds=0.0, using="default"
+        )
         self.assertEqual(self.queues(), ["default"])
 
     def test_a_retry_rings_with_its_wait(self):
@@ -197,7 +199,12 @@ class BackAgainTests(RingCase):
         _task, lease = running()
         self.rung.clear()
         with override_settings(PERFECTQUEUE={"POLL_INTERVAL": 60.0}):
-            store.retry(lease, wait=5.0, why=store.Failure(), seconds=0.0, using="default")
+            settle(
+                lease,
+                store.Ending.retry(wait=5.0, why=store.Failure()),
+                seconds=0.0,
+                using="default",
+            )
         [ring] = self.rung
         self.assertAlmostEqual(ring.delay, 5.0, delta=1.0)
 

@@ -72,7 +72,7 @@ class DeadlineTests(TestCase):
     def test_one_that_is_given_back_or_put_back_is_so_too(self):
         task = submit("expected", expected_at=after(1))
         [held] = acquire(now=after(1))
-        store.release([held], using="default", now=after(2))
+        store.settle([held], store.Ending.release(), using="default", now=after(2))
         self.assertEqual(Ticket.objects.get().run_at, after(1))
         [held] = acquire(now=after(3))
         fail(held, now=after(4))

@@ -27,7 +27,7 @@ def park_all():
     seen = set()
     while leases := acquire(100, now=None):
         seen |= set(keys(leases))
-        store.release(leases, using="default", delay=5.0)
+        store.settle(leases, store.Ending.release(5.0), using="default")
         store.park(leases, nothing, using="default")
     return seen
 

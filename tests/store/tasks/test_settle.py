@@ -1,5 +1,3 @@
-from functools import partial
-
 from django.db import transaction
 from django.test import TestCase, override_settings
 
@@ -26,6 +24,7 @@ from ...factories import (
     keys,
     retry,
     running,
+    settle,
     status,
     submit,
     submit_many,
@@ -101,7 +100,7 @@ class RetryTests(TestCase):
         """A file's name in its message may hold bytes that are no text."""
         task, held = running()
         why = store.Failure.of(OSError("no such file: \udcff\x00"))
-        store.fail(held, why=why, seconds=0.0, using="default", now=NOON)
+        settle(held, store.Ending.fail(why=why), seconds=0.0, using="default", now=NOON)
 
         self.assertEqual(status(task), "failed")
         self.assertIn("\\udcff", DeadLetter.objects.get().message)
@@ -118,7 +117,10 @@ class RetryTests(TestCase):
 class ReleaseTests(TestCase):
     def test_a_released_task_is_due_at_once_and_counts_no_attempt(self):
         task, held = running()
-        self.assertEqual(store.release([held], using="default", now=after(1)), ([], []))
+        self.assertEqual(
+            store.settle([held], store.Ending.release(), using="default", now=after(1)),
+            {held: "released"},
+        )
 
         self.assertEqual(status(task, now=after(1)), "waiting")
         [again] = acquire(now=after(1))
@@ -129,19 +131,19 @@ class ReleaseTests(TestCase):
         submit("first")
         submit("second", now=after(1))
         [held] = acquire(now=after(2))
-        store.release([held], using="default", now=after(3))
+        store.settle([held], store.Ending.release(), using="default", now=after(3))
 
         self.assertEqual(keys(acquire(2, now=after(3))), ["first", "second"])
 
     def test_it_charges_nothing(self):
         _task, held = running(user="ann")
-        store.release([held], using="default", now=NOON)
+        store.settle([held], store.Ending.release(), using="default", now=NOON)
 
         self.assertAlmostEqual(Lane.objects.get().virtual_time, 0.0)
 
     def test_it_may_be_delayed(self):
         _task, held = running()
-        store.release([held], using="default", delay=30, now=NOON)
+        store.settle([held], store.Ending.release(30), using="default", now=NOON)
 
         self.assertEqual(acquire(now=after(29)), [])
         self.assertEqual(len(acquire(now=after(30))), 1)
@@ -150,8 +152,8 @@ class ReleaseTests(TestCase):
 class SnoozeTests(TestCase):
     def test_a_snoozed_task_counts_no_attempt_and_leaves_no_trace(self):
         task, held = running()
-        terms = {"wait": 30, "seconds": 2.0, "using": "default"}
-        self.assertEqual(store.snooze(held, now=after(2), **terms), "snoozed")
+        terms = {"seconds": 2.0, "using": "default"}
+        self.assertEqual(settle(held, store.Ending.snooze(30), now=after(2), **terms), "snoozed")
 
         self.assertEqual(status(task, now=after(2)), "scheduled")
         self.assertEqual(acquire(now=after(31)), [])
@@ -165,7 +167,7 @@ class SnoozeTests(TestCase):
         task, held = running()
         retry(held)
         [again] = acquire()
-        store.snooze(again, wait=30, seconds=0.0, using="default", now=NOON)
+        settle(again, store.Ending.snooze(30), seconds=0.0, using="default", now=NOON)
         self.assertEqual(status(task), "scheduled")
 
         [again] = acquire(now=after(30))
@@ -177,7 +179,7 @@ class SnoozeTests(TestCase):
         Else who puts off what has run for an hour would have had that for nothing.
         """
         _task, held = running(user="ann")
-        store.snooze(held, wait=30, seconds=7.0, using="default", now=NOON)
+        settle(held, store.Ending.snooze(30), seconds=7.0, using="default", now=NOON)
 
         self.assertAlmostEqual(Lane.objects.get().virtual_time, 7.0)
 
@@ -186,14 +188,14 @@ class SnoozeTests(TestCase):
         Nothing else bounds how often a task is put off.
         """
         late, held = running(expires_at=20)
-        store.snooze(held, wait=30, seconds=0.0, using="default", now=NOON)
+        settle(held, store.Ending.snooze(30), seconds=0.0, using="default", now=NOON)
         self.assertEqual(acquire(now=after(30)), [])
         self.assertEqual(status(late), "expired")
 
         unwanted, held = running()
         unwanted.cancel_request()
-        terms = {"wait": 30, "seconds": 0.0, "using": "default", "now": NOON}
-        self.assertEqual(store.snooze(held, **terms), "cancelled")
+        terms = {"seconds": 0.0, "using": "default", "now": NOON}
+        self.assertEqual(settle(held, store.Ending.snooze(30), **terms), "cancelled")
         self.assertEqual(status(unwanted), "cancelled")
         assert_books_balance(self)
 
@@ -201,7 +203,7 @@ class SnoozeTests(TestCase):
         task, held = running()
         task.force_finish()
         with self.assertRaises(PreemptedError):
-            store.snooze(held, wait=30, seconds=0.0, using="default", now=NOON)
+            settle(held, store.Ending.snooze(30), seconds=0.0, using="default", now=NOON)
         self.assertEqual(status(task), "finished")
 
 
@@ -227,25 +229,31 @@ class SecondCallTests(TestCase):
     """What a call may answer that is repeated after a lost connection, another one may not."""
 
     ENDS = (
-        partial(store.fail, why=store.Failure(), seconds=0.0),
-        partial(store.cancel, seconds=0.0),
-        partial(store.retry, wait=0.0, why=store.Failure(), seconds=0.0),
-        partial(store.snooze, wait=0.0, seconds=0.0),
+        store.Ending.fail(store.Failure()),
+        store.Ending.cancel(),
+        store.Ending.discard(store.Failure(), store.Failure()),
+        store.Ending.retry(0.0, store.Failure()),
+        store.Ending.snooze(0.0),
+        store.Ending.release(),
     )
 
     def test_a_second_end_of_an_attempt_is_refused(self):
         for first in self.ENDS:
             for second in self.ENDS:
                 _task, held = running()
-                first(held, using="default", worker="w")
+                self.assertEqual(settle(held, first, seconds=0.0, worker="w"), first.word)
                 with self.subTest((first, second)), self.assertRaises(PreemptedError):
-                    second(held, using="default", worker="w")
+                    settle(held, second, seconds=0.0, worker="w")
                 Queue().clear()
 
-    def test_a_second_release_is_refused(self):
-        _task, held = running()
-        self.assertEqual(store.release([held], using="default").refused, [])
-        self.assertEqual(store.release([held], using="default").refused, [held])
+    def test_of_several_attempts_each_ends_that_is_held(self):
+        held = [running()[1] for _number in range(3)]
+        Queue()[held[0].key].cancel_request()
+        settle(held[1], store.Ending.cancel(), seconds=0.0)
+
+        words = store.settle(held, store.Ending.snooze(30), seconds=1.0, using="default")
+        self.assertEqual(words, {held[0]: "cancelled", held[2]: "snoozed"})
+        assert_books_balance(self)
 
 
 class CancelRequestTests(TestCase):
@@ -263,7 +271,7 @@ class CancelRequestTests(TestCase):
         [pulse] = store.heartbeat([held], alive_time=60, using="default", now=after(1))
         self.assertTrue(pulse.held)
         self.assertTrue(pulse.cancel_requested)
-        store.cancel(held, seconds=1.0, using="default", now=after(1))
+        settle(held, store.Ending.cancel(), seconds=1.0, using="default", now=after(1))
         self.assertEqual(status(task), "cancelled")
         assert_books_balance(self)
 
@@ -271,7 +279,9 @@ class CancelRequestTests(TestCase):
         """Neither by an error, nor by a release, nor because its processor died."""
         ways = {
             "retry": lambda held: retry(held),
-            "release": lambda held: store.release([held], using="default", now=NOON),
+            "release": lambda held: store.settle(
+                [held], store.Ending.release(), using="default", now=NOON
+            ),
             "lapse": lambda held: acquire(now=after(60)),
         }
         for name, leave in ways.items():
@@ -300,7 +310,7 @@ class ForceFinishTests(TestCase):
             task.force_finish(now=after(1))
             self.assertEqual(status(task), "finished")
         with self.assertRaises(PreemptedError):
-            store.fail(held, why=store.Failure(), seconds=0, using="default")
+            settle(held, store.Ending.fail(why=store.Failure()), seconds=0, using="default")
         assert_books_balance(self)
 
     def test_only_once(self):

@@ -219,9 +219,9 @@ class VerdictTests(RunnerMixin, TestCase):
     def test_waits_are_spans_and_others_are_refused(self):
         def perform(task):
             for wrong in ("soon", float("nan"), float("inf"), None, 1e12):
-                with self.assertRaisesMessage(InvalidTaskError, "release() waits for"):
+                with self.assertRaisesMessage(InvalidTaskError, "The wait of release() must be"):
                     task.release(wrong)
-            with self.assertRaisesMessage(InvalidTaskError, "retry() waits for"):
+            with self.assertRaisesMessage(InvalidTaskError, "The wait of retry() must be"):
                 task.retry("soon")
             task.retry("1h")
 

@@ -394,7 +394,7 @@ class ConnectionTests(RunnerMixin, TransactionTestCase):
         """
         An error of a task must not be forgotten for the database having a bad minute.
         """
-        write, failures = store.retry, iter([OperationalError("gone") for _time in range(3)])
+        write, failures = store.settle, iter([OperationalError("gone") for _time in range(3)])
 
         def away(*args, **kwargs):
             for failure in failures:
@@ -402,7 +402,7 @@ class ConnectionTests(RunnerMixin, TransactionTestCase):
             return write(*args, **kwargs)
 
         with (
-            mock.patch.object(store, "retry", away),
+            mock.patch.object(store, "settle", away),
             self.assertLogs("django_perfectqueue", "WARNING") as log,
         ):
             row = self.run_with(tasks.fail, expect="retried")
@@ -425,14 +425,14 @@ class ConnectionTests(RunnerMixin, TransactionTestCase):
         runner, held = runner_for(Fragile), []
         self.addCleanup(runner.wakeup.close)
         runner.link.returned = lambda: held.append(runner.running.task)
-        write, failures = store.retry, [OperationalError("gone")]
+        write, failures = store.settle, [OperationalError("gone")]
 
         def away(*args, **kwargs):
             if failures:
                 raise failures.pop()
             return write(*args, **kwargs)
 
-        with mock.patch.object(store, "retry", away), self.assertLogs("django_perfectqueue"):
+        with mock.patch.object(store, "settle", away), self.assertLogs("django_perfectqueue"):
             ending = runner.run(task)
         self.assertEqual((ending.word, held, runner.running), ("retried", [task], None))
 

@@ -15,7 +15,6 @@ from django.test import SimpleTestCase, TransactionTestCase
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import State, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.signals import task_cancelled
@@ -106,7 +105,7 @@ class ConnectionLostTests(TransactionTestCase):
         Its release was stored, and another has it by now.
         """
         self.take("a", "b")
-        with self.lose_answer("release"):
+        with self.lose_answer("settle"):
             self.processor.monitor.call_or_back_off(self.processor.leases.release_rest)
         taken = Queue().poll()
         self.processor.run_batch()
@@ -132,7 +131,7 @@ class ConnectionLostTests(TransactionTestCase):
 
     def test_what_could_not_be_given_back_is_run_here(self):
         self.take("a", "b")
-        with mock.patch.object(store, "release", side_effect=OperationalError("gone")):
+        with mock.patch.object(store, "settle", side_effect=OperationalError("gone")):
             self.processor.monitor.call_or_back_off(self.processor.leases.release_rest)
         self.processor.run_batch()
 
@@ -175,12 +174,12 @@ class ConnectionLostTests(TransactionTestCase):
         self.take("a", "b")
         for lease in self.processor.batch:
             Queue()[lease.key].cancel_request()
-        cancel, refusals = store.cancel, [PreemptedError("lost")]
+        settle, refusals = store.settle, [{}]
 
         def refuse_first(*args, **kwargs):
             if refusals:
-                raise refusals.pop()
-            cancel(*args, **kwargs)
+                return refusals.pop()
+            return settle(*args, **kwargs)
 
         reported = []
 
@@ -190,7 +189,7 @@ class ConnectionLostTests(TransactionTestCase):
         task_cancelled.connect(hear)
         self.addCleanup(task_cancelled.disconnect, hear)
         with (
-            mock.patch.object(store, "cancel", refuse_first),
+            mock.patch.object(store, "settle", refuse_first),
             self.assertLogs("django_perfectqueue.monitor", "WARNING") as log,
         ):
             self.processor.leases.heartbeat(list(self.processor.batch), None)
@@ -208,7 +207,7 @@ class ConnectionLostTests(TransactionTestCase):
         [lease] = self.processor.batch
         Queue()["a"].cancel_request()
         with (
-            mock.patch.object(store, "cancel", side_effect=OperationalError("gone")),
+            mock.patch.object(store, "settle", side_effect=OperationalError("gone")),
             self.assertRaises(OperationalError),
         ):
             self.processor.leases.heartbeat([lease], None)

@@ -180,13 +180,13 @@ class MistakeTests(WorkerTestCase):
         self.assert_refused("Did you mean 'PROCESSORS'?", PROCESSOR=3)
 
     def test_a_value_that_will_not_do(self):
-        self.assert_refused("must be a number above 0", "--poll-interval", "0")
+        self.assert_refused("must be a number of seconds above 0", "--poll-interval", "0")
 
     def test_a_type_of_processor_that_there_is_not(self):
         self.assert_refused("'process', 'thread', 'async', not", "--processor-type", "gevent")
 
     def test_a_number_of_processors_that_is_none(self):
-        self.assert_refused("must be a whole number of at least 1", "--processors", "0", code=2)
+        self.assert_refused("must be a whole number from 1", "--processors", "0", code=2)
 
     def test_tasks_at_once_in_a_processor_that_runs_them_one_by_one(self):
         self.assert_refused("runs one task at a time", "--concurrency", "5")
@@ -195,4 +195,4 @@ class MistakeTests(WorkerTestCase):
         self.assert_refused("'nowhere'", "--database", "nowhere")
 
     def test_a_queue_without_a_name(self):
-        self.assert_refused("The queue must not be empty", "--queue", "")
+        self.assert_refused("The queue must be a text of 1 to 100", "--queue", "")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PREFIX = "perfectqueue_"
 COUNTERS = (
     "attempts_total",
+    "submitted_total",
     "run_seconds_count",
     "run_seconds_sum",
     "wait_seconds_count",

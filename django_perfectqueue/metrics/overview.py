@@ -13,7 +13,6 @@ from django_perfectqueue.models import Bucket, Worker
 from django_perfectqueue.store import Tally
 from django_perfectqueue.store.records.counts import COUNTED, Figures, figures, names
 from django_perfectqueue.store.records.usage import start_of
-from django_perfectqueue.store.records.usage_series import Point
 
 WORKERS = 1_000
 QUEUES = 50
@@ -28,7 +27,11 @@ class QueueFigures:
     ``oldest`` is the seconds that its oldest task that may start has been due for. Each status
     is that of ``Task.status``; ``parked`` are those of the scheduled that wait for a worker
     that knows their type. What waits is counted up to COUNTED + 1; with ``is_bounded`` there
-    may be more of the others. ``finished_a_minute`` is of the last five minutes.
+    may be more of the others.
+
+    What happened a minute is of the last five: ``finished_a_minute``, ``submitted_a_minute``,
+    and ``growth_a_minute``, by how many more tasks were submitted than ended. The latter two are
+    a minute or two old, and above some 10,000 submits a minute an estimate.
     """
 
     name: str
@@ -43,6 +46,8 @@ class QueueFigures:
     is_bounded: bool = False
     failed_last_hour: int = 0
     finished_a_minute: float = 0.0
+    submitted_a_minute: float = 0.0
+    growth_a_minute: float = 0.0
     workers: int = 0
     processors: int = 0
     paused: bool = False
@@ -89,8 +94,13 @@ class Overview:
     minutes: list[tuple[datetime, Tally]]
 
     @property
+    def unwell(self) -> list[str]:
+        """Which queues need attention."""
+        return [queue.name for queue in self.queues if not queue.is_well]
+
+    @property
     def is_well(self) -> bool:
-        return not self.lately.late_schedules and all(queue.is_well for queue in self.queues)
+        return not self.lately.late_schedules and not self.unwell
 
 
 def overview(
@@ -125,12 +135,13 @@ def overview(
         add_counts(one, lately)
         add_workers(one, known.workers)
         add_rates(one, lately.points, known.now)
+    points = [(start, tally) for _queue, start, tally in lately.points]
     return Overview(
         now=known.now,
         queues=sorted(queues, key=lambda one: (one.is_well, -(one.oldest or 0.0), one.name)),
         lately=lately,
         workers=known.workers,
-        minutes=by_time(lately.points, since, known.now, Bucket.MINUTE),
+        minutes=by_time(points, since, known.now, Bucket.MINUTE),
     )
 
 
@@ -153,10 +164,15 @@ def add_workers(one: QueueFigures, workers: Iterable[Worker]) -> None:
     one.processors = sum(worker.processors for worker in serving)
 
 
-def add_rates(one: QueueFigures, points: Iterable[Point], now: datetime) -> None:
+def add_rates(
+    one: QueueFigures, points: Iterable[tuple[str, datetime, Tally]], now: datetime
+) -> None:
     since = now - timedelta(minutes=RATE_MINUTES)
-    for point in points:
-        if point.usage_key.queue == one.name:
-            one.failed_last_hour += point.tally.failed
-            if point.start >= since:
-                one.finished_a_minute += point.tally.finished / RATE_MINUTES
+    for queue, start, tally in points:
+        if queue == one.name:
+            one.failed_last_hour += tally.failed
+            if start >= since:
+                ended = tally.finished + tally.failed + tally.cancelled
+                one.finished_a_minute += tally.finished / RATE_MINUTES
+                one.submitted_a_minute += tally.submitted / RATE_MINUTES
+                one.growth_a_minute += (tally.submitted - ended) / RATE_MINUTES

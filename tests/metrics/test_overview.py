@@ -178,6 +178,20 @@ class OverviewTests(TestCase):
         store.roll_up(using="default", keep=None)
         self.assertEqual(received(), expected)
 
+    def test_who_hogs_now_is_seen_however_much_was_before(self):
+        ran(1.0, at=now() - timedelta(minutes=9))
+        store.roll_up(using="default", keep=None)
+        ran(3.0, at=now(), user="bob")
+        found = overview(using="default").lately.received
+        self.assertEqual(list(found), [("default", "bob")])
+
+    def test_whether_the_backlog_grows_is_known(self):
+        submit_many(40, now=None)
+        ran(*[1.0] * 10, at=now())
+        store.count_submitted(store.count_submitted(0, using="default"), using="default")
+        default = queues()["default"]
+        self.assertEqual((default.submitted_a_minute, default.growth_a_minute), (8.0, 6.0))
+
     def test_those_that_are_not_well_come_first(self):
         register("alpha", "default", now=None)
         submit(queue="alpha", now=None)

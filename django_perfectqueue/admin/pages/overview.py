@@ -20,7 +20,7 @@ from django_perfectqueue.models import Overview
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import COUNTED, LATEST
 
-from ..parts.base import AtLeast, ReadOnlyAdmin
+from ..parts.base import AtLeast, ReadOnlyAdmin, bounded, whole
 from ..parts.cells import NOTHING, duration, short
 from ..parts.chart import chart
 from .period import key_of, period_page
@@ -40,6 +40,7 @@ class Row:
     counts: dict[str, object]
     oldest: str
     drained_in: str
+    growth: str
     rate: str
     unknown_types: list[str]
 
@@ -86,6 +87,7 @@ def page(found: Figures) -> dict[str, object]:
     failed = sorted(found.lately.failed.items(), key=lambda group: group[1][1], reverse=True)
     return {
         "found": found,
+        "unwell": ", ".join(map(printable, found.unwell)),
         "rows": [row(queue) for queue in found.queues],
         "chart": chart(found.minutes, workers=found.workers),
         "groups": [
@@ -103,7 +105,7 @@ def page(found: Figures) -> dict[str, object]:
                 "queue": printable(queue),
                 "query": urlencode({"queue": queue, "user": user}),
                 "seconds": duration(seconds),
-                "ended": ended,
+                "ended": whole(ended),
             }
             for (queue, user), (ended, seconds) in found.lately.received.items()
         ],
@@ -114,11 +116,12 @@ def row(queue: QueueFigures) -> Row:
     drained_in = queue.drained_in
     names = ("running", "stalled", "scheduled", "retrying", "blocked")
     counted = {name: getattr(queue, name) for name in names}
-    counts: dict[str, object] = {
-        name: AtLeast(count) if queue.is_bounded else bounded(count, COUNTED)
+    counts = {
+        name: at_least(count) if queue.is_bounded else bounded(count, COUNTED)
         for name, count in counted.items()
     }
     counts["waiting"] = bounded(queue.waiting, COUNTED)
+    counts["failed"] = whole(queue.failed_last_hour)
     return Row(
         figures=queue,
         name=printable(queue.name),
@@ -127,11 +130,17 @@ def row(queue: QueueFigures) -> Row:
         counts=counts,
         oldest=duration(queue.oldest),
         drained_in=NOTHING if not drained_in else duration(drained_in),
+        growth=signed(round(queue.growth_a_minute)),
         rate=number_format(queue.finished_a_minute, 1),
         unknown_types=[printable(type_) for type_ in queue.unknown_types],
     )
 
 
-def bounded(count: int, most: int) -> object:
-    """Return a count, or that it is at least the most that was counted."""
-    return AtLeast(most) if count > most else number_format(count, force_grouping=True)
+def at_least(count: int) -> object:
+    """Return that there may be more; of none it is not known whether there are any."""
+    return AtLeast(count) if count else NOTHING
+
+
+def signed(count: int) -> str:
+    sign = "+" if count > 0 else "\N{MINUS SIGN}" if count < 0 else ""
+    return sign + whole(abs(count))

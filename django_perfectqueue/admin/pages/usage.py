@@ -22,7 +22,7 @@ from django_perfectqueue.models import Usage
 from django_perfectqueue.queue import QUEUE_LENGTH, database
 from django_perfectqueue.store import oldest_due
 
-from ..parts.base import ReadOnlyAdmin
+from ..parts.base import ReadOnlyAdmin, bounded, whole
 from ..parts.cells import NOTHING, duration
 from ..parts.search import queue_names
 
@@ -44,7 +44,8 @@ class Row:
     received: str
     difference: str
     kind: str
-    waiting: str
+    waiting: object
+    tasks: str
     seconds: str
     p50: str
     p95: str
@@ -132,7 +133,8 @@ def rows(shares: list[UserShare], queue: str) -> list[Row]:
             received=percent(share.received),
             difference=signed(share.difference),
             kind=kind(share.difference),
-            waiting=f"{COUNTED}+" if share.waiting > COUNTED else str(share.waiting),
+            waiting=bounded(share.waiting, COUNTED),
+            tasks=whole(share.tasks),
             seconds=duration(share.seconds),
             p50=NOTHING if share.p50 is None else duration(share.p50),
             p95=NOTHING if share.p95 is None else duration(share.p95),

@@ -14,8 +14,7 @@ from ..database.dialects import Dialect
 from ..database.dialects.base import Row
 from ..database.transaction import reading
 from ..limits.holds import FREE_LIMITED
-from .usage import Tally, all_types_key
-from .usage_series import Point, without_parts
+from .usage import Tally, start_of
 
 QUEUES = 50
 COUNTED = 10_000
@@ -46,7 +45,7 @@ FROM (
 ) AS "newest"
 """
 LATER = """
-SELECT "kind", "task"."queue", '', '', {now}, SUM("count"), 0, 0, 0.0 FROM (
+SELECT "kind", "task"."queue", '', '', {now}, SUM("count"), 0, 0, 0, 0.0 FROM (
     SELECT COUNT(*) AS "count", MIN("task_id") AS "task_id", CASE
         WHEN "state" = 3 THEN 'blocked'
         WHEN "state" = 2 AND "alarm_at" <= {now} THEN 'stalled'
@@ -74,7 +73,7 @@ GROUP BY "task"."queue", "kind"
 """
 """The tasks of a lane have one queue, so one of them is looked up for it."""
 WAITING = """
-SELECT 'waiting', %({queue})s, '', '', {now}, COUNT(*), 0, 0, 0.0 FROM (
+SELECT 'waiting', %({queue})s, '', '', {now}, COUNT(*), 0, 0, 0, 0.0 FROM (
     SELECT 1 AS "one" FROM (
         SELECT "id" FROM (
             SELECT "id" FROM "perfectqueue_lane" WHERE "queue" = %({queue})s AND "held_by" = 0
@@ -93,13 +92,13 @@ SELECT 'waiting', %({queue})s, '', '', {now}, COUNT(*), 0, 0, 0.0 FROM (
 """
 """With JOIN in place of CROSS JOIN SQLite would read all that waits, in whatever queue."""
 FAILED = """
-SELECT 'group', "group", '', '', {failed_at}, COUNT(*), 0, 0, 0.0 FROM (
+SELECT 'group', "group", '', '', {failed_at}, COUNT(*), 0, 0, 0, 0.0 FROM (
     SELECT "group", "ended_at" FROM "perfectqueue_deadletter"
     WHERE "status" = 'failed' AND "ended_at" > %(day_ago)s ORDER BY "ended_at" DESC LIMIT %(latest)s
 ) AS "letter" GROUP BY "group"
 """
 PARKED = """
-SELECT 'type', "task"."queue", "task"."type", '', {parked_at}, COUNT(*), 0, 0, 0.0 FROM (
+SELECT 'type', "task"."queue", "task"."type", '', {parked_at}, COUNT(*), 0, 0, 0, 0.0 FROM (
     SELECT "task_id", "run_at" FROM "perfectqueue_ticket"
     WHERE "alarm_at" > %(parked)s AND "alarm_at" <> "run_at" ORDER BY "alarm_at" LIMIT %(latest)s
 ) AS "parked"
@@ -107,35 +106,26 @@ JOIN "perfectqueue_task" AS "task" ON "task"."id" = "parked"."task_id"
 GROUP BY "task"."queue", "task"."type"
 """
 LATE = """
-SELECT 'late', '', '', '', {now}, COUNT(*), 0, 0, 0.0 FROM (
+SELECT 'late', '', '', '', {now}, COUNT(*), 0, 0, 0, 0.0 FROM (
     SELECT 1 AS "one" FROM "perfectqueue_schedule"
     WHERE "due_at" < %(late)s ORDER BY "due_at" LIMIT %(latest)s
 ) AS "overdue"
 """
-SUMMED = """
-FROM "perfectqueue_usage" WHERE "queue" IN ({queues}) AND "span" = 60
-    AND "type" = '' AND "others" = FALSE AND "start" >= %(lately)s
-"""
-RECEIVED = f"""
-SELECT 'user', "queue", "user", '', {{now}}, "ended", 0, 0, "seconds" FROM (
-    SELECT "queue", "user", SUM("ended") AS "ended", SUM("seconds") AS "seconds" FROM (
-        SELECT "queue", "user", "ended", "seconds" {SUMMED}
-        UNION ALL
-        SELECT "queue", "user", "ended", "seconds" {SUMMED.replace("= 60", "= 10")}
-            AND NOT EXISTS (SELECT 1 {SUMMED})
-    ) AS "spans"
+RECEIVED = """
+SELECT 'user', "queue", "user", '', {now}, "ended", 0, 0, 0, "seconds" FROM (
+    SELECT "queue", "user", SUM("ended") AS "ended", SUM("seconds") AS "seconds"
+    FROM "perfectqueue_usage" WHERE "queue" IN ({queues}) AND "span" = 60
+        AND "type" = '' AND "others" = FALSE AND "start" >= %(lately)s
     GROUP BY "queue", "user" ORDER BY SUM("seconds") DESC LIMIT %(users)s
 ) AS "got"
 """
-"""Of minutes; of slices while none has been summed up, as at first, since those have more rows."""
 GATES = f"""
-SELECT 'gate', '', '', "keys", {{now}}, "gate", 0, 0, 0.0 FROM ({FREE_LIMITED}) AS "gates"
+SELECT 'gate', '', '', "keys", {{now}}, "gate", 0, 0, 0, 0.0 FROM ({FREE_LIMITED}) AS "gates"
 """
 MINUTES = """
-SELECT CASE "span" WHEN 60 THEN 'minute' ELSE 'slice' END, "queue", '', '', {start},
-    "finished", "retried", "failed", 0.0
+SELECT 'minute', "queue", '', '', {start}, "finished", "retried", "failed", "submitted", "cancelled"
 FROM "perfectqueue_usage"
-WHERE "queue" IN ({queues}) AND "span" IN (60, 10) AND "type" = %(all)s AND "others" = TRUE
+WHERE "queue" IN ({queues}) AND "span" = 60 AND "type" = %(all)s AND "others" = TRUE
     AND "user" = '' AND "start" >= %(since)s AND "start" < %(until)s
 """
 GROUPS = """
@@ -146,7 +136,6 @@ SELECT "group", COUNT(*) FROM (
 """
 
 
-SPANS = {"minute": Bucket.MINUTE, "slice": Bucket.SLICE}
 READ = {
     "failed_at": 'MAX("ended_at")',
     "parked_at": 'MAX("parked"."run_at")',
@@ -185,7 +174,8 @@ class Figures:
     the latest. ``received`` is who received most in the last minutes, by queue and user: the
     attempts that ended, and the seconds. ``late_schedules`` are LATE_SCHEDULE seconds late.
     ``gates`` are the limits, as JSON, of the first lanes that nothing holds back yet, by their
-    hash. ``points`` say how many attempts finished, failed and were retried.
+    hash. ``points`` say of each minute of a queue how many attempts finished, failed, were
+    retried and cancelled, and how many tasks were submitted.
     """
 
     by_queue: dict[str, Counter[str]] = field(default_factory=dict)
@@ -195,29 +185,34 @@ class Figures:
     received: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
     late_schedules: int = 0
     gates: dict[int, str] = field(default_factory=dict)
-    points: list[Point] = field(default_factory=list)
+    points: list[tuple[str, datetime, Tally]] = field(default_factory=list)
 
     def of(self, queue: str) -> Counter[str]:
         return self.by_queue.get(queue, Counter())
 
     def add(self, row: Row, dialect: Dialect) -> None:
         """Add a row of the statement."""
-        kind, name, other, keys, at, count, second, third, seconds = row
+        kind, name, other, keys, at, count, second, third, fourth, amount = row
         count = int(count)
         if kind == "group":
             self.failed[name] = count, dialect.moment(at)
         elif kind == "type":
             self.parked[name, other] = count, dialect.moment(at)
         elif kind == "user":
-            self.received[name, other] = count, float(seconds)
+            self.received[name, other] = count, float(amount)
         elif kind == "late":
             self.late_schedules = count
         elif kind == "gate":
             self.gates[count] = keys
-        elif kind in SPANS:
-            tally = Tally(finished=count, retried=int(second), failed=int(third))
-            at = dialect.moment(at)
-            self.points.append(Point(all_types_key(name), SPANS[kind], at, tally))
+        elif kind == "minute":
+            tally = Tally(
+                finished=count,
+                retried=int(second),
+                failed=int(third),
+                submitted=int(fourth),
+                cancelled=int(amount),
+            )
+            self.points.append((name, dialect.moment(at), tally))
         else:
             self.by_queue.setdefault(name, Counter())[kind] += count
 
@@ -263,7 +258,7 @@ def figures(queues: Sequence[str], now: datetime, since: datetime, *, using: str
         times = {
             "parked": PARKED_FROM,
             "day_ago": now - timedelta(days=1),
-            "lately": now - timedelta(minutes=6),
+            "lately": start_of(Bucket.MINUTE, now - timedelta(minutes=5)),
             "late": now - timedelta(seconds=LATE_SCHEDULE),
             "since": since,
             "until": now,
@@ -287,7 +282,6 @@ def figures(queues: Sequence[str], now: datetime, since: datetime, *, using: str
         sum(one[kind] for one in found.by_queue.values() for kind in kinds) > COUNTED
         for kinds in (moving, ("blocked",))
     )
-    found.points = without_parts(sorted(found.points, key=lambda point: (-point.span, point.start)))
     return found
 
 

@@ -13,8 +13,9 @@ from .registration import WorkerRegistration
 
 logger = logging.getLogger("django_perfectqueue.janitor")
 
-NOTE_INTERVAL = 4.0
+NOTE_INTERVAL = 10.0
 SUM_INTERVAL = 60.0
+COUNT_INTERVAL = 60.0
 QUIET = 3.0
 SYNC_INTERVAL = 30.0
 RECOUNT_INTERVAL = 60.0
@@ -23,16 +24,18 @@ LEAST_REST = 1000
 
 class UsageRollup:
     """
-    Records waiting users and sums up usage for all queues, in small steps.
+    Records waiting users, counts submitted tasks and sums up usage for all queues, in small
+    steps.
 
     Several hosts may do so at once with the same result. While no user waits, the intervals
-    are QUIET times as long.
+    are QUIET times as long, but not that of the count: tasks of then may wait later.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.using = plan.using
         self.keep = plan.options.USAGE_TIME
-        self.next_note = self.next_sum = 0.0
+        self.next_note = self.next_sum = self.next_count = 0.0
+        self.newest = 0
         self.pause = QUIET
 
     def work(self) -> None:
@@ -43,6 +46,9 @@ class UsageRollup:
         if now >= self.next_note:
             self.pause = 1.0 if store.note_waiting(using=self.using) else QUIET
             self.next_note = now + NOTE_INTERVAL * self.pause
+        if now >= self.next_count:
+            self.newest = store.count_submitted(self.newest, using=self.using)
+            self.next_count = now + COUNT_INTERVAL
         if now >= self.next_sum:
             store.roll_up(using=self.using, keep=self.keep)
             self.next_sum = now + SUM_INTERVAL * self.pause

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from django.db import Error, connections
-from django.db.models import F
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -17,16 +15,17 @@ from django_perfectqueue.inspection.family import held_up
 from django_perfectqueue.inspection.schedules import ailments
 from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.lib.durations import long_duration
-from django_perfectqueue.models import PARKED_FROM, Ticket, Worker
+from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.store.records.counts import names
 
-from .queues import named_queues, used_queues
+from .queues import named_queues, parked_types
 from .rows import unheld, unreadable
 from .schema import lacks_tables, unmigrated
 
 OVERDUE = 60.0
 LATELY = 3600.0
-UNKNOWN = timedelta(minutes=1)
+UNKNOWN = 60.0
 PARKED, NAMED = 100, 5
 
 migrated: set[str] = set()
@@ -99,7 +98,7 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
     workers = workers_serving(using=using)
     serving = [worker.queues for worker in workers]
     asked = queues or named_queues(using)
-    others = [] if queues else [name for name in used_queues(using) if name not in asked]
+    others = [] if queues else [name for name in names(using=using).queues if name not in asked]
     for queue, wait in store.oldest_due([*asked, *others], using=using).items():
         if queue in asked or wait is not None:
             yield check_workers(queue, sum(queue in names for names in serving))
@@ -152,12 +151,11 @@ def check_oldest(queue: str, wait: float | None, most: float | None) -> Finding:
 
 def check_handlers(queues: Sequence[str], using: str) -> Finding:
     """Report types for which tasks have waited a minute, as no worker that came knew them."""
-    parked = Ticket.objects.using(using).filter(alarm_at__gt=PARKED_FROM)
-    found = parked.exclude(alarm_at=F("run_at")).filter(run_at__lt=ServerNow() - UNKNOWN)
-    if queues:
-        found = found.filter(task__queue__in=queues)
-    kinds = found.order_by("alarm_at").values_list("task__type", "task__queue")[:PARKED]
-    known = [{"type": type_, "queue": queue} for type_, queue in dict.fromkeys(kinds)]
+    known = [
+        {"type": type_, "queue": queue}
+        for (queue, type_), waited in parked_types(using).items()
+        if waited > UNKNOWN and (queue in queues or not queues)
+    ]
     if not known:
         return Finding("handlers", True, _("No task waits for a worker that knows its type."))
     sentence = _("No worker that serves queue '%(queue)s' knows the type '%(type)s'.")

@@ -10,8 +10,8 @@ from django_perfectqueue.management.commands import pq_top
 from django_perfectqueue.queue import Queue
 
 from ..factories import register, submit, submit_many
+from ..health.test_queues import now
 from ..inspection.test_statistics import ran
-from ..metrics.test_overview import now
 from .running import Terminal, entered, refused, run, run_json
 
 

@@ -9,8 +9,8 @@ from django_perfectqueue.metrics import otel
 from django_perfectqueue.metrics.families import DatabaseCollector, kept
 
 from ..factories import failed, register, submit_many
+from ..health.test_queues import now
 from ..inspection.test_statistics import ran
-from .test_overview import now
 
 try:
     from opentelemetry.sdk.metrics import MeterProvider

@@ -12,10 +12,10 @@ from django.urls import URLPattern, path
 from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.health.queues import Overview as Figures
+from django_perfectqueue.health.queues import QueueFigures, overview
 from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.metrics.overview import Overview as Figures
-from django_perfectqueue.metrics.overview import QueueFigures, overview
 from django_perfectqueue.models import Overview
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import COUNTED, LATEST
@@ -84,7 +84,7 @@ class OverviewAdmin(ReadOnlyAdmin):
 
 def page(found: Figures) -> dict[str, object]:
     """Return what the template shows."""
-    failed = sorted(found.lately.failed.items(), key=lambda group: group[1][1], reverse=True)
+    failed = sorted(found.failed.items(), key=lambda group: group[1][1], reverse=True)
     return {
         "found": found,
         "unwell": ", ".join(map(printable, found.unwell)),
@@ -107,7 +107,7 @@ def page(found: Figures) -> dict[str, object]:
                 "seconds": duration(seconds),
                 "ended": whole(ended),
             }
-            for (queue, user), (ended, seconds) in found.lately.received.items()
+            for (queue, user), (ended, seconds) in found.received.items()
         ],
     }
 

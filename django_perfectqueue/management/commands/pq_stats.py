@@ -8,10 +8,10 @@ from datetime import date, timedelta
 
 from django.core.management.base import CommandParser
 
+from django_perfectqueue.health.queues import QueueFigures, overview
 from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import short_duration
-from django_perfectqueue.metrics.overview import QueueFigures, overview
 from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Outcome, Status, Task, Usage
 from django_perfectqueue.store.records.counts import COUNTED
 

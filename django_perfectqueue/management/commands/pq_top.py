@@ -9,9 +9,9 @@ from dataclasses import asdict
 from django.core.management.base import CommandParser
 from django.db import Error
 
+from django_perfectqueue.health.queues import Overview, QueueFigures, overview
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.metrics.overview import Overview, QueueFigures, overview
 from django_perfectqueue.models import Worker
 from django_perfectqueue.store.records.counts import COUNTED
 
@@ -117,7 +117,7 @@ def facts(queue: QueueFigures, found: Overview) -> dict[str, object]:
 
 def trouble(found: Overview) -> str:
     """Return which queues need attention, and how many schedules."""
-    late = found.lately.late_schedules
+    late = found.late_schedules
     parts = [f"Queues that need attention: {', '.join(found.unwell)}."] if found.unwell else []
     parts += [f"Schedules that are late: {late:,}."] if late else []
     return printable(" ".join(parts))

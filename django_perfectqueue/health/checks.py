@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from django.db import Error, connections
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from django_perfectqueue import store
 from django_perfectqueue.inspection.family import held_up
@@ -59,15 +57,15 @@ def database_findings(using: str) -> Iterator[Finding]:
         connections[using].ensure_connection()
         lacking = using not in migrated and lacks_tables(using)
     except Error as error:
-        sentence = _("The database '%s' can't be reached.") % using
+        sentence = f"The database '{using}' can't be reached."
         yield Finding("database", False, sentence, detail=" ".join(str(error).split()))
         return
-    yield Finding("database", True, _("The database '%s' answers.") % using)
+    yield Finding("database", True, f"The database '{using}' answers.")
     if lacking:
         yield Finding("tables", False, unmigrated(using))
         return
     migrated.add(using)
-    yield Finding("tables", True, _("Its tables are there."))
+    yield Finding("tables", True, "Its tables are there.")
 
 
 def findings(
@@ -90,7 +88,7 @@ def findings(
     try:
         yield from queue_findings(queues, using, oldest)
     except Error as error:
-        sentence = _("The database '%s' refused.") % using
+        sentence = f"The database '{using}' refused."
         yield Finding("database", False, sentence, detail=" ".join(str(error).split()))
 
 
@@ -122,31 +120,20 @@ def last_drift(using: str) -> float | None:
 def check_workers(queue: str, count: int) -> Finding:
     known = {"queue": queue, "workers": count}
     if not count:
-        return Finding("workers", False, _("No worker serves queue '%s'.") % queue, known)
-    sentence = ngettext(
-        "%(count)d worker serves queue '%(queue)s'.",
-        "%(count)d workers serve queue '%(queue)s'.",
-        count,
-    )
-    return Finding("workers", True, sentence % {"count": count, "queue": queue}, known)
+        return Finding("workers", False, f"No worker serves queue '{queue}'.", known)
+    serve = "worker serves" if count == 1 else "workers serve"
+    return Finding("workers", True, f"{count} {serve} queue '{queue}'.", known)
 
 
 def check_oldest(queue: str, wait: float | None, most: float | None) -> Finding:
     known = {"queue": queue, "seconds": wait, "most": most}
     if wait is None:
-        return Finding(
-            "oldest", True, _("Nothing that may start waits in queue '%s'.") % queue, known
-        )
-    words = {
-        "queue": queue,
-        "wait": long_duration(wait),
-        "most": long_duration(most or 0.0),
-    }
+        sentence = f"Nothing that may start waits in queue '{queue}'."
+        return Finding("oldest", True, sentence, known)
+    sentence = f"The oldest due task of queue '{queue}' has waited for {long_duration(wait)}"
     if most is None or wait <= most:
-        sentence = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s.")
-        return Finding("oldest", True, sentence % words, known)
-    sentence = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s, over %(most)s.")
-    return Finding("oldest", False, sentence % words, known)
+        return Finding("oldest", True, f"{sentence}.", known)
+    return Finding("oldest", False, f"{sentence}, over {long_duration(most)}.", known)
 
 
 def check_handlers(queues: Sequence[str], using: str) -> Finding:
@@ -157,31 +144,33 @@ def check_handlers(queues: Sequence[str], using: str) -> Finding:
         if waited > UNKNOWN and (queue in queues or not queues)
     ]
     if not known:
-        return Finding("handlers", True, _("No task waits for a worker that knows its type."))
-    sentence = _("No worker that serves queue '%(queue)s' knows the type '%(type)s'.")
-    text = " ".join(sentence % one for one in known[:NAMED])
+        return Finding("handlers", True, "No task waits for a worker that knows its type.")
+    text = " ".join(
+        f"No worker that serves queue '{one['queue']}' knows the type '{one['type']}'."
+        for one in known[:NAMED]
+    )
     if len(known) > NAMED:
-        text += " " + _("So it is with others.")
+        text += " There are more such types."
     return Finding("handlers", False, text, {"unknown": known})
 
 
 def check_clock(wait: float | None) -> Finding:
     known = {"seconds": wait}
     if wait is None or wait <= OVERDUE:
-        return Finding("clock", True, _("Nothing has been left lying."), known)
-    sentence = _("Leases that lapsed or tasks that fell due %s ago have been left lying.")
-    return Finding("clock", False, sentence % long_duration(wait), known)
+        return Finding("clock", True, "No lapsed lease or due task is left unprocessed.", known)
+    sentence = f"Lapsed leases or due tasks have not been processed for {long_duration(wait)}."
+    return Finding("clock", False, sentence, known)
 
 
 def check_counters(ago: float | None) -> Finding:
     known = {"seconds": ago}
     if ago is None or ago > LATELY:
-        return Finding("counters", True, _("The counters agree with what runs."), known)
-    sentence = _(
-        "Counters did not agree with what runs and were corrected, the last one %s ago;"
-        " the log of the workers names them."
+        return Finding("counters", True, "The counters agree with what runs.", known)
+    sentence = (
+        "Counters did not agree with what runs and were corrected, the last one"
+        f" {long_duration(ago)} ago; the log of the workers names them."
     )
-    return Finding("counters", False, sentence % long_duration(ago), known)
+    return Finding("counters", False, sentence, known)
 
 
 def check_rows(problems: Sequence[str]) -> Finding:
@@ -208,27 +197,25 @@ def check_schedules(using: str) -> Iterator[Finding]:
         known = {"schedule": row.name, "problem": row.problem or None}
         yield Finding("schedules", False, sentence, known)
     if not found:
-        yield Finding("schedules", True, _("No schedule is broken or late."))
+        yield Finding("schedules", True, "No schedule is broken or late.")
 
 
 def check_blocked(using: str) -> Finding:
     """Report the tasks held up by others that failed; that is for a person, and no failure."""
     count, pair = held_up(using=using)
     keys = {"parent": None, "batch": None, "child": None, **pair}
-    sentence, detail = _("No task waits for one that has failed."), ""
+    sentence, detail = "No task waits for one that has failed.", ""
     if count:
-        sentence = ngettext(
-            "%(count)s task waits for one that has failed.",
-            "%(count)s tasks wait for tasks that have failed.",
-            count,
-        ) % {"count": count}
-        advice = _("'%(child)s' waits for '%(parent)s': retry that one, or cancel the other.")
+        wait = "task waits for one that has" if count == 1 else "tasks wait for tasks that have"
+        sentence = f"{count} {wait} failed."
+        detail = f"'{keys['child']}' waits for "
         if "batch" in pair:
-            advice = _(
-                "'%(child)s' waits for batch '%(batch)s', which ended with tasks that have failed:"
-                " retry these, or cancel the other."
+            detail += (
+                f"batch '{keys['batch']}', which ended with tasks that have failed: retry these,"
+                " or cancel the other."
             )
-        detail = advice % keys
+        else:
+            detail += f"'{keys['parent']}': retry that one, or cancel the other."
     return Finding("blocked", True, sentence, {"count": count}, detail, keys)
 
 
@@ -243,5 +230,5 @@ def seconds(text: str) -> float:
     except ValueError:
         number = -1.0
     if not math.isfinite(number) or number < 0:
-        raise ValueError(_("must be a number of seconds, not %r") % text)
+        raise ValueError(f"must be a number of seconds, not {text!r}")
     return number

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -27,22 +26,6 @@ from .period import key_of, period_page
 
 GROUPS = 5
 PERMISSION = "perfectqueue.view_overview"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One queue as the page shows it, with the query strings of the lists that it links to."""
-
-    figures: QueueFigures
-    name: str
-    query: str
-    waiting_query: str
-    counts: dict[str, object]
-    oldest: str
-    drained_in: str
-    growth: str
-    rate: str
-    unknown_types: list[str]
 
 
 @admin.register(Overview)
@@ -112,8 +95,8 @@ def page(found: Figures) -> dict[str, object]:
     }
 
 
-def row(queue: QueueFigures) -> Row:
-    drained_in = queue.drained_in
+def row(queue: QueueFigures) -> dict[str, object]:
+    """Return one queue as the page shows it, with the queries of the lists that it links to."""
     names = ("running", "stalled", "scheduled", "retrying", "blocked")
     counted = {name: getattr(queue, name) for name in names}
     counts = {
@@ -122,18 +105,18 @@ def row(queue: QueueFigures) -> Row:
     }
     counts["waiting"] = bounded(queue.waiting, COUNTED)
     counts["failed"] = whole(queue.failed_last_hour)
-    return Row(
-        figures=queue,
-        name=printable(queue.name),
-        query=urlencode({"queue": queue.name}),
-        waiting_query=urlencode({"queue": queue.name, "status": "waiting"}),
-        counts=counts,
-        oldest=duration(queue.oldest),
-        drained_in=NOTHING if not drained_in else duration(drained_in),
-        growth=signed(round(queue.growth_a_minute)),
-        rate=number_format(queue.finished_a_minute, 1),
-        unknown_types=[printable(type_) for type_ in queue.unknown_types],
-    )
+    return {
+        "figures": queue,
+        "name": printable(queue.name),
+        "query": urlencode({"queue": queue.name}),
+        "waiting_query": urlencode({"queue": queue.name, "status": "waiting"}),
+        "counts": counts,
+        "oldest": duration(queue.oldest),
+        "drained_in": duration(queue.drained_in) if queue.drained_in else NOTHING,
+        "growth": signed(round(queue.growth_a_minute)),
+        "rate": number_format(queue.finished_a_minute, 1),
+        "unknown_types": [printable(type_) for type_ in queue.unknown_types],
+    }
 
 
 def at_least(count: int) -> object:

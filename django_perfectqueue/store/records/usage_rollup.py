@@ -30,8 +30,7 @@ GRACE = timedelta(seconds=15)
 LATELY = timedelta(minutes=6)
 MINUTES_KEPT = timedelta(minutes=62)
 AT_ONCE = timedelta(minutes=10)
-BATCH = 1_000
-BATCHES = 10
+BATCH = 10_000
 COUNTED = 10_000
 PIECES = 10
 
@@ -65,14 +64,13 @@ GROUP BY "start" HAVING COUNT(*) > %(most)s
 MINUTES = f'SELECT "id" {PLACE.replace("{of}", ALL_MINUTES)}'
 OLD = """
 SELECT "id" FROM "perfectqueue_usage"
-WHERE "queue" = %(queue)s AND "span" = %(span)s AND {of} AND "start" < %(before)s
+WHERE "queue" = %(queue)s AND "span" = 3600 AND {of} AND "start" < %(before)s
 ORDER BY "type", "start" LIMIT %(limit)s
 """
 SURPLUS = """
 SELECT "id" FROM "perfectqueue_usage" WHERE "queue" = %(queue)s AND "span" = 0 AND "others" = FALSE
 ORDER BY "id" LIMIT %(limit)s OFFSET %(most)s
 """
-DELETE = 'DELETE FROM "perfectqueue_usage" WHERE "id" IN ({ids})'
 
 
 @retry_transaction
@@ -97,7 +95,7 @@ def count_submitted(upto: int, *, using: str, now: datetime | None = None) -> in
         if counted < upto:
             # The first time what was purged before is no part of it.
             [oldest] = db.execute(OLDEST_TASK).fetchone() if not counted else [0]
-            found = stored(db, max(counted, (oldest or 0) - 1), upto)
+            found = stored(db, min(upto, max(counted, (oldest or 0) - 1)), upto)
             write(db, Bucket.MINUTE, start_of(Bucket.MINUTE, db.dialect.moment(moment)), found)
             found[COUNTED_KEY] = Tally(submitted=upto - counted)
             write(db, Bucket.TOTAL, EPOCH, found)
@@ -117,7 +115,7 @@ def stored(db: Session, after: int, until: int) -> dict[UsageKey, Tally]:
         size = min(last - first, COUNTED // PIECES)
         begin = random.randint(first, last - size)  # noqa: S311
         pieces.append((begin, begin + size))
-    whole = length / sum(last - first for first, last in pieces)
+    whole = length / max(1, sum(last - first for first, last in pieces))
     parts = [STORED.replace("{after}", str(a)).replace("{until}", str(b)) for a, b in pieces]
     ids = " UNION ALL ".join(parts)
     rows = db.rows(f'SELECT "queue", COUNT(*) FROM ({ids}) AS "stored" GROUP BY "queue"')
@@ -135,15 +133,17 @@ def roll_up(*, using: str, keep: float | None, now: datetime | None = None) -> N
     summed = Usage._default_manager.using(using).filter(span__gt=Bucket.TOTAL)
     for queue in distinct(summed, "queue", limit=None):
         for start in crowded(queue, using=using, now=moment):
-            put_together(queue, Bucket.MINUTE, start, start + timedelta(minutes=1), using=using)
+            merge_minutes(queue, Bucket.MINUTE, start, start + timedelta(minutes=1), using=using)
         oldest = oldest_minute(queue, using=using)
         if oldest is not None:
             start = start_of(int(AT_ONCE.total_seconds()), oldest)
             if start + AT_ONCE <= moment - MINUTES_KEPT:
-                put_together(queue, Bucket.HOUR, start, start + AT_ONCE, using=using)
+                merge_minutes(queue, Bucket.HOUR, start, start + AT_ONCE, using=using)
         if keep is not None:
-            delete(queue, moment - timedelta(seconds=keep), using=using)
-        delete_batch(SURPLUS, queue, Bucket.TOTAL, EPOCH, using=using)
+            for of in (USERS, TYPES):
+                old = OLD.replace("{of}", of)
+                delete_batch(old, queue, moment - timedelta(seconds=keep), using=using)
+        delete_batch(SURPLUS, queue, EPOCH, using=using)
 
 
 def crowded(queue: str, *, using: str, now: datetime) -> list[datetime]:
@@ -161,7 +161,9 @@ def oldest_minute(queue: str, *, using: str) -> datetime | None:
 
 
 @retry_transaction
-def put_together(queue: str, span: Bucket, since: datetime, until: datetime, *, using: str) -> None:
+def merge_minutes(
+    queue: str, span: Bucket, since: datetime, until: datetime, *, using: str
+) -> None:
     """
     Move minutes to the span that they are in, with what users were entitled to.
 
@@ -181,23 +183,11 @@ def lock(db: Session) -> None:
     write(db, Bucket.TOTAL, EPOCH, {COUNTED_KEY: Tally()})
 
 
-def delete(queue: str, before: datetime, *, using: str) -> None:
-    """Delete hours older than that, or a good part of them."""
-    for of in (USERS, TYPES):
-        old = OLD.replace("{of}", of)
-        for _batch in range(BATCHES):
-            if delete_batch(old, queue, Bucket.HOUR, before, using=using) < BATCH:
-                break
-
-
 @retry_transaction
-def delete_batch(old: str, queue: str, span: Bucket, before: datetime, *, using: str) -> int:
-    """Delete a bounded number of rows; return how many. Those that someone holds are left."""
+def delete_batch(old: str, queue: str, before: datetime, *, using: str) -> None:
+    """Delete a bounded number of rows. Those that someone holds are left."""
     with in_transaction(using) as db:
-        values = {"queue": queue, "span": int(span), "limit": BATCH, "most": MOST_TYPES}
+        values = {"queue": queue, "limit": BATCH, "most": MOST_TYPES}
         values["before"] = db.dialect.parameter(before)
-        statement = old + db.dialect.skip_clause()
-        ids = [row for (row,) in db.rows(statement, values)]
-        if ids:
-            db.execute(DELETE, ids=ids)
-        return len(ids)
+        if ids := [row for (row,) in db.rows(old + db.dialect.skip_clause(), values)]:
+            db.dialect.delete(db.cursor, TABLE, ids)

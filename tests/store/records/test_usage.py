@@ -404,6 +404,16 @@ class SubmittedTests(TestCase):
         with self.assertNumQueries(1):
             self.look(newest)
 
+    def test_what_was_purged_before_it_was_first_counted_is_no_part_of_it(self):
+        submit_many(5)
+        newest = self.look(0)
+        Queue().clear()
+        submit_many(2)
+        self.look(newest)
+        self.assertEqual(self.submitted(), [])
+        self.look(self.look(newest))
+        self.assertEqual(self.submitted(), [("default", 2)])
+
     def test_many_are_counted_from_some_of_them(self):
         for _turn in range(40):
             submit_many(6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -12,18 +12,12 @@ from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import percentile
 from django_perfectqueue.store.database.transaction import patiently, reading
 from django_perfectqueue.store.records.usage import start_of
-from django_perfectqueue.store.records.usage_read import (
-    Standing,
-    slices,
-    standings,
-    summed_until,
-    sums,
-)
+from django_perfectqueue.store.records.usage_read import USERS, Standing, received, standings
 
-WINDOWS: dict[str, tuple[float, tuple[Bucket, ...]]] = {
-    "minute": (60.0, ()),
-    "hour": (3_600.0, (Bucket.MINUTE,)),
-    "day": (86_400.0, (Bucket.HOUR, Bucket.MINUTE)),
+WINDOWS = {
+    "minute": (timedelta(minutes=1), Bucket.MINUTE),
+    "hour": (timedelta(hours=1), Bucket.MINUTE),
+    "day": (timedelta(days=1), Bucket.HOUR),
 }
 COUNTED = 1_000
 
@@ -90,8 +84,8 @@ def balance(
     Return what each user received in the last minute, hour or day.
 
     Those who received most come first. Beyond ``top``, or but for the ``user`` that was
-    asked for, all are summed up as the others. The window begins with a whole slice, minute
-    or hour, so it is longer by up to one of them.
+    asked for, all are summed up as the others. The window begins with a whole minute, of the last
+    day with a whole hour, so it is longer by up to one of them.
 
     Raise ValueError for another window.
     """
@@ -104,41 +98,22 @@ def read(
     queue: str, over: str, using: str, top: int | None, user: str | None, now: datetime | None
 ) -> Balance:
     until = store.clock(using=using, now=now)
-    length, spans = WINDOWS[over]
-    unit = spans[0] if spans else Bucket.SLICE
-    since = start_of(unit, until - timedelta(seconds=length))
-    tallies = within(queue, since, until, spans, using=using)
+    length, unit = WINDOWS[over]
+    since = start_of(unit, until - length)
+    with reading(using) as db:
+        tallies = received(db, queue, since, until + timedelta(seconds=1), USERS)
     chosen, rest = parted(tallies, top, user)
-    total = summed(tallies.values())
+    total = Tally.sum(tallies.values())
     with reading(using) as db:
         facts = standings(db, queue, [key.user for key in chosen], COUNTED)
     shares = [
         share(tally, total, facts.get(key.user), user=key.user) for key, tally in chosen.items()
     ]
     if rest:
-        shares.append(share(summed(rest.values()), total, others=True))
+        shares.append(share(Tally.sum(rest.values()), total, others=True))
     return Balance(
         queue=queue, since=since, until=until, shares=shares, total=share(total, total, others=True)
     )
-
-
-def within(
-    queue: str, since: datetime, until: datetime, spans: Iterable[Bucket], *, using: str
-) -> dict[UsageKey, Tally]:
-    """Add up the longest spans there are, and shorter ones for what came after them."""
-    found: dict[UsageKey, Tally] = {}
-    end = until + timedelta(seconds=1)
-    with reading(using) as db:
-        for span in spans:
-            add(found, sums(db, queue, span, since, end))
-            since = max(since, summed_until(db, queue, span) or since)
-        add(found, slices(db, queue, since, end))
-    return found
-
-
-def add(totals: dict[UsageKey, Tally], more: Mapping[UsageKey, Tally]) -> None:
-    for key, tally in more.items():
-        totals.setdefault(key, Tally()).add(tally)
 
 
 def parted(
@@ -155,13 +130,6 @@ def parted(
         named = [key for key in named if key.user == user]
     chosen = {key: tallies[key] for key in named[:top]}
     return chosen, {key: tally for key, tally in tallies.items() if key not in chosen}
-
-
-def summed(tallies: Iterable[Tally]) -> Tally:
-    total = Tally()
-    for tally in tallies:
-        total.add(tally)
-    return total
 
 
 def share(
@@ -188,7 +156,7 @@ def share(
 
 
 def held(tally: Tally) -> str:
-    """Return what held its tasks back, unless in more slices they might have started."""
+    """Return what held its tasks back, unless in more minutes they might have started."""
     reasons = {"paused": tally.paused, "capped": tally.capped, "limited": tally.limited}
     reason = max(reasons, key=lambda word: reasons[word])
     return reason if reasons[reason] >= max(1, tally.eager) else ""

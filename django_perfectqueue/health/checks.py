@@ -5,28 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from django.db import Error, connections
-from django.db.models import F
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from django_perfectqueue import store
 from django_perfectqueue.inspection.family import held_up
 from django_perfectqueue.inspection.schedules import ailments
 from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.lib.durations import long_duration
-from django_perfectqueue.models import PARKED_FROM, Ticket, Worker
+from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.store.records.counts import names
 
-from .queues import named_queues, used_queues
+from .queues import named_queues, parked_types
 from .rows import unheld, unreadable
 from .schema import lacks_tables, unmigrated
 
 OVERDUE = 60.0
 LATELY = 3600.0
-UNKNOWN = timedelta(minutes=1)
+UNKNOWN = 60.0
 PARKED, NAMED = 100, 5
 
 migrated: set[str] = set()
@@ -60,15 +57,15 @@ def database_findings(using: str) -> Iterator[Finding]:
         connections[using].ensure_connection()
         lacking = using not in migrated and lacks_tables(using)
     except Error as error:
-        sentence = _("The database '%s' can't be reached.") % using
+        sentence = f"The database '{using}' can't be reached."
         yield Finding("database", False, sentence, detail=" ".join(str(error).split()))
         return
-    yield Finding("database", True, _("The database '%s' answers.") % using)
+    yield Finding("database", True, f"The database '{using}' answers.")
     if lacking:
         yield Finding("tables", False, unmigrated(using))
         return
     migrated.add(using)
-    yield Finding("tables", True, _("Its tables are there."))
+    yield Finding("tables", True, "Its tables are there.")
 
 
 def findings(
@@ -91,7 +88,7 @@ def findings(
     try:
         yield from queue_findings(queues, using, oldest)
     except Error as error:
-        sentence = _("The database '%s' refused.") % using
+        sentence = f"The database '{using}' refused."
         yield Finding("database", False, sentence, detail=" ".join(str(error).split()))
 
 
@@ -99,7 +96,7 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
     workers = workers_serving(using=using)
     serving = [worker.queues for worker in workers]
     asked = queues or named_queues(using)
-    others = [] if queues else [name for name in used_queues(using) if name not in asked]
+    others = [] if queues else [name for name in names(using=using).queues if name not in asked]
     for queue, wait in store.oldest_due([*asked, *others], using=using).items():
         if queue in asked or wait is not None:
             yield check_workers(queue, sum(queue in names for names in serving))
@@ -123,67 +120,57 @@ def last_drift(using: str) -> float | None:
 def check_workers(queue: str, count: int) -> Finding:
     known = {"queue": queue, "workers": count}
     if not count:
-        return Finding("workers", False, _("No worker serves queue '%s'.") % queue, known)
-    sentence = ngettext(
-        "%(count)d worker serves queue '%(queue)s'.",
-        "%(count)d workers serve queue '%(queue)s'.",
-        count,
-    )
-    return Finding("workers", True, sentence % {"count": count, "queue": queue}, known)
+        return Finding("workers", False, f"No worker serves queue '{queue}'.", known)
+    serve = "worker serves" if count == 1 else "workers serve"
+    return Finding("workers", True, f"{count} {serve} queue '{queue}'.", known)
 
 
 def check_oldest(queue: str, wait: float | None, most: float | None) -> Finding:
     known = {"queue": queue, "seconds": wait, "most": most}
     if wait is None:
-        return Finding(
-            "oldest", True, _("Nothing that may start waits in queue '%s'.") % queue, known
-        )
-    words = {
-        "queue": queue,
-        "wait": long_duration(wait),
-        "most": long_duration(most or 0.0),
-    }
+        sentence = f"Nothing that may start waits in queue '{queue}'."
+        return Finding("oldest", True, sentence, known)
+    sentence = f"The oldest due task of queue '{queue}' has waited for {long_duration(wait)}"
     if most is None or wait <= most:
-        sentence = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s.")
-        return Finding("oldest", True, sentence % words, known)
-    sentence = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s, over %(most)s.")
-    return Finding("oldest", False, sentence % words, known)
+        return Finding("oldest", True, f"{sentence}.", known)
+    return Finding("oldest", False, f"{sentence}, over {long_duration(most)}.", known)
 
 
 def check_handlers(queues: Sequence[str], using: str) -> Finding:
     """Report types for which tasks have waited a minute, as no worker that came knew them."""
-    parked = Ticket.objects.using(using).filter(alarm_at__gt=PARKED_FROM)
-    found = parked.exclude(alarm_at=F("run_at")).filter(run_at__lt=ServerNow() - UNKNOWN)
-    if queues:
-        found = found.filter(task__queue__in=queues)
-    kinds = found.order_by("alarm_at").values_list("task__type", "task__queue")[:PARKED]
-    known = [{"type": type_, "queue": queue} for type_, queue in dict.fromkeys(kinds)]
+    known = [
+        {"type": type_, "queue": queue}
+        for (queue, type_), waited in parked_types(using).items()
+        if waited > UNKNOWN and (queue in queues or not queues)
+    ]
     if not known:
-        return Finding("handlers", True, _("No task waits for a worker that knows its type."))
-    sentence = _("No worker that serves queue '%(queue)s' knows the type '%(type)s'.")
-    text = " ".join(sentence % one for one in known[:NAMED])
+        return Finding("handlers", True, "No task waits for a worker that knows its type.")
+    text = " ".join(
+        f"No worker that serves queue '{one['queue']}' knows the type '{one['type']}'."
+        for one in known[:NAMED]
+    )
     if len(known) > NAMED:
-        text += " " + _("So it is with others.")
+        text += " There are more such types."
     return Finding("handlers", False, text, {"unknown": known})
 
 
 def check_clock(wait: float | None) -> Finding:
     known = {"seconds": wait}
     if wait is None or wait <= OVERDUE:
-        return Finding("clock", True, _("Nothing has been left lying."), known)
-    sentence = _("Leases that lapsed or tasks that fell due %s ago have been left lying.")
-    return Finding("clock", False, sentence % long_duration(wait), known)
+        return Finding("clock", True, "No lapsed lease or due task is left unprocessed.", known)
+    sentence = f"Lapsed leases or due tasks have not been processed for {long_duration(wait)}."
+    return Finding("clock", False, sentence, known)
 
 
 def check_counters(ago: float | None) -> Finding:
     known = {"seconds": ago}
     if ago is None or ago > LATELY:
-        return Finding("counters", True, _("The counters agree with what runs."), known)
-    sentence = _(
-        "Counters did not agree with what runs and were corrected, the last one %s ago;"
-        " the log of the workers names them."
+        return Finding("counters", True, "The counters agree with what runs.", known)
+    sentence = (
+        "Counters did not agree with what runs and were corrected, the last one"
+        f" {long_duration(ago)} ago; the log of the workers names them."
     )
-    return Finding("counters", False, sentence % long_duration(ago), known)
+    return Finding("counters", False, sentence, known)
 
 
 def check_rows(problems: Sequence[str]) -> Finding:
@@ -210,27 +197,25 @@ def check_schedules(using: str) -> Iterator[Finding]:
         known = {"schedule": row.name, "problem": row.problem or None}
         yield Finding("schedules", False, sentence, known)
     if not found:
-        yield Finding("schedules", True, _("No schedule is broken or late."))
+        yield Finding("schedules", True, "No schedule is broken or late.")
 
 
 def check_blocked(using: str) -> Finding:
     """Report the tasks held up by others that failed; that is for a person, and no failure."""
     count, pair = held_up(using=using)
     keys = {"parent": None, "batch": None, "child": None, **pair}
-    sentence, detail = _("No task waits for one that has failed."), ""
+    sentence, detail = "No task waits for one that has failed.", ""
     if count:
-        sentence = ngettext(
-            "%(count)s task waits for one that has failed.",
-            "%(count)s tasks wait for tasks that have failed.",
-            count,
-        ) % {"count": count}
-        advice = _("'%(child)s' waits for '%(parent)s': retry that one, or cancel the other.")
+        wait = "task waits for one that has" if count == 1 else "tasks wait for tasks that have"
+        sentence = f"{count} {wait} failed."
+        detail = f"'{keys['child']}' waits for "
         if "batch" in pair:
-            advice = _(
-                "'%(child)s' waits for batch '%(batch)s', which ended with tasks that have failed:"
-                " retry these, or cancel the other."
+            detail += (
+                f"batch '{keys['batch']}', which ended with tasks that have failed: retry these,"
+                " or cancel the other."
             )
-        detail = advice % keys
+        else:
+            detail += f"'{keys['parent']}': retry that one, or cancel the other."
     return Finding("blocked", True, sentence, {"count": count}, detail, keys)
 
 
@@ -245,5 +230,5 @@ def seconds(text: str) -> float:
     except ValueError:
         number = -1.0
     if not math.isfinite(number) or number < 0:
-        raise ValueError(_("must be a number of seconds, not %r") % text)
+        raise ValueError(f"must be a number of seconds, not {text!r}")
     return number

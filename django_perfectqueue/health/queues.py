@@ -1,11 +1,135 @@
-"""Which queues are looked at where none is named."""
+"""The queues as they are: what they have, who serves them, and what happened there lately."""
 
 from __future__ import annotations
 
-from django_perfectqueue import conf
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.db.models import F, Sum
+
+from django_perfectqueue import conf, store
 from django_perfectqueue.compat import HAS_TASKS
-from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.models import Lane
+from django_perfectqueue.inspection.statistics import by_time
+from django_perfectqueue.inspection.why_waiting import WORKERS
+from django_perfectqueue.models import (
+    ALL_TYPES,
+    PARKED_FROM,
+    Bucket,
+    DeadLetter,
+    Outcome,
+    Ticket,
+    Usage,
+    Worker,
+)
+from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.store import Tally
+from django_perfectqueue.store.records.counts import (
+    COUNTED,
+    LATEST,
+    QUEUES,
+    Counts,
+    counts,
+    names,
+)
+from django_perfectqueue.store.records.usage import start_of
+
+RATE_MINUTES = 5
+USERS = 10
+
+Minutes = Sequence[tuple[str, datetime, Tally]]
+"""What the queues did in each minute."""
+
+
+@dataclass(kw_only=True)
+class QueueFigures:
+    """
+    What one queue has, and who serves it.
+
+    ``oldest`` is the seconds that its oldest task that may start has been due for. Each status
+    is that of ``Task.status``; ``parked`` are those of the scheduled that wait for a worker
+    that knows their type. What waits is counted up to COUNTED + 1; with ``is_bounded`` there
+    may be more of the others.
+
+    What happened a minute is of the last five: ``finished_a_minute``, ``submitted_a_minute``,
+    and ``growth_a_minute``, by how many more tasks were submitted than ended. The latter two are
+    a minute or two old, and above some 10,000 submits a minute an estimate.
+    """
+
+    name: str
+    waiting: int = 0
+    oldest: float | None = None
+    running: int = 0
+    stalled: int = 0
+    scheduled: int = 0
+    retrying: int = 0
+    blocked: int = 0
+    parked: int = 0
+    is_bounded: bool = False
+    failed_last_hour: int = 0
+    finished_a_minute: float = 0.0
+    submitted_a_minute: float = 0.0
+    growth_a_minute: float = 0.0
+    workers: int = 0
+    processors: int = 0
+    paused: bool = False
+    is_named: bool = False
+    unknown_types: list[str] = field(default_factory=list)
+
+    @property
+    def is_unserved(self) -> bool:
+        """Whether no worker serves it, though it has tasks or is in the settings."""
+        has_tasks = any((self.waiting, self.stalled, self.retrying, self.scheduled, self.blocked))
+        return not self.workers and bool(has_tasks or self.is_named)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its oldest task has been due for longer than LATE_AFTER."""
+        late = conf.options().LATE_AFTER
+        return late is not None and self.oldest is not None and self.oldest > late
+
+    @property
+    def is_well(self) -> bool:
+        return not (self.is_unserved or self.is_late or self.unknown_types)
+
+    @property
+    def drained_in(self) -> float | None:
+        """In how many seconds what waits has finished at this rate; None where that is unknown."""
+        if not self.waiting and not self.blocked:
+            return 0.0
+        if not self.workers or not self.finished_a_minute or self.waiting > COUNTED:
+            return None
+        return self.waiting / self.finished_a_minute * 60
+
+
+@dataclass(kw_only=True)
+class Overview:
+    """
+    The queues as they are now, what happened lately, the workers that take tasks, and what all
+    queues did in each minute.
+
+    ``failed`` is why tasks failed within a day, by group, of the LATEST newest, with the time of
+    the latest. ``received`` is who received most in the last five minutes, by queue and user:
+    the attempts that ended, and the seconds. ``late_schedules`` were due a minute ago.
+    """
+
+    now: datetime
+    queues: list[QueueFigures]
+    workers: list[Worker]
+    minutes: list[tuple[datetime, Tally]]
+    failed: dict[str, tuple[int, datetime]]
+    received: dict[tuple[str, str], tuple[int, float]]
+    late_schedules: int
+
+    @property
+    def unwell(self) -> list[str]:
+        """Which queues need attention."""
+        return [queue.name for queue in self.queues if not queue.is_well]
+
+    @property
+    def is_well(self) -> bool:
+        return not self.late_schedules and not self.unwell
 
 
 def named_queues(using: str) -> list[str]:
@@ -19,6 +143,121 @@ def named_queues(using: str) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def used_queues(using: str) -> list[str]:
-    """Return the queues that have had tasks, 50 at most, by the index of lanes."""
-    return distinct(Lane.objects.using(using), "queue")
+def served(workers: Iterable[Worker]) -> list[str]:
+    return sorted({queue for worker in workers for queue in worker.queues})
+
+
+def overview(
+    *, using: str, over: timedelta = timedelta(hours=1), queue: str | None = None
+) -> Overview:
+    """
+    Return up to QUEUES queues: those of the settings, those with workers, those with tasks.
+
+    With ``queue`` it is that one alone.
+
+    Those that are not well come first. Rates and minutes are of the time ``over``. It takes a
+    dozen statements at most, each of a bounded number of rows.
+    """
+    known = names(using=using)
+    serving = Worker.objects.using(using).serving(known.now).order_by("-seen_at")
+    workers = list(serving.defer("routes_text", "schedules_text")[:WORKERS])
+    settings = named_queues(using)
+    found = list(dict.fromkeys([*settings, *served(workers), *known.queues]))[:QUEUES]
+    found = found if queue is None else [queue]
+    since = start_of(Bucket.MINUTE, known.now - over) + timedelta(minutes=1)
+    minutes = minutes_of(found, since, known.now, using)
+    counted = counts(found, known.now, using=using)
+    oldest = store.oldest_due(found, using=using)
+    unknown = parked_types(using)
+    queues = [queue_figures(name, counted, workers, minutes, known.now) for name in found]
+    for one in queues:
+        one.oldest = oldest[one.name]
+        one.paused = one.name in known.paused
+        one.is_named = one.name in settings
+        one.unknown_types = sorted(type_ for queue, type_ in unknown if queue == one.name)
+    points = [(start, tally) for _queue, start, tally in minutes]
+    return Overview(
+        now=known.now,
+        queues=sorted(queues, key=lambda one: (one.is_well, -(one.oldest or 0.0), one.name)),
+        workers=workers,
+        minutes=by_time(points, since, known.now, Bucket.MINUTE),
+        failed=failed_groups(known.now, using),
+        received=received(found, known.now, using),
+        late_schedules=counted.late_schedules,
+    )
+
+
+def queue_figures(
+    name: str, counted: Counts, workers: Iterable[Worker], minutes: Minutes, now: datetime
+) -> QueueFigures:
+    found = counted.by_queue.get(name, Counter())
+    serving = [worker for worker in workers if name in worker.queues]
+    tallies = [(start, tally) for queue, start, tally in minutes if queue == name]
+    since = now - timedelta(minutes=RATE_MINUTES)
+    lately = Tally.sum(tally for start, tally in tallies if start >= since)
+    ended = lately.finished + lately.failed + lately.cancelled
+    return QueueFigures(
+        name=name,
+        waiting=min(found["waiting"], COUNTED + 1),
+        running=found["running"],
+        stalled=found["stalled"],
+        scheduled=found["scheduled"] + found["parked"],
+        retrying=found["retrying"],
+        blocked=found["blocked"],
+        parked=found["parked"],
+        is_bounded=counted.is_bounded,
+        failed_last_hour=sum(tally.failed for _start, tally in tallies),
+        finished_a_minute=lately.finished / RATE_MINUTES,
+        submitted_a_minute=lately.submitted / RATE_MINUTES,
+        growth_a_minute=(lately.submitted - ended) / RATE_MINUTES,
+        workers=len(serving),
+        processors=sum(worker.processors for worker in serving),
+    )
+
+
+def minutes_of(queues: Sequence[str], since: datetime, until: datetime, using: str) -> Minutes:
+    rows = Usage._default_manager.using(using).filter(
+        queue__in=queues, span=Bucket.MINUTE, type=ALL_TYPES, start__gte=since, start__lt=until
+    )
+    columns = ("finished", "retried", "failed", "cancelled", "submitted")
+    return [
+        (row["queue"], row["start"], Tally(**{name: row[name] for name in columns}))
+        for row in rows.values("queue", "start", *columns)
+    ]
+
+
+def received(
+    queues: Sequence[str], now: datetime, using: str
+) -> dict[tuple[str, str], tuple[int, float]]:
+    since = start_of(Bucket.MINUTE, now - timedelta(minutes=5))
+    rows = Usage._default_manager.using(using).filter(
+        queue__in=queues, span=Bucket.MINUTE, type="", others=False, start__gte=since
+    )
+    users = rows.values_list("queue", "user").annotate(attempts=Sum("ended"), got=Sum("seconds"))
+    most = users.order_by("-got")[:USERS]
+    return {(queue, user): (attempts, got) for queue, user, attempts, got in most}
+
+
+def failed_groups(now: datetime, using: str) -> dict[str, tuple[int, datetime]]:
+    letters = DeadLetter.objects.using(using).filter(
+        status=Outcome.FAILED, ended_at__gt=now - timedelta(days=1)
+    )
+    newest = letters.order_by("-ended_at").values_list("group", "ended_at")[:LATEST]
+    rows = list(reversed(newest))
+    number = Counter(group for group, _at in rows)
+    return {group: (number[group], at) for group, at in rows}
+
+
+def parked_types(using: str) -> dict[tuple[str, str], float]:
+    """
+    Return the queues and types for which tasks wait as no worker knows the type, and for how
+    many seconds at most; of the first LATEST tasks.
+    """
+    tickets = Ticket.objects.using(using).filter(alarm_at__gt=PARKED_FROM)
+    parked = tickets.exclude(alarm_at=F("run_at")).order_by("alarm_at")
+    columns = ("task__queue", "task__type", "run_at", ServerNow())
+    found: dict[tuple[str, str], float] = {}
+    for queue, type_, run_at, now in parked.values_list(*columns)[:LATEST]:
+        waited = (now - run_at).total_seconds()
+        found[queue, type_] = max(waited, found.get((queue, type_), waited))
+    return found

@@ -8,7 +8,6 @@ from importlib import import_module
 from django.conf import settings
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.utils.translation import gettext as _
 
 from django_perfectqueue.models import Task
 
@@ -50,7 +49,4 @@ def expected() -> set[str]:
 def unmigrated(using: str) -> str:
     """Say that it lacks them, and what to do."""
     command = "manage.py migrate" + ("" if using == "default" else f" --database {using}")
-    return _("The database '%(using)s' is not migrated. Run: %(command)s") % {
-        "using": using,
-        "command": command,
-    }
+    return f"The database '{using}' is not migrated. Run: {command}"

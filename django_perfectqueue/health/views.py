@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from django.contrib.auth.decorators import login_not_required
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, QueryDict
-from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
@@ -63,7 +62,7 @@ def asked(query: QueryDict) -> tuple[list[str], float | None]:
     """
     names = [checked("queue", name, QUEUE_LENGTH) for name in query.getlist("queue")]
     if len(names) > MOST_QUEUES:
-        raise ValueError(_("At most %d queues at once.") % MOST_QUEUES)
+        raise ValueError(f"At most {MOST_QUEUES} queues at once.")
     given = query.get("oldest")
     oldest = None if given is None else seconds(given)
     return names, oldest

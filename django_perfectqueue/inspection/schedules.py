@@ -106,10 +106,6 @@ def ailments(*, using: str) -> Iterator[tuple[Schedule, str]]:
 
 def ailment(row: Schedule, now: datetime) -> str:
     if row.problem:
-        words = {"name": row.name, "problem": row.problem}
-        return _("Schedule '%(name)s' is broken: %(problem)s") % words
+        return f"Schedule '{row.name}' is broken: {row.problem}"
     late = long_duration((now - row.due_at).total_seconds()) if row.due_at else ""
-    return _("Schedule '%(name)s' is late: it has been due for %(time)s.") % {
-        "name": row.name,
-        "time": late,
-    }
+    return f"Schedule '{row.name}' is late: it has been due for {late}."

@@ -13,14 +13,13 @@ from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import BOUNDS, percentile
 from django_perfectqueue.store.database.transaction import reading
 from django_perfectqueue.store.records.usage import MOST_TYPES, all_types_key, start_of, type_key
-from django_perfectqueue.store.records.usage_read import TYPES, summed_until, sums
-from django_perfectqueue.store.records.usage_series import Point, series, totals
+from django_perfectqueue.store.records.usage_read import TYPES, received, series, totals
 
 COUNTED = 10_000
 WINDOWS = {
-    "hour": (timedelta(hours=1), Bucket.MINUTE),
-    "day": (timedelta(days=1), Bucket.HOUR),
-    "month": (timedelta(days=30), Bucket.DAY),
+    "hour": (timedelta(hours=1), int(Bucket.MINUTE)),
+    "day": (timedelta(days=1), int(Bucket.HOUR)),
+    "month": (timedelta(days=30), 24 * int(Bucket.HOUR)),
 }
 
 
@@ -114,7 +113,9 @@ def statistics(
     usage_key = all_types_key(queue) if type is None else type_key(queue, type)
     if user is not None:
         usage_key = UsageKey(queue, others=False, user=user)
-    [tally] = within([usage_key], day, using=using).values()
+    with reading(using) as db:
+        points = series(db, usage_key, *span_of(day))
+    tally = Tally.sum(tally for _start, tally in points)
     return made(usage_key, tally, day=day, still_failed=still_failed(usage_key, day, using=using))
 
 
@@ -122,10 +123,10 @@ def by_type(queue: str, day: date | None, *, using: str) -> list[Statistics]:
     """Return the statistics of a day, by default of today: of all types, then of each that ran."""
     day = day or store.clock(using=using).date()
     whole = statistics(queue, day, using=using)
-    known = totals([queue], most=MOST_TYPES + 1, using=using)
-    keys = sorted(usage_key for usage_key in known if not usage_key.others)
-    tallies = within(keys, day, using=using).items()
-    return [whole, *(made(key, tally, day=day) for key, tally in tallies if tally.ended)]
+    with reading(using) as db:
+        found = received(db, queue, *span_of(day), TYPES)
+    types = sorted(key for key, tally in found.items() if tally.ended and not key.others)
+    return [whole, *(made(key, found[key], day=day) for key in types)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,54 +146,37 @@ def period(usage_key: UsageKey, over: str, *, using: str) -> Period:
     """Return what it got over one of WINDOWS. Raise KeyError for another."""
     length, unit = WINDOWS[over]
     until = store.clock(using=using)
-    since = start_of(unit, until - length) + timedelta(seconds=int(unit))
-    points = series([usage_key], since, until, unit=unit, using=using)
-    total, types = Tally(), []
-    for point in points:
-        total.add(point.tally)
-    if usage_key.others:
-        tallies = of_types(usage_key.queue, since, until, unit, using=using)
-        ranked = sorted(tallies.items(), key=lambda one: -one[1].ended)[:MOST_TYPES]
-        types = [made(key, tally) for key, tally in sorted(ranked) if tally.ended]
-    filled = by_time(points, since, until, unit)
-    return Period(total=made(usage_key, total), points=filled, types=types)
-
-
-def of_types(
-    queue: str, since: datetime, until: datetime, unit: Bucket, *, using: str
-) -> dict[UsageKey, Tally]:
-    """Add up what each type got: the longest spans there are, and shorter ones for the rest."""
-    found: dict[UsageKey, Tally] = {}
+    since = start_of(unit, until - length) + timedelta(seconds=unit)
     with reading(using) as db:
-        for span in sorted((span for span in Bucket if 0 < span <= unit), reverse=True):
-            for key, tally in sums(db, queue, span, since, until, TYPES).items():
-                if not key.others:
-                    found.setdefault(key, Tally()).add(tally)
-            since = max(since, summed_until(db, queue, span) or since)
-    return found
+        points = series(db, usage_key, since, until)
+        found: dict[UsageKey, Tally] = {}
+        if usage_key.others:
+            found = received(db, usage_key.queue, since, until, TYPES)
+    ranked = sorted(found.items(), key=lambda one: (one[0].others, -one[1].ended))
+    return Period(
+        total=made(usage_key, Tally.sum(tally for _start, tally in points)),
+        points=by_time(points, since, until, unit),
+        types=[
+            made(key, tally)
+            for key, tally in sorted(ranked[:MOST_TYPES])
+            if tally.ended and not key.others
+        ],
+    )
 
 
 def by_time(
-    points: Iterable[Point], since: datetime, until: datetime, unit: Bucket
+    points: Iterable[tuple[datetime, Tally]], since: datetime, until: datetime, unit: int
 ) -> list[tuple[datetime, Tally]]:
     """Add up points by spans of this length, those without anything too."""
     found: dict[datetime, Tally] = {}
     start = since
     while start < until:
         found[start] = Tally()
-        start += timedelta(seconds=int(unit))
-    for point in points:
-        if tally := found.get(start_of(unit, point.start)):
-            tally.add(point.tally)
+        start += timedelta(seconds=unit)
+    for at, tally in points:
+        if total := found.get(start_of(unit, at)):
+            total.add(tally)
     return list(found.items())
-
-
-def within(usage_keys: Sequence[UsageKey], day: date, *, using: str) -> dict[UsageKey, Tally]:
-    """Add up what these got within a day."""
-    tallies = {usage_key: Tally() for usage_key in usage_keys}
-    for point in series(usage_keys, *span_of(day), unit=Bucket.DAY, using=using):
-        tallies[point.usage_key].add(point.tally)
-    return tallies
 
 
 def still_failed(usage_key: UsageKey, day: date, *, using: str) -> int:

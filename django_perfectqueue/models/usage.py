@@ -13,10 +13,8 @@ WAIT_BUCKETS = 28
 class Bucket(models.IntegerChoices):
     """The lengths of time that usage is summed over, in seconds."""
 
-    SLICE = 10, _("ten seconds")
     MINUTE = 60, _("minute")
     HOUR = 3_600, _("hour")
-    DAY = 86_400, _("day")
     TOTAL = 0, _("all time")
 
 
@@ -36,10 +34,12 @@ class Usage(models.Model):
     these attempts took and of their squares, ``run_0`` to ``run_27`` a histogram of them;
     ``waited``, ``wait_squares`` and ``wait_0`` to ``wait_27`` the same of how long they waited,
     see ``store.entitlement``, and ``longest`` is the longest of these waits in seconds.
-    ``entitled`` is what a user was entitled to, of ``seconds``. ``eager`` counts the
-    slices in which tasks waited that might have started, ``paused``, ``capped`` and
-    ``limited`` those in which they waited for that reason. ``entitled`` is known once the
-    span has been summed up; for a slice it is computed when it is asked for.
+    ``entitled`` is what a user was entitled to, of ``seconds``; of a minute it is computed
+    when it is asked for. ``eager`` counts the minutes in which tasks waited that might have
+    started, ``paused``, ``capped`` and ``limited`` those in which they waited for that reason.
+
+    ``submitted`` is how many tasks were stored in the queue, in the row of all types; see
+    ``store.count_submitted()``.
 
     Of very many users those with little time have one row together, with ``others``.
     """
@@ -57,6 +57,7 @@ class Usage(models.Model):
     failed = models.BigIntegerField(_("failed"), default=0)
     cancelled = models.BigIntegerField(_("cancelled"), default=0)
     lost = models.BigIntegerField(_("lost"), default=0)
+    submitted = models.BigIntegerField(_("submitted"), default=0)
     lasted = models.FloatField(_("run time"), default=0.0)
     squares = models.FloatField(_("squares of run times"), default=0.0)
     waited = models.FloatField(_("waited"), default=0.0)

@@ -67,7 +67,7 @@ from .records.journal import write_journal
 from .records.tags import tag_task, untag_task
 from .records.trail import sign
 from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
-from .records.usage_rollup import roll_up
+from .records.usage_rollup import count_submitted, roll_up
 from .records.workers import Registration, register, sign_off
 from .schedules.fire import SCHEDULED_FOR, fire_schedules
 from .tasks.after_commit import steer_waiting

@@ -10,7 +10,7 @@ from django_perfectqueue.admin.parts import base, filters
 from django_perfectqueue.models import DeadLetter, Status, Task
 
 from ..factories import acquire, failed, finish, running, submit, submit_many
-from ..metrics.test_overview import now
+from ..health.test_queues import now
 from .staff import LIST, AdminTestCase, staff
 
 HOUR = 3600

@@ -14,8 +14,8 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 
 from ..factories import fail, register, running, submit, submit_many
+from ..health.test_queues import now, park
 from ..inspection.test_statistics import ran
-from ..metrics.test_overview import now, park
 from .staff import LIST, AdminTestCase, staff
 
 OVERVIEW = "/admin/perfectqueue/overview/"
@@ -62,7 +62,7 @@ class OverviewTests(AdminTestCase):
         register("default", now=None)
         submit_many(3, queue="reports", now=None)
         page = self.shown()
-        self.assertIn("Some queues or schedules need attention", page)
+        self.assertIn("Queues that need attention: ", page)
         self.assertIn("no worker", page)
         self.assertEqual(page.count('class="pq-unwell"'), 1)
 
@@ -84,7 +84,7 @@ class OverviewTests(AdminTestCase):
         Schedule.objects.update(due_at=now() - timedelta(seconds=90))
         page = self.shown()
         self.assertIn("1 schedule is late", page)
-        self.assertIn("schedules need attention", page)
+        self.assertNotIn("All queues are served", page)
 
     def test_a_pause_and_the_links_of_a_queue(self):
         submit(queue="a&b", now=None)
@@ -152,9 +152,9 @@ class OverviewTests(AdminTestCase):
             submit(queue=f"queue-{number}", now=None)
             ran(1.0, at=now() - timedelta(minutes=number), queue=f"queue-{number}")
         register("default", now=None)
-        self.assertEqual(len(self.statements(OVERVIEW)), 5)
+        self.assertEqual(len(self.statements(OVERVIEW)), 11)
         self.client.force_login(staff("view_overview", "view_task", name="reader"))
-        self.assertEqual(len(self.statements(OVERVIEW)), 7)
+        self.assertEqual(len(self.statements(OVERVIEW)), 13)
 
     def test_it_is_for_those_who_may_see_it(self):
         self.client.force_login(staff("view_usage", name="without"))

@@ -38,8 +38,8 @@ from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.test import drain
 
 from ..factories import acquire, fail, finish, register, seat, submit
+from ..health.test_queues import now
 from ..inspection.test_statistics import ran
-from ..metrics.test_overview import now
 from .forms import press
 from .staff import AdminTestCase
 

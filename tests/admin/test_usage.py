@@ -64,17 +64,17 @@ class SharesReceivedTests(AdminTestCase):
         add("reports", bob=1.0)
         submit(queue="reports")
 
-        self.assertEqual([row.share.user for row in self.lines()], ["ann"])
+        self.assertEqual([row["share"].user for row in self.lines()], ["ann"])
         [bob] = self.lines(queue="reports", over="day")
-        self.assertEqual(bob.share.user, "bob")
+        self.assertEqual(bob["share"].user, "bob")
         self.assertContains(self.client.get(USAGE), "?queue=reports&amp;over=hour")
 
     def test_a_user_is_found_and_the_others_are_summed_up(self):
         add(ann=1.0, bob=3.0)
 
         ann, others = self.lines(user="ann")
-        self.assertEqual((ann.received, others.received), ("25.0%", "75.0%"))
-        self.assertTrue(others.share.others)
+        self.assertEqual((ann["received"], others["received"]), ("25.0%", "75.0%"))
+        self.assertTrue(others["share"].others)
 
     def test_what_is_no_window_queue_or_user_does_no_harm(self):
         add(ann=1.0)

@@ -57,7 +57,7 @@ class CommandTests(HealthTestCase):
                 "1 worker serves queue 'default'.",
                 "Nothing that may start waits in queue 'default'.",
                 "No task waits for a worker that knows its type.",
-                "Nothing has been left lying.",
+                "No lapsed lease or due task is left unprocessed.",
                 "The counters agree with what runs.",
                 "No schedule is broken or late.",
                 "No task waits for one that has failed.",
@@ -124,7 +124,7 @@ class CommandTests(HealthTestCase):
         register(now=None)
         now = Worker.objects.get().seen_at
         submit(now=now - timedelta(seconds=500), run_at=now - timedelta(seconds=90))
-        self.assertIn("left lying", refused(self, "pq_health"))
+        self.assertIn("have not been processed", refused(self, "pq_health"))
 
     def test_the_database_is_away(self):
         with unreachable():

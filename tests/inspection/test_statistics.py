@@ -79,9 +79,9 @@ class StatisticsTests(TestCase):
                     today = Queue().statistics(TODAY, **asked)
                     before = Queue().statistics(TODAY - timedelta(days=1), **asked)
                     self.assertEqual((today.ended, before.ended), (5, 1))
-        self.assertTrue(Usage.objects.filter(span=Bucket.DAY).exists())
+        self.assertTrue(Usage.objects.filter(span=Bucket.HOUR).exists())
 
-    def test_a_day_is_kept_as_long_as_an_hour_and_the_total_for_ever(self):
+    def test_an_hour_is_kept_for_so_long_and_the_total_for_ever(self):
         ran(1.0)
         roll_up(after(2 * DAY))
         roll_up(after(40 * DAY))

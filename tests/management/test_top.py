@@ -10,8 +10,8 @@ from django_perfectqueue.management.commands import pq_top
 from django_perfectqueue.queue import Queue
 
 from ..factories import register, submit, submit_many
+from ..health.test_queues import now
 from ..inspection.test_statistics import ran
-from ..metrics.test_overview import now
 from .running import Terminal, entered, refused, run, run_json
 
 
@@ -26,7 +26,7 @@ class TopTests(TestCase):
 
     def test_it_shows_queues_and_workers_once(self):
         out = run("pq_top", "--once")
-        self.assertIn("Some queues or schedules need attention.", out)
+        self.assertIn("Queues that need attention: reports.", out)
         self.assertRegex(out, r"\nqueue +waiting +oldest +running")
         self.assertRegex(out, r"\nreports +1 +6m\d+s .* no worker, late\n")
         self.assertRegex(out, r"\nmail +3 .* paused\n")

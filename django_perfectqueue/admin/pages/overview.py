@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -12,36 +11,21 @@ from django.urls import URLPattern, path
 from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.health.queues import Overview as Figures
+from django_perfectqueue.health.queues import QueueFigures, overview
 from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.metrics.overview import Overview as Figures
-from django_perfectqueue.metrics.overview import QueueFigures, overview
 from django_perfectqueue.models import Overview
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import COUNTED, LATEST
 
-from ..parts.base import AtLeast, ReadOnlyAdmin
+from ..parts.base import AtLeast, ReadOnlyAdmin, bounded, whole
 from ..parts.cells import NOTHING, duration, short
 from ..parts.chart import chart
 from .period import key_of, period_page
 
 GROUPS = 5
 PERMISSION = "perfectqueue.view_overview"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One queue as the page shows it, with the query strings of the lists that it links to."""
-
-    figures: QueueFigures
-    name: str
-    query: str
-    waiting_query: str
-    counts: dict[str, object]
-    oldest: str
-    drained_in: str
-    rate: str
-    unknown_types: list[str]
 
 
 @admin.register(Overview)
@@ -83,9 +67,10 @@ class OverviewAdmin(ReadOnlyAdmin):
 
 def page(found: Figures) -> dict[str, object]:
     """Return what the template shows."""
-    failed = sorted(found.lately.failed.items(), key=lambda group: group[1][1], reverse=True)
+    failed = sorted(found.failed.items(), key=lambda group: group[1][1], reverse=True)
     return {
         "found": found,
+        "unwell": ", ".join(map(printable, found.unwell)),
         "rows": [row(queue) for queue in found.queues],
         "chart": chart(found.minutes, workers=found.workers),
         "groups": [
@@ -103,35 +88,42 @@ def page(found: Figures) -> dict[str, object]:
                 "queue": printable(queue),
                 "query": urlencode({"queue": queue, "user": user}),
                 "seconds": duration(seconds),
-                "ended": ended,
+                "ended": whole(ended),
             }
-            for (queue, user), (ended, seconds) in found.lately.received.items()
+            for (queue, user), (ended, seconds) in found.received.items()
         ],
     }
 
 
-def row(queue: QueueFigures) -> Row:
-    drained_in = queue.drained_in
+def row(queue: QueueFigures) -> dict[str, object]:
+    """Return one queue as the page shows it, with the queries of the lists that it links to."""
     names = ("running", "stalled", "scheduled", "retrying", "blocked")
     counted = {name: getattr(queue, name) for name in names}
-    counts: dict[str, object] = {
-        name: AtLeast(count) if queue.is_bounded else bounded(count, COUNTED)
+    counts = {
+        name: at_least(count) if queue.is_bounded else bounded(count, COUNTED)
         for name, count in counted.items()
     }
     counts["waiting"] = bounded(queue.waiting, COUNTED)
-    return Row(
-        figures=queue,
-        name=printable(queue.name),
-        query=urlencode({"queue": queue.name}),
-        waiting_query=urlencode({"queue": queue.name, "status": "waiting"}),
-        counts=counts,
-        oldest=duration(queue.oldest),
-        drained_in=NOTHING if not drained_in else duration(drained_in),
-        rate=number_format(queue.finished_a_minute, 1),
-        unknown_types=[printable(type_) for type_ in queue.unknown_types],
-    )
+    counts["failed"] = whole(queue.failed_last_hour)
+    return {
+        "figures": queue,
+        "name": printable(queue.name),
+        "query": urlencode({"queue": queue.name}),
+        "waiting_query": urlencode({"queue": queue.name, "status": "waiting"}),
+        "counts": counts,
+        "oldest": duration(queue.oldest),
+        "drained_in": duration(queue.drained_in) if queue.drained_in else NOTHING,
+        "growth": signed(round(queue.growth_a_minute)),
+        "rate": number_format(queue.finished_a_minute, 1),
+        "unknown_types": [printable(type_) for type_ in queue.unknown_types],
+    }
 
 
-def bounded(count: int, most: int) -> object:
-    """Return a count, or that it is at least the most that was counted."""
-    return AtLeast(most) if count > most else number_format(count, force_grouping=True)
+def at_least(count: int) -> object:
+    """Return that there may be more; of none it is not known whether there are any."""
+    return AtLeast(count) if count else NOTHING
+
+
+def signed(count: int) -> str:
+    sign = "+" if count > 0 else "\N{MINUS SIGN}" if count < 0 else ""
+    return sign + whole(abs(count))

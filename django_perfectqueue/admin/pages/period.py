@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.http import Http404, QueryDict
-from django.utils.formats import number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -19,6 +18,7 @@ from django_perfectqueue.queue import KEY_LENGTH, QUEUE_LENGTH, checked
 from django_perfectqueue.store import UsageKey
 from django_perfectqueue.store.records.usage import all_types_key, type_key
 
+from ..parts.base import whole
 from ..parts.cells import NOTHING, duration
 from ..parts.chart import chart
 
@@ -106,7 +106,7 @@ def shown(found: Statistics, name: str, query: str) -> dict[str, object]:
     counts = (found.finished, found.retried, found.failed, found.cancelled, found.lost)
     run, wait = found.run, found.wait
     times = (run.mean, run.deviation, run.p95, wait.mean, wait.p95)
-    cells = [number_format(count, force_grouping=True) for count in counts]
+    cells = [*map(whole, counts)]
     cells += [NOTHING if time is None else duration(time) for time in times]
     return {"name": name, "query": query, "cells": cells}
 

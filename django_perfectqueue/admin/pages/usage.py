@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -22,33 +21,13 @@ from django_perfectqueue.models import Usage
 from django_perfectqueue.queue import QUEUE_LENGTH, database
 from django_perfectqueue.store import oldest_due
 
-from ..parts.base import ReadOnlyAdmin
+from ..parts.base import ReadOnlyAdmin, bounded, whole
 from ..parts.cells import NOTHING, duration
 from ..parts.search import queue_names
 
 TOP = 50
 OVER = {"minute": _("Last minute"), "hour": _("Last hour"), "day": _("Last day")}
 HELD = {"paused": _("paused"), "capped": _("at its limit"), "limited": _("behind a limit")}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the page; ``entitled_bar`` and ``received_bar`` are from 0 to 100."""
-
-    share: UserShare
-    user: str
-    tasks_query: str
-    entitled_bar: str
-    received_bar: str
-    entitled: str
-    received: str
-    difference: str
-    kind: str
-    waiting: str
-    seconds: str
-    p50: str
-    p95: str
-    held: object
 
 
 @admin.register(Usage)
@@ -119,25 +98,27 @@ def query(queue: str, over: str, user: str | None) -> str:
     return urlencode(asked | {"user": user} if user else asked)
 
 
-def rows(shares: list[UserShare], queue: str) -> list[Row]:
+def rows(shares: list[UserShare], queue: str) -> list[dict[str, object]]:
+    """Return the lines of the page; the bars are from 0 to 100."""
     largest = max((max(one.entitled, one.received) for one in shares), default=0.0) or 1.0
     return [
-        Row(
-            share=share,
-            user=printable(share.user),
-            tasks_query=urlencode({"user": share.user, "queue": queue}),
-            entitled_bar=f"{share.entitled / largest * 100:.2f}",
-            received_bar=f"{share.received / largest * 100:.2f}",
-            entitled=percent(share.entitled),
-            received=percent(share.received),
-            difference=signed(share.difference),
-            kind=kind(share.difference),
-            waiting=f"{COUNTED}+" if share.waiting > COUNTED else str(share.waiting),
-            seconds=duration(share.seconds),
-            p50=NOTHING if share.p50 is None else duration(share.p50),
-            p95=NOTHING if share.p95 is None else duration(share.p95),
-            held=HELD.get(share.held, ""),
-        )
+        {
+            "share": share,
+            "user": printable(share.user),
+            "tasks_query": urlencode({"user": share.user, "queue": queue}),
+            "entitled_bar": f"{share.entitled / largest * 100:.2f}",
+            "received_bar": f"{share.received / largest * 100:.2f}",
+            "entitled": percent(share.entitled),
+            "received": percent(share.received),
+            "difference": signed(share.difference),
+            "kind": kind(share.difference),
+            "waiting": bounded(share.waiting, COUNTED),
+            "tasks": whole(share.tasks),
+            "seconds": duration(share.seconds),
+            "p50": NOTHING if share.p50 is None else duration(share.p50),
+            "p95": NOTHING if share.p95 is None else duration(share.p95),
+            "held": HELD.get(share.held, ""),
+        }
         for share in shares
     ]
 

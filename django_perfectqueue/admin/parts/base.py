@@ -45,7 +45,16 @@ class AtLeast(int):
     """A number of which only so much was counted: it is shown with a plus."""
 
     def __str__(self) -> str:
-        return f"{number_format(int(self), force_grouping=True)}+"
+        return f"{whole(int(self))}+"
+
+
+def whole(count: int) -> str:
+    return number_format(count, force_grouping=True)
+
+
+def bounded(count: int, most: int) -> object:
+    """Return a count, or that it is at least the most that was counted."""
+    return AtLeast(most) if count > most else whole(count)
 
 
 class BoundedPaginator(Paginator):

@@ -7,9 +7,8 @@ from django.core.management.base import CommandError, CommandParser
 from django_perfectqueue import compat
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.conf import options as settings
-from django_perfectqueue.health.queues import named_queues
-from django_perfectqueue.metrics.overview import WORKERS, served
-from django_perfectqueue.store.records.counts import names
+from django_perfectqueue.health.queues import named_queues, served
+from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.worker.discovery import found, with_django_tasks
 
 from ..base import CommandOptions, QueueCommand, known_alias
@@ -120,7 +119,7 @@ def pair(text: str) -> tuple[str, str]:
 
 def unserved(queues: set[str], using: str) -> list[str]:
     """Return a line for each queue that no worker serves now, nor the settings name."""
-    workers = names(using=using, workers=WORKERS).workers
+    workers = workers_serving(using=using)
     return [
         f"No worker serves the queue '{queue}': start pq_worker --queue {queue}, or name another"
         " queue by --queue."

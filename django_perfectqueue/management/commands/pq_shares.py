@@ -93,12 +93,12 @@ def columns(total: UserShare) -> list[Column[UserShare]]:
     return [
         Column("user", name, elastic=True),
         Column("weight", own(lambda share: f"{share.weight:g}"), right=True),
-        Column("running", own(lambda share: str(share.running)), right=True),
+        Column("running", own(lambda share: f"{share.running:,}"), right=True),
         Column("waiting", own(lambda share: bounded(share.waiting)), right=True),
         Column("entitled", part(lambda share: percent(share.entitled)), right=True),
         Column("received", lambda share: percent(share.received), right=True),
         Column("more", part(lambda share: signed(share.difference)), right=True),
-        Column("tasks", lambda share: str(share.tasks), right=True),
+        Column("tasks", lambda share: f"{share.tasks:,}", right=True),
         Column("wait p50", lambda share: duration(share.p50), right=True),
         Column("p95", lambda share: duration(share.p95), right=True),
         Column("", part(lambda share: str(HELD[share.held]))),
@@ -120,7 +120,7 @@ def duration(seconds: float | None) -> str:
 
 
 def bounded(count: int) -> str:
-    return f"{COUNTED}+" if count > COUNTED else str(count)
+    return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
 
 
 def summary(found: Balance, over: str) -> Facts:

@@ -8,10 +8,10 @@ from datetime import date, timedelta
 
 from django.core.management.base import CommandParser
 
+from django_perfectqueue.health.queues import QueueFigures, overview
 from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import short_duration
-from django_perfectqueue.metrics.overview import QueueFigures, overview
 from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Outcome, Status, Task, Usage
 from django_perfectqueue.store.records.counts import COUNTED
 
@@ -118,7 +118,8 @@ class Command(QueueCommand):
     def print_day(self, options: CommandOptions) -> None:
         using, day = self.queue.using, options["day"]
         named = options["queue"]
-        for queue in [named] if named else distinct(Usage._default_manager.using(using), "queue"):
+        used = Usage._default_manager.using(using).exclude(queue="")
+        for queue in [named] if named else distinct(used, "queue"):
             if day == ALL_TIME:
                 found = lifetime(queue, using=using)
             else:
@@ -146,11 +147,11 @@ def day_or_all(text: str) -> date | str:
 def day_columns() -> list[Column[Statistics]]:
     return [
         Column("type", lambda one: one.type or "all", elastic=True),
-        Column("finished", lambda one: str(one.finished), right=True),
-        Column("retried", lambda one: str(one.retried), right=True),
-        Column("failed", lambda one: str(one.failed), right=True),
-        Column("cancelled", lambda one: str(one.cancelled), right=True, spare=True),
-        Column("lost", lambda one: str(one.lost), right=True, spare=True),
+        Column("finished", lambda one: f"{one.finished:,}", right=True),
+        Column("retried", lambda one: f"{one.retried:,}", right=True),
+        Column("failed", lambda one: f"{one.failed:,}", right=True),
+        Column("cancelled", lambda one: f"{one.cancelled:,}", right=True, spare=True),
+        Column("lost", lambda one: f"{one.lost:,}", right=True, spare=True),
         Column("run mean s", lambda one: figure(one.run.mean), right=True),
         Column("deviation", lambda one: figure(one.run.deviation), right=True, spare=True),
         Column("p95", lambda one: figure(one.run.p95), right=True),
@@ -169,14 +170,14 @@ def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
         if status == Status.WAITING and found.now.oldest is not None:
             note = f"the first has been due for {short_duration(found.now.oldest)}"
         more = "+" if found.has_more(status) else ""
-        yield status, f"{min(count, COUNTED)}{more}", note
+        yield status, f"{min(count, COUNTED):,}{more}", note
 
 
 def dead_columns() -> list[Column[tuple[tuple[str, str], int]]]:
     return [
         Column("did not finish", lambda dead: dead[0][0]),
         Column("because", lambda dead: dead[0][1] or "-", elastic=True),
-        Column("tasks", lambda dead: str(dead[1]), right=True),
+        Column("tasks", lambda dead: f"{dead[1]:,}", right=True),
     ]
 
 

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from django.core.management.base import CommandParser
 from django.db import Error
 
+from django_perfectqueue.health.queues import Overview, QueueFigures, overview
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.metrics.overview import Overview, QueueFigures, overview
 from django_perfectqueue.models import Worker
 from django_perfectqueue.store.records.counts import COUNTED
 
@@ -91,11 +91,11 @@ class Command(QueueCommand):
         at = found.now.astimezone().strftime("%H:%M:%S")
         running = sum(queue.running for queue in found.queues)
         rate = sum(queue.finished_a_minute for queue in found.queues)
-        yield f"{at}  {running} running, {rate:.1f} finished a minute"
+        yield f"{at}  {running:,} running, {rate:,.1f} finished a minute"
         if found.is_well:
             yield self.style.SUCCESS("All queues are served, and none is late.")
         else:
-            yield self.style.ERROR("Some queues or schedules need attention.")
+            yield self.style.ERROR(trouble(found))
 
     def show(self, lines: list[str]) -> None:
         if not self.is_live:
@@ -115,6 +115,14 @@ def facts(queue: QueueFigures, found: Overview) -> dict[str, object]:
     return {"at": found.now.isoformat(), **asdict(queue), **known}
 
 
+def trouble(found: Overview) -> str:
+    """Return which queues need attention, and how many schedules."""
+    late = found.late_schedules
+    parts = [f"Queues that need attention: {', '.join(found.unwell)}."] if found.unwell else []
+    parts += [f"Schedules that are late: {late:,}."] if late else []
+    return printable(" ".join(parts))
+
+
 def marks(queue: QueueFigures) -> str:
     """Return what is wrong with a queue, or that it is paused."""
     found = [f"no handler for {type_}" for type_ in queue.unknown_types]
@@ -126,7 +134,7 @@ def marks(queue: QueueFigures) -> str:
 
 def queue_columns() -> list[Column[QueueFigures]]:
     def number(title: str, name: str, *, spare: bool = False) -> Column[QueueFigures]:
-        return Column(title, lambda one: str(getattr(one, name)), right=True, spare=spare)
+        return Column(title, lambda one: f"{getattr(one, name):,}", right=True, spare=spare)
 
     def span(title: str, name: str) -> Column[QueueFigures]:
         def cell(one: QueueFigures) -> str:
@@ -144,7 +152,8 @@ def queue_columns() -> list[Column[QueueFigures]]:
         number("scheduled", "scheduled", spare=True),
         number("blocked", "blocked"),
         number("failed/h", "failed_last_hour"),
-        Column("finished/min", lambda one: f"{one.finished_a_minute:.1f}", right=True),
+        Column("finished/min", lambda one: f"{one.finished_a_minute:,.1f}", right=True),
+        Column("growth/min", lambda one: f"{one.growth_a_minute:+,.0f}", right=True),
         span("drained in", "drained_in"),
         number("workers", "workers"),
         Column("", marks, elastic=True),
@@ -152,7 +161,7 @@ def queue_columns() -> list[Column[QueueFigures]]:
 
 
 def waiting(queue: QueueFigures) -> str:
-    return f"{COUNTED:,}+" if queue.waiting > COUNTED else str(queue.waiting)
+    return f"{COUNTED:,}+" if queue.waiting > COUNTED else f"{queue.waiting:,}"
 
 
 def worker_columns() -> list[Column[Worker]]:

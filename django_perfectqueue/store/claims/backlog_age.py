@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import product
 
@@ -44,11 +44,7 @@ WHERE "alarm_at" <= {now} ORDER BY "perfectqueue_ticket"."alarm_at" LIMIT 1
 
 
 def oldest_due(
-    queues: Sequence[str],
-    *,
-    using: str,
-    now: datetime | None = None,
-    gates: Mapping[int, str] | None = None,
+    queues: Sequence[str], *, using: str, now: datetime | None = None
 ) -> dict[str, float | None]:
     """
     Return for how many seconds the oldest task that may start has been due; None for none.
@@ -57,14 +53,12 @@ def oldest_due(
     highest and of the lowest priority are looked at: those between are served before the
     latter. Of very many users it is the LANES that are served next, and the LANES that are
     served last; of many queues together fewer of each. It takes a few statements, however
-    many queues there are. ``gates`` are those of free_gates(), where they are known.
+    many queues there are.
     """
     found: dict[str, float | None] = dict.fromkeys(queues)
     with reading(using) as db:
         lanes = max(min(LANES, LEAST_LANES), LANES // max(1, len(found)))
-        if gates is None:
-            gates = free_gates(db, list(found)) if found else {}
-        shut = shut_gates(db, gates, now)
+        shut = shut_gates(db, free_gates(db, list(found)), now) if found else set()
         for begin in range(0, len(found), LINES):
             some = list(found)[begin : begin + LINES]
             for queue, wait in waits(db, some, shut, lanes, now):

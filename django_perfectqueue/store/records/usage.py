@@ -37,13 +37,12 @@ COLUMNS = {word: word for word in ENDINGS} | {
 """The column that counts an attempt, by how it ended; others are counted in none."""
 WAITS = tuple(f"wait_{number}" for number in range(WAIT_BUCKETS))
 RUNS = tuple(f"run_{number}" for number in range(WAIT_BUCKETS))
-WHOLE = ("ended", *ENDINGS, *SEEN)
+WHOLE = ("ended", *ENDINGS, "submitted", *SEEN)
 PARTS = ("seconds", "entitled", "lasted", "squares", "waited", "wait_squares", "longest")
 AMOUNTS = (*WHOLE, *PARTS, *WAITS, *RUNS)
 
 SUM = "{old} + {new}"
-ONCE = "CASE WHEN {new} > {old} THEN {new} ELSE {old} END"
-LATEST = "{new}"
+LARGEST = "CASE WHEN {new} > {old} THEN {new} ELSE {old} END"
 
 CLOCK = "SELECT {now}"
 WAITING = """
@@ -86,6 +85,7 @@ class Tally:
     failed: int = 0
     cancelled: int = 0
     lost: int = 0
+    submitted: int = 0
     eager: int = 0
     paused: int = 0
     capped: int = 0
@@ -116,6 +116,13 @@ class Tally:
         single |= {name: float(single[name]) for name in PARTS}
         histograms = [int(count) for count in values[counts:]]
         return cls(**single, waits=histograms[:WAIT_BUCKETS], runs=histograms[WAIT_BUCKETS:])
+
+    @classmethod
+    def sum(cls, tallies: Iterable[Tally]) -> Tally:
+        total = cls()
+        for tally in tallies:
+            total.add(tally)
+        return total
 
     def amounts(self) -> tuple[float, ...]:
         """Return the values of AMOUNTS."""
@@ -205,30 +212,26 @@ def folded(tallies: Tallies, most: int) -> dict[UsageKey, Tally]:
 @retry_transaction
 def add_usage(tallies: Tallies, *, using: str, at: datetime) -> None:
     """
-    Add to what is known of the slice in which ``at`` is, by the server's clock.
+    Add to what is known of the minute in which ``at`` is, by the server's clock.
 
     What types got is added to their totals, too.
 
     On PostgreSQL the last second of it may be lost in a crash of the server. Unlike other
     verbs this does harm if it is repeated after an answer was lost: it would count twice.
     """
-    write_slice(tallies, using=using, at=at)
-
-
-def write_slice(tallies: Tallies, *, using: str, at: datetime) -> None:
     lasting = is_callers(connections[using])
     with in_transaction(using) as db:
         if db.dialect.asynchronous_commit and not lasting:
             db.execute("SELECT 1" + db.dialect.asynchronous_commit)
-        write(db, Bucket.SLICE, start_of(Bucket.SLICE, at), tallies, SUM)
+        write(db, Bucket.MINUTE, start_of(Bucket.MINUTE, at), tallies)
         types = {usage_key: tally for usage_key, tally in tallies.items() if usage_key.type}
-        write(db, Bucket.TOTAL, EPOCH, types, SUM)
+        write(db, Bucket.TOTAL, EPOCH, types)
 
 
 @retry_transaction
 def note_waiting(*, using: str, now: datetime | None = None, limit: int = MOST_ROWS) -> int:
     """
-    Note in the present slice who has tasks waiting, and what for; return how many lanes that is.
+    Note in the present minute who has tasks waiting, and what for; return how many lanes that is.
 
     At most ``limit`` lanes are looked at; where there are more, that is noted for the others
     of their queues.
@@ -246,7 +249,7 @@ def note_waiting(*, using: str, now: datetime | None = None, limit: int = MOST_R
     if len(rows) > limit:
         for queue in {row[0] for row in rows}:
             tallies[UsageKey(queue, others=True, user="")] = Tally(eager=1)
-    write_slice(tallies, using=using, at=clock(using=using, now=now))
+    add_usage(tallies, using=using, at=clock(using=using, now=now))
     return len(rows[:limit])
 
 
@@ -259,17 +262,15 @@ def standing(is_held: bool, paused: bool, max_running: int | None, running: int)
     return "limited" if is_held else "eager"
 
 
-def write(db: Session, span: int, start: datetime, tallies: Tallies, how: str) -> None:
+def write(db: Session, span: int, start: datetime, tallies: Tallies) -> None:
     """
-    Store tallies of one span. With ``how`` being SUM they are added to those that are there,
-    but of what was seen, and of the longest wait, the larger is kept; with LATEST they take
-    their place.
+    Add tallies of one span to those that are there; of the longest wait, and of what was seen
+    in a minute, the larger is kept.
 
     Rows are written in the order of their key, so two writers never wait in a ring.
     """
-    changes = dict.fromkeys(AMOUNTS, how)
-    if how == SUM:
-        changes.update(dict.fromkeys((*SEEN, "longest"), ONCE))
+    largest = ("longest", *SEEN) if span == Bucket.MINUTE else ("longest",)
+    changes = {column: LARGEST if column in largest else SUM for column in AMOUNTS}
     clause = db.dialect.upsert(TABLE, KEY, changes)
     columns = ", ".join(f'"{column}"' for column in (*KEY, *AMOUNTS))
     everyone = sorted(tallies)

@@ -1,20 +1,21 @@
-"""Read what was written of usage: sums of what is summed up, and slices that are not yet."""
+"""Read what was written of usage: minutes, and older hours; nothing is in both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from django_perfectqueue.models import Bucket
 
 from ..arithmetic.entitlement import Contender, entitlements
 from ..arithmetic.fair_order import lane_id
-from ..database.dialects import Dialect
 from ..database.dialects.base import Row
 from ..database.session import Session
+from ..database.transaction import reading
 from .usage import AMOUNTS, Tally, UsageKey
 
 LANES_A_STATEMENT = 1_000
@@ -22,10 +23,12 @@ COUNTS_A_STATEMENT = 100
 
 PLACE = """
 FROM "perfectqueue_usage"
-WHERE "queue" = %(queue)s AND "span" = %(span)s AND {of}
+WHERE "queue" = %(queue)s AND "span" IN (60, 3600) AND {of}
     AND "start" >= %(since)s AND "start" < %(until)s
 """
-USERS, TYPES, EVERYTHING = "\"type\" = ''", "\"type\" > ''", "\"type\" >= ''"
+USERS, TYPES = "\"type\" = ''", "\"type\" > ''"
+ALL_MINUTES = '"span" = 60 AND "type" >= \'\''
+ONE = '"type" = %(type)s AND "others" = %(others)s AND "user" = %(user)s'
 
 
 def summed(column: str) -> str:
@@ -33,20 +36,16 @@ def summed(column: str) -> str:
 
 
 SUMS = f"""
-SELECT "others", "user", "type", {", ".join(map(summed, AMOUNTS))} {PLACE}
-GROUP BY "others", "user", "type"
+SELECT {{by}}, {", ".join(map(summed, AMOUNTS))} {PLACE} GROUP BY {{by}}
 """
-ROWS = f"""
-SELECT "start", "others", "user", {", ".join(f'"{column}"' for column in AMOUNTS)} {PLACE}
-ORDER BY "start"
+MINUTES = f"""
+SELECT "start", "others", "user", "seconds", "entitled", "eager", "paused" + "capped"
+{PLACE.replace("IN (60, 3600)", "= 60").replace("{of}", USERS)} ORDER BY "start"
 """
-NEWEST = """
-SELECT MAX("start") FROM "perfectqueue_usage"
-WHERE "queue" = %(queue)s AND "span" = %(span)s AND "type" = ''
-"""
-OLDEST = """
-SELECT MIN("start") FROM "perfectqueue_usage"
-WHERE "queue" = %(queue)s AND "span" = %(span)s AND "type" = '' AND "start" >= %(since)s
+TOTALS = f"""
+SELECT "queue", "type", "others", {", ".join(f'"{column}"' for column in AMOUNTS)}
+FROM "perfectqueue_usage"
+WHERE "queue" IN ({{queues}}) AND "span" = 0 ORDER BY "others" DESC, "id" LIMIT %(most)s
 """
 TERMS = """
 SELECT "id", "weight", "max_running" FROM "perfectqueue_lane" WHERE "id" IN ({lanes})
@@ -70,6 +69,15 @@ class Terms:
     max_running: int | None = None
 
 
+class Seen(NamedTuple):
+    """What a user got in a minute, and what is known of whether it wanted more."""
+
+    seconds: float
+    entitled: float
+    eager: int
+    held: int
+
+
 class Standing(TypedDict, total=False):
     """What holds for a user now; no more than its tasks that wait where it has no account."""
 
@@ -79,70 +87,83 @@ class Standing(TypedDict, total=False):
     waiting: int
 
 
-def summed_until(db: Session, queue: str, span: int) -> datetime | None:
-    """Return the end of the newest span of this length, or None where there is none."""
-    values = {"queue": queue, "span": int(span)}
-    [start] = db.execute(NEWEST, values).fetchone()
-    return None if start is None else db.dialect.moment(start) + timedelta(seconds=int(span))
-
-
-def first_since(db: Session, queue: str, span: int, since: datetime) -> datetime | None:
-    """Return the start of the oldest span of this length that is no older than that."""
-    values = {"queue": queue, "span": int(span), "since": db.dialect.parameter(since)}
-    [start] = db.execute(OLDEST, values).fetchone()
-    return None if start is None else db.dialect.moment(start)
-
-
-def sums(
-    db: Session, queue: str, span: int, since: datetime, until: datetime, of: str = USERS
+def received(
+    db: Session, queue: str, since: datetime, until: datetime, of: str
 ) -> dict[UsageKey, Tally]:
-    """Return what everyone got in spans of this length: since, and before."""
-    values = place(db.dialect, queue, span, since, until)
-    rows = db.rows(SUMS.replace("{of}", of), values)
-    return {
+    """
+    Return what everyone got since, and before; of users what they were entitled to, too.
+
+    Older than an hour are whole hours.
+    """
+    statement = SUMS.replace("{by}", '"others", "user", "type"').replace("{of}", of)
+    found = {
         UsageKey(queue, bool(others), user, type_): Tally.of(amounts)
-        for others, user, type_, *amounts in rows
+        for others, user, type_, *amounts in db.rows(statement, place(db, queue, since, until))
+    }
+    if of != TYPES:
+        for usage_key, seconds in entitled(db, queue, since, until):
+            # What was written since the sums were read is left out.
+            if usage_key in found:
+                found[usage_key].entitled += seconds
+    return found
+
+
+def entitled(
+    db: Session, queue: str, since: datetime, until: datetime
+) -> Iterator[tuple[UsageKey, float]]:
+    """Yield what users were entitled to in each minute that has not been folded."""
+    rows = db.rows(MINUTES, place(db, queue, since, until))
+    terms = terms_of(db, queue, {user for _start, others, user, *_ in rows if not others})
+    for _start, some in groupby(rows, key=lambda row: row[0]):
+        seen = {
+            UsageKey(queue, bool(others), user): Seen(*amounts)
+            for _start, others, user, *amounts in some
+        }
+        if not any(one.entitled for one in seen.values()):
+            yield from entitle(seen, terms).items()
+
+
+def series(
+    db: Session, usage_key: UsageKey, since: datetime, until: datetime
+) -> list[tuple[datetime, Tally]]:
+    """Return what a type or a user got by time: in minutes, and in hours what is older."""
+    names = {"type": usage_key.type, "others": usage_key.others, "user": usage_key.user}
+    statement = SUMS.replace("{by}", '"start"').replace("{of}", ONE)
+    rows = db.rows(statement, place(db, usage_key.queue, since, until) | names)
+    return [(db.dialect.moment(start), Tally.of(amounts)) for start, *amounts in rows]
+
+
+def totals(queues: Collection[str], *, most: int, using: str) -> dict[UsageKey, Tally]:
+    """Return what all types of these queues got since ever, and that of the oldest types."""
+    if not queues:
+        return {}
+    with reading(using) as db:
+        rows = db.rows(TOTALS, {"most": most}, queues=queues)
+    return {
+        UsageKey(queue, bool(others), "", type_): Tally.of(amounts)
+        for queue, type_, others, *amounts in rows
     }
 
 
-def slices(db: Session, queue: str, since: datetime, until: datetime) -> dict[UsageKey, Tally]:
-    """Return what everyone got in the slices of some time, and was entitled to in each."""
-    values = place(db.dialect, queue, Bucket.SLICE, since, until)
-    rows = db.rows(ROWS.replace("{of}", USERS), values)
-    terms = terms_of(db, queue, {user for _start, others, user, *_ in rows if not others})
-    totals: dict[UsageKey, Tally] = {}
-    for _start, some in groupby(rows, key=lambda row: row[0]):
-        tallies = {
-            UsageKey(queue, bool(others), user): Tally.of(amounts)
-            for _start, others, user, *amounts in some
-        }
-        entitle(tallies, terms)
-        for usage_key, tally in tallies.items():
-            totals.setdefault(usage_key, Tally()).add(tally)
-    return totals
-
-
-def entitle(tallies: dict[UsageKey, Tally], terms: dict[str, Terms]) -> None:
+def entitle(seen: Mapping[UsageKey, Seen], terms: Mapping[str, Terms]) -> dict[UsageKey, float]:
     """
-    Say what each was entitled to within one slice.
+    Return what each was entitled to within one minute.
 
     Who was paused or at its cap for a moment is taken to have wanted no more, and so are
     those who are summed up as others. Where more waited than were looked at, everyone else who
     got something is taken to have waited for more.
     """
-    many = any(usage_key.others and tally.eager for usage_key, tally in tallies.items())
-    contenders = {}
-    for usage_key, tally in tallies.items():
-        if usage_key.others:
-            tally.entitled = tally.seconds
+    many = any(usage_key.others and one.eager for usage_key, one in seen.items())
+    found, contenders = {}, {}
+    for usage_key, one in seen.items():
+        if usage_key.others or not math.isfinite(one.seconds):
+            found[usage_key] = one.seconds
             continue
         its = terms.get(usage_key.user, Terms())
-        most = {} if its.max_running is None else {"most": float(its.max_running * Bucket.SLICE)}
-        held = tally.paused or tally.capped
-        eager = not held and bool(tally.eager or (many and tally.seconds > 0))
-        contenders[usage_key] = Contender(tally.seconds, its.weight, eager, **most)
-    for usage_key, seconds in entitlements(contenders).items():
-        tallies[usage_key].entitled = seconds
+        most = {} if its.max_running is None else {"most": float(its.max_running * Bucket.MINUTE)}
+        eager = not one.held and bool(one.eager or (many and one.seconds > 0))
+        contenders[usage_key] = Contender(one.seconds, its.weight, eager, **most)
+    return found | entitlements(contenders)
 
 
 def terms_of(db: Session, queue: str, users: Iterable[str]) -> dict[str, Terms]:
@@ -159,14 +180,11 @@ def rows_of_lanes(db: Session, statement: str, lanes: Iterable[int]) -> Iterator
         yield from db.rows(statement, lanes=ids[first : first + LANES_A_STATEMENT])
 
 
-def place(
-    dialect: Dialect, queue: str, span: int, since: datetime, until: datetime
-) -> dict[str, object]:
+def place(db: Session, queue: str, since: datetime, until: datetime) -> dict[str, object]:
     return {
         "queue": queue,
-        "span": int(span),
-        "since": dialect.parameter(since),
-        "until": dialect.parameter(until),
+        "since": db.dialect.parameter(since),
+        "until": db.dialect.parameter(until),
     }
 
 

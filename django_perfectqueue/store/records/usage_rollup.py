@@ -1,121 +1,193 @@
-"""Sum slices of usage up to minutes, hours and days; delete what is too old."""
+"""Count what is submitted, put minutes of usage together to hours, and delete what is old."""
 
 from __future__ import annotations
 
+import random
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Bucket, Usage
 
-from ..database.transaction import in_transaction, retry_transaction
+from ..database.session import Session
+from ..database.transaction import in_transaction, reading, retry_transaction
 from .usage import (
     EPOCH,
-    LATEST,
     MOST_ROWS,
     MOST_TYPES,
+    TABLE,
+    Tally,
+    UsageKey,
+    all_types_key,
     clock,
     folded,
     start_of,
     write,
 )
-from .usage_read import EVERYTHING, TYPES, USERS, first_since, slices, summed_until, sums
+from .usage_read import ALL_MINUTES, PLACE, TYPES, USERS, place, received
 
-GRACE = 15.0
-SPANS_A_ROUND = 100
-BATCH = 1_000
-BATCHES = 10
-SLICES_KEPT, MINUTES_KEPT = 300.0, 3 * 3_600.0
-LONG_AGO = timedelta(days=3_650)
+GRACE = timedelta(seconds=15)
+LATELY = timedelta(minutes=6)
+MINUTES_KEPT = timedelta(minutes=62)
+AT_ONCE = timedelta(minutes=10)
+BATCH = 10_000
+COUNTED = 10_000
+PIECES = 10
 
+COUNTED_KEY = all_types_key("")
+"""Its total is the id of the newest task that has been counted."""
+COUNTED_UNTIL = """
+SELECT {now}, COALESCE((SELECT MAX("id") FROM "perfectqueue_task"), 0), COALESCE((
+    SELECT "submitted" FROM "perfectqueue_usage" WHERE "queue" = '' AND "span" = 0
+), 0)
+"""
+OLDEST_TASK = 'SELECT MIN("id") FROM "perfectqueue_task"'
+STORED = """
+SELECT "queue" FROM "perfectqueue_task" WHERE "id" > {after} AND "id" <= {until}
+"""
+OLDEST = """
+SELECT MIN("start") FROM (
+    SELECT MIN("start") AS "start" FROM "perfectqueue_usage"
+    WHERE "queue" = %(queue)s AND "span" = 60 AND "type" = ''
+    UNION ALL
+    SELECT MIN("start") FROM "perfectqueue_usage"
+    WHERE "queue" = %(queue)s AND "span" = 60 AND "type" = '*'
+) AS "oldest"
+"""
+"""Every type has a row of all types beside it; each look-up is one step in the index."""
+CROWDED = """
+SELECT "start" FROM "perfectqueue_usage"
+WHERE "queue" = %(queue)s AND "span" = 60 AND "type" = ''
+    AND "start" >= %(since)s AND "start" < %(until)s
+GROUP BY "start" HAVING COUNT(*) > %(most)s
+"""
+MINUTES = f'SELECT "id" {PLACE.replace("{of}", ALL_MINUTES)}'
 OLD = """
 SELECT "id" FROM "perfectqueue_usage"
-WHERE "queue" = %(queue)s AND "span" = %(span)s AND {of} AND "start" < %(before)s
+WHERE "queue" = %(queue)s AND "span" = 3600 AND {of} AND "start" < %(before)s
 ORDER BY "type", "start" LIMIT %(limit)s
 """
 SURPLUS = """
 SELECT "id" FROM "perfectqueue_usage" WHERE "queue" = %(queue)s AND "span" = 0 AND "others" = FALSE
 ORDER BY "id" LIMIT %(limit)s OFFSET %(most)s
 """
-DELETE = 'DELETE FROM "perfectqueue_usage" WHERE "id" IN ({ids})'
+
+
+@retry_transaction
+def count_submitted(upto: int, *, using: str, now: datetime | None = None) -> int:
+    """
+    Count by queue the tasks stored with an id up to this one and not counted yet; return the
+    newest id.
+
+    Submits pay nothing for it. ``upto`` is what the caller got from it a minute ago, so that
+    transactions open then have ended, and their tasks are counted, too. Several hosts may do so
+    at once: the total of COUNTED_KEY is locked, and says how far it has been done. Beyond
+    COUNTED ids it is an estimate, from some of them. Tasks that were purged meanwhile are not
+    counted.
+    """
+    with reading(using) as db:
+        _moment, newest, counted = db.execute(COUNTED_UNTIL, now=now).fetchone()
+    if counted >= upto:
+        return int(newest)
+    with in_transaction(using) as db:
+        lock(db)
+        moment, newest, counted = db.execute(COUNTED_UNTIL, now=now).fetchone()
+        if counted < upto:
+            # The first time what was purged before is no part of it.
+            [oldest] = db.execute(OLDEST_TASK).fetchone() if not counted else [0]
+            found = stored(db, min(upto, max(counted, (oldest or 0) - 1)), upto)
+            write(db, Bucket.MINUTE, start_of(Bucket.MINUTE, db.dialect.moment(moment)), found)
+            found[COUNTED_KEY] = Tally(submitted=upto - counted)
+            write(db, Bucket.TOTAL, EPOCH, found)
+    return int(newest)
+
+
+def stored(db: Session, after: int, until: int) -> dict[UsageKey, Tally]:
+    """
+    Return how many tasks of each queue have an id above the one and up to the other.
+
+    Of more than COUNTED ids a random piece of each of PIECES parts is counted.
+    """
+    length = until - after
+    bounds = [after + length * number // PIECES for number in range(PIECES + 1)]
+    pieces = []
+    for first, last in pairwise(bounds):
+        size = min(last - first, COUNTED // PIECES)
+        begin = random.randint(first, last - size)  # noqa: S311
+        pieces.append((begin, begin + size))
+    whole = length / max(1, sum(last - first for first, last in pieces))
+    parts = [STORED.replace("{after}", str(a)).replace("{until}", str(b)) for a, b in pieces]
+    ids = " UNION ALL ".join(parts)
+    rows = db.rows(f'SELECT "queue", COUNT(*) FROM ({ids}) AS "stored" GROUP BY "queue"')
+    return {all_types_key(queue): Tally(submitted=round(count * whole)) for queue, count in rows}
 
 
 def roll_up(*, using: str, keep: float | None, now: datetime | None = None) -> None:
     """
-    Sum up every minute, hour and day that has passed, and delete what has been summed up.
+    Move minutes to their hours, some at a time, and delete old hours.
 
-    Slices are kept for five minutes, minutes for three hours, hours and days for ``keep``
-    seconds; None is for ever. Totals stay. Sums are computed anew and not added to, so however
-    many do this at the same time, it comes to the same.
+    Minutes stay for an hour, and of each no more than MOST_ROWS users; hours stay for ``keep``
+    seconds; None is for ever. Totals stay. Several hosts may do so at once.
     """
     moment = clock(using=using, now=now)
     summed = Usage._default_manager.using(using).filter(span__gt=Bucket.TOTAL)
     for queue in distinct(summed, "queue", limit=None):
-        if sum_up(queue, Bucket.MINUTE, Bucket.SLICE, using=using, now=moment):
-            delete(queue, Bucket.SLICE, SLICES_KEPT, using=using, now=moment)
-            if sum_up(queue, Bucket.HOUR, Bucket.MINUTE, using=using, now=moment):
-                delete(queue, Bucket.MINUTE, MINUTES_KEPT, using=using, now=moment)
-                roll_up_days(queue, using=using, keep=keep, now=moment)
+        for start in crowded(queue, using=using, now=moment):
+            merge_minutes(queue, Bucket.MINUTE, start, start + timedelta(minutes=1), using=using)
+        oldest = oldest_minute(queue, using=using)
+        if oldest is not None:
+            start = start_of(int(AT_ONCE.total_seconds()), oldest)
+            if start + AT_ONCE <= moment - MINUTES_KEPT:
+                merge_minutes(queue, Bucket.HOUR, start, start + AT_ONCE, using=using)
+        if keep is not None:
+            for of in (USERS, TYPES):
+                old = OLD.replace("{of}", of)
+                delete_batch(old, queue, moment - timedelta(seconds=keep), using=using)
+        delete_batch(SURPLUS, queue, EPOCH, using=using)
 
 
-def roll_up_days(queue: str, *, using: str, keep: float | None, now: datetime) -> None:
-    """Sum up days, and delete what is older than ``keep``; a shorter one has no whole day."""
-    if keep is None or keep > int(Bucket.DAY):
-        sum_up(queue, Bucket.DAY, Bucket.HOUR, using=using, now=now)
-    if keep is not None:
-        delete(queue, Bucket.HOUR, keep, using=using, now=now)
-        delete(queue, Bucket.DAY, keep, using=using, now=now)
-    delete_surplus(queue, using=using)
+def crowded(queue: str, *, using: str, now: datetime) -> list[datetime]:
+    """Return the minutes that were over lately and have too many users."""
+    with reading(using) as db:
+        values = place(db, queue, now - LATELY, start_of(Bucket.MINUTE, now - GRACE))
+        rows = db.rows(CROWDED, values | {"most": MOST_ROWS + 1})
+        return [db.dialect.moment(start) for (start,) in rows]
 
 
-def sum_up(queue: str, span: Bucket, part: Bucket, *, using: str, now: datetime) -> bool:
-    """Sum up the spans that are over and have not been, in order; return whether that was all."""
-    turns = range(SPANS_A_ROUND)
-    return not all(sum_up_next(queue, span, part, using=using, now=now) for _turn in turns)
-
-
-@retry_transaction
-def sum_up_next(queue: str, span: Bucket, part: Bucket, *, using: str, now: datetime) -> bool:
-    """Sum up the oldest span that has not been; return whether there was one that is over."""
-    with in_transaction(using) as db:
-        since = summed_until(db, queue, span) or now - LONG_AGO
-        first = first_since(db, queue, part, since)
-        if first is None:
-            return False
-        start = start_of(span, first)
-        until = start + timedelta(seconds=int(span))
-        if until + timedelta(seconds=GRACE) > now:
-            return False
-        if part == Bucket.SLICE:
-            found = slices(db, queue, start, until)
-            found |= sums(db, queue, part, start, until, TYPES)
-        else:
-            found = sums(db, queue, part, start, until, EVERYTHING)
-        write(db, span, start, folded(found, MOST_ROWS), LATEST)
-        return True
-
-
-def delete(queue: str, span: Bucket, keep: float, *, using: str, now: datetime) -> None:
-    """Delete what is older than so many seconds, or a good part of it."""
-    for of in (USERS, TYPES):
-        for _batch in range(BATCHES):
-            before = now - timedelta(seconds=keep)
-            if delete_batch(OLD.replace("{of}", of), queue, span, before, using=using) < BATCH:
-                break
-
-
-def delete_surplus(queue: str, *, using: str) -> None:
-    """Delete the totals of the newest types beyond MOST_TYPES; they are in that of all types."""
-    delete_batch(SURPLUS, queue, Bucket.TOTAL, EPOCH, using=using)
+def oldest_minute(queue: str, *, using: str) -> datetime | None:
+    with reading(using) as db:
+        [start] = db.execute(OLDEST, {"queue": queue}).fetchone()
+        return None if start is None else db.dialect.moment(start)
 
 
 @retry_transaction
-def delete_batch(old: str, queue: str, span: Bucket, before: datetime, *, using: str) -> int:
-    """Delete a bounded number of rows; return how many. Those that someone holds are left."""
+def merge_minutes(
+    queue: str, span: Bucket, since: datetime, until: datetime, *, using: str
+) -> None:
+    """
+    Move minutes to the span that they are in, with what users were entitled to.
+
+    Of users those keep a row that received most. The minutes were over a while ago, so that
+    nobody adds to them while they are read and deleted.
+    """
     with in_transaction(using) as db:
-        values = {"queue": queue, "span": int(span), "limit": BATCH, "most": MOST_TYPES}
+        lock(db)
+        found = received(db, queue, since, until, ALL_MINUTES)
+        if ids := [row for (row,) in db.rows(MINUTES, place(db, queue, since, until))]:
+            db.dialect.delete(db.cursor, TABLE, ids)
+            write(db, span, start_of(span, since), folded(found, MOST_ROWS))
+
+
+def lock(db: Session) -> None:
+    """Have others wait that count or move: what one has done the next one sees."""
+    write(db, Bucket.TOTAL, EPOCH, {COUNTED_KEY: Tally()})
+
+
+@retry_transaction
+def delete_batch(old: str, queue: str, before: datetime, *, using: str) -> None:
+    """Delete a bounded number of rows. Those that someone holds are left."""
+    with in_transaction(using) as db:
+        values = {"queue": queue, "limit": BATCH, "most": MOST_TYPES}
         values["before"] = db.dialect.parameter(before)
-        statement = old + db.dialect.skip_clause()
-        ids = [row for (row,) in db.rows(statement, values)]
-        if ids:
-            db.execute(DELETE, ids=ids)
-        return len(ids)
+        if ids := [row for (row,) in db.rows(old + db.dialect.skip_clause(), values)]:
+            db.dialect.delete(db.cursor, TABLE, ids)

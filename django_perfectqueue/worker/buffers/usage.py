@@ -21,8 +21,6 @@ from ..attempt.ending import Ending
 
 INTERVAL = 10.0
 OVERDUE = 2.0
-MOST_USERS = 10_000
-LAST_ROWS = 10_000
 MOST_ENDED = 1_000
 
 
@@ -40,7 +38,6 @@ class UsageBuffer:
         self.using = using
         self.kept = kept
         self.tallies: dict[UsageKey, Tally] = {}
-        self.types: dict[UsageKey, Tally] = {}
         self.ended: list[tuple[str, str, str, list[float], float, float, float]] = []
         self.words: list[tuple[str, str, str, str]] = []
         self.current: dict[int, AcquiredTask] = {}
@@ -108,11 +105,11 @@ class UsageBuffer:
             tally.run([lasted for _waits, _seconds, lasted in some])
         for (queue, type_), pairs in types.items():
             for key in (all_types_key(queue), type_key(queue, type_)):
-                tally = self.types.setdefault(key, Tally())
+                tally = self.tallies.setdefault(key, Tally())
                 tally.wait(*[waited + self.ahead for waited, _lasted in pairs])
                 tally.run([lasted for _waited, lasted in pairs])
         for key, tally in store.ended_so(self.words).items():
-            (self.types if key.type else self.tallies).setdefault(key, Tally()).add(tally)
+            self.tallies.setdefault(key, Tally()).add(tally)
         self.words.clear()
 
     def tally(self, queue: str, user: str) -> Tally:
@@ -125,43 +122,21 @@ class UsageBuffer:
         """Return whether a running task keeps the main thread from writing."""
         return self.is_due(now - OVERDUE) and bool(self.current)
 
-    def write(self, *, last: bool = False) -> None:
+    def write(self) -> None:
         """
-        Write the tallies; of more than 1,000 users those with the most time first.
+        Write the tallies; of more than 1,000 users those with the least time as others.
 
         Raise a database error. The batch is then lost, unless reading the clock failed.
         """
         self.next_write = time.monotonic() + INTERVAL
         if self.kept and (self.tallies or self.ended or self.words or self.current):
             moment = self.ask_time()
-            taken = self.take_last() if last else self.take()
-            store.add_usage(taken | self.take_types(), using=self.using, at=moment)
-
-    def take_types(self) -> dict[UsageKey, Tally]:
-        with self.lock:
-            taken, self.types = store.folded(self.types, 0), {}
-            return taken
+            store.add_usage(self.take(), using=self.using, at=moment)
 
     def take(self) -> dict[UsageKey, Tally]:
-        """
-        Take the largest tallies.
-
-        The rest stays for the next write. Beyond 10,000 users the smallest are merged.
-        """
         with self.lock:
             self.count_current()
-            ranked = sorted(self.tallies, key=lambda usage_key: -self.tallies[usage_key].seconds)
-            taken = {usage_key: self.tallies.pop(usage_key) for usage_key in ranked[:MOST_ROWS]}
-            if len(self.tallies) > MOST_USERS:
-                self.tallies = store.folded(self.tallies, MOST_USERS)
-                others = [usage_key for usage_key in self.tallies if usage_key.others]
-                taken.update({usage_key: self.tallies.pop(usage_key) for usage_key in others})
-            return taken
-
-    def take_last(self) -> dict[UsageKey, Tally]:
-        with self.lock:
-            self.count_current()
-            taken, self.tallies = store.folded(self.tallies, LAST_ROWS), {}
+            taken, self.tallies = store.folded(self.tallies, MOST_ROWS), {}
             return taken
 
     def count_current(self) -> None:

@@ -34,7 +34,7 @@ logger = logging.getLogger("django_perfectqueue.database")
 SWEEP_INTERVAL = 5.0
 LONGEST_WAIT = 2.0
 IDLE_INTERVAL = 3600.0
-QUIET_INTERVAL = 12.0
+QUIET_INTERVAL = 30.0
 MOST_ROUSED = 20
 MOSTLY_OVER = BATCH // 2
 ENDED = ("finished", "failed", "cancelled", "expired")
@@ -60,6 +60,7 @@ class Janitor(HelperProcess):
         self.file = file_identity(plan.using)
         self.schedules = declared_for(plan.using)
         self.synced = False
+        self.newest = 0
         self.jobs = self.upkeep()
 
     def upkeep(self) -> list[Job]:
@@ -89,7 +90,11 @@ class Janitor(HelperProcess):
         ]
         if options.USAGE_TIME != 0:
             roll_up = partial(store.roll_up, using=using, keep=options.USAGE_TIME)
-            found += [Job("usage", 4.0, self.note_waiting), Job("usage sums", 60.0, roll_up)]
+            found += [
+                Job("usage", 10.0, self.note_waiting),
+                Job("submitted", 60.0, self.count_submitted),
+                Job("usage sums", 60.0, roll_up),
+            ]
         return found
 
     def unparking(self, knows: Callable[[str], bool]) -> Scan[datetime]:
@@ -181,6 +186,10 @@ class Janitor(HelperProcess):
     def note_waiting(self) -> float | None:
         """Record waiting users; less often while there is none."""
         return None if store.note_waiting(using=self.using) else QUIET_INTERVAL
+
+    def count_submitted(self) -> None:
+        """Count the tasks that were submitted since the last count."""
+        self.newest = store.count_submitted(self.newest, using=self.using)
 
     def recount(self, position: store.Position) -> store.Position:
         """

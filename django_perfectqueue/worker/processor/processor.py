@@ -317,9 +317,9 @@ class Processor:
                 using, worker = self.plan.using, self.worker
                 batch.refused += store.finish(batch.completions, using=using, worker=worker)
 
-    def write_usage(self, *, last: bool = False) -> None:
+    def write_usage(self) -> None:
         """Write the buffered usage."""
-        self.link.try_once(lambda: self.usage.write(last=last), "The usage")
+        self.link.try_once(self.usage.write, "The usage")
 
     def write_notes(self, link: Link) -> None:
         """Write the journal over the link of this thread."""
@@ -387,7 +387,7 @@ class Processor:
             except (AwayError, PreemptedError):
                 logger.error("The database is away; tasks run again when their leases expire.")
         if not self.link.away_since:
-            self.write_usage(last=True)
+            self.write_usage()
         self.monitor.stop()
         self.journal.hurry()
         self.write_last_notes()

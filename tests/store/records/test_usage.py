@@ -1,8 +1,10 @@
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from unittest import mock
 
 from django.db import connection
-from django.test import TestCase
+from django.db.models import Sum
+from django.test import TestCase, TransactionTestCase
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
@@ -49,7 +51,7 @@ class AddTests(TestCase):
         add(after(1), ann=3, bob=1)
 
         ann = Usage.objects.get(user="ann")
-        self.assertEqual((ann.seconds, ann.ended, ann.start, ann.span), (5.0, 2, NOON, 10))
+        self.assertEqual((ann.seconds, ann.ended, ann.start, ann.span), (5.0, 2, NOON, 60))
         self.assertEqual(Usage.objects.count(), 2)
 
     def test_each_wait_is_counted_in_its_bucket(self):
@@ -68,13 +70,13 @@ class AddTests(TestCase):
             for wait in waits:
                 tally.wait(wait)
             store.add_usage({usage_key("ann"): tally}, using="default", at=at)
-        longest = Usage.objects.filter(span=10).order_by("start").values_list("longest", flat=True)
+        longest = Usage.objects.filter(span=60).order_by("start").values_list("longest", flat=True)
         self.assertEqual(list(longest), [1.1, 0.2])
         for summed in (False, True):
             if summed:
-                store.roll_up(using="default", keep=None, now=after(400))
+                store.roll_up(using="default", keep=None, now=after(5_000))
             with self.subTest(summed=summed):
-                [share] = Queue().shares("day", now=after(420))
+                [share] = Queue().shares("day", now=after(5_200))
                 self.assertEqual(share.p95, 1.1)
 
     def test_users_are_distinguished_byte_for_byte(self):
@@ -91,9 +93,9 @@ class AddTests(TestCase):
         self.assertEqual(Usage.objects.count(), 1_000)
         self.assertLessEqual(len(queries), 6)
 
-    def test_a_slice_begins_every_ten_seconds(self):
-        moment = NOON + timedelta(seconds=19, microseconds=999_999)
-        self.assertEqual(start_of(10, moment), after(10))
+    def test_a_minute_begins_every_sixty_seconds(self):
+        moment = NOON + timedelta(seconds=119, microseconds=999_999)
+        self.assertEqual(start_of(60, moment), after(60))
         self.assertEqual(start_of(3_600, moment), NOON)
 
     def test_the_clock_is_the_servers(self):
@@ -128,12 +130,12 @@ class NoteTests(TestCase):
         seen = {usage.user: (usage.eager, usage.limited) for usage in Usage.objects.all()}
         self.assertEqual(seen, {"ann": (1, 0), "bob": (0, 1)})
 
-    def test_what_was_seen_twice_in_a_slice_counts_once(self):
+    def test_what_was_seen_twice_in_a_minute_counts_once(self):
         submit_many(2)
         acquire()
         note()
-        note(after(9))
-        note(after(10))
+        note(after(59))
+        note(after(60))
 
         self.assertEqual(list(Usage.objects.values_list("eager", flat=True)), [1, 1])
 
@@ -153,7 +155,7 @@ class NoteTests(TestCase):
 
 
 class BalanceTests(TestCase):
-    """What users received and were entitled to, over some slices."""
+    """What users received and were entitled to, over some minutes."""
 
     def setUp(self):
         FairShare.objects.create(user="bob", weight=3)
@@ -180,10 +182,10 @@ class BalanceTests(TestCase):
 
     def test_time_when_one_was_alone_is_no_debt(self):
         add(ann=10)
-        note(after(10))
-        add(after(10), ann=5, bob=5)
+        note(after(60))
+        add(after(60), ann=5, bob=5)
 
-        found = shares(now=after(15))
+        found = shares(now=after(65))
         self.assertEqual(
             (found["ann"].entitled_seconds, found["bob"].entitled_seconds), (12.5, 7.5)
         )
@@ -206,10 +208,10 @@ class BalanceTests(TestCase):
 
     def test_a_cap_is_all_that_one_is_entitled_to(self):
         Lane.objects.filter(user="bob").update(max_running=3)
-        add(ann=60, bob=20)
+        add(ann=360, bob=20)
         note()
 
-        self.assertEqual(shares()["bob"].entitled_seconds, 30.0)
+        self.assertEqual(shares()["bob"].entitled_seconds, 180.0)
 
     def test_who_waits_behind_its_cap_is_reported_so(self):
         Lane.objects.filter(user="bob").update(max_running=2)
@@ -276,7 +278,7 @@ class BalanceTests(TestCase):
 
 
 class WindowTests(TestCase):
-    """The same is reported before and after slices and minutes are summed up."""
+    """The same is reported before and after minutes are summed up."""
 
     def test_what_is_older_than_the_window_is_left_out(self):
         add(after(-70), ann=1)
@@ -290,18 +292,17 @@ class WindowTests(TestCase):
         submit_many(9, user="ann")
         submit_many(9, user="bob")
         acquire()
-        now = after(7_350)
-        for number in range(735):
-            add(after(number * 10), ann=number % 7, bob=1)
+        now = after(8_000)
+        for number in range(130):
+            add(after(number * 60), ann=number % 7, bob=1)
             if number % 3:
-                note(after(number * 10))
+                note(after(number * 60))
         before = {over: Queue().shares(over, now=now) for over in ("minute", "hour", "day")}
 
-        with mock.patch("django_perfectqueue.store.records.usage_rollup.SLICES_KEPT", 1e6):
-            for _host in range(2):
-                sum_up(now)
-        self.assertEqual(len(set(spans(Bucket.MINUTE))), 122)
+        for _round in range(10):
+            sum_up(now)
         self.assertEqual(len(set(spans(Bucket.HOUR))), 2)
+        self.assertEqual(len(set(spans(Bucket.MINUTE))), 60)
 
         for over, reported in before.items():
             for one, two in zip(reported, Queue().shares(over, now=now), strict=True):
@@ -309,56 +310,148 @@ class WindowTests(TestCase):
                     self.assertEqual((one.tasks, one.seconds), (two.tasks, two.seconds))
                     self.assertAlmostEqual(one.entitled, two.entitled)
 
-    def test_a_minute_is_summed_up_only_when_the_last_may_have_been_written(self):
-        add(after(0), ann=1)
+    def test_a_minute_goes_to_its_hour_when_it_is_an_hour_old(self):
+        add(after(540), ann=1)
+        add(after(600), ann=2)
 
-        sum_up(after(74))
-        self.assertEqual(spans(Bucket.MINUTE), [])
-        sum_up(after(75))
-        self.assertEqual(spans(Bucket.MINUTE), [NOON])
+        sum_up(after(600 + 61 * 60))
+        self.assertEqual((len(spans(Bucket.MINUTE)), spans(Bucket.HOUR)), (2, []))
+        sum_up(after(600 + 62 * 60))
+        self.assertEqual((len(spans(Bucket.MINUTE)), spans(Bucket.HOUR)), (1, [NOON]))
+        sum_up(after(1_200 + 62 * 60))
+        self.assertEqual((len(spans(Bucket.MINUTE)), spans(Bucket.HOUR)), (0, [NOON]))
+        self.assertEqual(Usage.objects.get(span=Bucket.HOUR).seconds, 3.0)
 
     def test_long_ago_and_after_a_rest_nothing_is_left_out(self):
         add(after(0), ann=1)
         add(after(9 * 3_600), ann=2)
 
-        sum_up(after(9 * 3_600 + 4_000))
+        for _round in range(3):
+            sum_up(after(9 * 3_600 + 5_000))
         self.assertEqual(spans(Bucket.HOUR), [NOON, after(9 * 3_600)])
         self.assertEqual(shares("day", now=after(36_000))["ann"].seconds, 3.0)
 
     def test_what_is_old_goes(self):
         add(ann=1)
-        sum_up(after(200))
-        self.assertEqual((len(spans(Bucket.SLICE)), len(spans(Bucket.MINUTE))), (1, 1))
-        sum_up(after(400))
-        self.assertEqual((len(spans(Bucket.SLICE)), len(spans(Bucket.MINUTE))), (0, 1))
-        sum_up(after(4 * 3_600))
-        self.assertEqual((len(spans(Bucket.MINUTE)), len(spans(Bucket.HOUR))), (0, 1))
-        sum_up(after(30 * DAYS))
-        self.assertEqual(len(spans(Bucket.HOUR)), 1)
-        sum_up(after(30 * DAYS + 1))
-        self.assertFalse(Usage.objects.exists())
+        for now, hours in ((after(5_000), 1), (after(30 * DAYS), 1), (after(30 * DAYS + 1), 0)):
+            sum_up(now)
+            self.assertEqual((len(spans(Bucket.MINUTE)), len(spans(Bucket.HOUR))), (0, hours))
 
-    def test_a_backlog_is_summed_up_before_it_is_deleted(self):
-        for minute in range(5):
-            add(after(60 * minute), ann=1)
-        with mock.patch("django_perfectqueue.store.records.usage_rollup.SPANS_A_ROUND", 2):
-            sum_up(after(9_000))
-            self.assertEqual((len(spans(Bucket.SLICE)), len(spans(Bucket.HOUR))), (5, 0))
-            sum_up(after(9_000))
-            sum_up(after(9_000))
-        self.assertEqual((len(spans(Bucket.SLICE)), len(spans(Bucket.HOUR))), (0, 1))
-        self.assertEqual(Usage.objects.get(span=Bucket.HOUR).seconds, 5.0)
+    def test_a_user_that_only_waited_and_a_type_that_only_ended_are_summed_up(self):
+        """No minute is deleted before, whatever its rows are."""
+        submit_many(2)
+        acquire()
+        note()
+        counts = store.ended_so([("reports", "ann", "type", "finished")])
+        types = {key: tally for key, tally in counts.items() if key.type}
+        store.add_usage(types, using="default", at=NOON)
+        sum_up(after(3 * 3_600))
+
+        summed = Usage.objects.filter(span=Bucket.HOUR).values_list("queue", "eager", "finished")
+        self.assertCountEqual(summed, [("default", 1, 0), ("reports", 0, 1), ("reports", 0, 1)])
+        self.assertEqual(spans(Bucket.MINUTE), [])
 
     def test_of_too_many_users_those_with_little_are_summed_up_as_others(self):
+        """What they were entitled to stays, as bob's tasks have waited."""
+        for user in ("ann", "bob", "cem"):
+            submit_many(3, user=user)
+        acquire()
         add(ann=9, bob=2, cem=1)
+        note()
+        before = shares("hour", now=after(80))["ann"].entitled
         with mock.patch("django_perfectqueue.store.records.usage_rollup.MOST_ROWS", 1):
-            sum_up(after(75))
+            for _host in range(2):
+                sum_up(after(75))
 
+        self.assertEqual(Usage.objects.filter(span=Bucket.MINUTE).count(), 2)
         found = Queue().shares("hour", now=after(80))
         self.assertEqual(
             [(one.user, one.others, one.seconds, one.tasks) for one in found],
             [("ann", False, 9.0, 1), ("", True, 3.0, 2)],
         )
+        self.assertAlmostEqual(found[0].entitled, before)
+
+
+class SubmittedTests(TestCase):
+    """Counted from the ids of tasks a minute later, so that a submit pays nothing for it."""
+
+    def look(self, newest, now=NOON):
+        return store.count_submitted(newest, using="default", now=now)
+
+    def submitted(self, span=Bucket.TOTAL):
+        rows = Usage.objects.filter(span=span).exclude(queue="").order_by("queue", "start")
+        return list(rows.values_list("queue", "submitted"))
+
+    def test_each_task_is_counted_once_by_queue_however_many_look(self):
+        submit_many(3)
+        submit(queue="mail")
+        newest = self.look(0)
+        self.assertEqual(self.submitted(), [])
+        submit(queue="mail")
+        for _host in range(2):
+            self.look(newest)
+        self.assertEqual(self.submitted(), [("default", 3), ("mail", 1)])
+        self.look(self.look(newest), after(60))
+        self.assertEqual(self.submitted(), [("default", 3), ("mail", 2)])
+        minutes = [("default", 3), ("mail", 1), ("mail", 1)]
+        self.assertEqual(self.submitted(Bucket.MINUTE), minutes)
+        sum_up(after(5_000))
+        self.assertEqual(self.submitted(Bucket.HOUR), [("default", 3), ("mail", 2)])
+
+    def test_a_look_that_finds_nothing_new_is_one_statement(self):
+        submit()
+        newest = self.look(self.look(0))
+        with self.assertNumQueries(1):
+            self.look(newest)
+
+    def test_what_was_purged_before_it_was_first_counted_is_no_part_of_it(self):
+        submit_many(5)
+        newest = self.look(0)
+        Queue().clear()
+        submit_many(2)
+        self.look(newest)
+        self.assertEqual(self.submitted(), [])
+        self.look(self.look(newest))
+        self.assertEqual(self.submitted(), [("default", 2)])
+
+    def test_many_are_counted_from_some_of_them(self):
+        for _turn in range(40):
+            submit_many(6)
+            submit_many(4, queue="mail")
+        with (
+            mock.patch("django_perfectqueue.store.records.usage_rollup.COUNTED", 100),
+            CaptureQueriesContext(connection) as queries,
+        ):
+            self.look(self.look(0))
+        self.assertEqual(self.submitted(), [("default", 240), ("mail", 160)])
+        self.assertLessEqual(len(queries), 9)
+
+
+class SeveralHostsTests(TransactionTestCase):
+    def test_what_processors_write_and_hosts_move_at_once_is_there_once(self):
+        submit_many(30)
+        newest = store.count_submitted(0, using="default")
+        users = [f"user-{number}" for number in range(20)]
+        for minute in range(15):
+            add(after(60 * minute), **dict.fromkeys(users, 1))
+
+        def act(number):
+            try:
+                if number % 3:
+                    add(after(4_990 + number % 5), **dict.fromkeys(users, 1))
+                else:
+                    store.count_submitted(newest, using="default")
+                    sum_up(after(5_000))
+            finally:
+                connection.close()
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(act, range(30)))
+        rows = Usage.objects.filter(type="").values("user").annotate(got=Sum("seconds"))
+        self.assertEqual({row["user"]: row["got"] for row in rows}, dict.fromkeys(users, 35.0))
+        self.assertEqual(len(set(spans(Bucket.MINUTE))), 1)
+        total = Usage.objects.get(span=Bucket.TOTAL, queue="default")
+        self.assertEqual(total.submitted, 30)
 
 
 class FoldTests(TestCase):

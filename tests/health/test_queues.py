@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.metrics.overview import overview
+from django_perfectqueue.health.queues import overview
 from django_perfectqueue.models import LIVE, Limit, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.records import counts
@@ -161,7 +161,7 @@ class OverviewTests(TestCase):
             fail(lease, now=None)
         _task, lease = running("fine", now=None)
         finish(lease, now=None)
-        [(count, at)] = overview(using="default").lately.failed.values()
+        [(count, at)] = overview(using="default").failed.values()
         self.assertEqual(count, 3)
         self.assertLess(now() - at, timedelta(minutes=1))
 
@@ -171,12 +171,26 @@ class OverviewTests(TestCase):
         submit(now=None)
 
         def received():
-            return list(overview(using="default").lately.received.items())
+            return list(overview(using="default").received.items())
 
         expected = [(("default", "bob"), (1, 3.0)), (("default", "ann"), (1, 1.0))]
         self.assertEqual(received(), expected, "nothing is summed up yet")
         store.roll_up(using="default", keep=None)
         self.assertEqual(received(), expected)
+
+    def test_who_hogs_now_is_seen_however_much_was_before(self):
+        ran(1.0, at=now() - timedelta(minutes=9))
+        store.roll_up(using="default", keep=None)
+        ran(3.0, at=now(), user="bob")
+        found = overview(using="default").received
+        self.assertEqual(list(found), [("default", "bob")])
+
+    def test_whether_the_backlog_grows_is_known(self):
+        submit_many(40, now=None)
+        ran(*[1.0] * 10, at=now())
+        store.count_submitted(store.count_submitted(0, using="default"), using="default")
+        default = queues()["default"]
+        self.assertEqual((default.submitted_a_minute, default.growth_a_minute), (8.0, 6.0))
 
     def test_those_that_are_not_well_come_first(self):
         register("alpha", "default", now=None)
@@ -184,15 +198,15 @@ class OverviewTests(TestCase):
         submit(queue="zulu", now=None)
         self.assertEqual(next(iter(queues())), "zulu")
 
-    def test_it_takes_three_statements_and_one_for_limits_however_many_queues_there_are(self):
+    def test_it_takes_nine_statements_and_one_for_limits_however_many_queues_there_are(self):
         for number in range(20):
             submit(queue=f"queue-{number}", now=None)
         register("default", now=None, seats=[seat(1, Task.objects.first().pk)])
-        self.assertEqual(self.statements(), 3)
+        self.assertEqual(self.statements(), 9)
         Limit.objects.create(scope="name", name="full", max_running=0)
         for number in range(20):
             submit(limits=["full", f"name-{number}"], queue=f"queue-{number}", now=None)
-        self.assertEqual(self.statements(), 4)
+        self.assertEqual(self.statements(), 10)
 
     def statements(self):
         store.wake_forgotten_lanes(using="default")

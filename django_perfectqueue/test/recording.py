@@ -131,4 +131,3 @@ def of_dependencies(recorded: Recording) -> Iterator[tuple[object, str, object]]
     yield store, "create_batch", create_batch
     yield store, "submit_joining", submit_joining
     yield store, "submit_linked", submit_linked
-    yield store, "look_at_batch", lambda batch, *, using: None

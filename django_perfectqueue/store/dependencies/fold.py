@@ -101,12 +101,13 @@ class Edge(NamedTuple):
 class Folded(NamedTuple):
     """
     How much a batch of events has done, whether it has left any of them, and the id of its last
-    event where it has read as many as it may.
+    event where it has read as many as it may; and which batches it had locked.
     """
 
     done: int = 0
     left: bool = False
     last: int = 0
+    locked: Collection[int] = ()
 
 
 def fold(work: Work, *, using: str, now: datetime | None = None) -> int:
@@ -133,8 +134,8 @@ def fold(work: Work, *, using: str, now: datetime | None = None) -> int:
             some, due = set(due[:BATCHES]), due[BATCHES:]
             batch = fold_batch(some, after=after, using=using, now=now)
             total += batch.done
-            # Who ended a task of these batches meanwhile found them locked.
-            acting[connection].add(Work(batch.left or bool(batch.last), some))
+            # Who ended a task of these meanwhile passed over them. What others hold, they look at.
+            acting[connection].add(Work(batch.left or bool(batch.last), set(batch.locked)))
             if batch.done or due or not batch.left:
                 continue
             if batch.last:
@@ -180,7 +181,9 @@ def fold_batch(some: set[int], *, after: int, using: str, now: datetime | None) 
             db.dialect.delete(db.cursor, "perfectqueue_dependencyevent", done)
     progress = len(done) + counted + len(fold.met) + len(fold.failed) + len(fold.awaited)
     last = rows[-1][0] if len(rows) == EVENTS else 0
-    return Folded(progress, any(left.values()), last)
+    # In a transaction of the caller's it looks no better: they stay locked until its commit.
+    locked = [-id_ for id_, one in batches.items() if own and not one.is_locked]
+    return Folded(progress, any(left.values()), last, locked)
 
 
 @dataclass

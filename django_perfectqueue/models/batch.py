@@ -14,8 +14,8 @@ class Batch(models.Model):
     """
     A named set of tasks.
 
-    ``total``, ``finished`` and ``dead`` are what has been folded; deltas that are not yet
-    folded are to be added. A batch with a ``parent`` counts there as one task. ``stopped``
+    ``total``, ``finished`` and ``dead`` are what has been counted; deltas that are not yet
+    counted are to be added. A batch with a ``parent`` counts there as one task. ``stopped``
     takes no more tasks.
     """
 
@@ -64,7 +64,8 @@ class BatchDelta(models.Model):
     """
     What a transaction has changed of a batch's counts.
 
-    Rows are appended, and live for milliseconds: so nobody waits for the batch's row.
+    Rows are appended, and counted at the end of the batch, or where there are many: so nobody
+    waits for the batch's row.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -62,7 +62,7 @@ class DependencyEvent(models.Model):
     Something about dependencies that was committed and has yet to be acted on.
 
     Rows are appended, and live for milliseconds: ADDED names a child with new dependencies,
-    ENDED a parent that has ended.
+    ENDED a parent that has ended. A batch is given by minus its id.
     """
 
     class Kind(models.IntegerChoices):

@@ -137,11 +137,9 @@ class Batch:
             raise InvalidTaskError("after is not for a callback: it waits for its batch.")
         mode = WHENS[when].value
         task = task._replace(after=(store.Parent.batch(self.id),), if_failed=mode)
-        with store.together(using=self.using):
-            fresh = store.submit_linked(store.submit_all, [task], using=self.using)
-            if not fresh:
-                raise AlreadyExistsError(already(self.queue.name, [task], fresh))
-            store.look_at_batch(self.id, using=self.using)
+        fresh = store.submit_linked(store.submit_all, [task], using=self.using)
+        if not fresh:
+            raise AlreadyExistsError(already(self.queue.name, [task], fresh))
         return self.queue[task.key]
 
     def progress(self) -> store.Progress:

@@ -24,16 +24,16 @@ from .database.transaction import (
     patiently,
     together,
 )
-from .dependencies.batch_fold import Progress, When
+from .dependencies.batch_counts import Progress
 from .dependencies.batches import (
     batch_progress,
     create_batch,
     forget_batches,
-    look_at_batch,
     stop_batches,
     submit_joining,
 )
 from .dependencies.cancel import Cone, cancel_request, choose, cone
+from .dependencies.fold import When
 from .dependencies.graph import batches_around, batches_within, descendants
 from .dependencies.submit import (
     replace_linked,

@@ -1,7 +1,7 @@
 """
 Batches: who adds or ends members appends deltas of the counts, and looks after the commit.
 
-A callback is a blocked task that depends on the batch, by minus the batch's id.
+A callback is a blocked task whose parent is the batch, by minus the batch's id.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from ..database.transaction import (
     reading,
     retry_remembering_commits,
     retry_transaction,
-    together,
 )
-from ..records.dependency_events import Counts, join, note_counts
+from ..records.dependency_events import Counts, join, note_counts, note_gone
 from ..values import Submission
-from .batch_fold import Progress, cancel_callbacks
+from .batch_counts import Progress, share
 from .graph import refuse_circle
 from .submit import first_there
 
@@ -38,7 +37,6 @@ VALUES (%(queue)s, %(name)s, %(user)s, %(parent)s, 0, 0, 0, FALSE, {now})
 FIND = """
 SELECT "id" FROM "perfectqueue_batch" WHERE "queue" = %(queue)s AND "name" = %(name)s
 """
-OPEN = 'SELECT "ended_at", "stopped", "name" FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
 PROGRESS = """
 SELECT "total" + COALESCE(SUM("delta_total"), 0), "finished" + COALESCE(SUM("delta_finished"), 0),
     "dead" + COALESCE(SUM("delta_dead"), 0), "ended_at"
@@ -94,19 +92,14 @@ def create_batch(
         db.execute(f"INSERT INTO {CREATE}", values, now=now)
         batch = int(db.execute(FIND, values).fetchone()[0])
         # It ends though nothing is added: this has it looked at.
-        note_counts(db, {batch: Counts()})
-        if parent is not None:
-            note_counts(db, {parent: Counts(total=1)})
+        outer = {} if parent is None else {parent: Counts(total=1)}
+        note_counts(db, {batch: Counts(), **outer})
     return batch
 
 
 def refuse_ended_batch(db: Session, batch: int) -> None:
     """Keep a batch from ending before the commit; raise BatchEndedError where it has."""
-    statement = OPEN + db.dialect.share_clause()
-    row = db.execute(statement, {"batch": batch}).fetchone()
-    if row is None:
-        raise NotFoundError(f"There is no batch with the id {batch}.")
-    ended_at, stopped, name = row
+    ended_at, stopped, name = share(db, batch)
     # One whose dead task was put back goes on, though this may have yet to be folded.
     if stopped or (ended_at and exact_progress(db, batch).ended):
         raise BatchEndedError(
@@ -125,18 +118,20 @@ def submit_joining(
     now: datetime | None = None,
 ) -> dict[tuple[str, str], int]:
     """
-    Store tasks by ``submit`` as members of a batch, all in one transaction or savepoint.
+    Store tasks by ``submit`` as members of a batch, all or none.
 
     Raise BatchEndedError where the batch has ended or was cancelled, InvalidTaskError where one
     of the tasks waits for its end.
     """
     if came_through := first_there(tries.doubtful, using=using):
         return came_through
-    with together(using=using), reading(using) as db:
+    # What a circle refuses was stored by then, and is undone.
+    waits = any(task.after for task in submissions)
+    with in_transaction(using, apart=waits) as db:
         refuse_ended_batch(db, batch)
         fresh = submit(submissions, using=using, now=now)
         if len(fresh) == len(submissions):
-            if any(task.after for task in submissions):
+            if waits:
                 why = "A task of a batch would wait for a callback of that batch."
                 refuse_circle(db, -batch, fresh.values(), why)
             join(db, batch, fresh.values(), Counts())
@@ -166,7 +161,7 @@ def forget_batches(
 ) -> int:
     """
     Delete batches, of a queue or of all, of which no task is left and that ended so many seconds
-    ago, or with None have yet to end, too; and cancel the callbacks that still wait for one.
+    ago, or with None have yet to end, too. What still waits for one is cancelled after the commit.
 
     Return how many of some.
     """
@@ -179,10 +174,11 @@ def forget_batches(
         if not over:
             return 0
         # Who submits a callback shares the lock until the commit.
-        rows = db.rows(LOCK + db.dialect.skip_clause(), ids=over)
-        gone = cancel_callbacks(db, [id_ for (id_,) in rows], now) if rows else []
+        gone = [id_ for (id_,) in db.rows(LOCK + db.dialect.skip_clause(), ids=over)]
         for statement in FORGET if gone else ():
             db.execute(statement, ids=gone)
+        if gone:
+            note_gone(db, [-id_ for id_ in gone])
     return len(gone)
 
 
@@ -191,15 +187,3 @@ def stop_batches(ids: Collection[int], *, using: str, stopped: bool = True) -> N
     """Take no more tasks into batches; or, not ``stopped``, take some again."""
     with in_transaction(using) as db:
         db.execute(STOP.replace("{stopped}", str(stopped).upper()), ids=ids)
-
-
-@retry_transaction
-def look_at_batch(batch: int, *, using: str) -> None:
-    """
-    Have the callbacks of a batch looked at, after the caller's commit; raise NotFoundError where
-    it is gone.
-    """
-    with in_transaction(using) as db:
-        if not db.execute(OPEN + db.dialect.share_clause(), {"batch": batch}).fetchone():
-            raise NotFoundError(f"There is no batch with the id {batch}.")
-        note_counts(db, {batch: Counts()})

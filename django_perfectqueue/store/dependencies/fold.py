@@ -1,19 +1,20 @@
 """
-Act on what was committed about dependencies: mark them as met, release or cancel children.
+Act on what was committed about dependencies and batches: count, mark dependencies as met, release
+or cancel children.
 
-What ends a parent only appends an event. A reader of it, right after the commit or in a sweep,
-locks the children's tickets; so of two readers of the ends of two parents of one child, the second
-sees what the first has marked, and releases it. A ticket that another holds is not waited for:
-its events stay for a later look.
+What ends a parent only appends an event, and the end of a batch is one more: its callbacks are
+children. A reader, right after the commit or in a sweep, locks the batches and the children's
+tickets; so of two readers of the ends of two parents of one child, the second sees what the first
+has marked, and releases it. What another holds is not waited for: its events stay for a later look.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence, Set
-from contextvars import ContextVar
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import IntEnum
 from typing import NamedTuple
 
 from django.db import connections
@@ -26,14 +27,17 @@ from ..database.transaction import in_transaction, is_callers, retry_transaction
 from ..lanes.accounts import Accounts
 from ..notify.ring import ring
 from ..notify.signals import announce_ids
-from ..records.dependency_events import event_followers, note_added
+from ..records.dependency_events import Work, acting, followers, note
 from ..tasks.close import EndedAttempt, bury
 from ..upkeep.timers import admit
 from ..values import Failure
-from .parents import Parents, Standing
+from .batch_counts import count, worth_it
+from .parents import Standing, follow
 
 EVENTS = 200
 EDGES = 1_000
+ALL = 2**31 - 1
+BATCHES = 50
 ROUNDS = 2_000
 PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05)
 """In seconds: how long it waits for tickets that others have locked."""
@@ -44,7 +48,7 @@ TAKE = """
 SELECT "id", "task_id", "kind"{asynchronous_commit} FROM "perfectqueue_dependencyevent"
 WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
 """
-EDGE = 'SELECT "id", "child_id", "parent_id", "if_failed" FROM "perfectqueue_dependency"'
+EDGE = 'SELECT "id", "child_id", "parent_id", "if_failed", "state" FROM "perfectqueue_dependency"'
 OF_PARENTS = EDGE + ' WHERE "parent_id" IN ({ids}) AND "state" < %(below)s LIMIT %(limit)s'
 OF_CHILDREN = EDGE + ' WHERE "child_id" IN ({ids}) AND "state" = 0 LIMIT %(limit)s'
 PARENTS_NOW = 'SELECT "id", "parent_id" FROM "perfectqueue_dependency" WHERE "id" IN ({ids})'
@@ -72,11 +76,18 @@ UPDATE "perfectqueue_ticket"{hint} SET "state" = 1, "alarm_at" = (
 """
 
 GROUP = "dependency"
+NEVER_FAILED = "All tasks of its batch have finished."
 
 rested: dict[str, float] = {}
 """By database until when it does not wait, by the monotonic clock."""
 
-folding: ContextVar[bool] = ContextVar("folding", default=False)
+
+class When(IntEnum):
+    """What a callback waits for; it stands in ``if_failed`` of its dependency on the batch."""
+
+    DONE = 3
+    FINISHED = 4
+    FAILED = 5
 
 
 class Edge(NamedTuple):
@@ -84,41 +95,51 @@ class Edge(NamedTuple):
     child: int
     parent: int
     if_failed: int
+    state: int
 
 
 class Folded(NamedTuple):
     """
-    How much a batch has done, whether it has left any of its events, and whether there may be
-    more: it has left some, read as many as it may, or ended tasks itself. ``last`` is the id of
-    its last event where it has read as many as it may.
+    How much a batch of events has done, whether it has left any of them, and the id of its last
+    event where it has read as many as it may; and which batches it had locked.
     """
 
     done: int = 0
     left: bool = False
-    more: bool = False
     last: int = 0
+    locked: Collection[int] = ()
 
 
-def fold(*, using: str, now: datetime | None = None) -> int:
+def fold(work: Work, *, using: str, now: datetime | None = None) -> int:
     """
     Act on the events that are there and that nobody else acts on; return how many.
 
     It is called after each commit that appends some. What is missed, because a process died or
     a ticket was locked for long, the sweep finds.
     """
-    if folding.get():
+    connection = connections[using]
+    if connection in acting:
+        # Eager tasks, receivers of signals and its own commits come here: it looks once more.
+        acting[connection].add(work)
         return 0
-    total, after, pauses = 0, 0, iter(PAUSES)
-    token = folding.set(True)
+    acting[connection] = work
+    total, after, pauses, due = 0, 0, iter(PAUSES), list[int]()
     try:
         for _round in range(ROUNDS):
-            batch = fold_batch(after=after, using=using, now=now)
+            work, acting[connection] = acting[connection], Work()
+            if work.batches is None or work.batches:
+                due += worth_it(work.batches, using=using)
+            if not (work.events or due):
+                break
+            some, due = set(due[:BATCHES]), due[BATCHES:]
+            batch = fold_batch(some, after=after, using=using, now=now)
             total += batch.done
-            if batch.done or not batch.left:
-                if not batch.more:
-                    break
-            elif batch.last:
-                # All of these wait for tickets that others hold: look behind them.
+            # Who ended a task of these meanwhile passed over them. What others hold, they look at.
+            acting[connection].add(Work(batch.left or bool(batch.last), set(batch.locked)))
+            if batch.done or due or not batch.left:
+                continue
+            if batch.last:
+                # All of these wait for what others hold: look behind them.
                 after = batch.last
             elif after or time.monotonic() < rested.get(using, 0.0):
                 break
@@ -128,15 +149,16 @@ def fold(*, using: str, now: datetime | None = None) -> int:
             else:
                 time.sleep(pause)
     finally:
-        folding.reset(token)
+        del acting[connection]
     return total
 
 
-event_followers.append(fold)
+followers.append(fold)
 
 
 @retry_transaction
-def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
+def fold_batch(some: set[int], *, after: int, using: str, now: datetime | None) -> Folded:
+    """Act on some events, and count some batches."""
     own = not is_callers(connections[using])
     with in_transaction(using) as db:
         if own:
@@ -145,22 +167,23 @@ def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
         more = db.dialect.asynchronous_commit if own else ""
         statement = TAKE.replace("{asynchronous_commit}", more) + db.dialect.skip_clause()
         rows = db.rows(statement, {"after": after, "limit": EVENTS})
-        events = [row[:3] for row in rows]
-        if not events:
+        ended = {row[1] for row in rows if row[2] == DependencyEvent.Kind.ENDED}
+        added = {row[1] for row in rows if row[2] == DependencyEvent.Kind.ADDED}
+        batches, counted = count(db, some.union(-id_ for id_ in ended if id_ < 0), now)
+        if not (rows or batches):
             return Folded()
-        kinds = DependencyEvent.Kind
-        ended = sorted({task_id for _id, task_id, kind in events if kind == kinds.ENDED})
-        added = sorted({task_id for _id, task_id, kind in events if kind == kinds.ADDED})
-        batch = Fold(db, now)
-        unfinished = batch.look(ended, added)
-        batch.write()
-        done = [id_ for id_, task_id, kind in events if (kind, task_id) not in unfinished]
-        if done:
+        fold = Fold(db, now)
+        left = fold.look(ended, added, batches)
+        fold.write()
+        # The end of a batch has one from now on, where another holds a callback.
+        note(db, ended=left[DependencyEvent.Kind.ENDED] - ended)
+        if done := [row[0] for row in rows if row[1] not in left[row[2]]]:
             db.dialect.delete(db.cursor, "perfectqueue_dependencyevent", done)
-        progress = len(done) + len(batch.met) + len(batch.failed) + len(batch.awaited)
-    left = len(done) < len(events)
-    last = events[-1][0] if len(events) == EVENTS else 0
-    return Folded(progress, left, left or bool(last or batch.cancelled or batch.dead), last)
+    progress = len(done) + counted + len(fold.met) + len(fold.failed) + len(fold.awaited)
+    last = rows[-1][0] if len(rows) == EVENTS else 0
+    # In a transaction of the caller's it looks no better: they stay locked until its commit.
+    locked = [-id_ for id_, one in batches.items() if own and not one.is_locked]
+    return Folded(progress, any(left.values()), last, locked)
 
 
 @dataclass
@@ -168,39 +191,50 @@ class Fold:
     """
     What becomes of the dependencies of some events: their ids, by their new state.
 
-    ``blocked`` are the children whose tickets it has locked, ``dead`` those that have ended.
+    ``blocked`` are the children whose tickets it has locked, ``dead`` those that have ended, and
+    ``waiting`` those that wait for a task that is live.
     """
 
     db: Session
     now: datetime | None
     blocked: dict[int, EndedAttempt] = field(default_factory=dict)
     dead: set[int] = field(default_factory=set)
+    waiting: set[int] = field(default_factory=set)
     awaited: list[int] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     met: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     cancelled: dict[int, str] = field(default_factory=dict)
 
-    def look(self, ended: Sequence[int], added: Sequence[int]) -> set[tuple[int, int]]:
-        """Judge the dependencies; return the events that are to be looked at again."""
+    def look(
+        self, ended: set[int], added: set[int], batches: Mapping[int, Standing]
+    ) -> dict[int, set[int]]:
+        """
+        Judge the dependencies; return whose events are to be looked at again, by their kinds.
+
+        ``batches`` says where those stand that were counted, by minus their ids.
+        """
         fresh = self.edges(OF_CHILDREN, added)
-        standing = Parents(self.db).follow({*ended, *(edge.parent for edge in fresh)})
-        over = [id_ for id_ in ended if standing[id_].has_finished or standing[id_].is_gone]
-        dead = [id_ for id_ in ended if standing[id_].is_dead]
+        tasks = ended - batches.keys()
+        parents = tasks.union(edge.parent for edge in fresh) - batches.keys()
+        standing = {**follow(self.db, parents), **batches}
+        over = [id_ for id_ in tasks if standing[id_].has_finished or standing[id_].is_gone]
+        dead = [id_ for id_ in tasks if standing[id_].is_dead]
         edges = self.edges(OF_PARENTS, over, below=3) + self.edges(OF_PARENTS, dead, below=2)
+        many = max(len(edges), len(fresh)) >= EDGES
+        # All of a batch are judged anew each time that it ends.
+        over = [id_ for id_, one in batches.items() if not one.is_live]
+        edges += self.edges(OF_PARENTS, over, below=3, limit=ALL)
         held = self.lock({*added, *(edge.child for edge in edges)})
         every = {*edges, *fresh}
         for edge in every - self.transferred(every, standing):
             if edge.child not in held:
                 self.judge(edge, standing[edge.parent])
-        kinds, many = DependencyEvent.Kind, max(len(edges), len(fresh)) >= EDGES
-        locked = {id_ for id_ in ended if standing[id_].is_locked}
+        locked = {id_ for id_ in ended if many or standing[id_].is_locked}
         locked |= {edge.parent for edge in edges if edge.child in held}
         busy = {edge.child for edge in fresh if standing[edge.parent].is_locked}
-        busy |= held.intersection(added)
-        return {(kinds.ENDED.value, id_) for id_ in (ended if many else locked)} | {
-            (kinds.ADDED.value, id_) for id_ in (added if many else busy)
-        }
+        busy |= added if many else held.intersection(added)
+        return {DependencyEvent.Kind.ENDED: locked, DependencyEvent.Kind.ADDED: busy}
 
     def edges(self, statement: str, ids: Collection[int], **values: int) -> list[Edge]:
         if not ids:
@@ -221,31 +255,33 @@ class Fold:
         if not children:
             return set()
         statement = CHILDREN + self.db.dialect.skip_clause()
-        for task_id, attempt, errors, crashes in self.db.rows(statement, ids=children):
-            self.blocked[task_id] = EndedAttempt(
-                task_id=task_id, attempt=attempt, errors=errors, crashes=crashes
-            )
+        rows = self.db.rows(statement, ids=children)
+        self.blocked = {row[0]: EndedAttempt(*row) for row in rows}
         left = children - self.blocked.keys()
         held = {task_id for (task_id,) in self.db.rows(BLOCKED, ids=left)} if left else set()
         self.dead = left - held
         return held
 
     def judge(self, edge: Edge, parent: Standing) -> None:
+        mode, is_task = edge.if_failed, edge.parent > 0
         if parent.is_locked:
             return
         if parent.is_live:
             self.awaited.append(edge.id)
-        elif parent.has_finished or edge.if_failed == IfFailed.RUN:
-            self.met.append(edge.id)
-        elif parent.is_gone:
+            self.waiting.add(edge.child)
+        elif parent.is_gone and mode != IfFailed.RUN:
             self.dropped.append(edge.id)
-            self.cancelled[edge.child] = "A task for which it waited was deleted."
-        else:
-            self.failed.append(edge.id)
-            if edge.if_failed == IfFailed.CANCEL:
-                # By its id: who may read this may not know the other's key.
-                why = f"Task #{edge.parent}, for which it waited, is {parent.outcome}."
-                self.cancelled[edge.child] = why
+            what = "A task" if is_task else "The batch"
+            self.cancelled[edge.child] = f"{what} for which it waited was deleted."
+        elif mode in (IfFailed.RUN, When.DONE) or parent.has_finished == (mode != When.FAILED):
+            self.met.append(edge.id)
+        elif mode != When.FINISHED:
+            # That of a batch may be failed already.
+            self.failed += [edge.id] if edge.state < Dependency.State.FAILED else []
+            # By its id: who may read this may not know the other's key.
+            why = f"Task #{edge.parent}, for which it waited, is {parent.outcome}."
+            if mode in (IfFailed.CANCEL, When.FAILED):
+                self.cancelled[edge.child] = why if is_task else NEVER_FAILED
 
     def write(self) -> None:
         states = Dependency.State
@@ -258,7 +294,7 @@ class Fold:
                 self.db.execute(MARK, {"state": state.value}, ids=ids)
         if self.met and self.dead:
             # Who puts one back before the commit does not see it marked: it is looked at again.
-            note_added(self.db, self.dead)
+            note(self.db, added=self.dead)
         if self.dropped:
             self.db.dialect.delete(self.db.cursor, "perfectqueue_dependency", sorted(self.dropped))
         self.cancel()
@@ -274,9 +310,10 @@ class Fold:
 
     def release(self) -> None:
         """Put the children that wait for nothing more in their lines, or on the clock."""
-        if not self.blocked:
+        maybe = self.blocked.keys() - self.waiting
+        if not maybe:
             return
-        rows = self.db.rows(READY, now=self.now, ids=self.blocked)
+        rows = self.db.rows(READY, now=self.now, ids=maybe)
         due = sorted(task_id for task_id, is_due in rows if is_due)
         later = sorted(task_id for task_id, is_due in rows if not is_due)
         if later:

@@ -20,11 +20,13 @@ from ..database.transaction import (
     together,
 )
 from ..notify.completion import find_all
-from ..records.dependency_events import note_added
+from ..records.dependency_events import note
 from ..records.tags import tag_fresh
 from ..tasks.replace import replace
 from ..tasks.steer import known, live
 from ..values import Parent, Submission
+from .batch_counts import share
+from .fold import When
 from .graph import refuse_circle
 
 Submit = Callable[..., dict[tuple[str, str], int]]
@@ -63,14 +65,14 @@ def submit_linked(
     """
     Store tasks by ``submit``, of which some wait for others or have tags; return what that does.
 
-    All is done in one transaction or savepoint, which locks nothing but the new rows, and on
-    PostgreSQL its parents' from being deleted. A parent
-    is in the database, or earlier among the submissions. Raise NotFoundError where it is
-    not, InvalidTaskError where it comes later or tasks wait for one another.
+    All is done in one transaction, which locks nothing but the new rows, and on PostgreSQL its
+    parents' from being deleted. A parent is in the database, or earlier among the submissions.
+    Raise, before anything is stored, NotFoundError where it is not, InvalidTaskError where it
+    comes later or tasks wait for one another.
     """
     if came_through := first_there(tries.doubtful, using=using):
         return came_through
-    with together(using=using):
+    with in_transaction(using):
         parents = resolve(submissions, using=using)
         fresh = submit(submissions, using=using, now=now)
         if fresh:
@@ -116,10 +118,11 @@ def first_there(
 
 
 class Found(NamedTuple):
-    """Ids of parents by queue and key, and those of all that have finished."""
+    """Ids of parents by queue and key, and those of all that have finished; of batches, ended."""
 
     ids: dict[tuple[str, str], int]
     finished: set[int]
+    ended: set[int]
 
     def edges(self, child: int, parents: Iterable[Parent], mode: int) -> Iterator[Edge]:
         """Yield what has a child wait; a parent that has finished stays so, and is met."""
@@ -162,7 +165,11 @@ def find_parents(parents: Collection[Parent], *, using: str) -> Found:
     if missing := by_id - outcomes.keys():
         raise NotFoundError(f"There is no task with the id {min(missing)} to wait for.")
     finished = {id_ for id_, outcome in outcomes.items() if outcome == Outcome.FINISHED}
-    return Found(ids, finished)
+    batches = {parent.id for parent in parents if parent.id is not None and parent.id < 0}
+    with reading(using) as db:
+        # One that ends after this commit finds its callbacks.
+        ended = {id_ for id_ in batches if share(db, -id_)[0]}
+    return Found(ids, finished, ended)
 
 
 def find_by_key(keys: Mapping[str, Sequence[str]], *, using: str) -> dict[tuple[str, str], int]:
@@ -221,7 +228,7 @@ def circle_from(
 
 def link(submissions: Sequence[Submission], fresh: Ids, found: Found, *, using: str) -> None:
     linked = [task for task in submissions if task.after and (task.queue, task.key) in fresh]
-    parents = Found({**found.ids, **fresh}, found.finished)
+    parents = found._replace(ids={**found.ids, **fresh})
     children = {fresh[task.queue, task.key]: task for task in linked}
     if children:
         with in_transaction(using) as db:
@@ -231,7 +238,9 @@ def link(submissions: Sequence[Submission], fresh: Ids, found: Found, *, using: 
                 parents.edges(id_, one.after, one.if_failed) for id_, one in children.items()
             )
             insert(db, chain.from_iterable(for_each))
-            note_added(db, children)
+            # A batch looks at its callbacks when it ends; what has ended is looked at once more.
+            tasks = [id_ for id_, one in children.items() if one.if_failed < When.DONE]
+            note(db, added=tasks, ended=found.ended)
 
 
 def insert(db: Session, edges: Iterable[Edge]) -> None:
@@ -256,7 +265,7 @@ def wait_for(task_id: int, parents: Sequence[Parent], if_failed: int, *, using: 
         refuse_unblocked(db, task_id)
         refuse_waiting(db, task_id, {edge[1] for edge in edges if edge[3] != Dependency.State.MET})
         insert(db, edges)
-        note_added(db, [task_id])
+        note(db, added=[task_id])
 
 
 def refuse_waiting(db: Session, task_id: int, parents: set[int]) -> None:
@@ -294,7 +303,7 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
             raise NotFoundError(f"Task '{key}' does not wait for task '{other}'.")
         which = "" if parents is None else ' AND "parent_id" IN ({ids})'
         db.execute(UNLINK + which, {"task_id": task_id}, ids=ids)
-        note_added(db, [task_id])
+        note(db, added=[task_id])
 
 
 def refuse_unblocked(db: Session, task_id: int) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from weakref import WeakKeyDictionary
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -29,22 +30,34 @@ SELECT "member"."batch_id", "task"."outcome" FROM "perfectqueue_batchmember" AS 
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "member"."task_id"
 WHERE "member"."task_id" IN ({ids}) ORDER BY "member"."task_id"
 """
+PARENTS = """
+SELECT DISTINCT "parent_id" FROM "perfectqueue_dependency"
+WHERE "parent_id" IN ({ids}) AND "state" < 3
+"""
 ANY = """
 SELECT (SELECT 1 FROM "perfectqueue_dependencyevent" LIMIT 1),
     (SELECT 1 FROM "perfectqueue_batchdelta" LIMIT 1)
 """
 
-CHILDREN_ONLY = 1
-"""What a ticket says of a task for which others wait, and that is in no batch."""
+followers: list[Callable[..., int]] = []
+"""What acts on Work, called with it and ``using`` after the commit of who has appended some."""
 
-event_followers: list[Callable[..., int]] = []
-"""What is called, with ``using``, after the commit of a transaction that appended events."""
 
-count_followers: list[Callable[..., int]] = []
-"""
-What is called after the commit of a transaction that changed counts, with ``using`` and the ids
-of the batches; with None for all that have changes.
-"""
+@dataclass(slots=True)
+class Work:
+    """Whether events were appended, and of which batches counts were; None is of any."""
+
+    events: bool = False
+    batches: set[int] | None = field(default_factory=set)
+
+    def add(self, other: Work) -> None:
+        self.events |= other.events
+        if self.batches is not None:
+            self.batches = None if other.batches is None else self.batches | other.batches
+
+
+acting: WeakKeyDictionary[BaseDatabaseWrapper, Work] = WeakKeyDictionary()
+"""The connections by which events are acted on now, and what was appended since."""
 
 
 @dataclass(slots=True)
@@ -60,16 +73,13 @@ def note_ended(db: Session, followed: Mapping[int, int], *, finished: bool = Fal
     """
     Append that tasks have ended that are followed as their tickets say; nothing else is locked.
     """
-    parents = [task_id for task_id, by in followed.items() if by % 2]
-    if parents:
-        note(db, parents, DependencyEvent.Kind.ENDED)
+    note(db, ended=[task_id for task_id, by in followed.items() if by % 2])
     batches = Counter(by // 2 for by in followed.values() if by > 1)
-    if batches:
-        each = {
-            batch: Counts(finished=count) if finished else Counts(dead=count)
-            for batch, count in batches.items()
-        }
-        note_counts(db, each)
+    each = {
+        batch: Counts(finished=count) if finished else Counts(dead=count)
+        for batch, count in batches.items()
+    }
+    note_counts(db, each)
 
 
 def note_counts(db: Session, changes: Mapping[int, Counts]) -> None:
@@ -80,7 +90,7 @@ def note_counts(db: Session, changes: Mapping[int, Counts]) -> None:
         f"({int(batch)}, {one.total}, {one.finished}, {one.dead})" for batch, one in changes.items()
     )
     db.execute(DELTA.replace("{rows}", rows))
-    follow_later(db.cursor.db, batches=changes.keys())
+    follow_later(db.cursor.db, Work(batches=set(changes)))
 
 
 def join(db: Session, batch: int, ids: Collection[int], change: Counts) -> None:
@@ -110,55 +120,54 @@ def counts_without(db: Session, ids: Collection[int]) -> dict[int, Counts]:
     return changes
 
 
-def note_added(db: Session, ids: Iterable[int]) -> None:
-    """Append that the dependencies of tasks are to be looked at."""
-    note(db, ids, DependencyEvent.Kind.ADDED)
+def note(db: Session, *, added: Iterable[int] = (), ended: Iterable[int] = ()) -> None:
+    """
+    Append that the dependencies of these children are to be looked at, and those on these parents:
+    tasks, or batches by minus their ids.
+    """
+    kinds = DependencyEvent.Kind
+    rows = [f"({int(id_)}, {kinds.ADDED.value})" for id_ in added]
+    rows += [f"({int(id_)}, {kinds.ENDED.value})" for id_ in ended]
+    if rows:
+        db.execute(NOTE.replace("{rows}", ", ".join(rows)))
+        follow_later(db.cursor.db, Work(events=True))
 
 
-def note(db: Session, ids: Iterable[int], kind: DependencyEvent.Kind) -> None:
-    rows = ", ".join(f"({int(task_id)}, {kind.value})" for task_id in ids)
-    db.execute(NOTE.replace("{rows}", rows))
-    follow_later(db.cursor.db, events=True)
+def note_gone(db: Session, ids: Collection[int]) -> None:
+    """Append that these parents were deleted, of those for which others wait."""
+    waited_for = db.rows(PARENTS + db.dialect.current_clause(db.cursor), ids=ids)
+    note(db, ended=[id_ for (id_,) in waited_for])
 
 
-def follow_later(
-    connection: BaseDatabaseWrapper, *, events: bool = False, batches: Collection[int] = ()
-) -> None:
-    """Act on events, and on the counts of these batches, once they are committed."""
+def follow_later(connection: BaseDatabaseWrapper, work: Work) -> None:
+    """Act on what was appended once it is committed; who acts on some already looks again."""
+    if connection in acting:
+        acting[connection].add(work)
+        return
     if not (connection.in_atomic_block or connection.autocommit):
         return  # Django does not say when such a transaction commits: the sweep finds it.
     last = connection.run_on_commit[-1:]
     if last and last[0][0] == set(connection.savepoint_ids) and isinstance(last[0][1], Follow):
-        last[0][1].events |= events
-        last[0][1].batches.update(batches)
+        last[0][1].work.add(work)
     else:
-        act = Follow(connection.alias, events, set(batches))
-        connection.on_commit(act, robust=True)
+        connection.on_commit(Follow(connection.alias, work), robust=True)
 
 
 @dataclass(slots=True)
 class Follow:
-    """Acts on the events of a database and the counts of these batches, after a commit."""
+    """Acts on what was appended to a database, after a commit."""
 
     using: str
-    events: bool
-    batches: set[int]
+    work: Work
 
     def __call__(self) -> None:
-        with calls_of_others():
-            if self.events:
-                act_on_events(using=self.using)
-            for act in count_followers if self.batches else ():
-                act(self.batches, using=self.using)
+        act(self.work, using=self.using)
 
 
 def follow(*, using: str, now: datetime | None = None) -> int:
     """Act on the events and counts that are there, if any; return how many."""
-    if not are_some(using=using):
-        return 0
-    with calls_of_others():
-        counts = sum(act(None, using=using, now=now) for act in count_followers)
-        return act_on_events(using=using, now=now) + counts
+    everything = Work(events=True, batches=None)
+    return act(everything, using=using, now=now) if are_some(using=using) else 0
 
 
 @retry_transaction
@@ -167,8 +176,9 @@ def are_some(*, using: str) -> bool:
         return any(db.execute(ANY).fetchone())
 
 
-def act_on_events(*, using: str, now: datetime | None = None) -> int:
-    return sum(act(using=using, now=now) for act in event_followers)
+def act(work: Work, *, using: str, now: datetime | None = None) -> int:
+    with calls_of_others():
+        return sum(follower(work, using=using, now=now) for follower in followers)
 
 
 def follow_uncommitted(*, using: str) -> int:

@@ -14,7 +14,7 @@ from django_perfectqueue.models import State
 
 from ..database.session import Session
 from ..database.transaction import REPEATS, Tries, in_transaction, retry_remembering_commits
-from ..records.dependency_events import Counts, counts_without, join, note_added
+from ..records.dependency_events import Counts, counts_without, join, note
 from ..values import Submission
 from .forget import forget_story
 from .steer import FIND, live
@@ -81,7 +81,7 @@ def transfer(db: Session, old: int, new: int) -> None:
     statement += db.dialect.share_clause()
     if waiting := db.rows(statement, values):
         db.execute(TRANSFER, values, ids=[id_ for id_, _child in waiting])
-        note_added(db, sorted({child for _id, child in waiting}))
+        note(db, added={child for _id, child in waiting})
 
 
 def forget(db: Session, task_id: int, key: str) -> dict[int, Counts] | None:

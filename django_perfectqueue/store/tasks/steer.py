@@ -26,7 +26,7 @@ from ..lanes.wake import wake_sleeping
 from ..limits.limit_cache import lane_behind
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
-from ..records.dependency_events import Counts, note_added, note_counts, note_ended
+from ..records.dependency_events import Counts, note, note_counts, note_ended
 from .after_commit import after_callers_commit, is_put_off
 from .close import CANCELLED, EndedAttempt, bury, cases
 
@@ -102,7 +102,7 @@ GIVEN_UP = """
 SELECT "id" FROM "perfectqueue_dependency" WHERE "parent_id" IN ({ids}) AND "state" = 2
 """
 CLOSES = """
-SELECT DISTINCT -"parent_id" FROM "perfectqueue_dependency"
+SELECT DISTINCT "parent_id" FROM "perfectqueue_dependency"
 WHERE "child_id" IN ({ids}) AND "parent_id" < 0 AND "state" < 3
 """
 AWAIT = 'UPDATE "perfectqueue_dependency" SET "state" = 1 WHERE "id" IN ({ids})'
@@ -311,10 +311,9 @@ def retry_dead(
     if given_up:
         db.execute(AWAIT, ids=[id_ for (id_,) in given_up])
     if children:
-        # What they wait for may end before this commit: that is looked at after it.
-        note_added(db, children)
-        # A batch that has ended is looked at again only where its counts change.
-        note_counts(db, {batch: Counts() for (batch,) in db.rows(CLOSES, ids=children)})
+        # What they wait for may end before this commit: that is looked at after it. A batch that
+        # has ended looks at its callbacks again.
+        note(db, added=children, ended=[id_ for (id_,) in db.rows(CLOSES, ids=children)])
     return back
 
 

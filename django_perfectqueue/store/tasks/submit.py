@@ -75,7 +75,8 @@ def submit_one(task: Submission, *, using: str, now: datetime | None) -> dict[tu
         return {}
     if task_submitted.receivers:
         announce(task_submitted, [task], using=using)
-    if not stored.notified:
+    # One that waits for others wakes its lane when it is released.
+    if not (stored.notified or task.after):
         asleep = None if stored.awake or task.run_at is not None else {task.lane: stored.id}
         ring(task.queue, using=using, delay=wait, lanes=asleep, wake=wake_sleeping)
     return {(task.queue, task.key): stored.id}
@@ -112,14 +113,15 @@ def notify(
         stored = [task for task in submissions if (task.queue, task.key) in fresh]
     if task_submitted.receivers:
         announce(task_submitted, stored, using=using)
-    # The first of each lane remains: later ones may wait for it.
-    due = {(task.queue, task.lane): task.key for task in reversed(stored) if task.run_at is None}
+    # The first of each lane remains. One that waits for others wakes its lane when it is released.
+    free = [task for task in stored if not task.after]
+    due = {(task.queue, task.lane): task.key for task in reversed(free) if task.run_at is None}
     soonest: dict[str, float] = {}
     lanes: dict[str, dict[int, int]] = {}
     for (queue, lane), key in due.items():
         soonest[queue] = 0.0
         lanes.setdefault(queue, {})[lane] = fresh[queue, key]
-    for task in stored:
+    for task in free:
         if task.run_at is not None:
             wait = until(task.run_at, now)
             soonest[task.queue] = min(soonest.get(task.queue, wait), wait)

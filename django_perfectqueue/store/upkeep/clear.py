@@ -10,7 +10,7 @@ from django_perfectqueue.models import State
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..lanes.accounts import Accounts
-from ..records.dependency_events import CHILDREN_ONLY, counts_without, note_counts, note_ended
+from ..records.dependency_events import counts_without, note_counts, note_gone
 from ..tasks.forget import forget_story, forget_tasks
 from .purge import past_references
 
@@ -24,11 +24,6 @@ ORDER BY "id" LIMIT %(limit)s
 TICKETS = """
 SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"{hint}
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
-"""
-
-PARENTS = """
-SELECT DISTINCT "parent_id" FROM "perfectqueue_dependency"
-WHERE "parent_id" IN ({ids}) AND "state" < 3
 """
 
 
@@ -70,9 +65,7 @@ def clear_tasks(ids: Collection[int], *, using: str) -> list[int]:
         forget_tasks(db, ids)
         forget_story(db, ids)
         # Those of children that were submitted after the caller had begun to read, too.
-        parents = db.rows(PARENTS + db.dialect.current_clause(db.cursor), ids=ids)
-        if parents:
-            note_ended(db, {id_: CHILDREN_ONLY for (id_,) in parents})
+        note_gone(db, ids)
         # A task that was put back in its line before its row was gone has one again.
         forget_tickets(db, accounts, ids)
         accounts.write(db)

@@ -88,7 +88,7 @@ class IsolationTests(TransactionTestCase):
         for _level in self.each_level():
             Queue().submit_many({"key": key, "type": "report", "user": key} for key in "ab")
             Queue().submit("c", "report", after=["a", "b"])
-            with mock.patch.object(dependency_events, "event_followers", []):
+            with mock.patch.object(dependency_events, "followers", []):
                 for task in Queue().acquire(2):
                     task.finish()
             self.fold_at_once()
@@ -110,7 +110,7 @@ class IsolationTests(TransactionTestCase):
             return held
 
         def fold_one():
-            fold.fold_batch(after=0, using="default", now=None)
+            fold.fold_batch(set(), after=0, using="default", now=None)
             connection.close()
 
         with (

@@ -58,6 +58,19 @@ class WakeTests(TransactionTestCase):
         )
         self.assertEqual(awake(), ["ann", "bob"])
 
+    def test_and_when_the_first_of_its_tasks_waits_for_another_one(self):
+        Queue().submit("a", "report", user="ann", run_at=60)
+        with transaction.atomic():
+            Queue().submit("b", "report", user="bob", after=["a"])
+            Queue().submit("c", "report", user="bob")
+        Queue().submit_many(
+            [
+                {"key": "d", "type": "report", "user": "carl", "after": ["a"]},
+                {"key": "e", "type": "report", "user": "carl"},
+            ]
+        )
+        self.assertEqual(awake(), ["bob", "carl"])
+
     def test_and_when_a_task_is_replaced(self):
         submit("k1", user="ann", run_at=60)
         submit("k1", user="bob", on_conflict="replace")

@@ -50,7 +50,7 @@ class DependencyTests(WorkerTestCase):
         self.submit("a", "note")
         self.submit("b", "note", after=["a"])
         task = Queue().poll()
-        with mock.patch.object(dependency_events, "event_followers", []):
+        with mock.patch.object(dependency_events, "followers", []):
             task.finish()
         self.assertEqual(self.status("b"), "blocked")
         self.worker()

@@ -47,11 +47,6 @@ def checked(name: str, value: object, length: int) -> str:
         raise InvalidTaskError(
             f"The {name} may have at most {length} characters; this one has {len(value)}."
         )
-    return storable(name, value)
-
-
-def storable(name: str, value: str) -> str:
-    """Return a text that can be stored or looked up; raise InvalidTaskError for another."""
     if "\x00" in value:
         raise InvalidTaskError(f"The {name} must not hold a NUL character.")
     try:

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.lib.checks import LARGEST, Check, choice, is_utf_8, named, span, whole
+from django_perfectqueue.lib.checks import LARGEST, Check, choice, named, span, whole
 from django_perfectqueue.lib.durations import EARLIEST, LATEST, is_number, seconds_in, seconds_of
 from django_perfectqueue.payload.names import EVERYONE, LIMIT_LENGTH, LIMITS_LENGTH, TAG_LENGTH
 
@@ -40,24 +40,16 @@ TIME = Check(
         or (seconds_in(value) is not None if isinstance(value, str) else is_number(value))
     ),
 )
-LOOKED_UP = Check(
-    "a text of UTF-8, without NUL",
-    lambda value: isinstance(value, str) and "\x00" not in value and is_utf_8(value),
-)
 WAIT = span()
 DURATION = span(above=True)
 
 
 def checked(what: str, value: object, length: int) -> str:
     """Return a name of at most so many characters; raise InvalidTaskError where it is none."""
-    text: str = named(length).require(f"The {what}", value, InvalidTaskError)
-    return text
-
-
-def storable(name: str, value: str) -> str:
-    """Return a text that can be looked up; raise InvalidTaskError for another."""
-    text: str = LOOKED_UP.require(f"The {name}", value, InvalidTaskError)
-    return text
+    check = named(length)
+    if isinstance(value, str) and check.holds(value):
+        return value
+    raise InvalidTaskError(f"The {what} {check.problem(value)}")
 
 
 def checked_key(value: object) -> str:

@@ -20,6 +20,7 @@ from django_perfectqueue.inspection.results import End, results_of, results_of_a
 from django_perfectqueue.inspection.statistics import Statistics, lifetime, statistics
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload.inputs import (
+    KEY_LENGTH,
     ON_CONFLICT,
     QUEUE_LENGTH,
     Duration,
@@ -29,7 +30,6 @@ from django_perfectqueue.payload.inputs import (
     checked_key,
     checked_keys,
     checked_timeout,
-    storable,
 )
 from django_perfectqueue.store.database.alias import database
 from django_perfectqueue.tracing import otel
@@ -186,11 +186,11 @@ class Queue(Taking):
 
     def batch_named(self, name: str) -> Batch:
         """Return a batch; raise NotFoundError where there is none, or InvalidTaskError as []."""
-        return batch_named(self, storable("name", name))
+        return batch_named(self, checked("name of a batch", name, KEY_LENGTH))
 
     def __getitem__(self, key: str) -> TaskHandle:
         """Return the task with a key; raise InvalidTaskError where no task can have it."""
-        return TaskHandle(self, storable("key", key))
+        return TaskHandle(self, checked("key", key, KEY_LENGTH))
 
     def shares(
         self,

@@ -92,7 +92,7 @@ def task_story(task: Any, *, using: str, known: Known, sees_all: bool = True) ->
         "batch": batch,
         "batch_name": printable(batch.name) if batch else "",
         "times": shown_facts(story, story.times()),
-        "line": shown_facts(story, story.counts()),
+        "line": shown_facts(story, story.counts()) if story.ticket else [],
         "letter": letter,
         "why": printable_lines(letter.message) if letter else "",
         "data": shown(task.payload),

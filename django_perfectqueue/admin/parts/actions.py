@@ -118,7 +118,7 @@ def steer(verb: Verb, ids: Iterable[int], *, using: str) -> Report:
 
 
 def force_finish(task_id: int, using: str) -> str:
-    store.force_finish(task_id, using=using)
+    store.steer(store.force_finish, task_id, using=using)
     return "finished"
 
 
@@ -144,7 +144,7 @@ def cancel_together(ids: Sequence[int], using: str) -> Report:
 
 
 def retry(task_id: int, using: str) -> str:
-    store.retry_ended(task_id, using=using)
+    store.steer(store.retry, task_id, using=using)
     return "retried"
 
 
@@ -157,7 +157,7 @@ def bind_move(value: str, by: str) -> Act:
     revision = store.Revision(queue=checked("queue", value.strip(), QUEUE_LENGTH), by=by)
 
     def move(task_id: int, using: str) -> str:
-        store.revise(task_id, revision, using=using)
+        store.steer(store.revise, task_id, revision, using=using)
         return "moved"
 
     return move
@@ -170,7 +170,7 @@ def bind_edit(value: str, by: str) -> Act:
         raise InvalidTaskError(gettext("This is no JSON: %s.") % error) from error
 
     def edit(task_id: int, using: str) -> str:
-        store.revise(task_id, revision, using=using)
+        store.steer(store.revise, task_id, revision, using=using)
         return "edited"
 
     return edit

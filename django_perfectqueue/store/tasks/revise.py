@@ -23,16 +23,18 @@ from ..database.transaction import (
     Tries,
     in_transaction,
     retry_remembering_commits,
-    retry_transaction,
 )
 from ..limits.limit_cache import lane_behind
 from ..notify.ring import ring
 from ..records.trail import sign
 from .after_commit import refuse_unrevisable
-from .steer import FIND, live, lock_tickets
+from .steer import FIND, live, lock_tickets, tried
 
 RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" IN ({ids})'
 PRIORITY = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" IN ({ids})'
+PRIORITIES = """
+SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "priority" = %(priority)s
+"""
 ROW = """
 SELECT "queue", "key", "type", "user", "limits", "outcome", "data" FROM "perfectqueue_task"
 WHERE "id" = %(task_id)s
@@ -161,8 +163,8 @@ def record(row: Row, revision: Revision, using: str) -> None:
         sign(names, "edited", by=revision.by, using=using)
 
 
-@retry_transaction
-def set_priority(ids: Collection[int], priority: int, *, using: str) -> set[int]:
+@retry_remembering_commits
+def set_priority(tries: Tries, ids: Collection[int], priority: int, *, using: str) -> set[int]:
     """
     Give tasks that have yet to end another priority, and with it another place in their lines;
     return which.
@@ -170,8 +172,13 @@ def set_priority(ids: Collection[int], priority: int, *, using: str) -> set[int]
     Those that are running go on; the priority holds if they are tried again.
     """
     with in_transaction(using) as db:
-        done = [ticket.task_id for ticket in lock_tickets(db, ids)]
+        done = {ticket.task_id for ticket in lock_tickets(db, ids)}
         if done:
             db.execute(RANK, {"rank": -priority}, ids=done)
             db.execute(PRIORITY, {"priority": priority}, ids=done)
-    return set(done)
+        # What an earlier try has changed may have ended since.
+        if ended := tried(tries, ids).difference(done):
+            rows = db.rows(PRIORITIES, {"priority": priority}, ids=ended)
+            done.update(id_ for (id_,) in rows)
+        tries.commits(done)
+    return done

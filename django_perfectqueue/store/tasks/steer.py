@@ -166,7 +166,7 @@ def force_finish(
                 accounts.lose(ticket.lane, reached=ticket.reached)
             accounts.write(db)
         announce_ids(db, [(signals.task_finished, done)])
-        before = ended_before(db, tries, done, Outcome.FINISHED)
+        before = ended_before(db, tries, ids, done, Outcome.FINISHED)
         tries.commits(done)
     if running:
         # Their lanes may have been full.
@@ -176,12 +176,18 @@ def force_finish(
     return before.union(done)
 
 
-def ended_before(db: Session, tries: Tries, done: Collection[int], outcome: Outcome) -> set[int]:
-    """Return the tasks that an earlier try of this call has ended: they have no ticket any more."""
-    tried = {task_id for note in tries.doubtful for task_id in note}.difference(done)
-    if not tried:
-        return set()
-    return {id_ for (id_,) in db.rows(ENDED_SO, {"outcome": outcome.value}, ids=tried)}
+def ended_before(
+    db: Session, tries: Tries, ids: Collection[int], done: Collection[int], outcome: Outcome
+) -> set[int]:
+    """Return those of ``ids`` that an earlier try of this call has ended: they have no ticket."""
+    ended = tried(tries, ids).difference(done)
+    rows = db.rows(ENDED_SO, {"outcome": outcome.value}, ids=ended) if ended else []
+    return {id_ for (id_,) in rows}
+
+
+def tried(tries: Tries, ids: Collection[int]) -> set[int]:
+    """Return which of these tasks earlier tries of this call may have changed."""
+    return {task_id for note in tries.doubtful for task_id in note}.intersection(ids)
 
 
 @retry_remembering_commits
@@ -211,7 +217,7 @@ def cancel_now(
         bury(db, over, Outcome.CANCELLED, CANCELLED, now=now)
         ended = [one.task_id for one in over]
         announce_ids(db, [(signals.task_cancelled, ended)])
-        done |= dict.fromkeys(ended_before(db, tries, done, Outcome.CANCELLED), True)
+        done |= dict.fromkeys(ended_before(db, tries, ids, done, Outcome.CANCELLED), True)
         tries.commits(ended)
     return done
 
@@ -246,10 +252,10 @@ def retry(
         done = set(retry_dead(db, ids, using, now))
         done |= hasten(db, set(ids) - done, using, now)
         announce_ids(db, [(signals.task_put_back, sorted(done))])
-        before = {task_id for note in tries.doubtful for task_id in note}
+        # None was in its line, nor had it finished, when an earlier try put it there.
+        done |= tried(tries, ids)
         tries.commits(done)
-    # None was in its line, nor had it finished, when an earlier try put it there.
-    return done | before.intersection(ids)
+    return done
 
 
 def retry_dead(

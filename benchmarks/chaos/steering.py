@@ -305,7 +305,7 @@ def put_back_some() -> bool:
     # A callback for failures was not needed where all have finished by now.
     ids = dead.exclude(key__endswith="!failed").values_list("pk", flat=True)[:AT_ONCE]
     try:
-        back = store.retry_all_ended(some, using="default") if (some := list(ids)) else set()
+        back = store.retry(some, using="default") if (some := list(ids)) else set()
         return bool(back) or Ticket.objects.filter(task__queue=WEBS).exists()
     except Error:
         connection.close()

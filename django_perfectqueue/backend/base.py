@@ -168,18 +168,20 @@ class PerfectQueueBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        given = {name: option_of(task, name) for name in ARGUMENTS if name in DEFAULTS}
+        # Queue.submit() and Batch.submit() have defaults of their own.
+        given = {
+            name: value
+            for name in ARGUMENTS
+            if name in DEFAULTS and (value := getattr(task, name, None))
+        }
         names = {
             name: self.task_key(task, name, result)
             for name in ("user", "key")
-            if callable(given[name])
+            if callable(given.get(name))
         }
-        key = names.get("key") or given["key"] or self.new_id()
+        key = names.get("key") or given.get("key") or self.new_id()
         object.__setattr__(result, "id", key)
         task_options = stored_options(task, task if definition is None else definition, names)
-        if not given["user"]:
-            # Queue.submit() and Batch.submit() have their own.
-            del given["user"]
         call = StoredCall(result.args, result.kwargs, result.enqueued_at, task_options)
         submission = {
             **given,

@@ -144,7 +144,7 @@ def act_on(
         words = {found: revise(operation, found, using=using) for found in chunk}
     left = [found[0] for found, word in words.items() if word == NEXT]
     if operation.verb == "retry":
-        achieved = store.retry_all_ended(left, using=using) if left else set()
+        achieved = store.retry(left, using=using) if left else set()
     else:
         swept = store.Swept(doomed=dict.fromkeys(left, ""), reached=None, stopped=False)
         achieved = set(store.purge(swept, using=using).doomed)
@@ -185,7 +185,7 @@ def revise(operation: Operation, found: Found, *, using: str) -> str:
         rewrite = None if operation.patch is None else rewriter(operation.patch)
         revision = store.Revision(queue=to, rewrite=rewrite, by=operation.by)
         try:
-            store.revise_now(task_id, revision, using=using)
+            store.revise([task_id], revision, using=using)
         except REFUSALS:
             return REFUSED
     if operation.verb in TOGETHER:

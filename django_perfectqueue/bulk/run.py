@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import (
@@ -27,6 +26,14 @@ REFUSALS = (IdempotentError, InvalidTaskError, NotFoundError, NotSupportedError,
 Why a task is left out. What may break off a handler that does it is not among them: a cancel
 request, a lost lease, a time limit.
 """
+DONE = {
+    "retry": "retried",
+    "finish": "finished",
+    "delete": "deleted",
+    "priority": "reprioritized",
+    "move": "moved",
+    "edit": "edited",
+}
 SIGN_THEMSELVES = ("moved", "edited", "copied")
 """What the store records with the change."""
 
@@ -89,16 +96,14 @@ def act(operation: Operation, found: Found, *, using: str) -> Answer:
     if operation.to or operation.patch is not None:
         rewrite = None if operation.patch is None else rewriter(operation.patch)
         revision = store.Revision(queue=operation.to, rewrite=rewrite, by=operation.by)
-        store.revise(task_id, revision, using=using)
-    verbs: dict[str, tuple[Any, str]] = {
-        "retry": (store.retry_ended, "retried"),
-        "finish": (store.force_finish, "finished"),
-        "delete": (store.delete_ended, "deleted"),
-        "priority": (partial(store.set_priority, priority=operation.priority), "reprioritized"),
-        "move": (None, "moved"),
-        "edit": (None, "edited"),
-    }
-    do, word = verbs[operation.verb]
-    if do:
-        do(task_id, using=using)
-    return Answer(found, word)
+        store.steer(store.revise, task_id, revision, using=using)
+    verb = operation.verb
+    if verb == "delete":
+        store.delete_ended(task_id, using=using)
+    elif verb == "retry":
+        store.steer(store.retry, task_id, using=using)
+    elif verb == "finish":
+        store.steer(store.force_finish, task_id, using=using)
+    elif verb == "priority":
+        store.steer(store.set_priority, task_id, operation.priority, using=using)
+    return Answer(found, DONE[verb])

@@ -74,7 +74,9 @@ def whole(least: int, most: int | None = None) -> Check:
     top = math.inf if most is None else most
     return Check(
         f"a whole number {bounds(least, most)}",
-        lambda value: isinstance(value, int) and is_number(value) and least <= value <= top,
+        lambda value: (
+            isinstance(value, int) and not isinstance(value, bool) and least <= value <= top
+        ),
     )
 
 

@@ -28,6 +28,7 @@ QUEUE_LENGTH, KEY_LENGTH = 100, 255
 MOST_TAGS = 20
 
 PRIORITY = whole(-LARGEST, LARGEST)
+KEY = named(KEY_LENGTH)
 LIMIT = named(LIMIT_LENGTH, without=",")
 A_LIST = Check(
     "a list of names", lambda value: isinstance(value, Iterable) and not isinstance(value, str)
@@ -54,7 +55,10 @@ def checked(what: str, value: object, length: int) -> str:
 
 def checked_key(value: object) -> str:
     """Return a key as it is stored: a new random UUID for None. Raise what checked() does."""
-    return str(uuid4()) if value is None else checked("key", value, KEY_LENGTH)
+    if value is None:
+        return str(uuid4())
+    key: str = KEY.require("The key", value, InvalidTaskError)
+    return key
 
 
 def checked_user(value: object) -> str:
@@ -63,7 +67,9 @@ def checked_user(value: object) -> str:
 
     Raise InvalidTaskError when that is no name, or the name of everyone.
     """
-    user = "" if value in (None, "") else checked("user", str(value), KEY_LENGTH)
+    if value is None or value == "":
+        return ""
+    user: str = KEY.require("The user", str(value), InvalidTaskError)
     if user == EVERYONE:
         raise InvalidTaskError(
             f"No user can be called '{user}': that is the share of all who have none of their own."

@@ -228,7 +228,7 @@ class Batch:
         # The last first: a child that is put back after its parent has failed again stays blocked.
         for task_id in dead.order_by("-pk").values_list("pk", flat=True):
             with suppress(AlreadyFinishedError, NotFoundError, NotSupportedError):
-                store.retry_ended(task_id, using=self.using)
+                store.steer(store.retry, task_id, using=self.using)
                 count += 1
         return count
 

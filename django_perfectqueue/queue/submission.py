@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.payload.inputs import (
-    KEY_LENGTH,
+    KEY,
     Duration,
     When,
     captured,
-    checked,
     checked_duration,
     checked_key,
     checked_limits,
@@ -74,34 +74,18 @@ class TaskOptions(TaskTerms, total=False):
     tags: Iterable[str]
 
 
-class Target(NamedTuple):
-    """Where a task is submitted, and when, if that is given."""
-
-    queue: str
-    using: str
-    now: datetime | None
-
-
 TIMES = ("run_at", "expected_at", "expires_at")
-
-
-def time(name: str) -> Callable[[Any, Target], store.Moment | None]:
-    return lambda value, to: moment(name, value, to.now)
-
-
-CHECKS: dict[str, Callable[[Any, Target], object]] = {
-    "user": lambda value, to: checked_user(value),
-    "priority": lambda value, to: checked_priority(value),
-    "limits": lambda value, to: checked_limits(value or ()),
-    "time_limit": lambda value, to: checked_duration("time_limit", value),
-    "context": lambda value, to: captured(value),
-    **{name: time(name) for name in TIMES},
-    "after": lambda value, to: checked_after(value or (), to.queue, to.using),
-    "if_failed": lambda value, to: checked_if_failed(value),
-    "tags": lambda value, to: checked_tags(value or ()),
+CHECKS: dict[str, Callable[[Any], object]] = {
+    "user": checked_user,
+    "priority": checked_priority,
+    "limits": checked_limits,
+    "time_limit": partial(checked_duration, "time_limit"),
+    "context": captured,
+    "if_failed": checked_if_failed,
+    "tags": checked_tags,
 }
-"""Each option of TaskOptions as it is stored; raises InvalidTaskError."""
-ARGUMENTS = ("key", "type", "data", *CHECKS)
+"""Each option but TIMES and ``after`` as it is stored; raises InvalidTaskError."""
+ARGUMENTS = ("key", "type", "data", *CHECKS, *TIMES, "after")
 
 
 def submission_of(
@@ -118,22 +102,30 @@ def submission_of(
     """
     Return a task as it is stored, from the arguments of Queue.submit().
 
-    ``surroundings`` is what it takes along of its submitter's without a ``context``. Raise
-    InvalidTaskError, and TypeError for an option that there is not.
+    An option that is None is as one that is not given. ``surroundings`` is what it takes
+    along of its submitter's without a ``context``. Raise InvalidTaskError, and TypeError for an
+    option that there is not.
     """
-    to = Target(queue.name, using or queue.using, now)
+    using = using or queue.using
     given: dict[str, Any] = {"context": surroundings}
-    for name, value in options.items():
-        if name not in CHECKS:
+    values: Mapping[str, Any] = options
+    for name, value in values.items():
+        if name not in ARGUMENTS:
             raise TypeError(f"A task has no '{name}'.{nearest(name, ARGUMENTS)}")
-        if name != "context" or value is not None:
-            given[name] = CHECKS[name](value, to)
+        if value is None:
+            continue
+        if name in TIMES:
+            given[name] = moment(name, value, now)
+        elif name == "after":
+            given[name] = checked_after(value, queue.name, using)
+        else:
+            given[name] = CHECKS[name](value)
     starts, ends = given.get("run_at"), given.get("expires_at")
-    if expires_first(starts, ends):
+    if starts is not None and ends is not None and expires_first(starts, ends):
         raise InvalidTaskError(f"The task could never run: it expires at {ends}, before run_at.")
-    type_ = checked("type", type, KEY_LENGTH)
+    type_ = KEY.require("The type", type, InvalidTaskError)
     lane = store.lane_behind(
-        queue.name, type_, given.get("user", ""), given.get("limits", ()), using=to.using
+        queue.name, type_, given.get("user", ""), given.get("limits", ()), using=using
     )
     return store.Submission(
         queue=queue.name,
@@ -145,7 +137,7 @@ def submission_of(
     )
 
 
-def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:
+def expires_first(starts: store.Moment, ends: store.Moment) -> bool:
     """
     Return whether a task ends before it begins.
 

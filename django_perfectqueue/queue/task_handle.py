@@ -194,7 +194,7 @@ class TaskHandle:
         In an open transaction this is done after the commit. Raise NotFoundError or
         AlreadyFinishedError.
         """
-        store.force_finish(self.id, using=self.using, now=now)
+        store.steer(store.force_finish, self.id, using=self.using, now=now)
 
     def retry(self, *, now: datetime | None = None) -> None:
         """
@@ -204,7 +204,7 @@ class TaskHandle:
         In an open transaction this is done after the commit. Raise NotFoundError,
         AlreadyFinishedError or NotSupportedError.
         """
-        store.retry_ended(self.id, using=self.using, now=now)
+        store.steer(store.retry, self.id, using=self.using, now=now)
 
     def set_priority(self, priority: int) -> None:
         """
@@ -214,7 +214,7 @@ class TaskHandle:
         transaction this is done after the commit. Raise NotFoundError, AlreadyFinishedError
         or InvalidTaskError.
         """
-        store.set_priority(self.id, checked_priority(priority), using=self.using)
+        store.steer(store.set_priority, self.id, checked_priority(priority), using=self.using)
 
     def move(self, queue: str, *, by: str = "") -> TaskHandle:
         """
@@ -226,7 +226,7 @@ class TaskHandle:
         is there already, AlreadyExistsError where its key is taken there.
         """
         to = checked("queue", queue, QUEUE_LENGTH)
-        store.revise(self.id, store.Revision(queue=to, by=by), using=self.using)
+        store.steer(store.revise, self.id, store.Revision(queue=to, by=by), using=self.using)
         return type(self.queue)(to, using=self.using)[self.key]
 
     def edit_data(self, patch: JSON, *, by: str = "") -> None:
@@ -239,7 +239,7 @@ class TaskHandle:
         PayloadError where the data can't be read.
         """
         revision = store.Revision(rewrite=rewriter(patch), by=by)
-        store.revise(self.id, revision, using=self.using)
+        store.steer(store.revise, self.id, revision, using=self.using)
 
     def copy(self, key: str | None = None, *, by: str = "") -> TaskHandle:
         """

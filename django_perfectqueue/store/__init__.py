@@ -70,21 +70,20 @@ from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, 
 from .records.usage_rollup import count_submitted, roll_up
 from .records.workers import Registration, register, sign_off
 from .schedules.fire import SCHEDULED_FOR, fire_schedules
-from .tasks.after_commit import steer_waiting
+from .tasks.after_commit import steer, steer_waiting
 from .tasks.atomic import Joint
 from .tasks.close import Loss
 from .tasks.finish import finish
 from .tasks.park import park, unpark, unpark_some
 from .tasks.replace import replace
-from .tasks.revise import Revision, revise, revise_now, set_priority
+from .tasks.revise import Revision, revise, set_priority
 from .tasks.settle import Ending, settle
 from .tasks.steer import (
     cancel_each,
     cancel_now,
     find,
     force_finish,
-    retry_all_ended,
-    retry_ended,
+    retry,
 )
 from .tasks.submit import in_chunks, submit, submit_all
 from .tasks.update import keep_step, update_payload

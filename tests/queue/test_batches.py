@@ -265,14 +265,14 @@ class BatchTests(TransactionTestCase):
             batch.submit("b", "report", after=[Queue()["a"]], if_failed="cancel")
         take("a").fail()
         self.assertEqual(state(batch), (2, 0, 2, True))
-        put_back, parent = store.retry_ended, Queue()["a"].id
+        steer, parent = store.steer, Queue()["a"].id
 
-        def put_back_and_fail(task_id, **options):
-            put_back(task_id, **options)
+        def put_back_and_fail(verb, task_id, **options):
+            steer(verb, task_id, **options)
             if task_id == parent:
                 take("a").fail()
 
-        with mock.patch.object(store, "retry_ended", put_back_and_fail):
+        with mock.patch.object(store, "steer", put_back_and_fail):
             self.assertEqual(batch.retry(), 2)
 
         self.assertEqual((status("a"), status("b")), ("failed", "cancelled"))

@@ -183,7 +183,7 @@ def some_that_ended():
 
 
 def steered(verb):
-    return lambda task_id: verb(task_id, **USING)
+    return lambda task_id: store.steer(verb, task_id, **USING)
 
 
 def newest(**conditions):
@@ -315,10 +315,14 @@ STORE = [
     Scenario("purge what is old", purge, 1000),
     Scenario("purge where all is too young", purge, 1000, at_share(0.5)),
     Scenario("purge behind the end", purge, 1, at_share(1.0)),
-    Scenario("cancel a waiting task", steered(store.cancel_request), 1, waiting),
-    Scenario("cancel a running task", steered(store.cancel_request), 1, running),
+    Scenario(
+        "cancel a waiting task", lambda task_id: store.cancel_request(task_id, **USING), 1, waiting
+    ),
+    Scenario(
+        "cancel a running task", lambda task_id: store.cancel_request(task_id, **USING), 1, running
+    ),
     Scenario("force finish", steered(store.force_finish), 1, running),
-    Scenario("retry a failed task", steered(store.retry_ended), 1, failed),
+    Scenario("retry a failed task", steered(store.retry), 1, failed),
     Scenario("why a task waits", why, 1, asked(waiting)),
     Scenario("look for ends", look_for_ends, BATCH, some_that_ended),
 ]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec
 
 from django.db import connections, transaction
 
-from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, TaskError
+from django_perfectqueue.exceptions import (
+    AlreadyFinishedError,
+    NotFoundError,
+    NotSupportedError,
+    TaskError,
+)
+from django_perfectqueue.models import Outcome, State
 
 from ..database.transaction import reading
 
 P = ParamSpec("P")
-R = TypeVar("R")
 
 logger = logging.getLogger("django_perfectqueue.queue")
 
@@ -34,26 +38,53 @@ def refuse_ended(key: str, outcome: str, state: int | None) -> None:
         raise AlreadyFinishedError(f"Task '{key}' has ended: it is {outcome}.")
 
 
-def after_callers_commit(
-    act: Callable[Concatenate[int, P], R], check: Check = refuse_ended
-) -> Callable[Concatenate[int, P], R | None]:
+def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
+    """Raise AlreadyFinishedError or NotSupportedError where a task can't be put back."""
+    if outcome == Outcome.FINISHED:
+        raise AlreadyFinishedError(f"Task '{key}' has finished.")
+    if state not in (None, State.SCHEDULED):
+        words = {known.value: known.name.lower() for known in State}
+        raise NotSupportedError(f"Task '{key}' is {words.get(state, 'in no known state')} already.")
+
+
+def refuse_unrevisable(key: str, outcome: str, state: int | None) -> None:
+    """Raise AlreadyFinishedError or NotSupportedError where a task can't be changed."""
+    if outcome == Outcome.FINISHED:
+        raise AlreadyFinishedError(f"Task '{key}' has finished.")
+    if state == State.RUNNING:
+        raise NotSupportedError(f"Task '{key}' is running: only its handler may change it.")
+
+
+CHECKS: dict[str, Check] = {"retry": refuse_unfit, "revise": refuse_unrevisable}
+"""What refuses a task, by the name of the verb; all other verbs refuse what has ended."""
+
+
+def steer(
+    verb: Callable[Concatenate[Collection[int], P], Collection[int]],
+    task_id: int,
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> None:
     """
-    Make a verb, which gets a task's id first, wait for the commit of a transaction of the
-    caller's; then it returns None, and else at once what ``act`` returns.
+    Do a verb to one task; in a transaction of the caller's, after its commit.
 
     Locks that are held until that commit would hold up the worker that runs the task, and
-    all tasks of its user. What can't succeed is refused at once: raise what ``check`` raises
-    for the key, the outcome and the ticket's state, or NotFoundError.
+    all tasks of its user. What can't succeed is refused at once: raise NotFoundError where the
+    task is gone, AlreadyFinishedError or NotSupportedError where the verb is not for it, and
+    what the verb raises.
     """
+    using, check = str(kwargs["using"]), CHECKS.get(verb.__name__, refuse_ended)
 
-    @wraps(act)
-    def steer(task_id: int, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
-        using, call = str(kwargs["using"]), partial(act, task_id, *args, **kwargs)
-        if is_in_block(connections[using]):
+    def act() -> None:
+        if task_id not in verb([task_id], *args, **kwargs):
             look_at(task_id, check, using=using)
-        return None if is_put_off(call, using=using) else call()
+            raise AlreadyFinishedError(f"The task with the id {task_id} was changed meanwhile.")
 
-    return steer
+    if is_in_block(connections[using]):
+        look_at(task_id, check, using=using)
+    if not is_put_off(act, using=using):
+        act()
 
 
 def look_at(task_id: int, check: Check = refuse_ended, *, using: str) -> None:

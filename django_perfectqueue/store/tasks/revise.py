@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,19 +15,26 @@ from django_perfectqueue.exceptions import (
     NotFoundError,
     NotSupportedError,
 )
-from django_perfectqueue.models import Change, Outcome, State
+from django_perfectqueue.models import Change
 
 from ..arithmetic.limit_keys import split
 from ..database.session import Session
-from ..database.transaction import Tries, in_transaction, retry_remembering_commits
+from ..database.transaction import (
+    Tries,
+    in_transaction,
+    retry_remembering_commits,
+)
 from ..limits.limit_cache import lane_behind
 from ..notify.ring import ring
 from ..records.trail import sign
-from .after_commit import after_callers_commit
-from .steer import FIND, known, live
+from .after_commit import refuse_unrevisable
+from .steer import FIND, live, lock_tickets, tried
 
-RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" = %(task_id)s'
-PRIORITY = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" = %(task_id)s'
+RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" IN ({ids})'
+PRIORITY = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" IN ({ids})'
+PRIORITIES = """
+SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "priority" = %(priority)s
+"""
 ROW = """
 SELECT "queue", "key", "type", "user", "limits", "outcome", "data" FROM "perfectqueue_task"
 WHERE "id" = %(task_id)s
@@ -68,16 +75,15 @@ class Row(NamedTuple):
     payload: str
 
 
-def refuse_unrevisable(key: str, outcome: str, state: int | None) -> None:
-    """Raise AlreadyFinishedError or NotSupportedError where a task can't be changed."""
-    if outcome == Outcome.FINISHED:
-        raise AlreadyFinishedError(f"Task '{key}' has finished.")
-    if state == State.RUNNING:
-        raise NotSupportedError(f"Task '{key}' is running: only its handler may change it.")
+def revise(ids: Collection[int], revision: Revision, *, using: str) -> Collection[int]:
+    """Do what revise_one() does to tasks, one after another; return them."""
+    for task_id in ids:
+        revise_one(task_id, revision, using=using)
+    return ids
 
 
 @retry_remembering_commits
-def revise_now(tries: Tries, task_id: int, revision: Revision, *, using: str) -> None:
+def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) -> None:
     """
     Change a task that waits, or that ended without finishing, and record who did it.
 
@@ -106,9 +112,6 @@ def revise_now(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
         raise taken(to, row.key) from error
     if is_live:
         ring(to or row.queue, using=using)
-
-
-revise = after_callers_commit(revise_now, check=refuse_unrevisable)
 
 
 def taken(queue: str, key: str) -> AlreadyExistsError:
@@ -160,23 +163,22 @@ def record(row: Row, revision: Revision, using: str) -> None:
         sign(names, "edited", by=revision.by, using=using)
 
 
-@after_callers_commit
 @retry_remembering_commits
-def set_priority(tries: Tries, task_id: int, priority: int, *, using: str) -> None:
+def set_priority(tries: Tries, ids: Collection[int], priority: int, *, using: str) -> set[int]:
     """
-    Give a task that has yet to end another priority, and with it another place in its line.
+    Give tasks that have yet to end another priority, and with it another place in their lines;
+    return which.
 
-    One that is running goes on; the priority holds if it is tried again. In a transaction
-    of the caller's it is done after the commit. Raise NotFoundError when it is gone,
-    AlreadyFinishedError when it has ended.
+    Those that are running go on; the priority holds if they are tried again.
     """
     with in_transaction(using) as db:
-        try:
-            live(db, task_id)
-        except AlreadyFinishedError:
-            if tries.doubtful and known(db, task_id).priority == priority:
-                return
-            raise
-        db.execute(RANK, {"task_id": task_id, "rank": -priority})
-        db.execute(PRIORITY, {"task_id": task_id, "priority": priority})
-        tries.commits(task_id)
+        done = {ticket.task_id for ticket in lock_tickets(db, ids)}
+        if done:
+            db.execute(RANK, {"rank": -priority}, ids=done)
+            db.execute(PRIORITY, {"priority": priority}, ids=done)
+        # What an earlier try has changed may have ended since.
+        if ended := tried(tries, ids).difference(done):
+            rows = db.rows(PRIORITIES, {"priority": priority}, ids=ended)
+            done.update(id_ for (id_,) in rows)
+        tries.commits(done)
+    return done

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from django_perfectqueue import signals
-from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
+from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError
 from django_perfectqueue.models import Outcome, State
 
 from ..arithmetic.limit_keys import split
@@ -27,8 +27,8 @@ from ..limits.limit_cache import lane_behind
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
 from ..records.dependency_events import Counts, note, note_counts, note_ended
-from .after_commit import after_callers_commit, is_put_off
-from .close import CANCELLED, EndedAttempt, bury, cases
+from .after_commit import is_put_off
+from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, bury, cases
 
 CHUNK = 1_000
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
@@ -39,32 +39,25 @@ SELECT "queue", "key", "type", "user", "limits", "priority", "outcome", "attempt
 )
 FROM "perfectqueue_task" WHERE "id" = %(task_id)s
 """
-TICKET = f"""
-SELECT "lane", "state", "attempt", "errors", "crashes", "holder", {REACHED}
-FROM "perfectqueue_ticket"
-WHERE "task_id" = %(task_id)s
-"""
-TICKETS = """
-SELECT "task_id", "state", "attempt", "errors", "crashes", "holder" FROM "perfectqueue_ticket"{hint}
-WHERE "task_id" IN ({ids}) ORDER BY "task_id"
+TICKETS = f"""
+SELECT "task_id", "lane", "state", "attempt", "errors", "crashes", "holder", {REACHED}
+FROM "perfectqueue_ticket"{{hint}} WHERE "task_id" IN ({{ids}}) ORDER BY "task_id"
 """
 FLAG = """
 UPDATE "perfectqueue_ticket"{hint} SET "cancel_requested" = TRUE WHERE "task_id" IN ({ids})
 """
-CANCELLED_ONES = """
-SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" = 'cancelled'
+ENDED_SO = """
+SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" = %(outcome)s
 """
 FORCE = """
 UPDATE "perfectqueue_task"
-SET "outcome" = 'finished', "attempt" = %(attempt)s, "ended_at" = {now}
-WHERE "id" = %(task_id)s
+SET "outcome" = 'finished', "attempt" = CASE "id" {attempts} END, "ended_at" = {now}
+WHERE "id" IN ({ids})
 """
-HASTEN = """
-UPDATE "perfectqueue_ticket"
-SET "alarm_at" = {now}, "run_at" = COALESCE((
-    SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = %(task_id)s
-), {now})
-WHERE "task_id" = %(task_id)s
+QUEUES = 'SELECT DISTINCT "queue" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
+HASTEN = f"""
+UPDATE "perfectqueue_ticket" SET "alarm_at" = {{now}}, {PLACE_IN_LINE.format(due="{now}")}
+WHERE "task_id" IN ({{ids}})
 """
 DEAD = """
 SELECT "id", "queue", "type", "user", "limits" FROM "perfectqueue_task"
@@ -123,8 +116,9 @@ class TaskRow(NamedTuple):
 
 
 class LockedTicket(NamedTuple):
-    """What TICKET selects; ``reached`` is what REACHED says."""
+    """What TICKETS selects; ``reached`` is what REACHED says."""
 
+    task_id: int
     lane: int
     state: int
     attempt: int
@@ -148,33 +142,52 @@ def find(queue: str, key: str, *, using: str) -> int:
     return int(row[0])
 
 
-@after_callers_commit
 @retry_remembering_commits
-def force_finish(tries: Tries, task_id: int, *, using: str, now: datetime | None = None) -> None:
+def force_finish(
+    tries: Tries, ids: Collection[int], *, using: str, now: datetime | None = None
+) -> set[int]:
     """
-    Close a task as finished, even if it is held; the holder's next write is refused.
+    Close tasks as finished, also those that are held: their holders' next writes are refused.
 
-    In a transaction of the caller's it is done after the commit. Raise NotFoundError when
-    it is gone, AlreadyFinishedError when it has ended.
+    Return which; not those that had ended.
     """
     with in_transaction(using) as db:
-        try:
-            ticket = live(db, task_id)
-        except AlreadyFinishedError:
-            if tries.doubtful and known(db, task_id).outcome == Outcome.FINISHED:
-                return
-            raise
-        if followed := db.dialect.remove(db.cursor, [task_id]):
-            note_ended(db, followed, finished=True)
-        values = {"task_id": task_id, "attempt": ticket.attempt}
-        db.execute(FORCE, values, now=now)
-        drop(db, ticket)
-        announce_ids(db, [(signals.task_finished, [task_id])])
-        tries.commits(task_id)
-    if ticket.state == State.RUNNING:
-        # Its lane may have been full.
+        tickets = lock_tickets(db, ids)
+        done = [ticket.task_id for ticket in tickets]
+        running = [ticket for ticket in tickets if ticket.state == State.RUNNING]
+        if done:
+            if followed := db.dialect.remove(db.cursor, done):
+                note_ended(db, followed, finished=True)
+            attempts = cases((ticket.task_id, ticket.attempt) for ticket in tickets)
+            db.execute(FORCE.replace("{attempts}", attempts), now=now, ids=done)
+        if running:
+            accounts = Accounts()
+            for ticket in running:
+                accounts.lose(ticket.lane, reached=ticket.reached)
+            accounts.write(db)
+        announce_ids(db, [(signals.task_finished, done)])
+        before = ended_before(db, tries, ids, done, Outcome.FINISHED)
+        tries.commits(done)
+    if running:
+        # Their lanes may have been full.
         ring(using=using)
-        call(ticket.holder or 0, using=using)
+    for holder in {ticket.holder or 0 for ticket in running}:
+        call(holder, using=using)
+    return before.union(done)
+
+
+def ended_before(
+    db: Session, tries: Tries, ids: Collection[int], done: Collection[int], outcome: Outcome
+) -> set[int]:
+    """Return those of ``ids`` that an earlier try of this call has ended: they have no ticket."""
+    ended = tried(tries, ids).difference(done)
+    rows = db.rows(ENDED_SO, {"outcome": outcome.value}, ids=ended) if ended else []
+    return {id_ for (id_,) in rows}
+
+
+def tried(tries: Tries, ids: Collection[int]) -> set[int]:
+    """Return which of these tasks earlier tries of this call may have changed."""
+    return {task_id for note in tries.doubtful for task_id in note}.intersection(ids)
 
 
 @retry_remembering_commits
@@ -187,28 +200,25 @@ def cancel_now(
 
     Return of each whether it is cancelled already. Those are left out that have ended.
     """
-    done: dict[int, bool] = {}
     with in_transaction(using) as db:
-        statement = TICKETS.replace("{hint}", db.dialect.by_primary_key) + db.dialect.lock_clause()
-        held, holders = [], set()
-        for task_id, state, attempt, errors, crashes, holder in db.rows(statement, ids=ids):
-            done[task_id] = state != State.RUNNING
-            if done[task_id]:
-                held.append(EndedAttempt(task_id, attempt, errors, crashes))
-            else:
-                holders.add(holder or 0)
-        if holders:
+        tickets = lock_tickets(db, ids)
+        done = {ticket.task_id: ticket.state != State.RUNNING for ticket in tickets}
+        running = [ticket for ticket in tickets if not done[ticket.task_id]]
+        if running:
             flag = FLAG.replace("{hint}", db.dialect.by_primary_key)
-            db.execute(flag, ids=[task_id for task_id, is_over in done.items() if not is_over])
-        for holder in holders:
+            db.execute(flag, ids=[ticket.task_id for ticket in running])
+        for holder in {ticket.holder or 0 for ticket in running}:
             call(holder, using=using)
-        bury(db, held, Outcome.CANCELLED, CANCELLED, now=now)
-        announce_ids(db, [(signals.task_cancelled, [one.task_id for one in held])])
-        # What an earlier try has cancelled has no ticket any more.
-        tried = {task_id for note in tries.doubtful for task_id in note if task_id not in done}
-        if tried:
-            done |= {task_id: True for (task_id,) in db.rows(CANCELLED_ONES, ids=tried)}
-        tries.commits([one.task_id for one in held])
+        over = [
+            EndedAttempt(ticket.task_id, ticket.attempt, ticket.errors, ticket.crashes)
+            for ticket in tickets
+            if done[ticket.task_id]
+        ]
+        bury(db, over, Outcome.CANCELLED, CANCELLED, now=now)
+        ended = [one.task_id for one in over]
+        announce_ids(db, [(signals.task_cancelled, ended)])
+        done |= dict.fromkeys(ended_before(db, tries, ids, done, Outcome.CANCELLED), True)
+        tries.commits(ended)
     return done
 
 
@@ -228,61 +238,24 @@ def cancel_in_chunks(ids: Sequence[int], *, using: str, now: datetime | None) ->
     return done
 
 
-def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
-    """Raise AlreadyFinishedError or NotSupportedError where a task can't be put back."""
-    if outcome == Outcome.FINISHED:
-        raise AlreadyFinishedError(f"Task '{key}' has finished.")
-    if state not in (None, State.SCHEDULED):
-        words = {known.value: known.name.lower() for known in State}
-        raise NotSupportedError(f"Task '{key}' is {words.get(state, 'in no known state')} already.")
-
-
-@partial(after_callers_commit, check=refuse_unfit)
 @retry_remembering_commits
-def retry_ended(tries: Tries, task_id: int, *, using: str, now: datetime | None = None) -> None:
+def retry(
+    tries: Tries, ids: Collection[int], *, using: str, now: datetime | None = None
+) -> set[int]:
     """
-    Put a failed, cancelled or expired task back in its line, or hasten one that waits.
+    Put failed, cancelled or expired tasks back in their lines, and hasten those that wait for
+    their time; return which.
 
-    Its counts of errors and crashes begin anew, and it expires no more. In a transaction
-    of the caller's it is done after the commit. Raise NotFoundError when it is gone,
-    AlreadyFinishedError when it has finished, NotSupportedError while it is waiting or
-    running.
-    """
-    try:
-        with in_transaction(using) as db:
-            retry_or_hasten(db, task_id, using, now)
-            announce_ids(db, [(signals.task_put_back, [task_id])])
-            tries.commits(task_id)
-    except (AlreadyFinishedError, NotSupportedError):
-        # It had not finished, nor was it in its line, when an earlier try put it there.
-        if not tries.doubtful:
-            raise
-
-
-def retry_or_hasten(db: Session, task_id: int, using: str, now: datetime | None) -> None:
-    task = known(db, task_id)
-    if task.outcome == Outcome.FINISHED:
-        refuse_unfit(task.key, task.outcome, None)
-    if not task.outcome:
-        hasten(db, task_id, task.key, now)
-        ring(task.queue, using=using)
-        return
-    back = retry_dead(db, [task_id], using, now)
-    if not back:
-        known(db, task_id)
-        raise AlreadyFinishedError(f"Task '{task.key}' was put back by someone else.")
-
-
-def retry_all_ended(ids: Collection[int], *, using: str) -> set[int]:
-    """
-    Put tasks that ended without finishing back in their lines; return which.
-
-    Some statements for all of them, in the caller's transaction, which is theirs to repeat.
+    Their counts of errors and crashes begin anew, and they expire no more.
     """
     with in_transaction(using) as db:
-        back = retry_dead(db, ids, using, None)
-        announce_ids(db, [(signals.task_put_back, list(back))])
-    return set(back)
+        done = set(retry_dead(db, ids, using, now))
+        done |= hasten(db, set(ids) - done, using, now)
+        announce_ids(db, [(signals.task_put_back, sorted(done))])
+        # None was in its line, nor had it finished, when an earlier try put it there.
+        done |= tried(tries, ids)
+        tries.commits(done)
+    return done
 
 
 def retry_dead(
@@ -342,10 +315,15 @@ def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]
     return children, followed
 
 
-def hasten(db: Session, task_id: int, key: str, now: datetime | None) -> None:
-    ticket = live(db, task_id)
-    refuse_unfit(key, "", ticket.state)
-    db.execute(HASTEN, {"task_id": task_id}, now=now)
+def hasten(db: Session, ids: Collection[int], using: str, now: datetime | None) -> set[int]:
+    """Make due those of these tasks that wait for their time; return which."""
+    tickets = lock_tickets(db, ids) if ids else []
+    waiting = {ticket.task_id for ticket in tickets if ticket.state == State.SCHEDULED}
+    if waiting:
+        db.execute(HASTEN, now=now, ids=waiting)
+        for (queue,) in db.rows(QUEUES, ids=waiting):
+            ring(queue, using=using)
+    return waiting
 
 
 def known(db: Session, task_id: int) -> TaskRow:
@@ -360,23 +338,19 @@ def known(db: Session, task_id: int) -> TaskRow:
     return TaskRow(*row)
 
 
+def lock_tickets(db: Session, ids: Collection[int]) -> list[LockedTicket]:
+    """Lock the tickets of tasks that have yet to end, in the order of their ids."""
+    statement = TICKETS.replace("{hint}", db.dialect.by_primary_key) + db.dialect.lock_clause()
+    return [LockedTicket(*row) for row in db.rows(statement, ids=ids)]
+
+
 def live(db: Session, task_id: int) -> LockedTicket:
     """
     Lock a task's ticket.
 
     Raise NotFoundError when the task is gone, AlreadyFinishedError when it has ended.
     """
-    statement = TICKET + db.dialect.lock_clause()
-    row = db.execute(statement, {"task_id": task_id}).fetchone()
-    if row is None:
-        task = known(db, task_id)
-        raise AlreadyFinishedError(f"Task '{task.key}' has ended: it is {task.outcome}.")
-    return LockedTicket(*row)
-
-
-def drop(db: Session, ticket: LockedTicket) -> None:
-    """Take a running task off its lane's account."""
-    if ticket.state == State.RUNNING:
-        accounts = Accounts()
-        accounts.lose(ticket.lane, reached=ticket.reached)
-        accounts.write(db)
+    for ticket in lock_tickets(db, [task_id]):
+        return ticket
+    task = known(db, task_id)
+    raise AlreadyFinishedError(f"Task '{task.key}' has ended: it is {task.outcome}.")

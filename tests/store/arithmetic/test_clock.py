@@ -67,7 +67,7 @@ def force(lease, took, now):
     """End a task of a newcomer from outside."""
     if lease.user == "long":
         return False
-    store.force_finish(lease.task_id, using="default", now=now)
+    store.force_finish([lease.task_id], using="default", now=now)
     return True
 
 

@@ -92,7 +92,7 @@ class Web:
 
     def retry_all(self):
         dead = Task.objects.filter(dead_letter__isnull=False).values_list("pk", flat=True)
-        store.retry_all_ended(list(dead), using="default")
+        store.retry(list(dead), using="default")
 
     def cancel_all(self):
         chosen = store.choose(Ticket.objects.values_list("pk", flat=True), using="default")

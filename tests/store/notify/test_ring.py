@@ -222,7 +222,7 @@ class BackAgainTests(RingCase):
     def test_a_task_that_is_put_back_rings(self):
         task = failed("k0")
         self.rung.clear()
-        store.retry_ended(task.id, using="default")
+        store.steer(store.retry, task.id, using="default")
         self.assertEqual(self.queues(), ["default"])
 
     def test_a_cap_that_is_raised_rings(self):

@@ -89,7 +89,7 @@ class CallersTransactionTests(TransactionTestCase):
             with self.assertRaises(NotFoundError):
                 Queue()["nobody"].cancel_request()
             with self.assertRaises(NotFoundError):
-                store.force_finish(-1, using="default")
+                store.steer(store.force_finish, -1, using="default")
 
     def test_what_was_submitted_in_it_can_be_steered_in_it(self):
         with transaction.atomic():
@@ -143,7 +143,7 @@ class RequestTests(TransactionTestCase):
 
         def note(*given, **more):
             seen.append(connection.in_atomic_block)
-            force_finish(*given, **more)
+            return force_finish(*given, **more)
 
         with mock.patch.object(store, "force_finish", note):
             data = {"action": "force_finish", "_selected_action": [task.id]}

@@ -47,7 +47,7 @@ class FinishTests(TestCase):
         for _number in range(3):
             submit()
         held = acquire(3)
-        store.force_finish(held[1].task_id, using="default")
+        store.force_finish([held[1].task_id], using="default")
 
         refused = finish(*held)
         self.assertEqual([done.lease for done in refused], [held[1]])
@@ -344,7 +344,7 @@ class RedriveTests(TestCase):
     def test_the_attempt_before_it_failed_stays_fenced(self):
         _task, old = running("k1")
         fail(old)
-        store.retry_ended(old.task_id, using="default", now=after(1))
+        store.steer(store.retry, old.task_id, using="default", now=after(1))
         [new] = acquire(now=after(1))
 
         self.assertEqual(len(finish(old)), 1)

@@ -1,6 +1,7 @@
 import re
 from datetime import timedelta
 from html import unescape
+from unittest import mock
 from urllib.parse import urlencode
 
 from django.test import override_settings
@@ -12,10 +13,12 @@ from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.models import Batch, Schedule, Worker
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
+from django_perfectqueue.store.records import counts
 
 from ..factories import fail, register, running, submit, submit_many
 from ..health.test_queues import now, park
 from ..inspection.test_statistics import ran
+from ..management.running import run
 from .staff import LIST, AdminTestCase, staff
 
 OVERVIEW = "/admin/perfectqueue/overview/"
@@ -145,6 +148,15 @@ class OverviewTests(AdminTestCase):
                 self.assertEqual(page.count(" data-pq-live>"), 2)
                 self.assertRegex(page, r'<script src="[^"]*perfectqueue/live.js" type="module">')
                 self.assertIn("Log in again.", page)
+
+    def test_where_not_all_are_counted_none_is_no_figure(self):
+        submit_many(4, run_at="1h", now=None)
+        with mock.patch.object(counts, "COUNTED", 2):
+            page = self.shown()
+            out = run("pq_stats")
+        self.assertIn(">3+<", page)
+        self.assertNotIn("0+", page)
+        self.assertRegex(out, r"running +-\n")
 
     def test_it_takes_few_statements_however_much_there_is(self):
         """Two find the session and the user, and two the permissions of who is no superuser."""

@@ -109,7 +109,7 @@ class Command(QueueCommand):
         title = f"Queue '{found.now.name}'"
         self.print_title(title)
         for name, count, note in counts(found):
-            if count != "0" or name in ALWAYS:
+            if count not in ("0", "-") or name in ALWAYS:
                 self.stdout.write(f"  {name:<10}{count:>8}  {note}".rstrip())
         if found.dead and top:
             self.stdout.write("")
@@ -169,8 +169,10 @@ def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
         note = ""
         if status == Status.WAITING and found.now.oldest is not None:
             note = f"the first has been due for {short_duration(found.now.oldest)}"
-        more = "+" if found.has_more(status) else ""
-        yield status, f"{min(count, COUNTED):,}{more}", note
+        more = found.has_more(status)
+        text = f"{min(count, COUNTED):,}" + ("+" if more else "")
+        # Where there are more than were counted, nobody knows whether none is right.
+        yield status, "-" if more and not count else text, note
 
 
 def dead_columns() -> list[Column[tuple[tuple[str, str], int]]]:

@@ -299,7 +299,7 @@ class RestartTests(SimpleTestCase):
             launcher.hand_over()
             self.assertEqual(len(self.started), count)
             self.assertIs(launcher.current, self.started[number])
-        self.started[1].send.assert_called_once_with(signals.STOP)
+        self.started[1].replace.assert_called_once_with(signals.STOP)
 
     def test_a_restart_that_failed_is_no_end_to_the_next(self):
         launcher = self.launcher()

@@ -118,7 +118,6 @@ class FormTests(ScheduleTestCase):
             ({"every": "1h", "type": "reprot"}, "type", "Did you mean &#x27;report&#x27;?"),
             ({"every": "1h", "type": ""}, "type", "required"),
             ({"every": "1h", "data": "{"}, "data", "valid JSON"),
-            ({"every": "1h", "overlap": "skipp"}, "overlap", "valid choice"),
             ({"every": "1h", "remaining": "0"}, "remaining", "a whole number from 1"),
             ({"every": "1h", "user": "*"}, "user", "No user"),
             ({"every": "1h", "queue": ""}, "queue", "required"),

@@ -143,8 +143,9 @@ def sent(statements: list[str]) -> Counter[str]:
     for sql in statements:
         if sql.startswith(PACKETS):
             counts["statements"] += 1
-            inside = "COMMIT" not in sql
-            counts["transactions"] += 1 if inside or sql.endswith("COMMIT") else 2
+            begun, inside = inside, "COMMIT" not in sql
+            # With psycopg2 Django has noted the BEGIN that goes with the first statement.
+            counts["transactions"] += 2 - inside - begun
         elif sql.startswith("BEGIN"):
             inside = True
             counts["transactions"] += 1

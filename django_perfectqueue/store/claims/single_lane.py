@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connections
 
 from ..database.dialects import dialect_of
-from ..database.transaction import in_transaction, may_be_a_row, reading
+from ..database.transaction import in_transaction, may_be_a_row
 from ..lanes.accounts import Accounts
 from ..leases.leased import Taker, leased
 from ..tasks.close import Loss, expire
@@ -55,9 +55,7 @@ def take_alone(
 def claim(queue: str, limit: int, taker: Taker, *, using: str) -> list[tuple[Lease, bool]]:
     """Take tickets in one transaction; return each lease with whether its task has expired."""
     statements = BY_VENDOR[connections[using].vendor]
-    # Elsewhere claim_alone() is a transaction by itself.
-    opened = in_transaction if dialect_of(using).one_writer else reading
-    with opened(using) as db:
+    with in_transaction(using) as db:
         claimed = statements.claim_alone(db, queue, limit, taker)
         whose: dict[str, Any] = {"using": using, "holder": taker.holder, "token": taker.token}
         leases = []

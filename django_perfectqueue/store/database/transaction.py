@@ -44,7 +44,11 @@ def in_transaction(using: str, *, apart: bool = False) -> Iterator[Session]:
     connection = connections[using]
     dialect = dialect_for(connection)
     if not connection.in_atomic_block:
-        with dialect.own(connection), transaction.atomic(using), connection.cursor() as cursor:
+        with (
+            dialect.writing(connection),
+            dialect.own(connection),
+            connection.cursor() as cursor,
+        ):
             yield Session(cursor, dialect)
     elif apart:
         with transaction.atomic(using), connection.cursor() as cursor:

@@ -14,7 +14,6 @@ from django_perfectqueue.models import Policy
 from ..arithmetic.fair_order import gate_id, is_gated, lane_id, unmeasured
 from ..arithmetic.limit_keys import Keys, split, standing
 from ..arithmetic.policies import rule_of
-from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id
@@ -149,10 +148,13 @@ def wake_sleeping(lanes: Mapping[int, int], *, using: str) -> None:
 
 def owners_of(db: Session, ids: Sequence[int], condition: str = "") -> list[Owner]:
     """Return the owner of each lane in which these tickets stand."""
-    statement = OWNERS.replace("{ids}", numbers(ids)) + condition
+    # As parameters, so that SQLite knows the statement again.
+    given = {f"id_{number}": task_id for number, task_id in enumerate(ids)}
+    marks = ", ".join([f"%({name})s" for name in given])
+    statement = OWNERS.replace("{ids}", marks) + condition
     statement = statement.replace("{run_at}", db.dialect.readable('"ticket"."run_at"'))
     statement = statement.replace("{created_at}", db.dialect.readable('"task"."created_at"'))
-    rows = db.execute(statement).fetchall()
+    rows = db.execute(statement, given).fetchall()
     owners: dict[int, Owner] = {}
     for lane, queue, user, type_, limits, run_at, created_at, is_new, copied in rows:
         since = max(db.dialect.moment(run_at), db.dialect.moment(created_at))

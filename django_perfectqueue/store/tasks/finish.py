@@ -8,11 +8,9 @@ from datetime import datetime
 
 from django_perfectqueue.models import Outcome
 
-from ..arithmetic.fair_order import is_gated
-from ..database.dialects import dialect_of
 from ..database.dialects.base import Report
 from ..database.session import Session
-from ..database.transaction import in_transaction, reading, retry_transaction
+from ..database.transaction import in_transaction, retry_transaction
 from ..lanes.accounts import Accounts
 from ..leases.fence import ending_of
 from ..records.dependency_events import note_ended
@@ -34,25 +32,11 @@ def finish(
     attempt has finished already is not refused: a commit whose answer was lost may be
     repeated.
     """
-    alone = len(completions) == 1 and dialect_of(using).finishes_one
-    alone = alone and not is_gated(completions[0].lease.lane)
-    if alone and finish_one(completions[0], using=using, worker=worker, now=now):
-        return []
     with in_transaction(using) as db:
         accounts = Accounts(now)
         refused = close(db, accounts, completions, worker=worker, now=now)
         accounts.write(db)
     return refused
-
-
-def finish_one(done: Completion, *, using: str, worker: str, now: datetime | None) -> bool:
-    """Close a task by itself; return whether it was held indeed, and nobody follows it."""
-    accounts = Accounts(now)
-    accounts.end(done.lease, done.seconds)
-    entry = accounts.of(done.lease.lane).entry(done.lease.lane)
-    report = Report(worker, time.monotonic(), now)
-    with reading(using) as db:
-        return db.dialect.finish_one(db.cursor, done, entry, report)
 
 
 def close(

@@ -14,7 +14,6 @@ from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.signals import task_submitted
 
 from ..database.dialects import dialect_for
-from ..database.dialects.one_task import Stored
 from ..database.server_limits import LONG
 from ..database.session import Session
 from ..database.transaction import (
@@ -22,6 +21,7 @@ from ..database.transaction import (
     Tries,
     in_transaction,
     is_callers,
+    reading,
     retry_remembering_commits,
 )
 from ..lanes.wake import wake_sleeping
@@ -60,26 +60,27 @@ def submit(
     Nothing is locked but the new rows. Once they are committed they are announced, and
     their workers notified.
     """
-    if len(submissions) == 1:
-        return submit_one(submissions[0], using=using, now=now)
+    connection = connections[using]
+    is_alone = len(submissions) == 1 and now is None and not is_callers(connection)
+    if is_alone and dialect_for(connection).submits_alone(connection):
+        return submit_alone(submissions[0], using=using)
     fresh = store_free(submissions, using=using, now=now)
     notify(submissions, fresh, using=using, now=now)
     return fresh
 
 
-def submit_one(task: Submission, *, using: str, now: datetime | None) -> dict[tuple[str, str], int]:
-    """Store one task, outside of a transaction by one round trip; do what submit() does."""
-    wait = 0.0 if task.run_at is None else until(task.run_at, now)
-    stored = store_one(task, message_of(task.queue, wait), using=using, now=now)
-    if stored.id is None:
+def submit_alone(task: Submission, *, using: str) -> dict[tuple[str, str], int]:
+    """Store one task, and let its workers know, by one round trip."""
+    wait = 0.0 if task.run_at is None else until(task.run_at, None)
+    task_id, notified = store_alone(task, message_of(task.queue, wait), using=using)
+    if task_id is None:
         return {}
-    if task_submitted.receivers:
+    fresh = {(task.queue, task.key): task_id}
+    if notified and task_submitted.receivers:
         announce(task_submitted, [task], using=using)
-    # One that waits for others wakes its lane when it is released.
-    if not (stored.notified or task.after):
-        asleep = None if stored.awake or task.run_at is not None else {task.lane: stored.id}
-        ring(task.queue, using=using, delay=wait, lanes=asleep, wake=wake_sleeping)
-    return {(task.queue, task.key): stored.id}
+    elif not notified:
+        notify([task], fresh, using=using, now=None)
+    return fresh
 
 
 def submit_all(
@@ -148,40 +149,33 @@ def store_free(
 
 
 @retry_remembering_commits
-def store_one(
-    tries: Tries, task: Submission, message: str, *, using: str, now: datetime | None
-) -> Stored:
+def store_alone(
+    tries: Tries, task: Submission, message: str, *, using: str
+) -> tuple[int | None, bool]:
     """
-    Store a task by what commits itself, or in the caller's transaction.
+    Store a task by what commits itself; return its id, and whether the workers are notified.
 
-    So its id is not known before the commit, and its ticket carries a token until someone
-    takes it.
+    Its id is not known before the commit: so its ticket carries a token until someone takes it.
     """
-    connection = connections[using]
-    dialect = dialect_for(connection)
     token, known = new_token(), list(tries.doubtful)
-    with connection.cursor() as cursor:
-        db = Session(cursor, dialect)
+    with reading(using) as db:
         refuse_too_long(db, task)
         tries.commits(token)
-        if is_callers(connection):
-            stored = dialect.submit_one(cursor, task, token=token, now=now)
-        else:
-            try:
-                stored = dialect.submit_alone(cursor, task, token=token, message=message, now=now)
-            except Error as error:
-                if dialect.one_writer or dialect.lost(error):
-                    raise
-                # Maybe only what comes after the commit has failed.
-                stored = Stored(by_token(db, task, [token], now))
-                if stored.id is None:
-                    raise
-        if stored.id is None and known:
-            return Stored(by_token(db, task, known, now))
-        return stored
+        try:
+            task_id, notified = db.dialect.submit_alone(
+                db.cursor, task, token=token, message=message
+            )
+        except Error as error:
+            # If the connection is good, maybe only what comes after the commit has failed.
+            if db.dialect.lost(error) or not (task_id := by_token(db, task, [token])):
+                raise
+            notified = False
+        if task_id is None and known:
+            task_id = by_token(db, task, known)
+    return task_id, notified
 
 
-def by_token(db: Session, task: Submission, tokens: list[int], now: datetime | None) -> int | None:
+def by_token(db: Session, task: Submission, tokens: list[int]) -> int | None:
     """
     Return the id of the task of this key if an earlier try has stored it.
 
@@ -195,8 +189,7 @@ def by_token(db: Session, task: Submission, tokens: list[int], now: datetime | N
         "data": task.payload,
         "priority": task.priority,
     }
-    since = {"since": -2 * PATIENCE}
-    row = db.execute(STORED, same, now=now, after=since, marks=tokens).fetchone()
+    row = db.execute(STORED, same, after={"since": -2 * PATIENCE}, marks=tokens).fetchone()
     return row[0] if row else None
 
 

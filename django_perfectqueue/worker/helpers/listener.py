@@ -60,7 +60,7 @@ class Listener(HelperProcess):
             self.notifications = store.ear(self.plan.using)
         while not self.stopping:
             self.link.insist(self.attend)
-            self.wakeups.tend(hears=self.notifications is not None)
+            self.wakeups.tend()
             pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
             self.wait(pause, *self.sources())
 

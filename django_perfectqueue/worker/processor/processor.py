@@ -86,7 +86,6 @@ class Processor:
         self.taken_at = time.monotonic()
         self.rested = False
         self.found_few = False
-        self.found_all = False
         self.looks = 0
         self.prefetch = Prefetch(plan.options.TASK_PREFETCH, places=plan.options.places)
         self.completions = Completions(self.completions_written)
@@ -183,9 +182,7 @@ class Processor:
             self.usage.ask_time()
         rested, self.rested = self.rested, False
         limit = self.requested = self.wanted()
-        taken = self.lone_task(limit) if rested else []
-        self.found_all = 0 < len(taken) < limit
-        taken = taken or self.take_in_order(limit)
+        taken = (self.lone_task(limit) if rested else []) or self.take_in_order(limit)
         self.found_few = rested and 0 < len(taken) < limit
         return taken
 

@@ -44,7 +44,6 @@ class SerialProcessor(Processor):
         self.interrupter = MainThreadInterrupter()
         self.runner = Runner(plan.dispatch, link=self.link, interrupter=self.interrupter)
         self.held_until = 0.0
-        self.last_wakeup = 0
         link = Link(plan.using, resources.wakeup, self.patience, outage=plan.outage)
         self.ahead = Ahead(link, self.batch)
         self.not_ahead_before = 0.0
@@ -142,16 +141,12 @@ class SerialProcessor(Processor):
         """
         Acquire tasks; after a few that ended a rest, only if more are due.
 
-        To write their completions and to look takes fewer statements than an acquire. No look is
-        needed where they were all that was due, and no wake-up came since: a task that was
-        committed later still wakes this processor, which is free by now.
+        To write their completions and to look takes fewer statements than an acquire.
         """
         few, self.found_few = self.found_few, False
-        last, self.last_wakeup = self.last_wakeup, self.resources.wakeups.last
         if few and not (self.stopping or self.plan.burst):
             self.write_completions()
-            none_came = self.found_all and not self.resources.wakeups.came_since(last)
-            if none_came or not self.look().due:
+            if not self.look().due:
                 return []
         return super().acquire()
 

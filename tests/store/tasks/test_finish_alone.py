@@ -1,18 +1,27 @@
 """One task is finished by itself, in a transaction of its own."""
 
 import json
-from unittest import mock, skipUnless
+import threading
+from contextlib import suppress
+from unittest import mock, skipIf, skipUnless
 
-from django.db import OperationalError, connection
+from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db.backends.postgresql.psycopg_any import is_psycopg3
 from django.test import TransactionTestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.models import Lane, Limit, Task, Ticket
-from django_perfectqueue.store.database.dialects import mysql
 
 from ...factories import acquire, assert_books_balance, finish, retry, running, submit
+from ...waiting import wait_until
+from .test_submit import hurried, locked
 
+WAITING = "SELECT query FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 HARD = """it's 100 %, 50%(x)s; a \\ "word"; ö"""
+
+
+class UndoneError(Exception):
+    pass
 
 
 class FinishAloneTests(TransactionTestCase):
@@ -65,31 +74,80 @@ class FinishAloneTests(TransactionTestCase):
         self.assertEqual(own, copy)
         self.assertEqual(own[1], 0)
 
-    @skipUnless(connection.vendor == "mysql", "Others send one statement, or have no server.")
+    def test_an_error_in_between_undoes_all_of_it(self):
+        _task, held = running(user="ann")
+
+        def charge_fails(execute, sql, *others):
+            if sql.lstrip().startswith(("UPDATE", "WITH")) and "perfectqueue_lane" in sql:
+                raise IntegrityError("The lane can't be charged.")
+            return execute(sql, *others)
+
+        with connection.execute_wrapper(charge_fails), self.assertRaises(IntegrityError):
+            finish(held)
+        self.assertEqual((Task.objects.get().outcome, Ticket.objects.count()), ("", 1))
+        self.assertEqual(finish(held), [])
+        assert_books_balance(self)
+
+    @skipIf(connection.vendor == "sqlite", "SQLite has no server.")
+    def test_an_error_in_the_first_statement_leaves_the_connection_good(self):
+        if connection.vendor == "mysql" and not connection.mysql_is_mariadb:
+            self.skipTest("MySQL ends no DELETE for its time.")
+        _task, held = running(user="ann")
+        with hurried(), locked("perfectqueue_ticket"), self.assertRaises(DatabaseError):
+            finish(held)
+        self.assertTrue(connection.get_autocommit())
+        self.assertEqual(finish(held), [])
+        assert_books_balance(self)
+
+    @skipUnless(connection.vendor == "postgresql", "The log of MariaDB's driver has it.")
+    def test_begin_goes_with_the_first_statement(self):
+        _task, held = running(user="ann")
+
+        def finish_it():
+            finish(held)
+            connection.close()
+
+        def is_waiting():
+            with connection.cursor() as cursor:
+                cursor.execute(WAITING)
+                return [query[:12] for (query,) in cursor.fetchall()] == ["BEGIN; \nWITH"]
+
+        thread = threading.Thread(target=finish_it)
+        with locked("perfectqueue_ticket"):
+            thread.start()
+            wait_until(is_waiting)
+        thread.join()
+        self.assertEqual(Task.objects.get().outcome, "finished")
+
+    def test_a_callers_transaction_undoes_it(self):
+        _task, held = running(user="ann")
+        with suppress(UndoneError), transaction.atomic():
+            self.assertEqual(finish(held), [])
+            raise UndoneError
+        self.assertEqual((Task.objects.get().outcome, Ticket.objects.count()), ("", 1))
+
+    @skipIf(connection.vendor == "sqlite", "atomic() commits there, where autocommit is off.")
+    def test_a_caller_without_autocommit_commits_by_itself(self):
+        _task, held = running(user="ann")
+        transaction.set_autocommit(False)
+        self.addCleanup(transaction.set_autocommit, True)
+        for undo, outcome in ((transaction.rollback, ""), (transaction.commit, "finished")):
+            # A transaction of theirs is under way.
+            self.assertEqual(Task.objects.count(), 1)
+            self.assertEqual(finish(held), [])
+            undo()
+            self.assertEqual(Task.objects.get().outcome, outcome)
+            transaction.rollback()
+
+    @skipIf(connection.vendor == "sqlite", "SQLite has no server.")
     def test_a_driver_that_takes_one_statement_at_once_gets_one(self):
-        options = {**connection.settings_dict["OPTIONS"], "multi_statements": False}
+        if connection.vendor == "postgresql" and not is_psycopg3:
+            self.skipTest("psycopg2 binds no parameters on the server.")
+        one = {"postgresql": {"server_side_binding": True}, "mysql": {"multi_statements": False}}
+        options = {**connection.settings_dict["OPTIONS"], **one[connection.vendor]}
         connection.close()
         self.addCleanup(connection.close)
         with mock.patch.dict(connection.settings_dict, OPTIONS=options):
             _task, held = running(user="ann")
             self.assertEqual(finish(held), [])
-        assert_books_balance(self)
-
-    @skipUnless(connection.vendor == "mysql", "Others send one statement, or have no server.")
-    def test_an_error_in_between_undoes_all_of_it(self):
-        _task, held = running(user="ann")
-        send = mysql.in_one_packet
-
-        def interrupted(*terms):
-            results = send(*terms)
-            for _statement in range(3):
-                yield next(results)
-            raise OperationalError(1213, "Deadlock found")
-
-        with mock.patch.object(mysql, "in_one_packet", interrupted):
-            with self.assertRaises(OperationalError), store.one_call():
-                finish(held)
-            self.assertEqual(Task.objects.get().outcome, "")
-        self.assertEqual(Ticket.objects.count(), 1)
-        self.assertEqual(finish(held), [])
         assert_books_balance(self)

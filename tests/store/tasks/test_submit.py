@@ -19,7 +19,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.database.dialects.prepared import uses
+from django_perfectqueue.store.database.dialects.postgresql_alone import sends
 
 from ...factories import (
     MINUTE,
@@ -456,10 +456,10 @@ class PacketTests(TransactionTestCase):
             with connection.cursor() as cursor:
                 cursor.execute("DEALLOCATE ALL")
             return
-        known = dict(uses.pop(connection.connection))
+        known = sends.pop(connection.connection)
         for number in range(2):
             submit(f"other-{number}", user="ann", now=None)
-        uses[connection.connection] = known
+        sends[connection.connection] = known
 
     def test_what_fails_after_the_commit_is_no_failure_of_the_submit(self):
         submit("first", user="ann", now=None)

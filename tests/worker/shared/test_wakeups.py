@@ -73,32 +73,6 @@ class WakeTests(WakeupsCase):
         self.assertEqual(set(slot.totals().values()), {1})
         self.assertFalse(slot.signed_off)
 
-    def test_who_was_busy_sees_that_a_ring_came(self):
-        self.wakeups.tend(hears=True)
-        last = self.wakeups.last
-        self.assertFalse(self.wakeups.came_since(last))
-        self.assertFalse(self.wakeups.wake_one())
-        self.assertTrue(self.wakeups.came_since(last))
-        self.assertFalse(self.wakeups.came_since(self.wakeups.last))
-
-    def test_where_no_one_hears_of_tasks_some_may_have_come(self):
-        self.assertTrue(self.wakeups.came_since(self.wakeups.last))
-        self.wakeups.tend()
-        self.assertTrue(self.wakeups.came_since(self.wakeups.last))
-        self.wakeups.tend(hears=True)
-        with mock.patch.object(wakeups, "TENDED_FOR", 0.0):
-            self.wakeups.tend(hears=True)
-        self.assertTrue(self.wakeups.came_since(self.wakeups.last))
-
-    def test_a_ring_is_numbered_before_it_looks_for_who_is_free(self):
-        """A processor that becomes free meanwhile is passed over, and so must see the number."""
-        last, seen = self.wakeups.last, []
-        watched = mock.PropertyMock(side_effect=lambda: seen.append(self.wakeups.last) or False)
-        with mock.patch.object(Slot, "is_free", watched):
-            self.wakeups.wake_one()
-        self.assertEqual(len(seen), 3)
-        self.assertNotIn(last, seen)
-
     def test_it_is_tended_for_a_while(self):
         self.assertFalse(self.wakeups.is_tended())
         self.wakeups.tend()

@@ -17,8 +17,7 @@ class Statements(NamedTuple):
     ``claim`` takes up to so many tickets of each lane, lane by lane until it is ``limit``.
     ``claim_alone`` takes up to ``limit`` tickets of the only open lane of a queue, where it has
     no cap, there are no limits and no timer is due, and charges it; it returns rows as ``claim``
-    does, each with its lane as it was. It is a transaction of its own where there is more than
-    one writer. ``aware`` makes an aware time of one in these rows.
+    does, each with its lane as it was. ``aware`` makes an aware time of one in these rows.
     """
 
     claim: Callable[[Session, Mapping[int, int], int, Taker], list[ClaimedRow]]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Mapping
+from datetime import timezone
 from operator import methodcaller
 
 from ...arithmetic.fair_order import OpenLane
-from ...database.dialects.base import Row, numbers
-from ...database.dialects.mysql_submit import given
-from ...database.dialects.mysql_transactions import in_one_packet, own_transaction
-from ...database.dialects.one_task import Value
+from ...database.dialects.base import numbers
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
 from .only_lane import LANE, ONLY_LANE, with_lanes
@@ -85,39 +82,24 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> li
 def claim_alone(
     db: Session, queue: str, limit: int, taker: Taker
 ) -> list[tuple[ClaimedRow, OpenLane]]:
-    with own_transaction(db.cursor) as begin:
-        claimed = with_lanes(locked_alone(db, begin, queue, limit, taker.now))
-        if not claimed:
-            return []
-        holder, token, seconds, now = taker
-        lane = claimed[0][1]
-        values = {
-            "holder": holder,
-            "token": token,
-            "seconds": seconds,
-            "lane": lane.id,
-            "tasks": len(claimed),
-            "charge": lane.charge(abs(lane.cost)) * len(claimed),
-        }
-        take = TAKE_ALONE.replace("{later}", db.dialect.later("%(seconds)s"))
-        done = db.execute(take, values, now=now, ids=[row.task_id for row, _lane in claimed])
-        # Nothing is written where the lane was deleted meanwhile.
-        taken = claimed if done.rowcount else []
+    holder, token, seconds, now = taker
+    claimed = with_lanes(db.rows(LOCK_ALONE, {"queue": queue, "limit": limit}, now=now))
+    if not claimed:
+        return []
+    lane = claimed[0][1]
+    values = {
+        "holder": holder,
+        "token": token,
+        "seconds": seconds,
+        "lane": lane.id,
+        "tasks": len(claimed),
+        "charge": lane.charge(abs(lane.cost)) * len(claimed),
+    }
+    take = TAKE_ALONE.replace("{later}", db.dialect.later("%(seconds)s"))
+    done = db.execute(take, values, now=now, ids=[row.task_id for row, _lane in claimed])
+    # Nothing is written where the lane was deleted meanwhile.
+    taken = claimed if done.rowcount else []
     return [(row._replace(attempt=row.attempt + 1), lane) for row, lane in taken]
-
-
-def locked_alone(
-    db: Session, begin: Sequence[str], queue: str, limit: int, now: datetime | None
-) -> list[Row]:
-    """Send what begins a transaction, and lock the tickets in the same packet; return the rows."""
-    clock = db.dialect.clock if now is None else db.dialect.given_clock
-    select = LOCK_ALONE.replace("{now}", clock).replace('"', db.dialect.quote)
-    values: dict[str, Value] = {"queue": queue, "limit": limit, "now": now and given(now)}
-    with db.cursor.db.wrap_database_errors:
-        for _ in in_one_packet(db.cursor, [*begin, select], values):
-            pass
-    rows: list[Row] = db.cursor.fetchall()
-    return rows
 
 
 def lock_lines(db: Session, wants: Mapping[int, int], limit: int) -> list[int]:

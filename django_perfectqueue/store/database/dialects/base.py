@@ -8,13 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from django.db import NotSupportedError
+from django.db import NotSupportedError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion, Submission
 from ..diagnosis import Ailment
-from .one_task import Stored
 
 Row = tuple[Any, ...]
 REMOVE = """
@@ -99,12 +98,6 @@ class Dialect(ABC):
 
     notifies = False
     """Whether the bell is this database's own, and reaches every host."""
-
-    single_statement = False
-    """Whether one task is submitted, taken or finished by a single statement."""
-
-    finishes_one = False
-    """Whether finish_one() takes fewer statements than finish() and charge()."""
 
     removal = REMOVE
 
@@ -191,37 +184,26 @@ class Dialect(ABC):
         """Do the same where all keys are free; where one is not, this may raise IntegrityError."""
         return self.submit(cursor, tasks, now)
 
-    @abstractmethod
-    def submit_one(
-        self, cursor: Cursor, task: Submission, *, token: int, now: datetime | None
-    ) -> Stored:
-        """Store a task in an open transaction, and leave a token in its ticket."""
+    def submits_alone(self, connection: BaseDatabaseWrapper) -> bool:
+        """Return whether a connection stores one task sooner by submit_alone() than by submit()."""
+        return False
 
-    @abstractmethod
     def submit_alone(
-        self, cursor: Cursor, task: Submission, *, token: int, message: str, now: datetime | None
-    ) -> Stored:
+        self, cursor: Cursor, task: Submission, *, token: int, message: str
+    ) -> tuple[int | None, bool]:
         """
-        Do the same in a transaction of its own; then look whether its lane is awake, and if
-        so, or if it is scheduled, notify the workers by ``message`` where ``notifies``.
+        Store a task, with a token in its ticket, in a transaction of its own; then notify the
+        workers by a message, if there is one, and if the task is scheduled or its lane is awake.
 
-        The look comes after the commit, or under a lock that lasts until then: who puts a
-        lane to sleep looks for tasks first, so one of both sees the other.
+        Return its id, or None where its key is taken, and whether they were notified.
         """
+        raise NotSupportedError("This database stores one task as it does several.")
 
     @abstractmethod
     def finish(self, cursor: Cursor, completions: Sequence[Completion], report: Report) -> Closed:
         """
         Close the tickets that are still held as given; return what they said.
         """
-
-    def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
-        """
-        Close a ticket that is still held as given, and charge its lane, where
-        ``finishes_one``, in a transaction of its own or the caller's; return whether it was. One
-        for which others wait is left, and one that was charged while it ran.
-        """
-        raise NotSupportedError("This database closes one as it does several.")
 
     def remove(self, cursor: Cursor, ids: Collection[int]) -> dict[int, int]:
         """
@@ -258,8 +240,8 @@ class Dialect(ABC):
         return UNPREPARED
 
     def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-        """Prepare one for a transaction of the store's own, which sees what others commit."""
-        return UNPREPARED
+        """Open a transaction of the store's own, which sees what others commit."""
+        return transaction.atomic(connection.alias)
 
     def see_commits(self, cursor: Cursor) -> None:
         """

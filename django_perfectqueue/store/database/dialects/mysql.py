@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from itertools import islice
 from operator import attrgetter
 
+from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -17,7 +18,6 @@ from django_perfectqueue.lib.durations import EARLIEST
 from ...values import Completion
 from .base import (
     ACCOUNT,
-    UNPREPARED,
     Closed,
     Entry,
     Report,
@@ -28,13 +28,10 @@ from .base import (
 from .mysql_errors import MySQLErrors
 from .mysql_submit import MICROSECONDS, MySQLSubmit
 from .mysql_transactions import (
-    at_read_committed,
+    begun_with_first,
     committed,
-    in_one_packet,
-    own_transaction,
     reads_committed,
 )
-from .one_task import Value
 
 PACKET = 4 * 1024 * 1024
 AROUND = 64 * 1024
@@ -69,32 +66,6 @@ SET "task"."outcome" = 'finished', "task"."attempt" = "given"."attempt",
     "task"."started_at" = TIMESTAMPADD(MICROSECOND, -"given"."started", {now}),
     "task"."ended_at" = TIMESTAMPADD(MICROSECOND, -"given"."ended", {now}),
     "task"."result" = "given"."result"
-"""
-
-CLOSE_ONE = """
-DELETE FROM "perfectqueue_ticket"
-WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2
-    AND "followed" IS NULL AND "charged" IS NULL
-"""
-# In one packet with the statement before it, whose row it counts. The lane may be gone; the
-# task is finished all the same.
-FINISH_ONE = f"""
-UPDATE "perfectqueue_task" AS "task" FORCE INDEX (PRIMARY)
-LEFT JOIN "perfectqueue_lane" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id" = %(lane)s
-SET "task"."outcome" = 'finished', "task"."attempt" = %(attempt)s,
-    "task"."worker" = %(worker)s,
-    "task"."started_at" = TIMESTAMPADD(MICROSECOND, -%(started)s, {{now}}),
-    "task"."ended_at" = TIMESTAMPADD(MICROSECOND, -%(ended)s, {{now}}),
-    "task"."result" = %(result)s,
-    "lane"."running" = "lane"."running" + %(running)s,
-    "lane"."virtual_time" = "lane"."virtual_time" + %(seconds)s / "lane"."weight",
-    "lane"."cost" = {average('"lane"."cost"', mean="%(mean)s", keep="%(keep)s")},
-    "lane"."finish_tag" = GREATEST("lane"."finish_tag", %(finish_tag)s)
-WHERE "task"."id" = %(id)s AND ROW_COUNT() = 1
-"""
-HAS_COPY = """
-SELECT 1 FROM "perfectqueue_lane" FORCE INDEX ("perfectqueue_lane_account")
-WHERE "account" = %(lane)s AND NOT ("gate" = 0) LIMIT 1
 """
 
 CHARGE = """
@@ -136,7 +107,6 @@ LET_STAND_AS_BEFORE = "/* perfectqueue */ SET SESSION idle_transaction_timeout =
 
 class MySQL(MySQLErrors, MySQLSubmit):
     bounds_statements = True
-    finishes_one = True
     by_primary_key = " FORCE INDEX (PRIMARY)"
     at_read_uncommitted = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
     clock = "UTC_TIMESTAMP(6)"
@@ -159,12 +129,14 @@ class MySQL(MySQLErrors, MySQLSubmit):
 
     def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
         """
-        Begin at READ COMMITTED whatever level the connection has.
+        Begin at READ COMMITTED whatever level the connection has, where it is in no transaction.
 
         At REPEATABLE READ a lock finds the newest rows, and a SELECT those of before: so a
         ticket would be taken whose task can't be seen.
         """
-        return UNPREPARED if reads_committed(connection) else at_read_committed(connection)
+        if connection.get_autocommit():
+            return begun_with_first(connection)
+        return transaction.atomic(connection.alias)
 
     def deep(self, cursor: Cursor) -> str:
         # MariaDB stops at the 1,000th level without an error.
@@ -247,35 +219,6 @@ class MySQL(MySQLErrors, MySQLSubmit):
             self.write_results(cursor, some, report)
         fences = [(done.lease.task_id, done.lease.token) for done in written]
         return {fence: held[fence] for fence in fences}
-
-    def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
-        worker, monotonic, now = report
-        lease, clock = done.lease, self.clock if now is None else self.given_clock
-        values: dict[str, Value] = {
-            "id": lease.task_id,
-            "token": lease.token,
-            "attempt": lease.attempt,
-            "started": round((monotonic - done.started) * 1e6),
-            "ended": round((monotonic - done.ended) * 1e6),
-            "result": done.result,
-            "worker": worker,
-            "now": self.parameter(now),
-            **entry._asdict(),
-        }
-        statements = [
-            sql.replace("{now}", clock).replace('"', self.quote)
-            for sql in (CLOSE_ONE, FINISH_ONE, HAS_COPY)
-        ]
-        with own_transaction(cursor) as begin, cursor.db.wrap_database_errors:
-            results = in_one_packet(cursor, [*begin, *statements], values)
-            for _ in range(len(begin) + 1):
-                next(results)
-            was_held = bool(cursor.rowcount)
-            for _ in results:
-                pass
-            if was_held and cursor.fetchone():
-                self.copy_accounts(cursor, [entry.lane])
-        return was_held
 
     def remove(self, cursor: Cursor, ids: Collection[int]) -> dict[int, int]:
         # MySQL has no RETURNING; so few are followed that the other statements are rare.

@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from weakref import WeakKeyDictionary
 
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models.fields import READABLE
 
 from ...values import ENDED, Completion
 from .base import HAS_COPIES, Closed, Entry, Report, average
+from .postgresql_alone import PostgreSQLAlone
 from .postgresql_arrays import array, texts
-from .postgresql_errors import PostgreSQLErrors
 from .postgresql_submit import PostgreSQLSubmit
+from .postgresql_transactions import begun_with_first, takes_several_statements
 
 NOTIFY_END = f"pg_notify('{ENDED}' || \"task_id\", '')"
 NOTIFY_ENDS = NOTIFY_END.replace("task_id", "id")
@@ -51,38 +55,6 @@ WITH "given" AS (
     RETURNING "task"."id", "closed"."token", "closed"."followed", "closed"."charged"
 )
 SELECT *, (SELECT count({NOTIFY_ENDS}) FROM "closed" WHERE "watched") FROM "ended"
-"""
-
-FINISH_ONE = f"""
-WITH "closed" AS (
-    DELETE FROM "perfectqueue_ticket"
-    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2
-        AND "followed" IS NULL AND "charged" IS NULL
-    RETURNING "task_id", "lane", "watched"
-),
-"charged" AS (
-    UPDATE "perfectqueue_lane"
-    SET "running" = "running" + %(running)s,
-        "virtual_time" = "virtual_time" + %(seconds)s / "weight",
-        "cost" = {average('"cost"', mean="%(mean)s", keep="%(keep)s")},
-        "finish_tag" = GREATEST("finish_tag", %(finish_tag)s)
-    WHERE "id" = (SELECT "lane" FROM "closed")
-    RETURNING "id", "virtual_time", "cost", "running"
-),
-"copied" AS (
-    UPDATE "perfectqueue_lane" AS "lane"
-    SET "virtual_time" = "charged"."virtual_time", "cost" = "charged"."cost",
-        "running" = "charged"."running"
-    FROM "charged"
-    WHERE "lane"."account" = "charged"."id" AND NOT ("lane"."gate" = 0)
-)
-UPDATE "perfectqueue_task"
-SET "outcome" = 'finished', "attempt" = %(attempt)s, "worker" = %(worker)s,
-    "started_at" = {{now}} - %(started)s * interval '1 second',
-    "ended_at" = {{now}} - %(ended)s * interval '1 second',
-    "result" = %(result)s
-WHERE "id" = (SELECT "task_id" FROM "closed")
-RETURNING "id", (SELECT count({NOTIFY_END}) FROM "closed" WHERE "watched")
 """
 
 REMOVE = f"""
@@ -130,14 +102,17 @@ levels: WeakKeyDictionary[object, str] = WeakKeyDictionary()
 """By connection its level of isolation, as the server has said."""
 
 
-class PostgreSQL(PostgreSQLErrors, PostgreSQLSubmit):
+class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     notifies = True
-    single_statement = True
-    finishes_one = True
     removal = REMOVE
     clock = "statement_timestamp()"
     given_clock = "%(now)s::timestamptz"
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
+
+    def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
+        if connection.get_autocommit() and takes_several_statements(connection):
+            return begun_with_first(connection)
+        return transaction.atomic(connection.alias)
 
     def see_commits(self, cursor: Cursor) -> None:
         wire = cursor.db.connection
@@ -189,24 +164,6 @@ class PostgreSQL(PostgreSQLErrors, PostgreSQLSubmit):
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
         return {(task_id, token): (by, charged) for task_id, token, by, charged, _told in rows}
-
-    def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
-        worker, monotonic, now = report
-        parameters = {
-            "id": done.lease.task_id,
-            "token": done.lease.token,
-            "attempt": done.lease.attempt,
-            "started": monotonic - done.started,
-            "ended": monotonic - done.ended,
-            "result": done.result,
-            "worker": worker,
-            "running": entry.running,
-            "seconds": entry.seconds,
-            "mean": entry.mean,
-            "keep": entry.keep,
-            "finish_tag": entry.finish_tag,
-        }
-        return self.execute(cursor, FINISH_ONE, parameters, now=now).fetchone() is not None
 
     def charge(
         self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None

@@ -27,7 +27,13 @@ def texts(values: Iterable[str | None]) -> str:
 
 
 def time_of(moment: Moment | None) -> str | None:
-    """Return a time as an item of an array; a span as its seconds behind a plus."""
+    """Return a time as an item of an array."""
+    text = time_text(moment)
+    return text and f'"{text}"'
+
+
+def time_text(moment: Moment | None) -> str | None:
+    """Return a time as a text; a span as its seconds behind a plus."""
     if isinstance(moment, timedelta):
-        return f'"+{moment.total_seconds()}"'
-    return None if moment is None else f'"{moment.isoformat()}"'
+        return f"+{moment.total_seconds()}"
+    return None if moment is None else moment.isoformat()

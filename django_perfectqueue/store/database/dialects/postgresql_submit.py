@@ -1,24 +1,16 @@
-"""On PostgreSQL one statement stores tasks: of a batch as arrays, of one as prepared."""
+"""On PostgreSQL one statement stores tasks, whose columns are arrays."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import CHANNEL, Moment, Submission
+from ...values import Moment, Submission
 from .base import Dialect
-from .one_task import SPAN, TICKET, Form, Stored, form_of, statements_of, values_of
 from .postgresql_arrays import array, texts, time_of
-from .postgresql_errors import UNPREPARED, state_of
-from .prepared import Packet, prepare_no_more, prepared, text_of
-
-ACTIVE, IN_TRANSACTION = 1, (2, 3)
-"""What libpq says of a connection; 3 is a transaction that has failed."""
 
 SUBMIT = """
 WITH "clock" AS (
@@ -68,7 +60,6 @@ COLUMNS = {
     "context": "text",
     "lane": "bigint",
 }
-KINDS = COLUMNS | {"rank": "int", "token": "bigint", "message": "text", "now": "timestamptz"}
 
 SUBMIT_IF_FREE = SUBMIT.replace("{returned}", IF_FREE).replace("{kept}", BUT_TAKEN)
 SUBMIT_ALL = SUBMIT.replace("{returned}", "").replace("{kept}", "")
@@ -80,21 +71,6 @@ TIMES_AND_SPANS = """ARRAY(
     END
     FROM unnest(%({name})s::text[]) WITH ORDINALITY AS "time" ("at", "place") ORDER BY "place"
 )"""
-
-ONE_TASK = """
-WITH "stored" AS ({task} ON CONFLICT ("queue", "key") DO NOTHING RETURNING "id", "run_at")
-{ticket} SELECT "id", {values}, {expected_at}, {alarm_at} FROM "stored" RETURNING {returned}
-"""
-ID = '"task_id"'
-# psycopg2 returns only what the last statement does, so the id goes there by a setting.
-KEEP_ID = "set_config('perfectqueue.stored', %(token)s || ':' || \"task_id\", false)"
-KEPT = "split_part(current_setting('perfectqueue.stored', true), ':', {part})"
-AND_LOOK = f"""
-SELECT {KEPT.format(part=2)}::bigint, ({{seen}}) IS NOT NULL
-WHERE {KEPT.format(part=1)} = %(token)s::text
-"""
-NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(message)s)::text"
-IF_AWAKE = 'FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "has_waiting"'
 
 
 class PostgreSQLSubmit(Dialect):
@@ -136,102 +112,10 @@ class PostgreSQLSubmit(Dialect):
         names = list(zip(fields["queue"], fields["key"], strict=True))
         return {names[place - 1]: task_id for task_id, place in rows}
 
-    def submit_one(
-        self, cursor: Cursor, task: Submission, *, token: int, now: datetime | None
-    ) -> Stored:
-        form = form_of(task)
-        statement = one_task(form, self.clock if now is None else self.given_clock, ID)
-        cursor.execute(statement, values_of(task, form, token, now, given))
-        row = cursor.fetchone()
-        return Stored(row and row[0])
-
-    def submit_alone(
-        self, cursor: Cursor, task: Submission, *, token: int, message: str, now: datetime | None
-    ) -> Stored:
-        is_due = task.run_at is None
-        if not (is_due or message) or binds_on_server(cursor.db):
-            return self.submit_one(cursor, task, token=token, now=now)
-        form = form_of(task)
-        packet = packet_of(
-            form, self.clock if now is None else self.given_clock, bool(message), is_due
-        )
-        values = values_of(task, form, token, now, given) | {"message": message}
-        wire = cursor.db.connection
-        try:
-            cursor.execute(text_of(packet, wire), values)
-        except BaseException as error:
-            if state_of(error) in UNPREPARED:
-                prepare_no_more(wire)
-            roll_back(cursor)
-            raise
-        # What is read is here, so Django need not watch over each call.
-        results = cursor.cursor
-        while is_psycopg3() and results.nextset():
-            pass
-        task_id, is_seen = results.fetchone() or (None, False)
-        return Stored(task_id, is_seen and is_due, is_seen and bool(message))
-
-
-@functools.cache
-def one_task(form: Form, clock: str, returned: str) -> str:
-    """Return the statement that stores a task of this form, and its ticket."""
-    task, columns, values = statements_of(form, time_sql)
-    parts = {
-        "{task}": task,
-        "{ticket}": TICKET,
-        "{values}": values,
-        "{returned}": returned,
-        "{expected_at}": columns.get("expected_at", '"run_at"'),
-        "{alarm_at}": '"run_at"' if "run_at" in columns else "NULL",
-    }
-    statement = ONE_TASK
-    for mark, sql in parts.items():
-        statement = statement.replace(mark, sql)
-    return statement.replace("{now}", clock)
-
-
-@functools.cache
-def packet_of(form: Form, clock: str, message: bool, is_due: bool) -> Packet:
-    """Return what stores a task in a transaction, and then looks and notifies."""
-    store = one_task(form, clock, KEEP_ID)
-    seen = f"{NOTIFY if message else 'SELECT 1'} {IF_AWAKE if is_due else ''}"
-    look = AND_LOOK.replace("{seen}", seen)
-    spans = {name.removeprefix(SPAN): "interval" for name in form if name.startswith(SPAN)}
-    kinds = tuple((KINDS | spans).items())
-    (prepare, execute), (prepare_look, execute_look) = prepared(store, kinds), prepared(look, kinds)
-    # NOTIFY within the first transaction would let commits go only one by one.
-    return Packet(
-        f"BEGIN; {store}; COMMIT; {look}",
-        f"BEGIN; {prepare}; {execute}; COMMIT; {prepare_look}; {execute_look}",
-        f"BEGIN; {execute}; COMMIT; {execute_look}",
-    )
-
 
 def given(value: Moment) -> datetime | str:
     """Return a time as the driver takes it, and a span as a text."""
     return f"{value.total_seconds()} seconds" if isinstance(value, timedelta) else value
-
-
-@functools.cache
-def is_psycopg3() -> bool:
-    # Imported on use: a project on another database may have no driver for this one.
-    from django.db.backends.postgresql import psycopg_any
-
-    return bool(psycopg_any.is_psycopg3)
-
-
-def binds_on_server(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether a connection takes only one statement at once."""
-    return is_psycopg3() and connection.settings_dict["OPTIONS"].get("server_side_binding", False)
-
-
-def roll_back(cursor: Cursor) -> None:
-    """End what a packet has begun; close the connection where it still goes on."""
-    status = cursor.connection.info.transaction_status
-    if status in IN_TRANSACTION:
-        cursor.execute("ROLLBACK")
-    elif status == ACTIVE:
-        cursor.db.close()
 
 
 def same(name: str, kind: str, value: Any) -> tuple[str, object]:
@@ -249,12 +133,3 @@ def listed(name: str, kind: str, values: Sequence[Any]) -> tuple[str, str]:
         return sql, array(map(time_of, values))
     items = map(",".join, values) if name == "limits" else values
     return f"%({name})s::{kind}[]", (texts if kind == "text" else array)(items)
-
-
-def time_sql(name: str) -> str:
-    """Return the SQL of an optional column of a task, by its name in the form."""
-    if name in ("time_limit", "context"):
-        return f"%({name})s"
-    if name.startswith(SPAN):
-        return f"{{now}} + %({name.removeprefix(SPAN)})s::interval"
-    return f"%({name})s::timestamptz"

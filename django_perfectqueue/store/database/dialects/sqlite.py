@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from django.db import Error
 from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone as clock
 
@@ -29,7 +26,6 @@ from .base import (
     average,
     naive,
 )
-from .one_task import SPAN, TICKET, Form, Stored, form_of, statements_of, values_of
 
 SAID = {
     "is locked": Ailment.LOCKED,
@@ -82,8 +78,6 @@ FROM json_each(%(rows)s)
 """
 )
 
-UNLESS_TAKEN = ' ON CONFLICT ("queue", "key") DO NOTHING'
-IS_AWAKE = 'COALESCE((SELECT "has_waiting" FROM "perfectqueue_lane" WHERE "id" = %(lane)s), 0)'
 
 CLOSE = portable(
     """
@@ -141,8 +135,6 @@ class SQLite(Dialect):
         if connection.connection is None:
             connection.ensure_connection()
         return UNPREPARED if connection.transaction_mode == IMMEDIATE else immediate(connection)
-
-    own = writing
 
     def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, object]:
         if seconds is None:
@@ -210,39 +202,6 @@ class SQLite(Dialect):
             self.execute(cursor, SUBMIT_TICKETS, {"rows": to_json(tickets)}, now=now)
         return ids
 
-    def submit_one(
-        self, cursor: Cursor, task: Submission, *, token: int, now: datetime | None
-    ) -> Stored:
-        moment = now or clock.now()
-
-        def convert(value: Moment) -> str:
-            return stamp_of(value, moment)
-
-        form = form_of(task)
-        insert_task, insert_ticket = one_task(form)
-        values = values_of(task, form, None, moment, convert)
-        cursor.execute(insert_task, values)
-        if not cursor.rowcount:
-            return Stored(None)
-        task_id = values["id"] = cursor.lastrowid
-        cursor.execute(insert_ticket, values)
-        # Nobody else writes before the commit, so the lane stays as it is.
-        return Stored(task_id, bool(cursor.fetchone()[0]))
-
-    def submit_alone(
-        self, cursor: Cursor, task: Submission, *, token: int, message: str, now: datetime | None
-    ) -> Stored:
-        # Without Django's atomic(), which calls eighty functions.
-        cursor.execute("BEGIN IMMEDIATE")
-        try:
-            stored = self.submit_one(cursor, task, token=token, now=now)
-            cursor.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(Error):
-                cursor.execute("ROLLBACK")
-            raise
-        return stored
-
     def finish(self, cursor: Cursor, completions: Sequence[Completion], report: Report) -> Closed:
         worker, monotonic, now = report
         zero = naive(now or clock.now()) - timedelta(seconds=monotonic)
@@ -271,16 +230,6 @@ class SQLite(Dialect):
     ) -> Sequence[int] | None:
         found = self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now).fetchall()
         return [lane for lane, copied in found if copied]
-
-
-@functools.cache
-def one_task(form: Form) -> tuple[str, str]:
-    """Return the statements that store a task of this form, and its ticket."""
-    task, given, ticket = statements_of(form, lambda name: f"%({name.removeprefix(SPAN)})s")
-    run_at = given.get("run_at", "%(now)s")
-    due = f"{given.get('expected_at', run_at)}, {given.get('run_at', 'NULL')}"
-    statement = f"{TICKET} VALUES (%(id)s, {ticket}, {due}) RETURNING {IS_AWAKE}"
-    return task.replace("{now}", "%(now)s") + UNLESS_TAKEN, statement
 
 
 def stamp_of(moment: Moment, now: datetime) -> str:

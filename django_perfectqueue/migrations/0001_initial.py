@@ -905,13 +905,7 @@ class Migration(migrations.Migration):
                 (
                     "span",
                     models.IntegerField(
-                        choices=[
-                            (10, "ten seconds"),
-                            (60, "minute"),
-                            (3600, "hour"),
-                            (86400, "day"),
-                            (0, "all time"),
-                        ],
+                        choices=[(60, "minute"), (3600, "hour"), (0, "all time")],
                         verbose_name="span",
                     ),
                 ),
@@ -935,6 +929,7 @@ class Migration(migrations.Migration):
                 ("failed", models.BigIntegerField(default=0, verbose_name="failed")),
                 ("cancelled", models.BigIntegerField(default=0, verbose_name="cancelled")),
                 ("lost", models.BigIntegerField(default=0, verbose_name="lost")),
+                ("submitted", models.BigIntegerField(default=0, verbose_name="submitted")),
                 ("lasted", models.FloatField(default=0.0, verbose_name="run time")),
                 ("squares", models.FloatField(default=0.0, verbose_name="squares of run times")),
                 ("waited", models.FloatField(default=0.0, verbose_name="waited")),
@@ -1585,7 +1580,7 @@ class Migration(migrations.Migration):
             model_name="usage",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    ("span__in", [10, 60, 3600, 86400, 0]),
+                    ("span__in", [60, 3600, 0]),
                     django_perfectqueue.models.fields.IsTime("start"),
                     ("others__in", [False, True]),
                     ("lasted__range", (-1e30, 1e30)),

@@ -17,7 +17,6 @@ from django_perfectqueue.worker.attempt.runner import AGAIN, SUDDEN
 from django_perfectqueue.worker.buffers.completions import LATE
 from django_perfectqueue.worker.processor.monitor import TICK
 from django_perfectqueue.worker.processor.prefetch import Prefetch
-from django_perfectqueue.worker.processor.processor import TOO_LONG
 from django_perfectqueue.worker.shared.crowd import Crowd, account_of
 from django_perfectqueue.worker.shared.slot import Slot
 
@@ -143,8 +142,9 @@ class Simulation:
         self.at(now + held.task.seconds, lambda now: self.end(processor, held, now))
         if processor.done and held.task.seconds > LATE:
             self.at(processor.done[0][2] + LATE, lambda now: self.keep(processor, held))
-        if processor.prefetch.fixed is None and held.task.seconds > TOO_LONG:
-            self.at(now + TOO_LONG, lambda now: self.give_back(processor, held, now))
+        over_at = processor.prefetch.over_at(processor.taken_at)
+        if over_at < now + held.task.seconds:
+            self.at(over_at, lambda now: self.give_back(processor, held, now))
 
     def next_of(self, processor: Processor, now: float) -> Held | None:
         """Take what may begin out of the batch; where nothing may, give it back."""

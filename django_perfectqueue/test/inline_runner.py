@@ -22,6 +22,7 @@ from django_perfectqueue.worker.attempt.event_loop import EventLoop
 from django_perfectqueue.worker.attempt.interrupt_main import MainThreadInterrupter
 from django_perfectqueue.worker.attempt.runner import Runner
 from django_perfectqueue.worker.database.link import ConnectionCleanup, mine
+from django_perfectqueue.worker.shared.outage import Outage
 
 from .held_task import HeldTask
 from .report import Run
@@ -48,6 +49,7 @@ class InlineRunner(Runner):
         self.event_loop = CallersEventLoop()
         self.drive = self.event_loop.drive
         self.cleanup: CallersCleanup = CallersCleanup()
+        self.check_at = float("inf")
 
     def attempt(self, task: HeldTask) -> Run:
         """Run a task and settle it; raise what is to end the whole program."""
@@ -79,6 +81,8 @@ def put_back(values: Mapping[str, JSON]) -> None:
 
 class DirectLink:
     """A way to the database that does not wait for it: a test is to see its errors."""
+
+    outage = Outage()
 
     def insist(self, verb: Callable[[], R]) -> R:
         return verb()

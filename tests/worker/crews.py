@@ -11,10 +11,10 @@ from django_perfectqueue.application import Dispatch
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.wakeup import Wakeup
+from django_perfectqueue.worker.processor.processor import Processor
 from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.slot import Slot
-from django_perfectqueue.worker.supervisor.processors import PROCESSOR_TYPES
 
 
 class ConcurrentTestCase(TransactionTestCase):
@@ -33,7 +33,7 @@ class ConcurrentTestCase(TransactionTestCase):
             heartbeat_w=self.pipe()[1],
             parent_alive=self.pipe()[0],
         )
-        made = PROCESSOR_TYPES[type_](plan, resources, Reporter(lambda text: None, no_style(), 0))
+        made = Processor(plan, resources, Reporter(lambda text: None, no_style(), 0))
         self.addCleanup(self.close_wakeups, made)
         return made
 
@@ -46,23 +46,20 @@ class ConcurrentTestCase(TransactionTestCase):
 
     def work(self, processor):
         """Do what run() does, but leave this process's signals alone; return its exit code."""
-        processor.open()
+        processor.executor.open()
         processor.monitor.start()
         try:
-            return processor.work()
+            return processor.executor.run()
         finally:
             processor.close()
 
     def close_wakeups(self, processor):
         """Close what a process of its own would close by ending."""
-        pool = getattr(processor, "pool", None)
-        wakeups = [
-            processor.resources.wakeup,
-            processor.monitor.wakeup,
-            *(pool.wakeups if pool else ()),
-        ]
-        if own := getattr(processor, "wakeup", None):
-            wakeups.append(own)
+        executor = processor.executor
+        pool = getattr(executor, "pool", executor)
+        wakeups = [processor.resources.wakeup, processor.monitor.wakeup, *executor.wakeups]
+        if pool is not executor:
+            wakeups += pool.wakeups
         for wakeup in wakeups:
             wakeup.close()
 

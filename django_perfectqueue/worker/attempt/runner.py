@@ -45,6 +45,8 @@ logger.addFilter(logs.Masked())
 
 # In seconds. A task that takes no longer is charged when it ends.
 SUDDEN = 0.1
+# In seconds: how long a connection of handlers may be idle before it is checked.
+CHECK_AFTER = 60.0
 # It is charged again each time it has run so many times as long as it was charged for.
 AGAIN = 1.5
 LEVELS = {"failed": (logging.ERROR, True), "retried": (logging.WARNING, True)}
@@ -140,6 +142,8 @@ class Runner:
         self.drive = drive or self.event_loop.drive
         self.cleanup = ConnectionCleanup()
         self.running: Running | None = None
+        self.errors = link.outage.errors
+        self.check_at = 0.0
         self.left: set[type[Application]] = set()
         self.is_traced = otel.is_on()
         self.restores = bool(options().CONTEXT)
@@ -149,6 +153,8 @@ class Runner:
 
     def attend(self, running: Running) -> Ending:
         """Create the handler, run it and settle the task, in a new context."""
+        if self.errors != self.link.outage.errors or running.task.started >= self.check_at:
+            self.check_connections(running.task.started)
         begin = self.begin_traced if self.is_traced else self.begin
         context = copy_context()
         context.run(current.begin, running.task)
@@ -157,6 +163,12 @@ class Runner:
             return context.run(begin, running)
         finally:
             self.running = None
+
+    def check_connections(self, now: float) -> None:
+        """Close those that have broken: all, where another link of this process had trouble."""
+        errors = self.link.outage.errors
+        self.cleanup.check(suspect=errors != self.errors)
+        self.errors, self.check_at = errors, now + CHECK_AFTER
 
     def begin_traced(self, running: Running) -> Ending:
         with traced(running.task) as attempt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,8 +29,8 @@ class Completions:
     """
     Completions that one transaction writes together.
 
-    One thread writes at a time. After an error the batch goes first the next time. Writing
-    a completion twice does no harm.
+    One thread writes them. After an error the batch goes first the next time. Writing a
+    completion twice does no harm.
     """
 
     def __init__(self, on_written: OnWritten) -> None:
@@ -39,7 +38,6 @@ class Completions:
         self.waiting: deque[Ending] = deque()
         self.being_written: list[Ending] = []
         self.characters = 0
-        self.lock = threading.Lock()
 
     def put(self, ending: Ending, completion: store.Completion) -> None:
         self.waiting.append(ending)
@@ -66,18 +64,17 @@ class Completions:
     @contextmanager
     def batch(self) -> Iterator[CompletionBatch]:
         """Hand all completions to a transaction; keep them when it raises."""
-        with self.lock:
-            endings = self.take()
-            batch = CompletionBatch(
-                [done.completion for done in endings if done.completion is not None]
-            )
-            try:
-                yield batch
-            except BaseException:
-                self.waiting.extendleft(reversed(endings))
-                raise
-            finally:
-                self.being_written = []
+        endings = self.take()
+        batch = CompletionBatch(
+            [done.completion for done in endings if done.completion is not None]
+        )
+        try:
+            yield batch
+        except BaseException:
+            self.waiting.extendleft(reversed(endings))
+            raise
+        finally:
+            self.being_written = []
         if endings:
             mark(endings, batch.refused)
             self.on_written(endings)

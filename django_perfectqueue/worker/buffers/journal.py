@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -25,8 +24,8 @@ class JournalBuffer:
     Writes the progress and log lines of all tasks of a processor together.
 
     A running task is written at most once an ``interval``, and once more at its end. One
-    thread writes at a time; others do not wait for it. A failed write is retried with
-    exponential backoff. Notes of ended tasks are limited in number; the oldest are dropped.
+    thread writes. A failed write is retried with exponential backoff. Notes of ended tasks
+    are limited in number; the oldest are dropped.
     """
 
     def __init__(
@@ -40,7 +39,6 @@ class JournalBuffer:
         self.next_look = 0.0
         self.not_before = 0.0
         self.failures = 0
-        self.lock = threading.Lock()
 
     def keep(self, task: AcquiredTask) -> None:
         """Keep the last note of an attempt that has ended."""
@@ -62,18 +60,9 @@ class JournalBuffer:
         self.not_before = 0.0
 
     def write(self) -> None:
-        """
-        Write all due notes in one statement; raise a database error.
-
-        Do nothing during backoff, or while another thread writes.
-        """
-        if time.monotonic() < self.not_before or not self.lock.acquire(blocking=False):
-            return
-        try:
-            if notes := self.take():
-                self.send(notes)
-        finally:
-            self.lock.release()
+        """Write all due notes in one statement, unless in a backoff; raise a database error."""
+        if time.monotonic() >= self.not_before and (notes := self.take()):
+            self.send(notes)
 
     def take(self) -> list[store.Note]:
         """Take the notes of ended tasks and the changed ones of running tasks; the last of each."""

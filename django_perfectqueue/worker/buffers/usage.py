@@ -119,7 +119,7 @@ class UsageBuffer:
         return self.kept and now >= self.next_write
 
     def is_overdue(self, now: float) -> bool:
-        """Return whether a running task keeps the main thread from writing."""
+        """Return whether it is late although tasks run."""
         return self.is_due(now - OVERDUE) and bool(self.current)
 
     def write(self) -> None:

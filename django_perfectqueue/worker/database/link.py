@@ -82,6 +82,7 @@ class Link:
         self.calling_since = 0.0
         self.socket_handle: SocketHandle | None = None
         self.silent = False
+        self.unanswered = False
         self.returned: Callable[[], None] = lambda: None
 
     def insist(self, verb: Callable[[], R]) -> R:
@@ -100,24 +101,28 @@ class Link:
 
     def once(self, verb: Callable[[], R]) -> R:
         """Call once, and log if this ends an outage."""
+        try:
+            result = self.call(verb)
+        except PreemptedError:
+            # The database has answered: the outage is over.
+            self.answered()
+            raise
+        self.answered()
+        return result
+
+    def call(self, verb: Callable[[], R]) -> R:
+        """Call once; after an error, first ask what has become of earlier calls."""
         outer = self.calling_since
         self.calling_since = time.monotonic()
         try:
             with store.one_call():
                 self.connect()
-                if self.away_since:
+                if self.unanswered:
                     self.returned()
-                result = verb()
-        except PreemptedError:
-            # The database has answered: the outage is over.
-            if self.away_since:
-                self.back()
-            raise
+                    self.unanswered = False
+                return verb()
         finally:
             self.calling_since = time.monotonic() if outer else 0.0
-        if self.away_since:
-            self.back()
-        return result
 
     def try_once(self, act: Callable[[], object], what: str) -> None:
         """Write something optional: log a database error instead of raising it."""
@@ -157,12 +162,13 @@ class Link:
         """Drop the connection, and log the error unless it is known."""
         self.what = self.ailment(error)
         self.error_text = f"{type(error).__name__}: {self.in_one_line(error)}"
+        self.unanswered = True
         self.close_handle()
         discard(connections[self.using])
+        self.outage.enter(self.number)
         if not self.away_since:
             self.away_since = time.monotonic()
             self.waits = 0
-            self.outage.enter(self.number)
         self.log_trouble()
 
     def ailment(self, error: Error) -> store.Ailment:
@@ -207,8 +213,10 @@ class Link:
         longest = min(most, SHORTEST * 2.0 ** min(self.waits - 1, 10))
         return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
-    def back(self) -> None:
-        """Log the end of an outage, or that a call had to be repeated."""
+    def answered(self) -> None:
+        """End an outage, if there is one; log that, or that a call had to be repeated."""
+        if not self.away_since:
+            return
         seconds = self.outage.leave(self.number)
         self.away_since = 0.0
         if seconds is not None:
@@ -270,6 +278,14 @@ class ConnectionCleanup:
                 discard(link)
             if is_changed:
                 mine.watch.changed.discard(link)
+
+    def check(self, *, suspect: bool) -> None:
+        """Close connections that do not answer; with ``suspect``, close all."""
+        for link in mine.links:
+            if link.connection is None or link in self.left_alone:
+                continue
+            if suspect or not link.is_usable():
+                discard(link)
 
     def restore_tenants(self) -> None:
         """Give connections of django-tenants the tenants of before the handler."""

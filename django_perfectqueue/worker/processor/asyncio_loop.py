@@ -1,4 +1,4 @@
-"""A processor that runs its tasks as coroutines of one event loop."""
+"""Run tasks as coroutines of one event loop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from typing import TYPE_CHECKING
 
 from django.db import connections
 
@@ -22,51 +23,42 @@ from ..attempt.context import awithin, prepare
 from ..attempt.ending import Ending, announce_start_async
 from ..attempt.event_loop import Work, close_loop, log_error, new_loop
 from ..attempt.interrupt_thread import ThreadInterrupter
-from ..attempt.runner import Runner, Running
+from ..attempt.runner import Running
 from ..attempt.sync_calls import SyncCalls
 from ..attempt.tracing import end_span, traced
-from ..database.link import Link
-from ..plan import Plan
-from ..process.wakeup import Wakeup
-from ..report import Reporter
-from .concurrent import ConcurrentProcessor
-from .resources import ProcessorResources
-from .threads import JOIN_TIMEOUT, ThreadPool
+from .executors import JOIN_TIMEOUT, Executor, ThreadPool
+
+if TYPE_CHECKING:
+    from .processor import Processor
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
 
-class AsyncioProcessor(ConcurrentProcessor):
+class EventLoopThread(Executor):
     """
     Runs coroutines in the event loop of one thread, and functions in a thread pool.
 
     The loop waits for handlers only: another thread, the settler, writes failures.
     """
 
-    def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
-        super().__init__(plan, resources, reporter)
-        self.pool = ThreadPool(self, self.nothing_follows)
+    def __init__(self, processor: Processor) -> None:
+        super().__init__(processor)
+        # Only the loop can start coroutines, so a thread asks it to start the next task.
+        self.pool = ThreadPool(processor, self.hand_out)
         self.tasks: dict[Running, asyncio.Task[object]] = {}
         self.reasons: dict[Running, BaseException] = {}
         self.sync_calls = SyncCalls()
-        self.wakeup = Wakeup()
         self.closing = False
         self.pid = os.getpid()
 
     def open(self) -> None:
         self.loop = new_loop()
         self.settler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="settler")
-        self.runner = self.settler.submit(self.make_runner).result()
+        # In the settler's thread, which is the one that is interrupted.
+        make = functools.partial(self.make_runner, ThreadInterrupter(), drive=self.drive)
+        self.runner = self.settler.submit(make).result()
         self.thread = threading.Thread(target=self.live, name="event-loop", daemon=True)
         self.thread.start()
-
-    def make_runner(self) -> Runner:
-        prepare()
-        link = Link(self.plan.using, self.wakeup, self.patience, outage=self.plan.outage)
-        self.monitor.watchdog.add(link)
-        return Runner(
-            self.plan.dispatch, link=link, interrupter=ThreadInterrupter(), drive=self.drive
-        )
 
     def drive(self, coroutine: Work) -> object:
         return self.sync_calls.start(coroutine, self.loop).result()
@@ -78,7 +70,7 @@ class AsyncioProcessor(ConcurrentProcessor):
             while not self.closing:
                 self.run_loop()
         except BaseException as error:
-            self.fail(error)
+            self.processor.fail(error)
         close_loop(self.loop)
         self.sync_calls.close()
 
@@ -89,16 +81,15 @@ class AsyncioProcessor(ConcurrentProcessor):
             # Raised in a task that a handler started beside itself; the others go on.
             logger.exception("A task started by a handler raised an exit; it is ignored.")
 
-    def stop(self, *, now: bool = False) -> None:
-        super().stop(now=now)
+    def wake(self) -> None:
+        super().wake()
         self.pool.wake()
-        self.wakeup.wake()
 
     def remind(self) -> None:
         self.pool.remind()
 
     def dismiss(self) -> None:
-        self.pool.close()
+        self.pool.dismiss()
         self.settler.submit(connections.close_all)
         self.settler.shutdown()
         self.closing = True
@@ -112,14 +103,10 @@ class AsyncioProcessor(ConcurrentProcessor):
     def hand_out(self) -> None:
         self.loop.call_soon_threadsafe(self.begin)
 
-    def nothing_follows(self) -> None:
-        """Ask the loop to start the next task: only it can start coroutines."""
-        self.hand_out()
-
     # For the thread of the loop.
 
     def begin(self) -> None:
-        while running := self.next_task():
+        while running := self.processor.next_task():
             if kind := self.coroutine_kind(running):
                 # From the base context: the current one may be that of another task.
                 context = self.base.copy()
@@ -130,7 +117,7 @@ class AsyncioProcessor(ConcurrentProcessor):
 
     def coroutine_kind(self, running: Running) -> type[Application] | None:
         """Return the handler of a task if it is asynchronous."""
-        kind = self.plan.handler_for(running.task.lease)
+        kind = self.processor.plan.handler_for(running.task.lease)
         return kind if kind and kind.is_async else None
 
     async def attend(self, running: Running, kind: type[Application]) -> None:
@@ -138,9 +125,9 @@ class AsyncioProcessor(ConcurrentProcessor):
             ending = await self.run_traced(running, kind)
             self.tasks.pop(running, None)
             self.reasons.pop(running, None)
-            self.ended(running, ending)
+            self.processor.ended(running, ending)
         except BaseException as error:
-            self.fail(error)
+            self.processor.fail(error)
         self.begin()
 
     async def run_traced(self, running: Running, kind: type[Application]) -> Ending:

@@ -13,7 +13,7 @@ from django_perfectqueue.queue import AcquiredTask
 
 from ..attempt.ending import announce
 from ..attempt.runner import Running
-from ..buffers.in_hand import InHand
+from ..buffers.hand import Hand
 from ..plan import Plan
 from ..shared.slot import RENEWALS
 from .resources import ProcessorResources
@@ -32,27 +32,25 @@ class Leases:
     requests; it runs at once when ``slot.called`` is set.
     """
 
-    def __init__(
-        self, in_hand: InHand, plan: Plan, resources: ProcessorResources, worker: str
-    ) -> None:
-        self.in_hand = in_hand
+    def __init__(self, hand: Hand, plan: Plan, resources: ProcessorResources, worker: str) -> None:
+        self.hand = hand
         self.plan = plan
         self.slot = resources.slot
-        self.wakeup = resources.wakeup
         self.holder = resources.holder
         self.worker = worker
         self.alive_time = plan.options.ALIVE_TIME
         self.interval = plan.options.TASK_HEARTBEAT_INTERVAL
         self.looked_at = 0.0
+        self.held_until = 0.0
 
-    def background_call(self, now: float) -> Callable[[], None] | None:
+    def due_call(self, now: float) -> Callable[[], None] | None:
         """Return the heartbeat that is due, if any."""
-        held = self.in_hand.leases()
+        held = self.hand.leases()
         if held and now - self.slot.renewed_at >= self.alive_time / RENEWALS:
             return lambda: self.heartbeat(held, self.alive_time)
         if held and self.slot.called:
             return lambda: self.heartbeat(held, None)
-        running = self.in_hand.running()
+        running = self.hand.running()
         if overrun := [one for one in running if one.has_overrun(now)]:
             return lambda: self.charge(overrun)
         if held and running:
@@ -75,35 +73,19 @@ class Leases:
         using = self.plan.using
         pulses = store.heartbeat(held, using=using, alive_time=alive_time)
         if alive_time is not None:
-            if self.is_behind(before):
-                # Until now, the processor acquired nothing and slept.
-                self.wakeup.wake()
             self.slot.renewed_at = max(self.slot.renewed_at, before)
         answers = list(zip(held, pulses, strict=True))
         for lease in [lease for lease, pulse in answers if not pulse.held]:
-            runs = self.in_hand.attempt(lease) is not None
+            runs = self.hand.attempt(lease) is not None
             self.lost(lease, store.refusal(lease, using=using) if runs else None)
         for lease in [lease for lease, pulse in answers if pulse.held and pulse.cancel_requested]:
             self.cancelled(lease)
 
-    def make_sure(self) -> None:
-        """Check the leases of the batch, after a release whose answer was lost."""
-        self.in_hand.unsure = False
-        try:
-            if held := list(self.in_hand.batch):
-                self.heartbeat(held, None)
-        except BaseException:
-            self.in_hand.unsure = True
-            raise
-
     def release_rest(self) -> None:
-        """Release the tasks that have not started."""
-        if rest := self.in_hand.take_batch():
-            try:
-                self.release(rest)
-            except BaseException:
-                self.in_hand.put_back(rest)
-                raise
+        """Release the tasks that have not started; after an error, they are released again."""
+        if rest := self.hand.lay_aside():
+            self.release(rest)
+            self.hand.releasing.clear()
 
     def release(self, leases: Sequence[store.Lease], *, delay: float = 0.0) -> None:
         """Give leases back; their tasks are due again after ``delay`` seconds."""
@@ -126,42 +108,37 @@ class Leases:
             keep=kept,
             loss=store.Loss(why=UNCERTAIN, worker=self.worker),
         )
-        if held := self.in_hand.leases():
+        if held := self.hand.leases():
             self.heartbeat(held, None)
 
     def have_expired(self, now: float) -> bool:
         """Return whether the leases have certainly expired, by this host's clock."""
         late = now - self.slot.renewed_at >= self.alive_time
-        return late and bool(self.in_hand.leases()) and not self.is_alone()
+        return late and bool(self.hand.leases()) and not self.is_alone()
 
     def is_alone(self) -> bool:
         """Return whether a handler holds the only write lock, so that no lease can be taken."""
-        return any(one.alone for one in self.in_hand.running())
-
-    def is_behind(self, now: float) -> bool:
-        """Return whether the renewal of the leases is overdue."""
-        late = now - self.slot.renewed_at >= 2 * self.alive_time / RENEWALS
-        return late and bool(self.in_hand.leases())
+        return any(one.alone for one in self.hand.running())
 
     def preempt_all(self) -> None:
-        for lease in self.in_hand.leases():
+        for lease in self.hand.leases():
             self.lost(lease)
 
     def lost(self, lease: store.Lease, reason: PreemptedError | None = None) -> None:
         if reason is None:
             reason = PreemptedError(f"Task '{lease.key}' is no longer held: its lease expired.")
-        running = self.in_hand.attempt(lease)
+        running = self.hand.attempt(lease)
         if running is not None:
             self.interrupt_unsettled(running, reason)
-        elif self.in_hand.drop(lease):
+        elif self.hand.drop(lease):
             logger.warning("A task lost its lease before it ran. key=%s", printable(lease.key))
 
     def cancelled(self, lease: store.Lease) -> None:
-        running = self.in_hand.attempt(lease)
+        running = self.hand.attempt(lease)
         if running is not None:
             reason = CancelRequestedError(f"Task '{lease.key}' is to be cancelled.")
             self.interrupt_unsettled(running, reason)
-        elif self.in_hand.drop(lease):
+        elif self.hand.drop(lease):
             self.cancel(lease)
 
     def interrupt_unsettled(self, running: Running, reason: BaseException) -> None:
@@ -179,14 +156,14 @@ class Leases:
             running.kill(reason)
 
     def cancel(self, lease: store.Lease) -> None:
-        """Cancel a task of the batch; put it back when the database fails."""
+        """Cancel a task of the batch; when the database fails, its release does it later."""
         using, worker = self.plan.using, self.worker
         try:
             words = store.settle(
                 [lease], store.Ending.cancel(), seconds=0.0, using=using, worker=worker
             )
         except BaseException:
-            self.in_hand.put_back([lease])
+            self.hand.releasing.append(lease)
             raise
         if lease not in words:
             logger.warning("A task lost its lease before it ran. key=%s", printable(lease.key))

@@ -9,8 +9,6 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from django.db import Error
-
 from django_perfectqueue.exceptions import ProcessStopError, TimeLimitError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.lib.processes import kill_own_tree
@@ -22,7 +20,6 @@ from ..plan import Plan
 from ..process import output
 from ..process.signals import reopen_logs
 from ..process.wakeup import Wakeup, drain, readable
-from .background import BackgroundCall, BackgroundThread
 from .leases import Leases
 from .resources import ProcessorResources
 
@@ -30,7 +27,6 @@ logger = logging.getLogger("django_perfectqueue.monitor")
 
 TICK = 0.05
 JOIN_TIMEOUT = 10.0
-LEAST_TRIES = 20
 
 
 class MonitoredProcessor(Protocol):
@@ -40,26 +36,20 @@ class MonitoredProcessor(Protocol):
 
     def stop(self) -> None: ...
 
-    def remind(self) -> None:
-        """Repeat an interrupt that did not reach the handler."""
-
     def is_busy(self) -> bool:
         """Return whether a handler runs, or something waits to be run or written."""
 
-    def background_call(self, now: float) -> BackgroundCall | None:
-        """Return the call that is due over the link ``aside``, if any."""
-
-    def journal_call(self, now: float) -> BackgroundCall | None:
-        """Return the call that writes the journal, if it is due."""
+    def remind(self, now: float) -> None:
+        """Repeat interrupts that did not reach their handlers; wake the feeder if it is late."""
 
 
 class Monitor:
     """
     The monitor of a processor.
 
-    It sends heartbeats to the supervisor, renews leases, enforces time limits, interrupts
-    handlers at a stop and notices the death of the supervisor. It never waits for the
-    database: a background thread makes its calls, over the link ``aside``.
+    It sends heartbeats to the supervisor, enforces time limits, interrupts handlers at a stop
+    or when their leases have expired, and notices the death of the supervisor. It makes no
+    database calls.
     """
 
     def __init__(
@@ -74,14 +64,11 @@ class Monitor:
         self.plan = plan
         self.leases = leases
         self.slot = leases.slot
-        self.running = leases.in_hand.running
-        self.aside = links[-1]
+        self.running = leases.hand.running
         self.heartbeat_w = resources.heartbeat_w
         self.parent_alive = resources.parent_alive
         self.wakeup = Wakeup()
-        self.background = BackgroundThread()
         self.watchdog = Watchdog(links, plan.timeout)
-        self.no_call_before = 0.0
         self.interval = plan.options.CHILD_HEARTBEAT_INTERVAL
         self.next_beat = 0.0
         self.waiting = False
@@ -97,7 +84,6 @@ class Monitor:
         self.ended = True
         self.wakeup.wake()
         self.thread.join(JOIN_TIMEOUT)
-        self.background.stop(JOIN_TIMEOUT)
 
     def wake(self) -> None:
         """End the wait of an idle monitor: a handler starts."""
@@ -115,8 +101,7 @@ class Monitor:
     def wait(self) -> None:
         self.waiting = True
         until_beat = max(0.0, self.next_beat - time.monotonic())
-        awake = self.processor.is_busy() or self.aside.away_since > 0
-        pause = min(TICK, until_beat) if awake else until_beat
+        pause = min(TICK, until_beat) if self.processor.is_busy() else until_beat
         files = [self.wakeup.read_fd] if self.orphaned else [self.wakeup.read_fd, self.parent_alive]
         ready = readable(files, pause)
         self.waiting = False
@@ -144,20 +129,9 @@ class Monitor:
                 running.kill(reason("The processor stops."))
         for running in self.running():
             self.enforce_limits(running, now)
-        self.processor.remind()
         if self.leases.have_expired(now):
             self.leases.preempt_all()
-        if self.leases.is_alone() or not self.may_send(now):
-            return
-        if background_call := self.leases.background_call(now) or self.processor.background_call(
-            now
-        ):
-            self.background.send(lambda: self.call_or_back_off(background_call))
-        elif journal_call := self.processor.journal_call(now):
-            self.background.send(journal_call)
-
-    def may_send(self, now: float) -> bool:
-        return not self.background.busy and now >= self.no_call_before
+        self.processor.remind(now)
 
     def beat(self, now: float) -> None:
         if now >= self.next_beat:
@@ -191,13 +165,3 @@ class Monitor:
                 printable(task.key),
             )
             kill_own_tree()
-
-    def call_or_back_off(self, background_call: BackgroundCall) -> None:
-        """Make a call; after an error, back off for less than a lease lasts."""
-        aside = self.aside
-        try:
-            aside.once(background_call)
-        except Error as error:
-            aside.trouble(error)
-            longest = self.plan.options.ALIVE_TIME / LEAST_TRIES
-            self.no_call_before = time.monotonic() + min(aside.pause(), longest)

@@ -11,7 +11,6 @@ from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import PARKED_FROM
 
-from ..database.link import Link
 from ..plan import Plan
 from .leases import Leases
 
@@ -30,35 +29,37 @@ class Parking:
     processor acquires nothing before ``take_at``, of the monotonic clock.
     """
 
-    def __init__(self, plan: Plan, link: Link, leases: Leases) -> None:
+    def __init__(self, plan: Plan, leases: Leases) -> None:
         self.plan = plan
-        self.link = link
         self.leases = leases
-        self.batch = leases.in_hand.batch
+        self.strange: list[store.Lease] = []
         self.warned_types: set[str] = set()
         self.position = PARKED_FROM
         self.look_until = 0.0
         self.take_at = 0.0
 
-    def park(self) -> None:
-        """Park the tasks of unknown types in the batch; stand back if it has no others."""
+    def sort(self, taken: list[store.Lease]) -> list[store.Lease]:
+        """Return the tasks of known types; keep the others to park, and stand back if all are."""
         knows = self.plan.dispatch.knows
-        # A copy: the thread that acquires ahead may extend the batch meanwhile.
-        batch = list(self.batch)
-        unknown = {type_ for type_ in {lease.type for lease in batch} if not knows(type_)}
+        unknown = {type_ for type_ in {lease.type for lease in taken} if not knows(type_)}
         if not unknown:
-            return
+            return taken
         for type_ in sorted(unknown - self.warned_types):
             self.warn(type_)
-        strange = [lease for lease in batch if lease.type in unknown]
-        dropped = [lease for lease in strange if self.leases.in_hand.drop(lease)]
-        delay = self.plan.options.RETRY_WAIT
-        # If this process dies before store.park(), the tasks are due again after RETRY_WAIT.
-        self.link.insist(lambda: self.leases.release(dropped, delay=delay))
-        self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
-        if not self.batch:
+        self.strange += [lease for lease in taken if lease.type in unknown]
+        known = [lease for lease in taken if lease.type not in unknown]
+        if not (known or self.leases.hand.batch):
             # Otherwise this worker would take them again before a worker that knows them.
             self.take_at = time.monotonic() + STAND_BACK
+        return known
+
+    def park(self) -> None:
+        """Park the tasks of unknown types; to repeat it does no harm."""
+        if self.strange:
+            # If this process dies before store.park(), the tasks are due again after RETRY_WAIT.
+            self.leases.release(self.strange, delay=self.plan.options.RETRY_WAIT)
+            store.park(self.strange, self.plan.dispatch.knows, using=self.plan.using)
+            self.strange.clear()
 
     def warn(self, type_: str) -> None:
         """Log an unknown type once; the memory of logged types is limited."""

@@ -1,18 +1,10 @@
-"""Take tasks in advance: how many at once, and the next batch while one runs."""
+"""How many tasks to take in advance."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-
-from django.db import connections
+from collections.abc import Sequence
 
 from django_perfectqueue import store
-
-from ..database.link import Link, discard
-from .background import BackgroundThread
 
 SPAN = 0.25
 LONG = 0.05
@@ -23,7 +15,6 @@ GROWTH = 4
 TOO_FAR = 1.5
 MEMORY = 0.9
 MOST_TYPES = 1_000
-JOIN_TIMEOUT = 10.0
 
 
 class Prefetch:
@@ -98,72 +89,3 @@ class Prefetch:
     def may_be_long(self, type_: str) -> bool:
         """Return whether a task of this type may delay the completions before it."""
         return self.means.get(type_, LONG) >= LONG
-
-
-class Ahead:
-    """
-    Acquires the next batch in another thread, over a connection of its own.
-
-    The leases go to the end of the batch in hand, so they are renewed and released with
-    it. ``count`` is how many these are: 0 until they are there, -1 while none are to come.
-    ``limit`` is how many were asked for, and ``before`` the time before the call.
-    """
-
-    def __init__(self, link: Link, batch: deque[store.Lease]) -> None:
-        self.link = link
-        self.batch = batch
-        self.thread = BackgroundThread()
-        self.coming: Future[list[store.Lease]] | None = None
-        self.count = -1
-        self.limit = 0
-        self.before = 0.0
-
-    def begin(self, limit: int, claim: Callable[[int, float], list[store.Lease]]) -> None:
-        """Have the thread claim up to so many tasks; ``claim`` is given the time as well."""
-        self.limit, self.count, self.before = limit, 0, time.monotonic()
-        coming: Future[list[store.Lease]] = Future()
-        self.coming = coming
-        self.thread.send(lambda: self.acquire(coming, claim))
-
-    def acquire(
-        self,
-        coming: Future[list[store.Lease]],
-        claim: Callable[[int, float], list[store.Lease]],
-    ) -> None:
-        try:
-            taken = self.link.once(lambda: claim(self.limit, self.before))
-        except BaseException as error:
-            self.link.close_handle()
-            discard(connections[self.link.using])
-            coming.set_exception(error)
-            return
-        # Set first, so that none of these begins before the batch before them has ended.
-        self.count = len(taken)
-        self.batch.extend(taken)
-        coming.set_result(taken)
-
-    def is_known(self) -> bool:
-        """Return whether the thread has its answer, or was asked for nothing."""
-        return self.coming is None or self.coming.done()
-
-    def wait(self) -> None:
-        """Wait until it is known what the thread has acquired."""
-        if self.coming is not None:
-            self.coming.exception()
-
-    def take(self) -> list[store.Lease]:
-        """Wait for what was acquired, and return it; raise the error of the call."""
-        self.wait()
-        # After the wait, since the thread sets it.
-        coming, self.coming, self.count = self.coming, None, -1
-        return [] if coming is None else coming.result()
-
-    def rest(self) -> None:
-        """End the thread and its connection until it is needed again."""
-        if self.thread.thread is not None:
-            self.stop()
-            self.thread = BackgroundThread()
-
-    def stop(self) -> None:
-        self.thread.stop(JOIN_TIMEOUT)
-        self.link.close_handle()

@@ -1,4 +1,4 @@
-"""The base of the processes that acquire and run tasks."""
+"""A process that acquires and runs tasks."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
-from operator import attrgetter
+from collections.abc import Sequence
 
-from django_perfectqueue import store
 from django_perfectqueue.conf import FAIR
 from django_perfectqueue.exceptions import (
     GracefulProcessStopError,
     ImmediateProcessStopError,
-    PreemptedError,
     ProcessStopError,
 )
 from django_perfectqueue.lib.printable import printable
@@ -27,40 +23,38 @@ from ..attempt import log_capture
 from ..attempt.ending import Ending, announce, announced
 from ..attempt.runner import Running
 from ..buffers.completions import Completions
-from ..buffers.in_hand import InHand
+from ..buffers.hand import Hand
 from ..buffers.journal import JournalBuffer
 from ..buffers.usage import UsageBuffer
-from ..database.link import AwayError, Link
 from ..plan import Plan, worker_name
 from ..process.signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
 from ..report import Reporter
 from ..shared.crowd import Crowd, account_of
-from ..shared.queue_order import QueueAccounts, orders
-from .leases import Leases
+from ..shared.queue_order import QueueAccounts
+from .asyncio_loop import EventLoopThread
+from .executors import Executor, MainThread, ThreadPool
+from .feeder import Feeder
 from .monitor import Monitor
-from .parking import STAND_BACK, Parking
 from .prefetch import Prefetch
 from .recycling import Recycling
 from .resources import ProcessorResources
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
-DONE = 0
-RECYCLED = 3
 LAST_TRIES = 10.0
-LOOK_UP_AFTER = 5.0
-LOOK_AFTER = 60.0
-WEIGHTS_AFTER = 5.0
-LAST_LOOKS = 5
-TOO_LONG = 1.0
+
+EXECUTORS: dict[str, type[Executor]] = {
+    "process": MainThread,
+    "thread": ThreadPool,
+    "async": EventLoopThread,
+}
 
 
 class Processor:
     """
-    Acquires due tasks in fair order and writes their outcomes.
+    Runs due tasks: a feeder acquires them and writes their completions, an executor runs them.
 
-    Subclasses run them: one by one, in threads or in an event loop. ``in_hand`` and
-    ``running`` may be read from other threads, above all from the monitor.
+    The two share the ``hand``, and the buffers of what is to be written.
     """
 
     def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
@@ -70,49 +64,39 @@ class Processor:
         self.reporter = reporter
         self.slot = resources.slot
         self.worker = worker_name()
-        self.orders = orders(plan.options.QUEUE_ORDER, plan.queues)
-        self.accounts = resources.accounts or QueueAccounts(plan.queues, plan.options.places)
+        places = plan.options.places
+        self.accounts = resources.accounts or QueueAccounts(plan.queues, places)
         self.shares = plan.options.QUEUE_ORDER == FAIR and len(plan.queues) > 1
-        self.weights_at = 0.0
         self.stopping = False
         self.stop_reason: type[ProcessStopError] | None = None
+        self.trouble: BaseException | None = None
         self.remaining = plan.options.MAX_REQUEST_PER_CHILD
         self.recycling = Recycling(plan.options)
         slots = [slot for slot, _wakeup in resources.wakeups.processors]
-        self.crowd = Crowd(slots, len(slots) * plan.options.places)
-        self.in_hand = InHand(lambda: self.running, self.crowd, self.give_way)
-        self.batch = self.in_hand.batch
-        self.requested = 0
-        self.taken_at = time.monotonic()
-        self.rested = False
-        self.found_few = False
-        self.looks = 0
-        self.prefetch = Prefetch(plan.options.TASK_PREFETCH, places=plan.options.places)
+        self.crowd = Crowd(slots, len(slots) * places)
+        self.hand = Hand(places, self.crowd, lambda: self.feeder.give_way())
+        self.prefetch = Prefetch(plan.options.TASK_PREFETCH, places=places)
         self.completions = Completions(self.completions_written)
-        self.link = Link(plan.using, resources.wakeup, self.patience, outage=plan.outage)
-        self.link.returned = lambda: self.leases.give_back_uncertain(self.kept())
-        self.aside = Link(plan.using, resources.wakeup, self.patience, outage=plan.outage)
         self.usage = UsageBuffer(using=plan.using, kept=plan.options.USAGE_TIME != 0)
         self.journal = JournalBuffer(
-            self.in_hand.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
+            self.hand.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
         )
-        self.leases = Leases(self.in_hand, plan, resources, self.worker)
-        self.parking = Parking(plan, self.link, self.leases)
         self.report_lock = threading.Lock()
-        self.monitor = Monitor(self, plan, self.leases, [self.link, self.aside], resources)
+        self.feeder = Feeder(self)
+        self.leases = self.feeder.leases
+        self.monitor = Monitor(self, plan, self.leases, [self.feeder.link], resources)
+        self.executor = EXECUTORS[plan.options.PROCESSOR_TYPE](self)
 
     def run(self) -> int:
         """Work until a stop, a recycling, or in a burst until nothing is due."""
-        self.open()
+        self.executor.open()
         self.accounts.sign_on(time.monotonic())
         take_signals(self.on_signal)
         log_capture.begin(self.options.LOG_CAPTURE)
         self.plan.dispatch.after_fork()
         self.monitor.start()
         try:
-            return self.work()
-        except AwayError:
-            return DONE
+            return self.executor.run()
         finally:
             self.close()
 
@@ -129,39 +113,24 @@ class Processor:
             self.stop_reason = ImmediateProcessStopError if now else GracefulProcessStopError
         self.stopping = True
         self.resources.wakeup.wake()
+        self.executor.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """End for an unexpected error; the supervisor replaces the processor."""
+        self.trouble = error
+        self.resources.wakeup.wake()
 
     def patience(self) -> float:
         return LAST_TRIES if self.stopping else float("inf")
 
-    def open(self) -> None:
-        """Prepare in the new process."""
-
-    def work(self) -> int:
-        """Run tasks until the end; return the exit code."""
-        raise NotImplementedError
-
-    @property
-    def running(self) -> list[Running]:
-        """The attempts in progress; for any thread."""
-        raise NotImplementedError
-
-    def wanted(self) -> int:
-        """Return how many tasks to acquire."""
-        raise NotImplementedError
-
-    def are_serial(self, count: int) -> bool:
-        """Return whether ``count`` more tasks would run one after another."""
-        raise NotImplementedError
-
-    def renewed(self, at: float) -> None:
-        """Record that an acquire at ``at`` gave new leases."""
-        self.slot.renewed_at = at
-
-    def remind(self) -> None:
-        """Repeat an interrupt that did not reach the handler, where that can happen."""
+    def remind(self, now: float) -> None:
+        """Repeat interrupts that did not reach their handlers; wake the feeder if it is late."""
+        self.executor.remind()
+        if self.feeder.is_late(now):
+            self.feeder.wake()
 
     def is_busy(self) -> bool:
-        return bool(self.running or self.batch or self.completions.waiting or self.journal.left)
+        return bool(self.hand.count() or self.completions.waiting or self.journal.left)
 
     def is_spent(self) -> bool:
         """Return whether it must be replaced, for its count of tasks, age or memory."""
@@ -174,82 +143,64 @@ class Processor:
             self.slot.serves = True
             self.monitor.beat_at_once()
 
-    def acquire(self) -> list[store.Lease]:
-        """Acquire tasks and write completions in one transaction."""
-        if self.stopping:
-            return []
-        if self.usage.lacks_clock():
-            self.usage.ask_time()
-        rested, self.rested = self.rested, False
-        limit = self.requested = self.wanted()
-        taken = (self.lone_task(limit) if rested else []) or self.take_in_order(limit)
-        self.found_few = rested and 0 < len(taken) < limit
-        return taken
+    # For the threads that run tasks.
 
-    def take_in_order(self, limit: int) -> list[store.Lease]:
-        """Take tasks in fair order; write completions in the same transaction."""
-        before = time.monotonic()
-        if before < self.parking.look_until:
-            self.parking.unpark(before)
-        taken = self.claim(limit, before)
-        self.renewed(before)
-        return taken if taken or not self.parking.unpark(before) else self.take_in_order(limit)
+    def next_task(self) -> Running | None:
+        """Return an attempt that begins now, if there is a lease and a free place."""
+        hand = self.hand
+        if not hand.batch or self.stopping:
+            return None
+        now = time.monotonic()
+        if now >= self.leases.held_until and self.leases.have_expired(now):
+            self.leases.preempt_all()
+        with hand.lock:
+            if not hand.free or (self.remaining is not None and self.has_enough()):
+                return None
+            if hand.places == 1 and self.has_to_write():
+                self.feeder.hurry()
+                return None
+            if (lease := hand.next(now)) is None:
+                return None
+            task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
+            running = Running(task, index=hand.free.pop())
+            hand.going[running.index] = running
+            self.note_begin(task, running.index)
+        return running
 
-    def claim(self, limit: int, now: float) -> list[store.Lease]:
-        """Write completions, and take tasks in fair order, in one transaction."""
-        order = self.queues_in_order(now)
-        crowd = self.crowd
-        if crowd.processors:
-            crowd.look(now)
-        request = store.ClaimRequest(
-            queues=order,
-            limit=limit,
-            alive_time=self.options.ALIVE_TIME,
-            holder=self.resources.holder,
-            using=self.plan.using,
-            serial=self.are_serial(limit),
-            processors=crowd.processors,
-            overrun=crowd.overrun,
-        )
-        with self.completions.batch() as batch:
-            taken, refused = store.finish_and_acquire(
-                batch.completions, request, worker=self.worker
-            )
-            batch.refused += refused
-        self.prefetch.took(taken)
-        if self.shares:
-            queues = [lease.queue for lease in taken]
-            self.accounts.took(order, queues, limit, time.monotonic())
-        return taken
+    def has_enough(self) -> bool:
+        """Return whether the running tasks are its last before it is replaced."""
+        return self.hand.places - len(self.hand.free) >= (self.remaining or 0)
 
-    def queues_in_order(self, now: float) -> Sequence[str]:
-        """Return the order of queues for this acquire; reread their weights every 5 s."""
-        if not self.shares:
-            return next(self.orders)
-        if now >= self.weights_at:
-            self.accounts.weights = store.queue_weights(self.plan.queues, using=self.plan.using)
-            self.weights_at = now + WEIGHTS_AFTER
-        return self.accounts.order(now, [lease.queue for lease in list(self.batch)])
+    def has_to_write(self) -> bool:
+        """Return whether the next task may be long, and completions before it are not written."""
+        completions, batch = self.completions, self.hand.batch
+        if not (batch and (completions.waiting or completions.being_written)):
+            return False
+        return self.prefetch.may_be_long(batch[0].type)
 
-    def lone_task(self, limit: int) -> list[store.Lease]:
-        """After idling, take a single task by the fast path."""
-        if self.completions.waiting or len(self.plan.queues) > 1:
-            return []
-        before = time.monotonic()
-        taken = store.take_alone(
-            self.plan.queues[0],
-            limit=limit,
-            alive_time=self.options.ALIVE_TIME,
-            holder=self.resources.holder,
-            using=self.plan.using,
-        )
-        if taken:
-            self.renewed(before)
-        return taken
-
-    def give_way(self) -> None:
-        """Give back the batch, as the tasks of others are to come first."""
-        self.link.insist(self.leases.release_rest)
+    def ended(self, running: Running, ending: Ending) -> None:
+        """Record the result of an attempt, and free its place."""
+        task, index, hand, feeder = running.task, running.index, self.hand, self.feeder
+        late_at = float("inf")
+        with hand.lock:
+            if ending.completion is not None:
+                self.completions.put(ending, ending.completion)
+                late_at = ending.completion.ended + feeder.patience
+            self.note_end(task, ending.seconds, index)
+            hand.going[index] = None
+            hand.free.append(index)
+            feeder.held_up = False
+        if ending.completion is None:
+            self.report([ending])
+        if ending.completion is None or task.lease.capped:
+            # The task may be due again, or its cap admits another.
+            feeder.more = True
+        if ending.stop:
+            self.stop()
+        # Most ends of short tasks give the feeder nothing to do.
+        may_act = feeder.wakes_at and (len(hand.batch) <= feeder.low or feeder.wakes_at > late_at)
+        if may_act and feeder.should_wake(late_at):
+            feeder.wake()
 
     def note_begin(self, task: AcquiredTask, index: int = 0) -> None:
         """Record that the handler of a task begins."""
@@ -272,85 +223,6 @@ class Processor:
         if self.remaining is not None:
             self.remaining -= 1
 
-    def is_last(self, taken: Sequence[store.Lease]) -> bool:
-        """
-        Return whether a burst is over: nothing was taken, and no idle lane has tasks.
-
-        It wakes such lanes once, since another worker may have marked them by other settings.
-        It acquires again at once what its own completions have made due, and polls a few
-        times for tasks that others were about to make due.
-        """
-        if taken:
-            self.looks = 0
-            return False
-        self.looks += 1
-        if self.looks == 1 and self.link.insist(
-            lambda: store.wake_forgotten_lanes(using=self.plan.using)
-        ):
-            return False
-        if self.looks > LAST_LOOKS or not self.link.insist(self.look).due:
-            return True
-        if self.looks > 1:
-            self.resources.wakeup.wait(STAND_BACK)
-        return False
-
-    def pass_on(self, taken: Sequence[store.Lease]) -> None:
-        """
-        Wake another processor if more tasks may be due: the batch is full, has tasks with a
-        cap, or a wake-up came during the acquire, which may have missed its task.
-        """
-        self.slot.seeking = False
-        capped = any(map(attrgetter("capped"), taken))
-        if len(taken) >= self.requested or capped or self.slot.rung:
-            self.resources.wakeups.wake_one()
-
-    def look(self) -> store.Outlook:
-        return store.look(self.plan.queues, using=self.plan.using)
-
-    def write_completions(self) -> None:
-        """Write the buffered completions."""
-        if self.completions.waiting:
-            with self.completions.batch() as batch:
-                using, worker = self.plan.using, self.worker
-                batch.refused += store.finish(batch.completions, using=using, worker=worker)
-
-    def write_usage(self) -> None:
-        """Write the buffered usage."""
-        self.link.try_once(self.usage.write, "The usage")
-
-    def write_notes(self, link: Link) -> None:
-        """Write the journal over the link of this thread."""
-        if not link.away_since:
-            link.try_once(self.journal.write, "The journal of tasks")
-
-    def background_call(self, now: float) -> Callable[[], object] | None:
-        """Return the call that is due while handlers run, if any."""
-        running = self.running
-        if not running:
-            # A successful call ends the outage of ``aside``, which is logged then.
-            return self.look if self.aside.away_since else None
-        if self.usage.is_overdue(now):
-            return self.usage.write
-        began = max(one.task.started for one in running)
-        if self.batch and self.should_give_back(now - began):
-            return self.leases.release_rest
-        if self.completions.is_late(now):
-            return self.write_completions
-        return None
-
-    def should_give_back(self, seconds: float) -> bool:
-        """Return whether to release the batch, which waits behind a long task."""
-        return self.stopping or (self.prefetch.fixed is None and seconds >= TOO_LONG)
-
-    def journal_call(self, now: float) -> Callable[[], object] | None:
-        """Return the call that writes the journal, if it is due."""
-        return partial(self.write_notes, self.aside) if self.journal.is_due(now) else None
-
-    def write_last_notes(self) -> None:
-        """Write the journal of tasks whose completions were just written."""
-        if self.journal.left:
-            self.write_notes(self.link)
-
     def completions_written(self, endings: Sequence[Ending]) -> None:
         heard = announced(endings)
         for ending in endings:
@@ -370,24 +242,9 @@ class Processor:
         with self.report_lock:
             self.reporter.print_tasks(endings)
 
-    def kept(self) -> set[tuple[int, int]]:
-        """Return the fences of all leases that this processor knows of."""
-        return {lease.fence for lease in self.in_hand.leases()} | self.completions.fences()
-
     def close(self) -> None:
-        """Release the batch, write all buffers and stop the threads."""
-        self.stop()
-        self.slot.seeking = False
-        for act in (self.leases.release_rest, self.write_completions):
-            try:
-                self.link.insist(act)
-            except (AwayError, PreemptedError):
-                logger.error("The database is away; tasks run again when their leases expire.")
-        if not self.link.away_since:
-            self.write_usage()
+        """Stop the threads."""
         self.monitor.stop()
-        self.journal.hurry()
-        self.write_last_notes()
         log_capture.end()
         self.plan.dispatch.after_child_end()
         if self.options.TRACING:

@@ -20,7 +20,7 @@ class Outage:
 
     It is created before the fork, after which each process has its own. All processes share
     ``reconnect_at`` (older connections must be replaced) and ``slipped_at`` (when a call
-    that failed once was last logged).
+    that failed once was last logged). ``errors`` counts those of all links.
     """
 
     def __init__(self) -> None:
@@ -32,6 +32,7 @@ class Outage:
         self.since = 0.0
         self.what: Ailment | None = None
         self.logged_at = 0.0
+        self.errors = 0
 
     @property
     def is_on(self) -> bool:
@@ -43,9 +44,10 @@ class Outage:
         self.reconnect_at.value = time.monotonic()
 
     def enter(self, link: int) -> None:
-        """Count a link as failing."""
+        """Count an error of a link, which is failing from now on."""
         with self.lock:
             self.links.add(link)
+            self.errors += 1
 
     def is_news(self, what: Ailment, since: float) -> bool:
         """Record an error; return whether to log it: it is new, differs, or has lasted."""

@@ -24,11 +24,9 @@ from ..helpers.reaper import Leftovers
 from ..plan import Plan
 from ..process.child import Child, Restarts
 from ..process.wakeup import Wakeup, drain
-from ..processor.asyncio_loop import AsyncioProcessor
-from ..processor.processor import DONE, RECYCLED, Processor
+from ..processor.feeder import DONE, RECYCLED
+from ..processor.processor import Processor
 from ..processor.resources import ProcessorResources
-from ..processor.serial import SerialProcessor
-from ..processor.threads import ThreadProcessor
 from ..report import Reporter
 from ..shared.queue_order import QueueAccounts
 from ..shared.slot import Slot, TaskSlot
@@ -38,12 +36,6 @@ from .forks import Forks
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 ENOUGH_AFTER = 5.0
-
-PROCESSOR_TYPES: dict[str, type[Processor]] = {
-    "process": SerialProcessor,
-    "thread": ThreadProcessor,
-    "async": AsyncioProcessor,
-}
 
 
 @dataclass(slots=True, eq=False)
@@ -293,8 +285,7 @@ class Processors:
 
         def process() -> int:
             mark(resources.holder)
-            kind = PROCESSOR_TYPES[self.options.PROCESSOR_TYPE]
-            return kind(self.plan, resources, self.reporter).run()
+            return Processor(self.plan, resources, self.reporter).run()
 
         try:
             child = self.forks.fork(f"processor {place.number}", process)

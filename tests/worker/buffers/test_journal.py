@@ -94,15 +94,6 @@ class JournalBufferTests(TestCase):
             self.journal.write()
         self.assertEqual(self.reported(), [1.0])
 
-    def test_no_thread_waits_for_another(self):
-        task = self.task(runs=False)
-        task.progress(1.0)
-        self.journal.keep(task)
-        with self.journal.lock, self.assertNumQueries(0):
-            self.journal.write()
-        self.journal.write()
-        self.assertEqual(self.reported(), [1.0])
-
     def fail_once(self, error):
         with (
             mock.patch.object(store, "write_journal", side_effect=error),
@@ -187,16 +178,18 @@ class ProcessorTests(ConcurrentTestCase):
         return [query["sql"] for query in queries if TABLE in query["sql"]]
 
     def test_a_task_that_tells_nothing_costs_nothing(self):
-        processor = self.processor("process", {"report": lambda task: None})
+        processor = self.processor("thread", {"report": lambda task: None})
         self.submit(*["report"] * 100)
         with CaptureQueriesContext(connection) as queries:
             self.work(processor)
         self.assertEqual(self.statements(queries), [])
         self.assertEqual(set(self.statuses().values()), {"finished"})
 
+    @mock.patch.object(journal, "LATE", 60.0)
     def test_a_hundred_that_tell_cost_one_statement_a_batch_more(self):
-        processor = self.processor("process", {"report": lambda task: task.progress(1.0)})
+        processor = self.processor("thread", {"report": lambda task: task.progress(1.0)})
         processor.prefetch.fixed = 100
+        processor.feeder.patience = 60.0
         self.submit(*["report"] * 100)
         with CaptureQueriesContext(connection) as queries:
             self.work(processor)

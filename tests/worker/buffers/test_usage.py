@@ -14,7 +14,7 @@ from django_perfectqueue.store.database.diagnosis import Ailment
 from django_perfectqueue.worker.buffers import usage as module
 from django_perfectqueue.worker.buffers.usage import INTERVAL, OVERDUE, UsageBuffer
 from django_perfectqueue.worker.database.link import Link
-from django_perfectqueue.worker.processor.processor import Processor
+from django_perfectqueue.worker.processor.feeder import Feeder
 
 from ...factories import acquire, submit, submit_many
 from ...management.running import run_json
@@ -215,34 +215,24 @@ class TroubleTests(SimpleTestCase):
             mock.patch("django_perfectqueue.worker.database.link.discard") as discard,
             self.assertLogs("django_perfectqueue.database", "WARNING") as logs,
         ):
-            Processor.write_usage(processor)
+            Feeder.write_usage(processor)
         discard.assert_called_once()
         self.assertIn("tasks go on. pid=", logs.output[0])
         self.assertIn("error=OperationalError: disk full", logs.output[0])
 
 
-class BackgroundCallTests(TestCase):
-    def background_call(self, books, now):
-        processor = SimpleNamespace(
-            running=[SimpleNamespace(task=SimpleNamespace(started=now))],
-            usage=books,
-            batch=(),
-            completions=SimpleNamespace(is_late=lambda now: False),
-        )
-        return Processor.background_call(processor, now)
-
-    def test_it_has_the_books_written_while_a_task_takes_long(self):
+class OverdueTests(TestCase):
+    def test_it_is_written_while_a_task_takes_long(self):
         books = usage()
         books.begin(held())
         due = books.next_write + OVERDUE
+        self.assertFalse(books.is_overdue(due - 1))
+        self.assertTrue(books.is_overdue(due + 1))
 
-        self.assertIsNone(self.background_call(books, due - 1))
-        self.assertEqual(self.background_call(books, due + 1), books.write)
-
-    def test_between_tasks_the_processor_does_it(self):
+    def test_between_tasks_it_is_written_sooner(self):
         books = usage()
         self.assertTrue(books.is_due(time.monotonic() + INTERVAL))
-        self.assertIsNone(self.background_call(books, books.next_write + OVERDUE + 1))
+        self.assertFalse(books.is_overdue(books.next_write + OVERDUE + 1))
 
 
 class SharesTests(WorkerTestCase):

@@ -22,8 +22,8 @@ from django_perfectqueue.worker.launcher.launcher import GENERATION, Launcher
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process import signals
 from django_perfectqueue.worker.process.wakeup import Wakeup
+from django_perfectqueue.worker.processor.processor import Processor
 from django_perfectqueue.worker.processor.resources import ProcessorResources
-from django_perfectqueue.worker.processor.serial import SerialProcessor
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.slot import Slot
 
@@ -59,14 +59,31 @@ class ConnectionLostTests(TransactionTestCase):
             parent_alive=parent_alive,
         )
         reporter = Reporter(lambda text: None, no_style(), 0)
-        self.processor = SerialProcessor(plan, resources, reporter)
+        self.processor = Processor(plan, resources, reporter)
+
+    def run_batch(self):
+        """Run what is in hand in this thread, as the main thread of a processor does."""
+        self.processor.executor.open()
+        while running := self.processor.next_task():
+            self.processor.ended(running, self.processor.executor.runner.attend(running))
+
+    def take(self, *keys):
+        """Have the processor hold these tasks, with none of them running."""
+        Queue().submit_many({"key": key, "type": "note"} for key in keys)
+        while len(self.processor.hand.batch) < len(keys):
+            self.processor.feeder.take()
+
+    def tend(self):
+        """Try once what is due; return whether that failed."""
+        feeder = self.processor.feeder
+        feeder.tend(time.monotonic())
+        return feeder.failed
 
     def test_what_is_next_is_held_while_the_last_is_written(self):
         """
         A connection that breaks between two tasks gives back what is held nowhere: a task
         that is about to begin is held.
         """
-        Queue().submit_many({"key": key, "type": "note"} for key in ("a", "b"))
         finish, answers = store.finish, [OperationalError("gone")]
 
         def finish_at_the_second_try(*args, **kwargs):
@@ -74,21 +91,20 @@ class ConnectionLostTests(TransactionTestCase):
                 raise answers.pop()
             return finish(*args, **kwargs)
 
+        self.take("a", "b")
         self.processor.prefetch.may_be_long = lambda type_: True
-        self.processor.batch.extend(self.processor.acquire())
-        self.processor.batch.extend(self.processor.acquire())
+        self.run_batch()
+        self.assertEqual([key for key, _holder in ran], ["a"])
         with mock.patch.object(store, "finish", finish_at_the_second_try):
-            self.processor.run_batch()
+            self.assertTrue(self.tend())
+            self.run_batch()
+            self.assertEqual(len(ran), 1)
+            self.assertFalse(self.tend())
+        self.run_batch()
 
         holder = self.processor.resources.holder
         self.assertEqual(ran, [("a", holder), ("b", holder)])
         self.assertEqual(answers, [])
-
-    def take(self, *keys):
-        """Have the processor hold these tasks, with none of them running."""
-        Queue().submit_many({"key": key, "type": "note"} for key in keys)
-        while len(self.processor.batch) < len(keys):
-            self.processor.batch.extend(self.processor.acquire())
 
     def lose_answer(self, verb):
         """Have the answer to a verb's commit lost, once."""
@@ -105,14 +121,16 @@ class ConnectionLostTests(TransactionTestCase):
         Its release was stored, and another has it by now.
         """
         self.take("a", "b")
+        self.processor.feeder.gives_way = True
         with self.lose_answer("settle"):
-            self.processor.monitor.call_or_back_off(self.processor.leases.release_rest)
+            self.assertTrue(self.tend())
         taken = Queue().poll()
-        self.processor.run_batch()
+        self.run_batch()
+        self.assertFalse(self.tend())
 
         self.assertEqual((taken.key, ran), ("a", []))
         taken.heartbeat()
-        self.assertEqual(len(self.processor.batch), 0)
+        self.assertEqual(self.processor.hand.releasing, [])
 
     def test_what_is_to_be_cancelled_when_it_is_given_back_is_announced(self):
         heard = []
@@ -129,28 +147,33 @@ class ConnectionLostTests(TransactionTestCase):
         self.assertEqual(heard, ["b"])
         self.assertEqual(Queue()["b"].metadata().status, "cancelled")
 
-    def test_what_could_not_be_given_back_is_run_here(self):
+    def test_what_could_not_be_given_back_is_given_back_later(self):
         self.take("a", "b")
+        self.processor.feeder.gives_way = True
         with mock.patch.object(store, "settle", side_effect=OperationalError("gone")):
-            self.processor.monitor.call_or_back_off(self.processor.leases.release_rest)
-        self.processor.run_batch()
+            self.assertTrue(self.tend())
+        self.assertEqual(len(self.processor.feeder.kept()), 2)
+        self.run_batch()
+        self.assertEqual((ran, self.processor.hand.count()), ([], 0))
 
-        self.assertEqual([key for key, _holder in ran], ["a", "b"])
+        self.assertFalse(self.tend())
+        self.assertEqual(self.processor.hand.releasing, [])
+        self.assertEqual(Queue().poll().key, "a")
 
     def test_what_waits_in_a_batch_that_takes_too_long_is_given_back(self):
         self.take("a", "b")
         self.processor.prefetch.fixed = None
-        self.processor.taken_at = time.monotonic() - 10
-        self.processor.run_batch()
+        self.processor.feeder.taken_at = time.monotonic() - 10
+        self.assertFalse(self.tend())
 
-        self.assertEqual(ran, [])
-        self.assertEqual(len(self.processor.batch), 0)
+        self.assertEqual(self.processor.hand.count(), 0)
         self.assertEqual(Queue().poll().key, "a")
 
     def run_when_all_have_lapsed(self):
+        self.processor.prefetch.may_be_long = lambda type_: False
         late = time.monotonic() + self.processor.options.ALIVE_TIME
         with mock.patch("time.monotonic", return_value=late):
-            self.processor.run_batch()
+            self.run_batch()
 
     def test_what_can_have_lapsed_is_not_run(self):
         """
@@ -172,7 +195,7 @@ class ConnectionLostTests(TransactionTestCase):
         The lease may be lost between the look and the cancel.
         """
         self.take("a", "b")
-        for lease in self.processor.batch:
+        for lease in self.processor.hand.batch:
             Queue()[lease.key].cancel_request()
         settle, refusals = store.settle, [{}]
 
@@ -192,60 +215,30 @@ class ConnectionLostTests(TransactionTestCase):
             mock.patch.object(store, "settle", refuse_first),
             self.assertLogs("django_perfectqueue.monitor", "WARNING") as log,
         ):
-            self.processor.leases.heartbeat(list(self.processor.batch), None)
+            self.processor.leases.heartbeat(list(self.processor.hand.batch), None)
 
         self.assertEqual(reported, [("b", "cancelled")])
         self.assertIn("A task lost its lease before it ran. key=a", log.output[0])
         self.assertEqual(Queue()["b"].metadata().status, "cancelled")
-        self.assertEqual(len(self.processor.batch), 0)
+        self.assertEqual(len(self.processor.hand.batch), 0)
 
     def test_what_could_not_be_cancelled_stays_in_hand(self):
         """
         Held by nobody who knows of it, it would count a crash when its lease lapses.
         """
         self.take("a")
-        [lease] = self.processor.batch
+        [lease] = self.processor.hand.batch
         Queue()["a"].cancel_request()
         with (
             mock.patch.object(store, "settle", side_effect=OperationalError("gone")),
             self.assertRaises(OperationalError),
         ):
             self.processor.leases.heartbeat([lease], None)
-        self.assertEqual(list(self.processor.batch), [lease])
+        self.assertEqual(self.processor.hand.releasing, [lease])
 
-        self.processor.run_batch()
+        self.assertFalse(self.tend())
+        self.run_batch()
         self.assertEqual((Queue()["a"].metadata().status, ran), ("cancelled", []))
-
-    def test_background_calls_come_ever_more_rarely_while_the_database_is_away(self):
-        monitor, waits = self.processor.monitor, []
-
-        def fail():
-            raise OperationalError("gone")
-
-        self.processor.aside.ailment = lambda error: store.Ailment.UNREACHABLE
-        with self.assertLogs("django_perfectqueue.database") as log:
-            for _time in range(12):
-                now = time.monotonic()
-                monitor.call_or_back_off(fail)
-                self.assertFalse(monitor.may_send(now))
-                waits.append(monitor.no_call_before - now)
-            monitor.call_or_back_off(lambda: None)
-        self.assertEqual(len(log.output), 2)
-        self.assertLess(waits[0], 0.5)
-        self.assertGreater(min(waits[-5:]), 0.4)
-        self.assertLess(max(waits), 2.0)
-        self.assertEqual(len(set(waits)), len(waits))
-
-    def test_an_errand_that_failed_is_not_the_last_word_when_its_task_has_ended(self):
-        """
-        Else the database would be away until the next task takes long.
-        """
-        monitor = self.processor.monitor
-        self.assertIsNone(self.processor.background_call(time.monotonic()))
-        self.processor.aside.trouble(OperationalError("gone"))
-        monitor.call_or_back_off(self.processor.background_call(time.monotonic()))
-        self.assertEqual(self.processor.aside.away_since, 0.0)
-        self.assertIsNone(self.processor.background_call(time.monotonic()))
 
 
 class LogTests(SimpleTestCase):

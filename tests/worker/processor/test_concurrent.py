@@ -19,7 +19,7 @@ from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.worker.attempt import sync_calls
 from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL
 from django_perfectqueue.worker.attempt.runner import Running
-from django_perfectqueue.worker.processor.processor import DONE, RECYCLED
+from django_perfectqueue.worker.processor.feeder import DONE, RECYCLED
 
 from ...waiting import wait_until
 from ..crews import ConcurrentTestCase
@@ -121,7 +121,7 @@ class AtOnceTests(ConcurrentTestCase):
                 self.submit(*["run"] * 6)
                 options = {"CONCURRENCY": 4, "MAX_REQUEST_PER_CHILD": 2}
                 processor = self.processor(type_, {"run": lambda task: None}, **options)
-                with mock.patch.object(processor, "wanted", return_value=5):
+                with mock.patch.object(processor.feeder, "room", return_value=5):
                     self.assertEqual(self.work(processor), RECYCLED)
                 self.assertEqual(processor.slot.totals()["finished"], 2)
                 self.assertEqual(len(Queue()), 4)
@@ -129,19 +129,17 @@ class AtOnceTests(ConcurrentTestCase):
 
     def test_it_sleeps_while_it_can_do_nothing(self):
         processor = self.processor("thread", {}, CONCURRENCY=2)
-        now = time.monotonic()
-        processor.more, processor.poll_at = False, now - 1
-        self.assertLess(processor.pause(now), 0.01)
-        processor.more = True
-        self.assertGreater(processor.pause(now), 1.0)
-        processor.more, processor.stopping = False, True
-        self.assertGreater(processor.pause(now), 1.0)
+        feeder, now = processor.feeder, time.monotonic()
+        feeder.more, feeder.poll_at = False, now - 1
+        self.assertLess(feeder.pause(now), 0.01)
+        feeder.more = True
+        self.assertGreater(feeder.pause(now), 1.0)
+        feeder.more, processor.stopping = False, True
+        self.assertGreater(feeder.pause(now), 1.0)
 
-        processor.batch.append(None)
-        processor.taken_at = now - 10
-        self.assertLess(processor.pause(now), 0.01)
-        processor.link.away_since = now - 10
-        self.assertGreater(processor.pause(now), 1.0)
+        processor.hand.batch.append(None)
+        feeder.taken_at = now - 10
+        self.assertLess(feeder.pause(now), 0.01)
 
     def test_a_wake_up_counts_although_something_else_has_read_its_byte(self):
         """A link that waits for the database reads it."""
@@ -149,23 +147,12 @@ class AtOnceTests(ConcurrentTestCase):
             with self.subTest(type_):
                 processor = self.processor(type_, {}, burst=False)
                 processor.resources.wakeups.tend()
-                processor.more = False
+                processor.feeder.more = False
                 processor.slot.seek()
                 processor.slot.rung = True
                 began = time.monotonic()
-                processor.idle() if type_ == "process" else processor.wait()
+                processor.feeder.wait()
                 self.assertLess(time.monotonic() - began, 1.0)
-
-    def test_it_wakes_when_overdue_leases_have_been_renewed(self):
-        """Until then it acquires nothing, and sleeps."""
-        self.submit("run")
-        processor = self.processor("thread", {})
-        processor.batch.extend(processor.acquire())
-        for seconds, woken in ((0.6, False), (0.7, True)):
-            lease_time = processor.options.ALIVE_TIME
-            processor.slot.renewed_at = time.monotonic() - seconds * lease_time
-            processor.leases.heartbeat(list(processor.batch), lease_time)
-            self.assertEqual(processor.resources.wakeup.wait(0), woken)
 
     def test_an_acquire_does_not_pass_for_a_renewal_of_what_is_held(self):
         """
@@ -173,14 +160,15 @@ class AtOnceTests(ConcurrentTestCase):
         """
         self.submit("run", "run")
         processor = self.processor("thread", {"run": lambda task: None})
-        processor.batch.extend(processor.acquire())
+        processor.executor.hand_out = lambda: None
+        processor.feeder.take()
         acquired_at = processor.slot.renewed_at
-        processor.batch.extend(processor.acquire())
-        self.assertEqual(len(processor.batch), 2)
+        processor.feeder.take()
+        self.assertEqual(len(processor.hand.batch), 2)
         self.assertEqual(processor.slot.renewed_at, acquired_at)
 
-        processor.batch.clear()
-        processor.acquire()
+        processor.hand.batch.clear()
+        processor.feeder.take()
         self.assertGreater(processor.slot.renewed_at, acquired_at)
 
     def test_a_handler_that_has_settled_its_task_goes_on_in_peace(self):
@@ -189,9 +177,9 @@ class AtOnceTests(ConcurrentTestCase):
         """
         self.submit("run")
         processor = self.processor("thread", {})
-        [lease] = processor.acquire()
+        [lease] = processor.feeder.acquire()
         running = Running(AcquiredTask(lease), handler=mock.Mock())
-        processor.going[0] = running
+        processor.hand.going[0] = running
         running.task.settled = "finished"
         processor.leases.lost(lease)
         processor.leases.cancelled(lease)
@@ -230,13 +218,17 @@ class AtOnceTests(ConcurrentTestCase):
                 self.submit("run")
                 processor = self.processor(type_, {"run": run}, burst=False, CONCURRENCY=3)
 
-                def forget(processor=processor, gate=gate, begun=begun):
+                def forget(processor=processor, hand=processor.hand, gate=gate, begun=begun):
                     try:
                         wait_until(lambda: begun)
                         rows = Ticket.objects.filter(token=begun[0])
                         rows.update(state=0, attempt=0, holder=None, token=None, alarm_at=None)
                         Lane.objects.update(running=0, has_waiting=True)
-                        wait_until(lambda: processor.batch and processor.running[0].reasons_sent)
+                        wait_until(
+                            lambda: (
+                                processor.hand.batch and processor.hand.running()[0].reasons_sent
+                            )
+                        )
                         self.assertEqual(len(begun), 1)
                         gate.set()
                         wait_until(lambda: self.statuses() == {"run-0": "finished"})
@@ -376,9 +368,9 @@ class InterruptionTests(ConcurrentTestCase):
 
                 def cancel_one(processor=processor, kind=kind):
                     try:
-                        wait_until(lambda: len(processor.running) == 3)
+                        wait_until(lambda: len(processor.hand.running()) == 3)
                         Queue()[f"{kind}-1"].cancel_request()
-                        wait_until(lambda: len(processor.running) == 2)
+                        wait_until(lambda: len(processor.hand.running()) == 2)
                     finally:
                         self.enough.set()
                         processor.stop()
@@ -429,7 +421,9 @@ class InterruptionTests(ConcurrentTestCase):
 
                 def stop(processor=processor, gate=gate):
                     try:
-                        wait_until(lambda: len(processor.running) == 2 and processor.batch)
+                        wait_until(
+                            lambda: len(processor.hand.running()) == 2 and processor.hand.batch
+                        )
                         processor.stop()
                         wait_until(lambda: Queue().list().in_status("waiting").count() == 4)
                     finally:

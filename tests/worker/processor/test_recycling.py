@@ -15,10 +15,10 @@ from django_perfectqueue.lib import processes
 from django_perfectqueue.lib.processes import resident
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.processor import recycling, serial
+from django_perfectqueue.worker.processor import feeder, recycling
+from django_perfectqueue.worker.processor.processor import Processor
 from django_perfectqueue.worker.processor.recycling import MIB, Recycling
 from django_perfectqueue.worker.processor.resources import ProcessorResources
-from django_perfectqueue.worker.processor.serial import SerialProcessor
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.slot import Slot
 
@@ -109,12 +109,8 @@ class IdleTests(SimpleTestCase):
             parent_alive=parent_alive,
         )
         resources.wakeups.tend()
-        one = SerialProcessor(plan, resources, Reporter(print, no_style(), 0))
+        one = Processor(plan, resources, Reporter(print, no_style(), 0))
         one.recycling.born -= 101
-        one.link = None  # to look for tasks would be an error
-        with (
-            mock.patch.object(serial, "LOOK_UP_AFTER", 0.01),
-            mock.patch.object(serial, "LOOK_AFTER", 0.1),
-        ):
-            one.idle()
-            self.assertTrue(one.recycling.due)
+        one.feeder.link = None  # to look for tasks would be an error
+        with mock.patch.object(feeder.Feeder, "close"):
+            self.assertEqual(one.feeder.run(), feeder.RECYCLED)

@@ -1,12 +1,11 @@
 """Who may begin: by what the other processors of the worker run."""
 
-from collections import deque
 from unittest import mock
 
 from django.test import SimpleTestCase
 
 from django_perfectqueue import store
-from django_perfectqueue.worker.buffers.in_hand import InHand
+from django_perfectqueue.worker.buffers.hand import Hand
 from django_perfectqueue.worker.shared.crowd import OVERRUN, SLOW, Crowd, account_of
 from django_perfectqueue.worker.shared.slot import Slot
 from tests.factories import lease
@@ -82,16 +81,16 @@ class CrowdTests(CrowdCase):
         self.assertEqual(account_of(held), store.lane_of("default", "ann"))
 
 
-class InHandTests(CrowdCase):
+class HandTests(CrowdCase):
     def setUp(self):
         super().setUp()
         self.give_way = mock.Mock()
-        self.in_hand = InHand(list, self.crowd, self.give_way)
+        self.hand = Hand(1, self.crowd, self.give_way)
 
-    def order(self, *leases, ahead=0):
+    def order(self, *leases):
         """Return in which order these begin, none of which ends."""
-        self.in_hand.batch = deque(leases)
-        return [found.key for found in iter(lambda: self.in_hand.next(NOW, ahead), None)]
+        self.hand.add(leases)
+        return [found.key for found in iter(lambda: self.hand.next(NOW), None)]
 
     def test_others_come_first_and_each_line_keeps_its_order(self):
         self.run_in(0, ANN)
@@ -111,23 +110,10 @@ class InHandTests(CrowdCase):
 
         self.assertEqual(begun, ["b1"])
         self.give_way.assert_called_once_with()
-        self.assertEqual([one.key for one in self.in_hand.batch], ["a1"])
-
-    def test_what_was_acquired_ahead_does_not_begin_before_its_time(self):
-        self.run_in(0, ANN, ran=1.0)
-
-        self.assertEqual(self.order(of(ANN, key="a1"), of(BOB, key="b1"), ahead=1), [])
-        self.give_way.assert_called_once_with()
+        self.assertEqual([one.key for one in self.hand.batch], ["a1"])
 
     def test_who_is_alone_uses_all_processors(self):
         for number in range(3):
             self.run_in(number, ANN, ran=1.0)
 
         self.assertEqual(self.order(of(ANN, key="a1", share=4)), ["a1"])
-
-    def test_while_a_release_is_in_doubt_nothing_begins(self):
-        self.run_in(0, ANN)
-        self.in_hand.unsure = True
-
-        self.assertEqual(self.order(of(ANN, key="a1"), of(BOB, key="b1")), [])
-        self.assertEqual(len(self.in_hand.batch), 2)

@@ -1,6 +1,7 @@
 import os
 import threading
 import time
+from dataclasses import replace
 from unittest import mock
 
 from django.core.management.color import no_style
@@ -10,11 +11,10 @@ from django_perfectqueue import conf, store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.processor import parking, serial
-from django_perfectqueue.worker.processor.concurrent import ConcurrentProcessor
+from django_perfectqueue.worker.processor import feeder, parking
 from django_perfectqueue.worker.processor.parking import Parking
+from django_perfectqueue.worker.processor.processor import Processor
 from django_perfectqueue.worker.processor.resources import ProcessorResources
-from django_perfectqueue.worker.processor.serial import SerialProcessor
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared import wakeups
 from django_perfectqueue.worker.shared.slot import Slot
@@ -110,15 +110,14 @@ class ProcessorTests(WakeupsCase):
             parent_alive=parent_alive,
             wakeups=self.wakeups,
         )
-        self.processor = SerialProcessor(
-            plan, resources, Reporter(lambda text: None, no_style(), 0)
-        )
+        self.processor = Processor(plan, resources, Reporter(lambda text: None, no_style(), 0))
+        self.feeder = self.processor.feeder
         self.answers = []
-        self.processor.link = mock.Mock(insist=lambda verb: verb())
-        self.processor.acquire = self.acquire
-        self.processor.parking.park = lambda: None
-        self.processor.run_batch = self.processor.batch.clear
-        self.processor.requested = 2
+        self.feeder.link = mock.Mock(call=lambda verb: verb(), away_since=0.0)
+        self.feeder.acquire = self.acquire
+        self.feeder.parking.sort = lambda taken: taken
+        self.processor.executor.hand_out = self.processor.hand.batch.clear
+        self.feeder.requested = 2
 
     def acquire(self):
         if not self.answers:
@@ -128,7 +127,7 @@ class ProcessorTests(WakeupsCase):
 
     def work(self, *answers):
         self.answers = list(answers)
-        self.processor.work()
+        self.feeder.feed()
         self.assertEqual(self.answers, [])
 
     def test_a_ring_while_it_looks_in_vain_has_it_look_again(self):
@@ -175,27 +174,27 @@ class ProcessorTests(WakeupsCase):
         self.wakeups.tend()
         self.work(reported)
 
-    def stand_back(self, one):
+    def stand_back(self):
         """Have it take one task of a type that nobody knows."""
-        one.batch.clear()
-        one.batch.append(lease(type="strange"))
-        with mock.patch.object(one.leases, "release"), mock.patch.object(store, "park") as park:
-            one.parking.link = mock.Mock(insist=lambda verb: verb())
-            Parking.park(one.parking)
-        park.assert_called_once()
+        self.feeder.parking.strange.clear()
+        return Parking.sort(self.feeder.parking, [lease(type="strange")])
+
+    def park_all(self):
+        self.feeder.parking.sort = lambda taken: self.stand_back()
+        self.feeder.parking.park = self.feeder.parking.strange.clear
 
     @mock.patch.object(parking, "STAND_BACK", 60.0)
     def test_a_stop_is_heard_while_it_stands_back(self):
-        self.processor.parking.park = lambda: self.stand_back(self.processor)
+        self.park_all()
         stop = threading.Timer(0.1, self.processor.stop)
         began = time.monotonic()
         self.answers = [lambda: stop.start() or [held()]]
-        self.processor.work()
+        self.feeder.feed()
         self.assertLess(time.monotonic() - began, 30.0)
         self.assertTrue(self.processor.stopping)
 
     def test_it_takes_none_while_it_stands_back(self):
-        self.processor.parking.park = lambda: self.stand_back(self.processor)
+        self.park_all()
         moments = []
 
         def taken():
@@ -207,51 +206,53 @@ class ProcessorTests(WakeupsCase):
 
     @mock.patch.object(parking, "STAND_BACK", 60.0)
     def test_one_that_runs_several_goes_on_with_these_while_it_stands_back(self):
-        concurrent = ConcurrentProcessor(
-            self.processor.plan, self.processor.resources, self.processor.reporter
-        )
-        concurrent.more = True
-        self.assertTrue(concurrent.has_to_act())
-        self.stand_back(concurrent)
-        self.assertFalse(concurrent.has_to_act())
-        concurrent.parking.take_at = time.monotonic() + 1.0
-        self.assertLessEqual(concurrent.pause(time.monotonic()), 1.0)
-        concurrent.parking.take_at = time.monotonic()
-        self.assertTrue(concurrent.has_to_act())
+        plan = replace(self.processor.plan, options=conf.options().replace(PROCESSOR_TYPE="thread"))
+        self.feeder = Processor(plan, self.processor.resources, self.processor.reporter).feeder
+        self.assertTrue(self.feeder.has_to_act())
+        self.stand_back()
+        self.assertFalse(self.feeder.has_to_act())
+        self.feeder.parking.take_at = time.monotonic() + 1.0
+        self.assertLessEqual(self.feeder.pause(time.monotonic()), 1.0)
+        self.feeder.parking.take_at = time.monotonic()
+        self.assertTrue(self.feeder.has_to_act())
 
     def test_without_anyone_to_ring_it_polls(self):
-        self.processor.options = conf.options().replace(POLL_INTERVAL=0.01)
-        self.processor.idle()
+        self.feeder.more, self.feeder.poll_at = False, time.monotonic() + 0.01
+        self.feeder.wait()
+        self.assertTrue(self.feeder.more)
 
     def test_with_someone_to_ring_it_looks_only_now_and_then(self):
-        self.processor.options = conf.options().replace(POLL_INTERVAL=0.01)
         looks = []
 
         def look():
             looks.append(1)
             return store.Outlook(due=len(looks) == 2, wait=None)
 
-        self.processor.look = look
+        self.feeder.look = look
+        self.feeder.more = False
         self.wakeups.tend()
         with (
-            mock.patch.object(serial, "LOOK_UP_AFTER", 0.01),
-            mock.patch.object(serial, "LOOK_AFTER", 0.05),
+            mock.patch.object(feeder, "LOOK_UP_AFTER", 0.01),
+            mock.patch.object(feeder, "LOOK_AFTER", 0.05),
         ):
-            self.processor.idle()
+            while not self.feeder.more:
+                self.feeder.wait()
         self.assertEqual(len(looks), 2)
 
     def test_who_was_chosen_by_one_who_died_before_ringing_looks_soon(self):
         """It is no longer free, so no one else would ring it."""
-        self.processor.look = mock.Mock(return_value=store.Outlook(due=True, wait=None))
+        self.feeder.more = False
+        self.feeder.look = mock.Mock(return_value=store.Outlook(due=True, wait=None))
         self.slots[0].seek()
         self.slots[0].rung = True
         self.wakeups.tend()
         with (
-            mock.patch.object(serial, "LOOK_UP_AFTER", 0.01),
-            mock.patch.object(serial, "LOOK_AFTER", 1.0),
+            mock.patch.object(feeder, "LOOK_UP_AFTER", 0.01),
+            mock.patch.object(feeder, "LOOK_AFTER", 1.0),
         ):
-            self.processor.idle()
-        self.processor.look.assert_not_called()
+            self.feeder.wait()
+        self.assertTrue(self.feeder.more)
+        self.feeder.look.assert_not_called()
 
 
 class WakeupTests(SimpleTestCase):

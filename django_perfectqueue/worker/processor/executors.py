@@ -1,0 +1,246 @@
+"""What runs the tasks of a processor: its main thread, or a pool of threads."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, TypeVar
+
+from django.db import connections
+
+from ..attempt.context import prepare
+from ..attempt.event_loop import Work
+from ..attempt.interrupt_main import MainThreadInterrupter
+from ..attempt.interrupt_thread import ThreadInterrupter
+from ..attempt.runner import Interrupter, Runner, Running
+from ..database.link import Link
+from ..process.wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from .processor import Processor
+
+R = TypeVar("R")
+
+JOIN_TIMEOUT = 10.0
+IDLE = 60.0
+
+
+class Executor:
+    """Runs the tasks that the feeder puts into the hand of its processor."""
+
+    def __init__(self, processor: Processor) -> None:
+        self.processor = processor
+        self.wakeups: list[Wakeup] = []
+
+    def open(self) -> None:
+        """Prepare in the new process."""
+
+    def run(self) -> int:
+        """Run until the end, with the feeder in this thread; return the exit code."""
+        return self.processor.feeder.run()
+
+    def hand_out(self) -> None:
+        """Start tasks of the batch in the free places."""
+        raise NotImplementedError
+
+    def dismiss(self) -> None:
+        """End the idle threads."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None:
+        """Close idle connections, except those of threads that close their own."""
+
+    def remind(self) -> None:
+        """Repeat an interrupt that did not reach the handler."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Wake the threads that wait for the database to settle a task."""
+        for wakeup in self.wakeups:
+            wakeup.wake()
+
+    def make_runner(
+        self, interrupter: Interrupter, *, drive: Callable[[Work], object] | None = None
+    ) -> Runner:
+        """Return a runner for this thread, which settles over a link of its own."""
+        prepare()
+        processor, plan, wakeup = self.processor, self.processor.plan, Wakeup()
+        self.wakeups.append(wakeup)
+        link = Link(plan.using, wakeup, processor.patience, outage=plan.outage)
+        processor.monitor.watchdog.add(link)
+        return Runner(plan.dispatch, link=link, interrupter=interrupter, drive=drive)
+
+
+class MainThread(Executor):
+    """Runs one task after another in the main thread; the feeder has a thread of its own."""
+
+    def __init__(self, processor: Processor) -> None:
+        super().__init__(processor)
+        self.interrupter = MainThreadInterrupter()
+        self.given: SimpleQueue[None] = SimpleQueue()
+        self.waits = self.over = False
+        self.began = 0.0
+        self.left = threading.Event()
+        self.code = 0
+        self.error: BaseException | None = None
+
+    def open(self) -> None:
+        self.interrupter.install()
+        self.runner = self.make_runner(self.interrupter)
+
+    def remind(self) -> None:
+        self.interrupter.remind()
+
+    def run(self) -> int:
+        thread = threading.Thread(target=self.feed, name="feeder", daemon=True)
+        thread.start()
+        try:
+            self.work()
+        except BaseException as error:
+            self.processor.fail(error)
+            raise
+        finally:
+            self.left.set()
+            thread.join()
+            self.runner.event_loop.close()
+        if self.error is not None:
+            raise self.error
+        return self.code
+
+    def feed(self) -> None:
+        """The life of the feeder's thread. The main thread takes the signals."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        prepare()
+        try:
+            self.code = self.processor.feeder.run()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.over = True
+            self.given.put(None)
+            connections.close_all()
+
+    def work(self) -> None:
+        processor, runner, prefetch = self.processor, self.runner, self.processor.prefetch
+        self.began = time.monotonic()
+        while not self.over:
+            if running := processor.next_task() or self.wait():
+                processor.ended(running, runner.attend(running))
+                if prefetch.tasks >= prefetch.last:
+                    self.note_pace()
+
+    def note_pace(self) -> None:
+        """Note how long the last tasks have taken, with all around them."""
+        now = time.monotonic()
+        self.processor.prefetch.paced(now - self.began)
+        self.began = now
+
+    def wait(self) -> Running | None:
+        """Wait until the feeder has handed out tasks, or has written; or return the next task."""
+        self.note_pace()
+        self.waits = True
+        # Again: it may have handed it out just before.
+        running = self.processor.next_task()
+        if running is None and not self.over:
+            get(self.given, self.runner)
+        self.waits = False
+        self.began = time.monotonic()
+        return running
+
+    def hand_out(self) -> None:
+        if self.waits:
+            self.waits = False
+            self.given.put(None)
+
+    def dismiss(self) -> None:
+        self.over = True
+        self.given.put(None)
+        self.left.wait()
+
+
+class ThreadPool(Executor):
+    """
+    As many threads as tasks ran at once so far, each with its own connections.
+
+    A thread that has ended a task takes the next one itself, by ``following``. One that is
+    idle for a minute closes its connections.
+    """
+
+    def __init__(
+        self, processor: Processor, following: Callable[[], Running | None] | None = None
+    ) -> None:
+        super().__init__(processor)
+        self.following = following or processor.next_task
+        self.queue: SimpleQueue[Running | None] = SimpleQueue()
+        self.lock = threading.Lock()
+        self.idle = 0
+        self.threads: list[threading.Thread] = []
+        self.interrupters: list[ThreadInterrupter] = []
+
+    def hand_out(self) -> None:
+        while running := self.processor.next_task():
+            self.send(running)
+
+    def send(self, running: Running) -> None:
+        """
+        Run a task in an idle thread or a new one.
+
+        There are at most as many threads as places. A thread that has just freed a place
+        becomes idle in a moment, so the queue does not wait.
+        """
+        with self.lock:
+            if self.idle > 0 or len(self.threads) == self.processor.hand.places:
+                self.idle -= 1
+            else:
+                self.start()
+        self.queue.put(running)
+
+    def start(self) -> None:
+        name = f"task-{len(self.threads) + 1}"
+        thread = threading.Thread(target=self.work, name=name, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def remind(self) -> None:
+        for interrupter in self.interrupters:
+            interrupter.remind()
+
+    def dismiss(self) -> None:
+        for _thread in self.threads:
+            self.queue.put(None)
+        for thread in self.threads:
+            thread.join(JOIN_TIMEOUT)
+
+    def work(self) -> None:
+        try:
+            interrupter = ThreadInterrupter()
+            self.interrupters.append(interrupter)
+            runner = self.make_runner(interrupter)
+            while running := get(self.queue, runner):
+                self.run_on(runner, running)
+            runner.event_loop.close()
+            connections.close_all()
+        except BaseException as error:
+            self.processor.fail(error)
+
+    def run_on(self, runner: Runner, running: Running) -> None:
+        """Run a task, then following tasks while there are any."""
+        following: Running | None = running
+        while following is not None:
+            self.processor.ended(following, runner.attend(following))
+            following = self.following()
+        with self.lock:
+            self.idle += 1
+
+
+def get(queue: SimpleQueue[R], runner: Runner) -> R:
+    """Wait for the next item; close the connections of this thread after a minute."""
+    try:
+        return queue.get(timeout=IDLE)
+    except Empty:
+        runner.event_loop.sync_calls.disconnect()
+        connections.close_all()
+        return queue.get()

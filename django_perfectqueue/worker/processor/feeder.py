@@ -1,0 +1,489 @@
+"""What calls the database for a processor: it claims, writes, renews and releases."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeVar
+
+from django.db import Error, connections
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import PreemptedError
+
+from ..buffers.completions import LATE
+from ..database.link import AwayError, Link
+from .claims import Claims
+from .leases import Leases
+from .parking import STAND_BACK, Parking
+from .prefetch import MOST
+
+if TYPE_CHECKING:
+    from .processor import Processor
+
+R = TypeVar("R")
+
+logger = logging.getLogger("django_perfectqueue.processor")
+
+DONE = 0
+RECYCLED = 3
+SOON = 0.025
+LOOK_UP_AFTER = 5.0
+LOOK_AFTER = 60.0
+LAST_LOOKS = 5
+LEAST_TRIES = 20
+"""Of a renewal, at the least, before the leases expire."""
+SHORT = 0.05
+"""In seconds: the next tasks are claimed while those run that take no longer."""
+IDLE = 60.0
+
+
+class Feeder:
+    """
+    Makes all database calls of a processor but those of its handlers, in one thread, over one
+    connection.
+
+    It puts leases into the hand for the executor, and writes what that has completed. Each
+    turn tries what is due once, renewals first, so that nothing that fails keeps the rest from
+    its turn. Then it sleeps until the next is due, or until somebody wakes it.
+    """
+
+    def __init__(self, processor: Processor) -> None:
+        self.processor = processor
+        self.plan, self.options = processor.plan, processor.options
+        self.resources, self.slot = processor.resources, processor.slot
+        self.hand, self.completions = processor.hand, processor.completions
+        self.usage, self.journal = processor.usage, processor.journal
+        self.prefetch = processor.prefetch
+        self.worker = processor.worker
+        self.link = Link(
+            self.plan.using, self.resources.wakeup, processor.patience, outage=self.plan.outage
+        )
+        self.leases = Leases(self.hand, self.plan, self.resources, self.worker)
+        self.link.returned = lambda: self.leases.give_back_uncertain(self.kept())
+        self.parking = Parking(self.plan, self.leases)
+        self.claims = Claims(processor, self.parking)
+        # How long a completion may wait for a claim that takes it along.
+        self.patience = SOON if self.hand.places > 1 else LATE
+        self.more = True
+        self.rested = self.found_few = False
+        self.held_up = self.gives_way = self.urgent = False
+        self.failed = self.cut_off = False
+        # With so many tasks in the batch, or fewer, the end of one may wake the feeder.
+        self.low = MOST if self.hand.places > 1 else 0
+        self.looks = self.requested = 0
+        self.taken_at = time.monotonic()
+        self.wakes_at = self.poll_at = self.look_at = 0.0
+        self.idle_since: float | None = None
+
+    # For all threads.
+
+    def wake(self) -> None:
+        self.wakes_at = 0.0
+        self.resources.wakeup.wake()
+
+    def should_wake(self, late_at: float) -> bool:
+        """Return whether there is something to do before the end of its sleep."""
+        wakes_at = self.wakes_at
+        return wakes_at > 0.0 and (wakes_at > late_at or self.has_to_act())
+
+    def hurry(self) -> None:
+        """Write what is completed, and hand out the batch again."""
+        self.urgent = True
+        if self.wakes_at:
+            self.wake()
+
+    def give_way(self) -> None:
+        """Release the batch, as the tasks of others are to come first."""
+        self.gives_way = True
+        self.wake()
+
+    def is_late(self, now: float) -> bool:
+        """Return whether something is due, for which nobody wakes it."""
+        if not self.wakes_at or self.leases.is_alone():
+            return False
+        due = self.leases.due_call(now) is not None
+        return due or self.journal.is_due(now) or self.usage.is_overdue(now)
+
+    # For its own thread.
+
+    def run(self) -> int:
+        """Feed the executor until a stop, a recycling, or in a burst until nothing is due."""
+        # Over all tries of a call: a later one knows what an earlier one may have done.
+        with store.one_call():
+            try:
+                return self.feed()
+            except AwayError:
+                return DONE
+            finally:
+                self.close()
+
+    def feed(self) -> int:
+        processor = self.processor
+        while not processor.stopping:
+            if processor.trouble is not None:
+                raise processor.trouble
+            if self.is_over():
+                return RECYCLED
+            if not self.turn():
+                return DONE
+        return DONE
+
+    def is_over(self) -> bool:
+        """Return whether the processor is to be replaced; first its tasks end."""
+        return self.processor.is_spent() and not self.hand.running()
+
+    def turn(self) -> bool:
+        """Do what is due, or sleep until something is; return False at the end of a burst."""
+        last, taken = self.plan.burst and not self.hand.count(), None
+        self.tend(time.monotonic())
+        if not self.failed:
+            if (self.more or self.slot.rung or last) and self.should_take():
+                taken = self.take()
+            else:
+                self.wait()
+        if self.failed:
+            self.pause_after_trouble()
+        else:
+            self.link.answered()
+        return taken is None or not (last and self.is_last(taken))
+
+    def attempt(self, verb: Callable[[], R]) -> R | None:
+        """
+        Call once; note when it fails, and return None. The next turn tries again.
+
+        Once the database can't be reached, the rest of the turn is left out, so that renewals
+        are tried again soon.
+        """
+        if self.cut_off:
+            return None
+        try:
+            return self.link.call(verb)
+        except Error as error:
+            self.link.trouble(error)
+            self.failed = True
+            self.cut_off = self.link.what.family is store.Ailment.UNREACHABLE
+            return None
+
+    def tend(self, now: float) -> None:
+        """Renew, write and release what is due, each once."""
+        self.failed = self.cut_off = False
+        if self.leases.is_alone():
+            return
+        if due_call := self.leases.due_call(now):
+            self.attempt(due_call)
+            # Renewals are first in each turn: where they hang, the others have their try, too.
+            self.cut_off = False
+        if self.urgent or self.completions.is_late(now, after=self.patience):
+            self.write_completions()
+        if self.hand.releasing or self.gives_way or (self.hand.batch and self.is_too_long(now)):
+            # New leases would wait, too, until a place is free.
+            self.held_up = self.more = True
+            self.gives_way = False
+            self.attempt(self.leases.release_rest)
+        if self.parking.strange:
+            self.attempt(self.parking.park)
+        if self.link.away_since:
+            return
+        # Not before a task that ends a rest, and not before its completion.
+        may_write_usage = not (self.rested or self.found_few)
+        if (may_write_usage and self.usage.is_due(now)) or self.usage.is_overdue(now):
+            self.write_usage()
+        if self.journal.is_due(now):
+            self.write_notes()
+
+    def is_too_long(self, now: float) -> bool:
+        """Return whether to release the batch, which waits behind long tasks."""
+        return self.processor.stopping or now >= self.prefetch.over_at(self.taken_at)
+
+    def pause_after_trouble(self) -> None:
+        """Wait before the next try, for far less than a lease lasts."""
+        pause = min(self.link.pause(), self.options.ALIVE_TIME / LEAST_TRIES)
+        self.resources.wakeup.wait(pause)
+
+    def should_take(self) -> bool:
+        """Return whether to claim now: for short tasks, once half of the room is free."""
+        if (
+            self.processor.stopping
+            or self.processor.is_spent()
+            or (self.held_up and not self.hand.free)
+            or self.leases.is_alone()
+            or time.monotonic() < self.parking.take_at
+        ):
+            return False
+        room = self.room()
+        return room > 0 and (not self.hand.batch or 2 * room >= min(MOST, self.prefetch.next()))
+
+    def room(self) -> int:
+        """Return how many more tasks to claim."""
+        with self.hand.lock:
+            # Under the lock, a task that begins or ends is counted exactly once.
+            in_hand, remaining = self.hand.count(), self.processor.remaining
+        if self.hand.places > 1:
+            room = min(MOST, self.prefetch.next() - in_hand)
+        else:
+            room = self.prefetch.next() if in_hand <= self.low else 0
+        return room if remaining is None else min(room, remaining - in_hand)
+
+    def take(self) -> list[store.Lease] | None:
+        """Claim tasks, with what is to be written, and hand them out; None after an error."""
+        self.more = False
+        self.slot.seek()
+        before = time.monotonic()
+        taken = self.attempt(self.acquire)
+        if taken is None:
+            self.more = True
+            return None
+        self.processor.serve()
+        self.taken_at = now = time.monotonic()
+        self.poll_at = now + self.options.POLL_INTERVAL * spread()
+        self.look_at = now + LOOK_AFTER * spread()
+        known = self.parking.sort(taken)
+        if not self.hand.count():
+            # A claim does not renew the leases that are held already.
+            self.slot.renewed_at = before
+            self.leases.held_until = before + self.options.ALIVE_TIME
+        self.hand.add(known)
+        self.look_around(taken)
+        self.hand_out()
+        if known:
+            self.processor.monitor.wake()
+        self.write_last_notes()
+        return taken
+
+    def look_around(self, taken: list[store.Lease]) -> None:
+        """Claim again if more may be due; wake another processor for the overflow."""
+        capped = any(map(attrgetter("capped"), taken))
+        full = len(taken) >= self.requested
+        if self.hand.places == 1:
+            self.low = self.prefetch.next() if full and not capped and self.may_go_ahead() else 0
+        if taken if self.hand.places == 1 else self.room() <= 0:
+            # It gets no wake-ups from now on, so it must look once it has room.
+            self.slot.seeking = False
+            self.more = True
+        if full or capped or self.slot.rung:
+            self.more = True
+            if taken:
+                self.resources.wakeups.wake_one()
+
+    def may_go_ahead(self) -> bool:
+        """
+        Return whether to claim the next tasks for one place while it runs the last: where all
+        are short, and nothing depends on what is held.
+
+        Only on PostgreSQL: SQLite's driver gives up the GIL at each row, and MariaDB gains
+        nothing by it.
+        """
+        if not 0.0 < self.prefetch.mean * self.requested <= SHORT:
+            return False
+        if (
+            self.processor.shares
+            or self.processor.remaining is not None
+            or self.prefetch.fixed is not None
+        ):
+            return False
+        if time.monotonic() < self.parking.look_until:
+            return False
+        return connections[self.plan.using].vendor == "postgresql"
+
+    def hand_out(self) -> None:
+        if self.hand.batch:
+            self.processor.executor.hand_out()
+
+    def acquire(self) -> list[store.Lease]:
+        """
+        Acquire tasks and write completions in one transaction.
+
+        After a few that ended a rest, only if more are due: to write their completions and to
+        look takes fewer statements.
+        """
+        few, self.found_few = self.found_few, False
+        if few and not self.plan.burst:
+            self.write()
+            if not self.look().due:
+                return []
+        if self.usage.lacks_clock():
+            self.usage.ask_time()
+        rested, self.rested = self.rested, False
+        limit = self.requested = max(1, self.room())
+        self.prefetch.limit()
+        taken = self.claims.lone_task(limit) if rested else []
+        taken = taken or self.claims.take_in_order(limit)
+        self.found_few = rested and self.hand.places == 1 and 0 < len(taken) < limit
+        return taken
+
+    def is_last(self, taken: Sequence[store.Lease]) -> bool:
+        """
+        Return whether a burst is over: nothing was taken, and no idle lane has tasks.
+
+        It wakes such lanes once, since another worker may have marked them by other settings.
+        It acquires again at once what its own completions have made due, and polls a few
+        times for tasks that others were about to make due.
+        """
+        if taken:
+            self.looks = 0
+            return False
+        self.looks += 1
+        if self.looks == 1 and self.link.insist(
+            lambda: store.wake_forgotten_lanes(using=self.plan.using)
+        ):
+            return False
+        if self.looks > LAST_LOOKS or not self.link.insist(self.look).due:
+            return True
+        if self.looks > 1:
+            self.resources.wakeup.wait(STAND_BACK)
+        return False
+
+    def look(self) -> store.Outlook:
+        return store.look(self.plan.queues, using=self.plan.using)
+
+    # Sleep.
+
+    def wait(self) -> None:
+        """Write what no claim will take along, and sleep; note whether tasks may be due."""
+        if self.link.away_since:
+            # What has failed is due no more.
+            self.attempt(self.look)
+            return
+        self.rested = not self.hand.count()
+        if self.rested and self.completions.waiting:
+            self.write_completions()
+            return
+        now = time.monotonic()
+        if self.rested and self.usage.is_due(now):
+            self.write_usage()
+        self.rest(now)
+        self.sleep()
+        if self.room() > 0 and self.is_called():
+            logger.debug("A processor looks for tasks. pid=%s", os.getpid())
+            self.more = True
+
+    def rest(self, now: float) -> None:
+        """Have the executor disconnect after a minute of idleness."""
+        if not self.rested:
+            self.idle_since = None
+        elif self.idle_since is None:
+            self.idle_since = now
+        elif now - self.idle_since >= IDLE:
+            self.idle_since = float("inf")
+            self.processor.executor.disconnect()
+
+    def sleep(self) -> None:
+        # Set before the check: a task that ends from here on wakes this thread, and
+        # has_to_act() sees those that ended before.
+        self.wakes_at = float("inf")
+        if not self.has_to_act():
+            pause = self.pause(time.monotonic())
+            self.wakes_at = time.monotonic() + pause
+            self.resources.wakeup.wait(pause)
+        self.wakes_at = 0.0
+
+    def has_to_act(self) -> bool:
+        """Return whether there is something to do at once."""
+        if self.leases.is_alone():
+            return False
+        in_hand = self.hand.count()
+        if self.urgent or self.gives_way or (self.completions.waiting and not in_hand):
+            return True
+        if self.processor.stopping:
+            return not self.hand.running()
+        over = self.processor.trouble is not None or self.is_over()
+        more = self.more or self.slot.rung or (self.plan.burst and not in_hand)
+        return over or (more and self.should_take())
+
+    def pause(self, now: float) -> float:
+        """Return for how long nothing is due that does not wake it."""
+        until = [now + LOOK_UP_AFTER * spread()]
+        if now < self.parking.take_at:
+            until.append(self.parking.take_at)
+        looks = not (self.more or self.processor.stopping or self.resources.wakeups.is_tended())
+        if looks and self.room() > 0:
+            until.append(self.poll_at)
+        if (late_at := self.completions.late_at(after=self.patience)) is not None:
+            until.append(late_at)
+        if self.hand.batch:
+            until.append(self.prefetch.over_at(self.taken_at))
+        return max(0.001, min(until) - now)
+
+    def is_called(self) -> bool:
+        """Return whether it was woken, or a poll is due."""
+        now = time.monotonic()
+        if self.slot.rung:
+            return True
+        if not self.resources.wakeups.is_tended():
+            return now >= self.poll_at
+        if now < self.look_at:
+            return False
+        self.look_at = now + LOOK_AFTER * spread()
+        outlook = self.attempt(self.look)
+        return outlook is not None and outlook.due
+
+    # Writing.
+
+    def write(self) -> bool:
+        """Write the buffered completions; return True."""
+        if self.completions.waiting:
+            with self.completions.batch() as batch:
+                using, worker = self.plan.using, self.worker
+                batch.refused += store.finish(batch.completions, using=using, worker=worker)
+        self.urgent = False
+        return True
+
+    def write_completions(self) -> None:
+        """Write the buffered completions, and let the task begin that waits for that."""
+        if self.attempt(self.write):
+            self.hand_out()
+            self.write_last_notes()
+
+    def write_usage(self) -> None:
+        """Write the buffered usage."""
+        self.link.try_once(self.usage.write, "The usage")
+
+    def write_notes(self) -> None:
+        if not self.link.away_since:
+            self.link.try_once(self.journal.write, "The journal of tasks")
+
+    def write_last_notes(self) -> None:
+        """Write the journal of tasks whose completions were just written."""
+        if self.journal.left:
+            self.write_notes()
+
+    def kept(self) -> set[tuple[int, int]]:
+        """Return the fences of all leases that this processor knows of."""
+        hand = self.hand
+        with hand.lock:
+            known = [*hand.leases(), *hand.releasing, *self.parking.strange]
+            return {lease.fence for lease in known} | self.completions.fences()
+
+    # The end.
+
+    def close(self) -> None:
+        """Release the batch, wait for the running tasks, and write all buffers."""
+        self.processor.stop()
+        self.slot.seeking = False
+        while self.hand.running() and self.processor.trouble is None:
+            self.turn()
+        self.processor.executor.dismiss()
+        acts: list[Callable[[], object]] = [
+            self.leases.release_rest,
+            self.parking.park,
+            self.write,
+        ]
+        for act in acts:
+            try:
+                self.link.insist(act)
+            except (AwayError, PreemptedError):
+                logger.error("The database is away; tasks run again when their leases expire.")
+        if not self.link.away_since:
+            self.write_usage()
+        self.journal.hurry()
+        self.write_last_notes()
+
+
+def spread() -> float:
+    """Return a random factor, so that processors do not wake in step."""
+    return random.uniform(0.7, 1.0)  # noqa: S311

@@ -116,7 +116,7 @@ class SettingTests(SimpleTestCase):
         for name, value, word in (
             ("JOURNAL_INTERVAL", 0, "above 0"),
             ("LOG_CAPTURE", "info", "Did you mean 'INFO'"),
-            ("LOG_LINES_SIZE", 10, "at least 1000"),
+            ("LOG_LINES_SIZE", 10, "at least 1,000"),
         ):
             with self.subTest(name), override_settings(PERFECTQUEUE={name: value}):
                 [found] = check_settings()

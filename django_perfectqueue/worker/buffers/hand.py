@@ -35,7 +35,12 @@ class Hand:
         return [one for one in self.going if one is not None]
 
     def count(self) -> int:
-        """Return how many tasks run or wait to run."""
+        """Return how many tasks run or wait to run; one that just begins counts once."""
+        with self.lock:
+            return self.held()
+
+    def held(self) -> int:
+        """Return the same, for who has the lock."""
         return self.places - len(self.free) + len(self.batch)
 
     def leases(self) -> list[store.Lease]:

@@ -178,7 +178,9 @@ class Feeder:
             self.attempt(due_call)
             # Renewals are first in each turn: where they hang, the others have their try, too.
             self.cut_off = False
-        if self.urgent or self.completions.is_late(now, after=self.patience):
+        # The next claim takes them along where nothing is in hand.
+        apart = self.hand.count() > 0 or self.link.away_since > 0.0
+        if self.urgent or (apart and self.completions.is_late(now, after=self.patience)):
             self.write_completions()
         if self.hand.releasing or self.gives_way or (self.hand.batch and self.is_too_long(now)):
             # New leases would wait, too, until a place is free.
@@ -222,7 +224,7 @@ class Feeder:
         """Return how many more tasks to claim."""
         with self.hand.lock:
             # Under the lock, a task that begins or ends is counted exactly once.
-            in_hand, remaining = self.hand.count(), self.processor.remaining
+            in_hand, remaining = self.hand.held(), self.processor.remaining
         if self.hand.places > 1:
             room = min(MOST, self.prefetch.next() - in_hand)
         else:

@@ -31,6 +31,7 @@ class DependencyTests(WorkerTestCase):
         Queue().chain({"key": f"k{n}", "type": "note", "data": data} for n in range(LINKS))
         worker = self.burst()
         summary = re.search(rf"{LINKS} finished, .* in ([\d.]+) s", worker.output)
+        self.assertIsNotNone(summary, (worker.output[-300:], worker.errors[-800:]))
         self.assertLess(float(summary[1]), LINKS * STAND_BACK / 2)
 
     def test_a_worker_outlives_its_processor_between_a_task_and_the_next(self):

@@ -63,7 +63,7 @@ class FailingVerbTests(ConcurrentTestCase):
                     until = time.monotonic() + 4.0
                     wait_until(lambda: time.monotonic() > until)
 
-                self.while_it_fails("release", processor, "ab", fails_for_longer_than_a_lease)
+                self.while_it_fails("settle", processor, "ab", fails_for_longer_than_a_lease)
                 self.assertEqual(processor.slot.totals()["finished"], 1)
                 self.assertEqual(Queue()["a"].metadata().status, "finished")
                 self.assertFalse(Attempt.objects.filter(task__key="a").exists())
@@ -94,13 +94,13 @@ class FailingVerbTests(ConcurrentTestCase):
 
         def for_a_while():
             wait_until(lambda: processor.hand.running() and processor.hand.batch)
-            store.release.side_effect = count
+            store.settle.side_effect = count
             processor.feeder.give_way()
             until = time.monotonic() + 3.0
             wait_until(lambda: time.monotonic() > until)
 
         with self.assertLogs("django_perfectqueue.database", "ERROR") as logs:
-            self.while_it_fails("release", processor, "ab", for_a_while)
+            self.while_it_fails("settle", processor, "ab", for_a_while)
         self.assertLess(len(tries), 20)
         self.assertEqual(len(logs.output), 1)
 

@@ -152,8 +152,8 @@ class Options:
     QUEUE_ORDER: str = _setting(FAIR, choice(*QUEUE_ORDERS))
     TASK_PREFETCH: int | None = _setting(None, _count.or_none())
     POLL_INTERVAL: float = _setting(1.0, _positive_seconds)
-    BELL: bool = _setting(True, TRUE_OR_FALSE)
-    BELL_FOLDER: str | Path | None = _setting(None, _folder.or_none())  # noqa: RUF009
+    NOTIFY: bool = _setting(True, TRUE_OR_FALSE)
+    RUNTIME_FOLDER: str | Path | None = _setting(None, _folder.or_none())  # noqa: RUF009
     TASK_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
     MAX_REQUEST_PER_CHILD: int | None = _setting(None, _positive.or_none())
     MAX_AGE_PER_CHILD: float | None = _setting(None, _positive_seconds.or_none())
@@ -239,13 +239,13 @@ def options() -> Options:
 
 
 def scratch_folder() -> str:
-    """Return BELL_FOLDER or the system's; raise ConfigError where neither can be written to."""
+    """Return RUNTIME_FOLDER or the system's; raise ConfigError where neither can be written to."""
     try:
-        return os.fspath(options().BELL_FOLDER or tempfile.gettempdir())
+        return os.fspath(options().RUNTIME_FOLDER or tempfile.gettempdir())
     except OSError as error:
         raise ConfigError(
             f"There is no folder for temporary files: {error.strerror}."
-            f" Set {SETTING}['BELL_FOLDER'] or the environment variable TMPDIR to one."
+            f" Set {SETTING}['RUNTIME_FOLDER'] or the environment variable TMPDIR to one."
         ) from error
 
 

@@ -96,7 +96,7 @@ class StepTests(TransactionTestCase):
 
         signals.task_submitted.connect(look)
         self.addCleanup(signals.task_submitted.disconnect, look)
-        with store.one_call():
+        with store.single_operation():
             submit("k1")
             self.assertIsNotNone(shared.get())
         self.assertEqual(seen, [None])
@@ -129,7 +129,7 @@ class StepTests(TransactionTestCase):
         lease = running("k1")
         self.reported()
         acquire(0, now=after(61))
-        store.answer_alarms(using="default", now=after(61))
+        store.fire_due_timers(using="default", now=after(61))
         self.assertEqual(self.reported(), [("lost", "k1")])
 
         [lease] = acquire(now=after(61))
@@ -237,7 +237,7 @@ class CostTests(TransactionTestCase):
             submit(f"b{number}", expires_at=5)
             acquire(now=after(6))
             acquire(now=after(7))
-            store.answer_alarms(using="default", now=after(100))
+            store.fire_due_timers(using="default", now=after(100))
             Queue()[f"a{number}"].cancel_request(now=after(101))
         return len(queries)
 

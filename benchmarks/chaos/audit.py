@@ -33,11 +33,11 @@ BEGIN
         INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
         VALUES (extract(epoch FROM clock_timestamp()), OLD.task_id, OLD.state, -1, OLD.attempt,
             OLD.holder, NULL);
-    ELSIF (NEW.state, NEW.attempt, NEW.holder, NEW.alarm_at)
-        IS DISTINCT FROM (OLD.state, OLD.attempt, OLD.holder, OLD.alarm_at) THEN
+    ELSIF (NEW.state, NEW.attempt, NEW.holder, NEW.timer_at)
+        IS DISTINCT FROM (OLD.state, OLD.attempt, OLD.holder, OLD.timer_at) THEN
         INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
         VALUES (extract(epoch FROM clock_timestamp()), NEW.task_id, OLD.state, NEW.state,
-            NEW.attempt, NEW.holder, extract(epoch FROM NEW.alarm_at));
+            NEW.attempt, NEW.holder, extract(epoch FROM NEW.timer_at));
     END IF;
     RETURN NULL;
 END $$
@@ -61,10 +61,10 @@ FOR EACH ROW EXECUTE FUNCTION chaos_see_close()
 MARIADB = """
 CREATE TRIGGER chaos_update AFTER UPDATE ON perfectqueue_ticket FOR EACH ROW
 IF NOT (NEW.state <=> OLD.state AND NEW.attempt <=> OLD.attempt
-    AND NEW.holder <=> OLD.holder AND NEW.alarm_at <=> OLD.alarm_at) THEN
+    AND NEW.holder <=> OLD.holder AND NEW.timer_at <=> OLD.timer_at) THEN
     INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
     VALUES (UNIX_TIMESTAMP(SYSDATE(6)), NEW.task_id, OLD.state, NEW.state, NEW.attempt,
-        NEW.holder, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', NEW.alarm_at) / 1e6);
+        NEW.holder, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', NEW.timer_at) / 1e6);
 END IF
 ---
 CREATE TRIGGER chaos_delete AFTER DELETE ON perfectqueue_ticket FOR EACH ROW
@@ -81,11 +81,11 @@ END IF
 SQLITE = """
 CREATE TRIGGER chaos_update AFTER UPDATE ON perfectqueue_ticket
 WHEN NOT (NEW.state IS OLD.state AND NEW.attempt IS OLD.attempt
-    AND NEW.holder IS OLD.holder AND NEW.alarm_at IS OLD.alarm_at)
+    AND NEW.holder IS OLD.holder AND NEW.timer_at IS OLD.timer_at)
 BEGIN
     INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
     VALUES ((julianday('now') - 2440587.5) * 86400.0, NEW.task_id, OLD.state, NEW.state,
-        NEW.attempt, NEW.holder, (julianday(NEW.alarm_at) - 2440587.5) * 86400.0);
+        NEW.attempt, NEW.holder, (julianday(NEW.timer_at) - 2440587.5) * 86400.0);
 END
 ---
 CREATE TRIGGER chaos_delete AFTER DELETE ON perfectqueue_ticket

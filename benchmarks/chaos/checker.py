@@ -50,7 +50,7 @@ def lost(history: History) -> Iterator[Finding]:
     for key in sorted(history.stored - there):
         yield None, f"{key} was submitted, and is not there"
     ticks = {key for key in there if key.partition("@")[0] in history.ticks}
-    for key in sorted(there - history.stored - history.doubtful - ticks):
+    for key in sorted(there - history.stored - history.maybe_committed - ticks):
         yield None, f"{key} is there, and nobody has submitted it"
     for key, count in Counter(row.key for row in history.rows).items():
         if count > 1:

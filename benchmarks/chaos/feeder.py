@@ -27,7 +27,7 @@ BURST_AFTER = 15.0
 
 class Feeder(threading.Thread):
     """
-    ``stored`` are the keys whose submit has returned, ``doubtful`` those whose submit has
+    ``stored`` are the keys whose submit has returned, ``maybe_committed`` those whose submit has
     raised: they may be there or not.
     """
 
@@ -38,7 +38,7 @@ class Feeder(threading.Thread):
         self.queue = Queue()
         self.graph = Graph(random.Random(terms.seed))
         self.stored: list[str] = []
-        self.doubtful: list[str] = []
+        self.maybe_committed: list[str] = []
         self.asked: set[str] = set()
         self.bursts = itertools.count(1)
         self.burst_at = time.monotonic() + BURST_AFTER
@@ -90,14 +90,14 @@ class Feeder(threading.Thread):
         except Error:
             connection.close()
             some = self.graph.callbacks[before:]
-            self.doubtful += {key for one in some for key in (one.key, *one.members)}
+            self.maybe_committed += {key for one in some for key in (one.key, *one.members)}
 
     def try_to(self, submit: Any, keys: Iterable[str]) -> None:
         try:
             submit()
         except Error:
             connection.close()
-            self.doubtful += keys
+            self.maybe_committed += keys
         except AlreadyExistsError as error:
             raise RuntimeError(f"A submit was stored twice: {error}") from error
         else:

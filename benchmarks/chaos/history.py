@@ -139,7 +139,7 @@ class Ticks:
 @dataclass(frozen=True)
 class History:
     """
-    ``stored`` are the keys whose submit was confirmed, ``doubtful`` those whose submit got
+    ``stored`` are the keys whose submit was confirmed, ``maybe_committed`` those whose submit got
     no answer. ``caps`` and ``limits`` are how many tasks of a user, and behind a limit, may
     run at once; ``drift`` is what the accounts say at the end beside what they should, and
     ``leftovers`` which workers did not end well when they were stopped.
@@ -153,7 +153,7 @@ class History:
     reported: Sequence[Interruption] = ()
     strikes: Sequence[Strike] = ()
     stored: frozenset[str] = frozenset()
-    doubtful: frozenset[str] = frozenset()
+    maybe_committed: frozenset[str] = frozenset()
     effects: Sequence[str] = ()
     caps: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -346,7 +346,7 @@ def read_drift() -> list[str]:
     if not held:
         meters = still_running(Meter)
         found += [f"limit {meter} counts {meter.running} that run" for meter in meters]
-    waiting = set(Ticket.objects.filter(state=State.WAITING, alarm_at=None).values_list("lane"))
+    waiting = set(Ticket.objects.filter(state=State.WAITING, timer_at=None).values_list("lane"))
     asleep = set(Lane.objects.filter(has_waiting=False).values_list("pk"))
     found += [f"lane {lane} sleeps with work in it" for (lane,) in waiting & asleep]
     own = Q(pk=F("account")) | Q(gate=0)

@@ -237,7 +237,7 @@ class Chaos:
             changes, closes = history.read_changes(link), history.read_closes(link)
             effects, edges = history.read_effects(link), history.read_edges(link)
         asked = steering.asked(stage.offset)
-        stored, doubtful = steering.keys(row.key for row in rows)
+        stored, maybe_committed = steering.keys(row.key for row in rows)
         children = (f"{row.key}/child" for row in rows if row.type == "parent")
         caps = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
         return history.History(
@@ -249,7 +249,7 @@ class Chaos:
             reported=diary.reported,
             strikes=stage.strikes,
             stored=frozenset([*feeder.stored, *diary.submitted, *stored]),
-            doubtful=frozenset([*feeder.doubtful, *children, *doubtful]),
+            maybe_committed=frozenset([*feeder.maybe_committed, *children, *maybe_committed]),
             effects=effects,
             caps=caps,
             limits={scenario.NARROW: scenario.WIDTH},
@@ -281,7 +281,7 @@ class Chaos:
             "broken_off": sum(run.ended is None for run in seen.runs),
             "refused": sum(verb.answer == "refused" for verb in seen.verbs),
             "reported": Counter(reported.reason for reported in seen.reported),
-            "doubtful": sum(not key.endswith("/child") for key in seen.doubtful),
+            "doubtful": sum(not key.endswith("/child") for key in seen.maybe_committed),
             "forgotten": len(checker.forgotten(seen)),
             "strikes": Counter(strike.fault for strike in seen.strikes),
             "kinds": Counter(one.kind for one in every),

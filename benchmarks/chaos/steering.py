@@ -292,10 +292,10 @@ class Steering:
         stored = {key for web in self.notes.webs if web.is_stored for key in web.all_keys()}
         stored.update(POOL)
         bulk = {str(one.value) for one in self.notes.asked if one.verb.startswith("bulk ")}
-        doubtful = {key for web in self.notes.webs for key in web.all_keys()}
+        maybe_committed = {key for web in self.notes.webs for key in web.all_keys()}
         # Whoever adds a task may die before it can say so.
-        doubtful |= {key for key in there if key.startswith("bulk-") or "+" in key}
-        return stored | (bulk - {"None"}), doubtful
+        maybe_committed |= {key for key in there if key.startswith("bulk-") or "+" in key}
+        return stored | (bulk - {"None"}), maybe_committed
 
 
 def put_back_some() -> bool:

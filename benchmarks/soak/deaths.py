@@ -81,7 +81,7 @@ class Dying(PerfectQueue):
         self.submitted = 0
 
     def settings(self, processes: int) -> dict[str, Any]:
-        return {"PERFECTQUEUE": {**SETTINGS, "BELL_FOLDER": str(self.folder)}}
+        return {"PERFECTQUEUE": {**SETTINGS, "RUNTIME_FOLDER": str(self.folder)}}
 
     def workers(self, processes: int) -> list[list[str]]:
         return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]

@@ -530,7 +530,7 @@ class Client:
         )
         acts: dict[str, Callable[[], Any]] = {
             "purge": self.purge,
-            "alarms": lambda: store.answer_alarms(using="default"),
+            "alarms": lambda: store.fire_due_timers(using="default"),
             "wake_forgotten_lanes": lambda: (
                 store.follow(using="default"),
                 store.wake_forgotten_lanes(using="default"),

@@ -17,7 +17,7 @@ from django_perfectqueue.compat import TaskError, TaskResult, TaskResultStatus
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.models import Attempt, Outcome, Status, Task
 from django_perfectqueue.payload.codecs import decode
-from django_perfectqueue.queue import GRAVE, AcquiredTask
+from django_perfectqueue.queue import DISCARDED_GROUP, AcquiredTask
 
 from .stored_call import StoredCall, variant
 
@@ -39,7 +39,7 @@ KINDS: dict[str, type[Exception]] = {
     "crashed": exceptions.LostError,
     "cancelled": exceptions.CancelRequestedError,
     "expired": exceptions.ExpiredError,
-    GRAVE: verdicts.Discard,
+    DISCARDED_GROUP: verdicts.Discard,
 }
 
 USUAL = {one.name: one.default for one in fields(TaskResult) if one.default is not MISSING}
@@ -76,13 +76,13 @@ def rows_of(key: str, queues: Sequence[str], *, using: str) -> list[dict[str, An
         .values(
             *COLUMNS,
             holder=F("ticket__holder"),
-            grave=F("dead_letter__group"),
-            epitaph=F("dead_letter__message"),
+            letter=F("dead_letter__group"),
+            letter_message=F("dead_letter__message"),
             attempt_id=F("attempts__id"),
             **{f"attempt_{name}": F(f"attempts__{name}") for name in OF_ATTEMPTS},
         )
     )
-    rows = store.patiently(lambda: list(query), using=using)
+    rows = store.with_retries(lambda: list(query), using=using)
     return [row for row in rows if row["id"] == rows[0]["id"]]
 
 
@@ -103,9 +103,9 @@ def result_of(rows: Sequence[Mapping[str, Any]], definition: AnyTask, *, alias: 
     elif status == RUNNING:
         workers.append(f"{row['holder'] or 0:x}")
     errors = [error_of(one) for one in tries]
-    is_in_attempts = bool(tries) and row["grave"] in (tries[-1]["error"], GRAVE)
+    is_in_attempts = bool(tries) and row["grave"] in (tries[-1]["error"], DISCARDED_GROUP)
     if status == FAILED and not is_in_attempts:
-        errors.append(build_error(row["grave"], row["epitaph"] or ""))
+        errors.append(build_error(row["grave"], row["letter_message"] or ""))
     result = build_result(
         row["key"],
         StoredCall.of(decode(row["payload"])),

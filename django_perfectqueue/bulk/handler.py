@@ -73,8 +73,8 @@ class BulkHandler(Application):
         size = max(1, min(CHUNK, int(operation.rate)))
         left = range(self.task.data["cursor"] + 1, operation.until + 1)
         using = self.task.lease.using
-        look = operation.selection.chunk
-        return store.patiently(lambda: look(operation.verb, left, size, using=using), using=using)
+        look = partial(operation.selection.chunk, operation.verb, left, size, using=using)
+        return store.with_retries(look, using=using)
 
     def do_chunk(self, operation: Operation, chunk: list[Found], reached: int) -> None:
         """
@@ -83,8 +83,8 @@ class BulkHandler(Application):
         It is repeated where the database has rolled it back. Where the answer to its commit is
         lost nobody here knows: the attempt ends, and the next one reads the cursor.
         """
-        with store.one_call():
-            store.patiently(
+        with store.single_operation():
+            store.with_retries(
                 lambda: self.try_chunk(operation, chunk, reached), using=self.task.lease.using
             )
 
@@ -115,8 +115,8 @@ def in_place(
             return act_on(operation, chunk, using=using)
 
     for chunk in chunks:
-        with store.one_call():
-            yield store.patiently(partial(act, chunk), using=using)
+        with store.single_operation():
+            yield store.with_retries(partial(act, chunk), using=using)
 
 
 def chunks_of(operation: Operation, *, using: str) -> Iterator[list[Found]]:

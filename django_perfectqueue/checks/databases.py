@@ -71,7 +71,7 @@ def check_database_settings(alias: str) -> Iterator[CheckMessage]:
             " one raises OperationalError.",
             f"Set DATABASES['{alias}']['OPTIONS']['charset'] to '{UTF8}', or leave it out.",
         )
-    if vendor != "postgresql" and options().BELL:
+    if vendor != "postgresql" and options().NOTIFY:
         yield from bell_problems(alias)
 
 
@@ -150,8 +150,8 @@ def bell_problems(alias: str) -> Iterator[CheckMessage]:
         return
     parent = os.path.dirname(folder)
     hint = (
-        f"Set {SETTING}['BELL_FOLDER'] to another folder, which workers and those who submit"
-        f" share, or {SETTING}['BELL'] to False."
+        f"Set {SETTING}['RUNTIME_FOLDER'] to another folder, which workers and those who submit"
+        f" share, or {SETTING}['NOTIFY'] to False."
     )
     # Where a worker has made its folder already, others need only ring there.
     is_made = os.path.lexists(folder)

@@ -20,8 +20,8 @@ from django_perfectqueue.models import (
 )
 from django_perfectqueue.store.database.transaction import (
     in_transaction,
-    patiently,
     retry_transaction,
+    with_retries,
 )
 from django_perfectqueue.store.lanes.shares import places
 
@@ -38,7 +38,7 @@ def share_in_force(user: str, queue: str, *, using: str) -> FairShare:
     It may be the row of every queue, or of everyone; where there is none, it is a new one.
     """
     rows = FairShare.objects.using(using).filter(user__in=[user, EVERYONE], queue__in=[queue, ""])
-    found = {(row.queue, row.user): row for row in patiently(lambda: list(rows), using=using)}
+    found = {(row.queue, row.user): row for row in with_retries(lambda: list(rows), using=using)}
     held = (found[place] for place in places(queue, user) if place in found)
     return next(held, FairShare(user=user, queue=queue))
 

@@ -50,7 +50,7 @@ def limit(name: str, *, scope: Scope = "name", using: str | None = None) -> Limi
     """
     using = using or database()
     rows = Limit.objects.using(using).filter(**owner(scope, name))
-    return store.patiently(rows.first, using=using)
+    return store.with_retries(rows.first, using=using)
 
 
 def set_limit(

@@ -10,7 +10,7 @@ from django_perfectqueue import store
 from django_perfectqueue.models import Bucket
 from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import percentile
-from django_perfectqueue.store.database.transaction import patiently, reading
+from django_perfectqueue.store.database.transaction import reading, with_retries
 from django_perfectqueue.store.records.usage import start_of
 from django_perfectqueue.store.records.usage_read import USERS, Standing, received, standings
 
@@ -91,7 +91,7 @@ def balance(
     """
     if over not in WINDOWS:
         raise ValueError(f"over is 'minute', 'hour' or 'day', not {over!r}.")
-    return patiently(lambda: read(queue, over, using, top, user, now), using=using)
+    return with_retries(lambda: read(queue, over, using, top, user, now), using=using)
 
 
 def read(

@@ -10,7 +10,7 @@ from django.db import Error, connections
 
 from django_perfectqueue import store
 from django_perfectqueue.inspection.family import held_up
-from django_perfectqueue.inspection.schedules import ailments
+from django_perfectqueue.inspection.schedules import problems_of
 from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.lib.durations import long_duration
 from django_perfectqueue.models import Worker
@@ -192,7 +192,7 @@ def check_upkeep(workers: Sequence[Worker]) -> Finding:
 
 def check_schedules(using: str) -> Iterator[Finding]:
     """Yield each schedule that is broken or late, or else that none is."""
-    found = list(ailments(using=using))
+    found = list(problems_of(using=using))
     for row, sentence in found:
         known = {"schedule": row.name, "problem": row.problem or None}
         yield Finding("schedules", False, sentence, known)

@@ -253,8 +253,8 @@ def parked_types(using: str) -> dict[tuple[str, str], float]:
     Return the queues and types for which tasks wait as no worker knows the type, and for how
     many seconds at most; of the first LATEST tasks.
     """
-    tickets = Ticket.objects.using(using).filter(alarm_at__gt=PARKED_FROM)
-    parked = tickets.exclude(alarm_at=F("run_at")).order_by("alarm_at")
+    tickets = Ticket.objects.using(using).filter(timer_at__gt=PARKED_FROM)
+    parked = tickets.exclude(timer_at=F("run_at")).order_by("timer_at")
     columns = ("task__queue", "task__type", "run_at", ServerNow())
     found: dict[tuple[str, str], float] = {}
     for queue, type_, run_at, now in parked.values_list(*columns)[:LATEST]:

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.models import (
-    GRAVE,
+    DISCARDED_GROUP,
     Attempt,
     DeadLetter,
     Journal,
@@ -136,7 +136,7 @@ def remark(task: Task) -> str:
     if ticket and is_put_off(task, LastEnding.SNOOZED):
         return _("Its handler has put it off.")
     letter: DeadLetter | None = getattr(task, "dead_letter", None)
-    if task.outcome == Outcome.CANCELLED and letter and letter.group == GRAVE:
+    if task.outcome == Outcome.CANCELLED and letter and letter.group == DISCARDED_GROUP:
         return _("Its handler has discarded it.")
     return ""
 
@@ -151,8 +151,8 @@ def due_at(task: Task) -> datetime:
     ticket: Ticket | None = getattr(task, "ticket", None)
     if ticket is None:
         return task.run_at
-    if ticket.state == State.SCHEDULED and ticket.alarm_at and not ticket.is_parked:
-        return ticket.alarm_at
+    if ticket.state == State.SCHEDULED and ticket.timer_at and not ticket.is_parked:
+        return ticket.timer_at
     # A ticket whose task has an expected start is ordered by that.
     return task.run_at if ticket.run_at == task.expected_at else ticket.run_at
 

@@ -91,7 +91,7 @@ def statuses_of(rows: Iterable[Schedule], *, using: str) -> dict[int, str]:
     return found
 
 
-def ailments(*, using: str) -> Iterator[tuple[Schedule, str]]:
+def problems_of(*, using: str) -> Iterator[tuple[Schedule, str]]:
     """
     Yield the schedules that are broken or late, with what is wrong in a sentence.
 
@@ -101,10 +101,10 @@ def ailments(*, using: str) -> Iterator[tuple[Schedule, str]]:
     broken = Q(due_at__lte=now + BROKEN_FOR) & ~Q(problem="")
     rows = Schedule.objects.using(using).filter(broken | Q(due_at__lt=now - LATE))
     for row in rows.order_by("due_at")[:MOST]:
-        yield row, ailment(row, now)
+        yield row, problem_of(row, now)
 
 
-def ailment(row: Schedule, now: datetime) -> str:
+def problem_of(row: Schedule, now: datetime) -> str:
     if row.problem:
         return f"Schedule '{row.name}' is broken: {row.problem}"
     late = long_duration((now - row.due_at).total_seconds()) if row.due_at else ""

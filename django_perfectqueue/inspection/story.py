@@ -93,7 +93,7 @@ def lease_until(task: Task) -> datetime | None:
     """Return until when a processor has a task, or had it; None where none has."""
     ticket = ticket_of(task)
     held = task.status in (Status.RUNNING, Status.STALLED)
-    return ticket.alarm_at if ticket and held else None
+    return ticket.timer_at if ticket and held else None
 
 
 class Story:

@@ -280,12 +280,12 @@ class Case:
         return Lane(max_running=share.max_running, paused=share.paused)
 
     def timed(self, code: Code) -> Reason:
-        return Reason(code=code, at=self.ticket.alarm_at, wait=self.wait)
+        return Reason(code=code, at=self.ticket.timer_at, wait=self.wait)
 
     @property
     def wait(self) -> float:
         """The seconds until the clock has something to do with it."""
-        alarm = self.ticket.alarm_at
+        alarm = self.ticket.timer_at
         return (alarm - self.now).total_seconds() if alarm else 0.0
 
 

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.models import Journal, Task, Ticket, Worker
 from django_perfectqueue.models.fields import ServerNow
-from django_perfectqueue.models.worker import Seat
+from django_perfectqueue.models.worker import ProcessorState
 
 WORKERS = 1_000
 AT_ONCE = 500
@@ -86,7 +86,7 @@ def processors_of(workers: Sequence[Worker], *, using: str) -> dict[int, list[Pr
     }
 
 
-def processor(worker: Worker, seat: Seat, named: dict[int, Any]) -> Processor:
+def processor(worker: Worker, seat: ProcessorState, named: dict[int, Any]) -> Processor:
     runs = [
         Assignment(
             task_id=task["id"],

@@ -88,10 +88,10 @@ class QueueCommand(SummedUpCommand):
         self.verbosity = options["verbosity"]
         self.as_json = options["json"]
         self.options = options
-        with speaking():
+        with cli_errors():
             using = known_alias(options["database"] or database())
             self.queue = Queue(options.get("queue"), using=using)
-        with speaking(using):
+        with cli_errors(using):
             # A database that was never reached is not waited for.
             connections[using].ensure_connection()
             self.act(options)
@@ -160,7 +160,7 @@ def number(text: str) -> float:
 
 
 @contextmanager
-def speaking(using: str | None = None) -> Iterator[None]:
+def cli_errors(using: str | None = None) -> Iterator[None]:
     """Turn what a user may have to do with into a CommandError without a traceback."""
     try:
         with printing():
@@ -188,12 +188,12 @@ def printing() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        fall_silent()
+        close_stdout()
         raise SystemExit(UNREAD) from error
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
-        fall_silent()
+        close_stdout()
         raise CommandError(on_one_line(error)) from error
 
 
@@ -204,7 +204,7 @@ def replace_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
-def fall_silent() -> None:
+def close_stdout() -> None:
     """Send what the interpreter flushes at exit to /dev/null: nobody can read it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 

@@ -75,7 +75,7 @@ class DatabaseCollector(Collector):
         yield gauge("scrape_seconds", "How long this scrape took.", seconds)
 
 
-class KeptCollector(DatabaseCollector):
+class CachedCollector(DatabaseCollector):
     """Collects the same for all that ask within KEPT_FOR seconds."""
 
     def collect(self) -> Iterator[Metric]:

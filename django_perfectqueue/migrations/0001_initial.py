@@ -1239,7 +1239,7 @@ class Migration(migrations.Migration):
                 ),
                 ("rank", models.IntegerField(default=0, verbose_name="rank")),
                 ("run_at", models.DateTimeField(verbose_name="run at")),
-                ("alarm_at", models.DateTimeField(null=True, verbose_name="alarm at")),
+                ("timer_at", models.DateTimeField(null=True, verbose_name="timer at")),
                 ("attempt", models.IntegerField(default=0, verbose_name="attempt")),
                 ("errors", models.SmallIntegerField(default=0, verbose_name="errors")),
                 ("crashes", models.SmallIntegerField(default=0, verbose_name="crashes")),
@@ -1692,8 +1692,8 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="ticket",
             index=models.Index(
-                condition=models.Q(("alarm_at__isnull", False)),
-                fields=["alarm_at", "state", "task"],
+                condition=models.Q(("timer_at__isnull", False)),
+                fields=["timer_at", "state", "task"],
                 name="perfectqueue_ticket_alarm",
             ),
         ),
@@ -1712,7 +1712,7 @@ class Migration(migrations.Migration):
                     ("state__in", [0, 1, 2, 3]),
                     ("last_ending__in", [0, 1, 2, 3, 4, 5]),
                     django_perfectqueue.models.fields.IsTime("run_at"),
-                    django_perfectqueue.models.fields.IsTime("alarm_at"),
+                    django_perfectqueue.models.fields.IsTime("timer_at"),
                     ("cancel_requested__in", [False, True]),
                     ("charged__range", (-1e30, 1e30)),
                     ("watched__in", [False, True]),

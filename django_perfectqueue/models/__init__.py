@@ -9,9 +9,9 @@ changes on the way. Neither has an index on a column that the other phase writes
 from django_perfectqueue.payload.names import EVERYONE, LAST_CHARACTER, LIMIT_LENGTH, LIMITS_LENGTH
 
 from .batch import Batch, BatchDelta, BatchMember
-from .dead_letter import GRAVE, DeadLetter
+from .dead_letter import DISCARDED_GROUP, DeadLetter
 from .dependency import Dependency, DependencyEvent, IfFailed
-from .fields import UNDELETABLE, Kept, KeptQuerySet, M
+from .fields import UNDELETABLE, Kept, M, NoDeleteQuerySet
 from .lane import Hold, Lane, Policy
 from .rule import (
     CHANGES,
@@ -62,8 +62,8 @@ __all__ = [
     "CHANGES",
     "CHANGES_OF_ONE",
     "DEAD",
+    "DISCARDED_GROUP",
     "EVERYONE",
-    "GRAVE",
     "LAST_CHARACTER",
     "LEAST_PERIOD",
     "LEAST_WEIGHT",
@@ -94,12 +94,12 @@ __all__ = [
     "Journal",
     "JournalQuerySet",
     "Kept",
-    "KeptQuerySet",
     "Lane",
     "LastEnding",
     "Limit",
     "M",
     "Meter",
+    "NoDeleteQuerySet",
     "Outcome",
     "Overview",
     "Policy",

@@ -45,4 +45,4 @@ class DeadLetter(Kept):
         return f"{self.task_id}: {self.status}"
 
 
-GRAVE = "discarded"
+DISCARDED_GROUP = "discarded"

@@ -287,7 +287,7 @@ UNDELETABLE = (
 )
 
 
-class KeptQuerySet(models.QuerySet[M]):
+class NoDeleteQuerySet(models.QuerySet[M]):
     """Rows of which one task has several, so that only the store may delete them."""
 
     def delete(self) -> NoReturn:
@@ -297,7 +297,7 @@ class KeptQuerySet(models.QuerySet[M]):
     delete.queryset_only = True  # type: ignore[attr-defined]
 
 
-KeptManager = models.Manager.from_queryset(KeptQuerySet)
+KeptManager = models.Manager.from_queryset(NoDeleteQuerySet)
 
 
 class PartlyIndexed(models.Model):

@@ -41,7 +41,7 @@ LIVE = tuple(status for status in Status if status.value not in Outcome.values)
 
 PARKED_FROM = datetime(9000, 1, 1, tzinfo=timezone.utc)
 """
-An ``alarm_at`` from this time on means that a ticket is parked: see ``store/tasks/park.py``.
+An ``timer_at`` from this time on means that a ticket is parked: see ``store/tasks/park.py``.
 """
 
 
@@ -97,7 +97,7 @@ def live_conditions(now: datetime | None = None, *, to: str = "") -> dict[Status
         return Q(**{f"{to}{column}": value for column, value in columns.items()})
 
     clock = ServerNow() if now is None else Value(now)
-    due, later = ticket(alarm_at__lte=clock), ticket(alarm_at__gt=clock)
+    due, later = ticket(timer_at__lte=clock), ticket(timer_at__gt=clock)
     scheduled, running = ticket(state=State.SCHEDULED), ticket(state=State.RUNNING)
     retried = ticket(last_ending__in=UNFINISHED)
     return {

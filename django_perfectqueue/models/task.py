@@ -27,7 +27,7 @@ from .fields import (
     SPAN,
     ExactCharField,
     Kept,
-    KeptQuerySet,
+    NoDeleteQuerySet,
     PartialIndex,
     ReadableDateTimeField,
     in_order,
@@ -58,7 +58,7 @@ def type_condition(pattern: str) -> Q:
     return Q(type__gte=start, type__lt=start + LAST_CHARACTER)
 
 
-class TaskQuerySet(KeptQuerySet["Task"]):
+class TaskQuerySet(NoDeleteQuerySet["Task"]):
     """
     ``only_queue`` is the queue of which it has all tasks, or all that ``lanes`` counts: for
     each lane, how many there are and one of them. A query made from it has neither.

@@ -27,7 +27,7 @@ class Ticket(Kept):
     it is due or, where that was said, expected to start. ``attempt`` counts acquires, and
     ``last_ending`` says how the last attempt ended that is over.
     ``holder`` names the processor that has the task. ``token`` is drawn anew for every acquire
-    and fences every write of the one who made it. ``alarm_at`` is when
+    and fences every write of the one who made it. ``timer_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
     lease of a running one.
     ``charged`` is how many seconds the lane has been charged for a running task, null where
@@ -45,7 +45,7 @@ class Ticket(Kept):
     )
     rank = models.IntegerField(_("rank"), default=0)
     run_at = ReadableDateTimeField(_("run at"))
-    alarm_at = ReadableDateTimeField(_("alarm at"), null=True)
+    timer_at = ReadableDateTimeField(_("timer at"), null=True)
     attempt = models.IntegerField(_("attempt"), default=0)
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
@@ -72,8 +72,8 @@ class Ticket(Kept):
             ),
             models.Index(
                 # The state and the task are there for lists of what runs or is scheduled.
-                fields=["alarm_at", "state", "task"],
-                condition=Q(alarm_at__isnull=False),
+                fields=["timer_at", "state", "task"],
+                condition=Q(timer_at__isnull=False),
                 name="perfectqueue_ticket_alarm",
             ),
             models.Index(
@@ -90,5 +90,5 @@ class Ticket(Kept):
     @property
     def is_parked(self) -> bool:
         """Whether it waits for a worker that knows its type."""
-        far = self.alarm_at is not None and self.alarm_at > PARKED_FROM
-        return far and self.alarm_at != self.task.run_at
+        far = self.timer_at is not None and self.timer_at > PARKED_FROM
+        return far and self.timer_at != self.task.run_at

@@ -23,12 +23,12 @@ class Routes(TypedDict):
     patterns: list[tuple[str, int]]
 
 
-class SeatedTask(TypedDict):
+class HeldTaskState(TypedDict):
     id: int
     seconds: float
 
 
-class Seat(TypedDict):
+class ProcessorState(TypedDict):
     """
     What a processor did when its worker was seen; ``memory`` is in bytes, and ``start`` in ticks
     since the host started.
@@ -40,7 +40,7 @@ class Seat(TypedDict):
     holder: int
     memory: int | None
     counts: dict[str, int]
-    tasks: list[SeatedTask]
+    tasks: list[HeldTaskState]
 
 
 def routes_in(text: str) -> Routes | None:
@@ -54,7 +54,7 @@ def routes_in(text: str) -> Routes | None:
         return None
 
 
-def is_seat(found: Any) -> bool:
+def is_processor_state(found: Any) -> bool:
     try:
         whole = [found[name] for name in ("number", "pid", "start", "holder")]
         whole += [found.get("memory") or 0, *found.get("counts", {}).values()]
@@ -142,7 +142,7 @@ class Worker(models.Model):
         return list(names_in(self.schedules_text))
 
     @property
-    def seats(self) -> list[Seat]:
+    def seats(self) -> list[ProcessorState]:
         """
         Each processor, as it was when the worker was seen.
 
@@ -151,7 +151,7 @@ class Worker(models.Model):
         the ``id`` of each task that it ran and for how many ``seconds``.
         """
         found = parsed(self.seats_text)
-        return [seat for seat in found if is_seat(seat)] if isinstance(found, list) else []
+        return list(filter(is_processor_state, found)) if isinstance(found, list) else []
 
     def unreadable(self) -> list[str]:
         """Return which of the columns that decide what it takes are not as a worker writes them."""

@@ -4,7 +4,7 @@ The door for programs: submit tasks, look at them, steer them, and take them.
 Everything here runs in the caller's transaction where there is one.
 """
 
-from django_perfectqueue.models.dead_letter import GRAVE
+from django_perfectqueue.models.dead_letter import DISCARDED_GROUP
 from django_perfectqueue.payload.inputs import (
     KEY_LENGTH,
     QUEUE_LENGTH,
@@ -27,7 +27,7 @@ from .task_handle import TaskHandle
 
 __all__ = [
     "ARGUMENTS",
-    "GRAVE",
+    "DISCARDED_GROUP",
     "KEY_LENGTH",
     "QUEUE_LENGTH",
     "TIMES",

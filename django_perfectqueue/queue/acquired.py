@@ -28,7 +28,7 @@ from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
 from .batch import Batch, batch_closed_by, batch_of
-from .deferred import Deferred, Doubt
+from .deferred import Deferred, MaybeCommitted
 from .parents import Parents
 from .reporting import ReportingTask
 from .steps import Steps, encoded_result
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .queue import Queue
 
 
-from django_perfectqueue.models.dead_letter import GRAVE
+from django_perfectqueue.models.dead_letter import DISCARDED_GROUP
 
 P = ParamSpec("P")
 
@@ -65,7 +65,7 @@ class AcquiredTask(ReportingTask):
     deferred: Deferred | None = field(default=None, repr=False, compare=False)
     _settled: str = field(default="", repr=False)
     _lost: bool = field(default=False, repr=False)
-    _doubt: Doubt | None = field(default=None, repr=False, compare=False)
+    _doubt: MaybeCommitted | None = field(default=None, repr=False, compare=False)
     _steps: Steps | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -296,8 +296,8 @@ class AcquiredTask(ReportingTask):
         """
         why = self._for_all_eyes(why or store.Failure(error=DISCARDED, message=reason))
         text = reason or ": ".join(part for part in (why.error, why.message) if part)
-        grave = self._for_all_eyes(store.Failure(error=GRAVE, message=text))
-        self._end_once(store.Ending.discard(why, grave), now)
+        letter = self._for_all_eyes(store.Failure(error=DISCARDED_GROUP, message=text))
+        self._end_once(store.Ending.discard(why, letter), now)
 
     def _end(self, ending: store.Ending, *, now: datetime | None = None) -> None:
         """
@@ -355,7 +355,7 @@ class AcquiredTask(ReportingTask):
         """Note what it was settled as, until a transaction of the caller's is rolled back."""
         self._settled = word
         connection = connections[self.lease.using]
-        self._doubt = Doubt(connection) if connection.in_atomic_block else None
+        self._doubt = MaybeCommitted(connection) if connection.in_atomic_block else None
 
     def _refuse_if_settled(self) -> None:
         """Raise the error for a write to a task that this has settled."""

@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 
-class Doubt:
+class MaybeCommitted:
     """Whether something that was written in a caller's transaction came to be."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:

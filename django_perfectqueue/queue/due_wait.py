@@ -32,7 +32,7 @@ class DueWait:
         left = None if self.ends_at is None else self.ends_at - time.monotonic()
         if left is not None and left <= 0:
             return None
-        outlook = store.patiently(self.look, using=self.using)
+        outlook = store.with_retries(self.look, using=self.using)
         pause, self.next = self.next, min(LATEST, self.next * 2)
         if outlook.wait is not None:
             pause = min(pause, max(SOONEST, outlook.wait))

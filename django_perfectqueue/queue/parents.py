@@ -87,7 +87,7 @@ class Parents(Mapping[str, End]):
         has not ended, or was put back since.
         """
         found = self.rows.filter(parent__key=key)
-        ids = store.patiently(
+        ids = store.with_retries(
             lambda: list(found.values_list("parent_id", flat=True)[:1]), using=self.using
         )
         if not ids:
@@ -99,7 +99,7 @@ class Parents(Mapping[str, End]):
 
     def __iter__(self) -> Iterator[str]:
         keys = self.rows.order_by("parent_id").values_list("parent__key", flat=True)
-        return iter(store.patiently(lambda: list(keys.distinct()), using=self.using))
+        return iter(store.with_retries(lambda: list(keys.distinct()), using=self.using))
 
     def __len__(self) -> int:
         return len(list(iter(self)))

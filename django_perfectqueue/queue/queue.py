@@ -237,7 +237,7 @@ class Queue(Taking):
         return tasks
 
     def __len__(self) -> int:
-        return store.patiently(self.list().live().count, using=self.using)
+        return store.with_retries(self.list().live().count, using=self.using)
 
     def __bool__(self) -> bool:
         return True
@@ -311,7 +311,7 @@ class Queue(Taking):
     def is_paused(self) -> bool:
         """Return whether the queue is paused, by whatever process."""
         paused = models.Limit.objects.filter(scope="queue", name=self.name, paused=True)
-        return store.patiently(paused.using(self.using).exists, using=self.using)
+        return store.with_retries(paused.using(self.using).exists, using=self.using)
 
     asubmit = twin(submit)
     asubmit_many = twin(submit_many)

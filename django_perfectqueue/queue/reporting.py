@@ -127,7 +127,8 @@ class ReportingTask:
         using = self.lease.using
         apart = connections[using].in_atomic_block
         try:
-            with transaction.atomic(using=using) if apart else nullcontext(), store.one_call():
+            block = transaction.atomic(using=using) if apart else nullcontext()
+            with block, store.single_operation():
                 store.write_journal([note], using=using)
         except Error as error:
             logger.warning(

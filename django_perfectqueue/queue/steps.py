@@ -18,7 +18,7 @@ from django_perfectqueue.payload import codecs
 from django_perfectqueue.payload.inputs import checked, encoded
 from django_perfectqueue.payload.names import JSON, STEP_LENGTH
 
-from .deferred import Doubt
+from .deferred import MaybeCommitted
 
 if TYPE_CHECKING:
     from .acquired import AcquiredTask
@@ -31,7 +31,7 @@ class Steps:
 
     def __init__(self, task: AcquiredTask) -> None:
         self.task = task
-        self.used: dict[str, Doubt | None] = {}
+        self.used: dict[str, MaybeCommitted | None] = {}
         self.kept = self.names()
 
     def run(self, name: str, call: Callable[[], object]) -> JSON:
@@ -88,18 +88,18 @@ class Steps:
         self.kept.add(name)
         connection = connections[self.using]
         # What is rolled back may run again in this attempt.
-        self.used[name] = Doubt(connection) if connection.in_atomic_block else None
+        self.used[name] = MaybeCommitted(connection) if connection.in_atomic_block else None
         return text
 
     def names(self) -> set[str]:
         """Return the names of the steps that are kept; a first attempt has nothing to read."""
         if self.task.lease.attempt == 1:
             return set()
-        return set(store.patiently(lambda: list(self.rows("name")), using=self.using))
+        return set(store.with_retries(lambda: list(self.rows("name")), using=self.using))
 
     def read(self, name: str) -> str | None:
         rows = self.rows("result_text").filter(name=name)
-        found: str | None = store.patiently(rows.first, using=self.using)
+        found: str | None = store.with_retries(rows.first, using=self.using)
         return found
 
     def keep(self, name: str, text: str) -> None:

@@ -53,7 +53,7 @@ class TaskHandle:
 
     def exists(self) -> bool:
         """Return whether it is in the queue, or has ended and is retained."""
-        return store.patiently(self.queue.list().filter(key=self.key).exists, using=self.using)
+        return store.with_retries(self.queue.list().filter(key=self.key).exists, using=self.using)
 
     def metadata(self) -> models.Task:
         """
@@ -63,7 +63,7 @@ class TaskHandle:
         """
         rows = self.queue.list().select_related("ticket", "dead_letter")
         try:
-            row: models.Task = store.patiently(lambda: rows.get(key=self.key), using=self.using)
+            row: models.Task = store.with_retries(lambda: rows.get(key=self.key), using=self.using)
         except models.Task.DoesNotExist:
             raise NotFoundError(
                 f"Queue '{self.queue.name}' has no task with the key '{self.key}'."
@@ -77,7 +77,7 @@ class TaskHandle:
         Raise NotFoundError when there is no such task.
         """
         row = self.metadata()
-        return store.patiently(
+        return store.with_retries(
             lambda: why_waiting(row, using=self.using, now=now), using=self.using
         )
 
@@ -122,7 +122,7 @@ class TaskHandle:
         Raise NotFoundError when there is no such task.
         """
         rows = models.Journal.objects.using(self.using).filter(task_id=self.id)
-        return store.patiently(rows.present().first, using=self.using)
+        return store.with_retries(rows.present().first, using=self.using)
 
     def cancel_request(self, *, together: bool = False, now: datetime | None = None) -> bool:
         """
@@ -135,13 +135,13 @@ class TaskHandle:
         """
         return store.cancel_request(self.id, using=self.using, together=together, now=now)
 
-    def cone(self, sample: int = 10) -> store.Cone:
+    def dependents(self, sample: int = 10) -> store.Dependents:
         """
         Return the live tasks that wait for it, directly or not: what ``together`` would cancel.
 
         ``ids`` are of all of them, ``keys`` of the first so many.
         """
-        return store.cone([self.id], using=self.using, sample=sample)
+        return store.dependents([self.id], using=self.using, sample=sample)
 
     @property
     def parents(self) -> Parents:
@@ -177,7 +177,8 @@ class TaskHandle:
         """Its tags, in the order in which it got them; empty where there is no such task."""
         rows = models.Tag.objects.using(self.using).order_by("pk")
         mine = rows.filter(task__queue=self.queue.name, task__key=self.key)
-        return store.patiently(lambda: list(mine.values_list("tag", flat=True)), using=self.using)
+        tags = mine.values_list("tag", flat=True)
+        return store.with_retries(lambda: list(tags), using=self.using)
 
     def tag(self, *tags: str) -> None:
         """Give it tags, each once; raise NotFoundError or InvalidTaskError."""
@@ -274,7 +275,7 @@ class TaskHandle:
     awhy_waiting = twin(why_waiting)
     aprogress = twin(progress)
     acancel_request = twin(cancel_request)
-    acone = twin(cone)
+    acone = twin(dependents)
     aforce_finish = twin(force_finish)
     aretry = twin(retry)
     aset_priority = twin(set_priority)

@@ -124,10 +124,10 @@ class Schedules:
                 apply(row, {**whole(), **terms}, moment)
 
         try:
-            store.patiently(store_it, using=self.using)
+            store.with_retries(store_it, using=self.using)
         except TakenError:
             # Another has put it after the look for it: that one is changed.
-            store.patiently(store_it, using=self.using)
+            store.with_retries(store_it, using=self.using)
         return handle
 
     def get(self, name: str) -> Schedule:

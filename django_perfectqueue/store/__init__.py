@@ -14,15 +14,15 @@ from .claims.acquire import acquire, finish_and_acquire
 from .claims.backlog_age import oldest_due, overdue
 from .claims.peek import Outlook, look
 from .claims.single_lane import take_alone
-from .database.diagnosis import Ailment
+from .database.diagnosis import Problem
 from .database.server_limits import end_idle_transactions, too_long
 from .database.transaction import (
-    ailment,
-    calls_of_others,
     may_be_a_row,
-    one_call,
-    patiently,
+    problem_of,
+    shared_operations,
+    single_operation,
     together,
+    with_retries,
 )
 from .dependencies.batch_counts import Progress
 from .dependencies.batches import (
@@ -32,7 +32,7 @@ from .dependencies.batches import (
     stop_batches,
     submit_joining,
 )
-from .dependencies.cancel import Cone, cancel_request, choose, cone
+from .dependencies.cancel import Dependents, cancel_request, choose, dependents
 from .dependencies.fold import When
 from .dependencies.graph import batches_around, batches_within, descendants
 from .dependencies.submit import (
@@ -71,7 +71,7 @@ from .records.usage_rollup import count_submitted, roll_up
 from .records.workers import Registration, register, sign_off
 from .schedules.fire import SCHEDULED_FOR, fire_schedules
 from .tasks.after_commit import steer, steer_waiting
-from .tasks.atomic import Joint
+from .tasks.atomic import AtomicTransaction
 from .tasks.close import Loss
 from .tasks.finish import finish
 from .tasks.park import park, unpark, unpark_some
@@ -92,7 +92,7 @@ from .upkeep.give_back import give_back
 from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
 from .upkeep.purge import Surplus, Swept, delete_ended, newest_id, purge, purgeable, surplus
 from .upkeep.recount import Position, recount, repair
-from .upkeep.timers import answer_alarms, wake_forgotten_lanes
+from .upkeep.timers import fire_due_timers, wake_forgotten_lanes
 from .values import (
     ClaimRequest,
     Completion,

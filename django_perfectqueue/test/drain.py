@@ -168,11 +168,11 @@ class Drain:
 
     def next_alarm(self, after: datetime, end: datetime) -> datetime | None:
         """Return when the clock has something to do next, if that is not after the end."""
-        tickets = Ticket.objects.using(self.using).filter(alarm_at__gt=after, alarm_at__lte=end)
+        tickets = Ticket.objects.using(self.using).filter(timer_at__gt=after, timer_at__lte=end)
         if self.queue:
             tickets = tickets.filter(task__queue=self.queue)
         own = [task.lease.task_id for task in self.others]
-        alarms = tickets.exclude(pk__in=own).order_by("alarm_at").values_list("alarm_at", flat=True)
+        alarms = tickets.exclude(pk__in=own).order_by("timer_at").values_list("timer_at", flat=True)
         holds = Hold.objects.using(self.using).filter(opens_at__gt=after, opens_at__lte=end)
         if self.queue:
             holds = holds.filter(queue=self.queue)

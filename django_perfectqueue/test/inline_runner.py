@@ -84,10 +84,10 @@ class DirectLink:
 
     outage = Outage()
 
-    def insist(self, verb: Callable[[], R]) -> R:
+    def retry_until_done(self, verb: Callable[[], R]) -> R:
         return verb()
 
-    once = insist
+    once = retry_until_done
 
 
 class CallersEventLoop(EventLoop):

@@ -258,7 +258,7 @@ class RetryOnTests(RunnerCase):
         row = self.run_with(
             self.failing(ConnectionResetError("gone")), around, expect="retried", max_attempts=1
         )
-        wait = (row.ticket.alarm_at - row.created_at).total_seconds()
+        wait = (row.ticket.timer_at - row.created_at).total_seconds()
         self.assertTrue(700 < wait < 1300, wait)
         self.assertIn("ConnectionResetError", Attempt.objects.get().traceback)
         self.run_with(self.failing(ValueError()), around, expect="failed", max_attempts=1)

@@ -25,7 +25,7 @@ class OutcomeTests(TestCase):
     def wait(self, result):
         """Return after how many seconds it is tried again."""
         ticket, attempt = Queue()[result.id].metadata().ticket, Attempt.objects.latest("id")
-        return (ticket.alarm_at - attempt.ended_at).total_seconds()
+        return (ticket.timer_at - attempt.ended_at).total_seconds()
 
     def test_a_task_may_say_what_becomes_of_it(self):
         """

@@ -119,7 +119,7 @@ class RunTests(TestCase):
         result = self.run_one(jobs.patient, "x", words=("retried",))
         self.assertEqual(jobs.reported, [("ValueError", 1, 1)])
         row = Queue()[result.id].metadata()
-        wait = row.ticket.alarm_at - Attempt.objects.get().ended_at
+        wait = row.ticket.timer_at - Attempt.objects.get().ended_at
         self.assertAlmostEqual(wait.total_seconds(), 60, delta=1)
 
         self.run_one(jobs.patient, "hopeless", words=("failed",))
@@ -326,7 +326,7 @@ class AudienceTests(TestCase):
 
 
 class ForceTests(TestCase):
-    def bury(self):
+    def add_dead_letters(self):
         """Do what is done for tasks that were ended by force after 60 s."""
         taken = store.acquire(["default"], limit=2, alive_time=300, holder=7, using="default")
         leftovers = Leftovers(
@@ -359,7 +359,7 @@ class ForceTests(TestCase):
 
         compat.signals.task_finished.connect(hear)
         self.addCleanup(compat.signals.task_finished.disconnect, hear)
-        self.bury()
+        self.add_dead_letters()
         for result, status in ((once, "FAILED"), (twice, "READY")):
             result.refresh()
             self.assertEqual(result.status, status)

@@ -139,7 +139,7 @@ class CheckerTests(CheckerCase):
 
     def test_a_task_that_nobody_submitted_is_found(self):
         self.assert_found("lost", good(), stored=frozenset())
-        self.assertEqual(self.found(good(), stored=frozenset(), doubtful={"steady-1"}), [])
+        self.assertEqual(self.found(good(), stored=frozenset(), maybe_committed={"steady-1"}), [])
 
     def test_a_key_that_is_there_twice_is_found(self):
         book = good()

@@ -258,14 +258,15 @@ class DatabaseSettingsTests(SimpleTestCase):
             reported = [(folder, []), (long, ["W007"]), (Path(folder, "nowhere"), ["W006"])]
             reported.append((file, ["W006"]))
             for place, expected in reported:
-                for values in ({"BELL_FOLDER": place}, {"BELL_FOLDER": place, "BELL": False}):
+                given = {"RUNTIME_FOLDER": place}
+                for values in (given, {**given, "NOTIFY": False}):
                     with self.subTest(values), override_settings(PERFECTQUEUE=values):
-                        needed = connection.vendor != "postgresql" and values.get("BELL", True)
+                        needed = connection.vendor != "postgresql" and values.get("NOTIFY", True)
                         found = ids(check_database_settings())
                         self.assertEqual(found, expected if needed else [])
 
     def test_the_bells_settings_are_checked(self):
-        for values in ({"BELL": "yes"}, {"BELL_FOLDER": "run"}, {"BELL_FOLDER": 5}):
+        for values in ({"NOTIFY": "yes"}, {"RUNTIME_FOLDER": "run"}, {"RUNTIME_FOLDER": 5}):
             self.assertEqual(ids(settings_errors(**values)), ["E001"])
 
     @override_settings(PERFECTQUEUE={"DATABASE": 5})

@@ -96,7 +96,7 @@ class ThreeHostsTests(FleetTestCase):
 
     def ends_of_leases(self, keys):
         tickets = Ticket.objects.filter(task__key__in=keys, state=State.RUNNING)
-        return dict(tickets.values_list("task__key", "alarm_at"))
+        return dict(tickets.values_list("task__key", "timer_at"))
 
     def are_finished(self, keys):
         return Task.objects.filter(key__in=keys, outcome="finished").count() == len(keys)

@@ -387,7 +387,7 @@ class TellingTests(TransactionTestCase):
 
     def test_without_the_bell_or_behind_a_pooler_no_end_is_reported(self):
         self.assertIsNotNone(store.end_notices("default"))
-        with override_settings(PERFECTQUEUE={"BELL": False}):
+        with override_settings(PERFECTQUEUE={"NOTIFY": False}):
             self.assertIsNone(store.end_notices("default"))
         pooled = {"DISABLE_SERVER_SIDE_CURSORS": True}
         with mock.patch.dict(connection.settings_dict, pooled):

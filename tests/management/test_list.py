@@ -33,7 +33,7 @@ class ListTests(TestCase):
             suppress(OSError),  # as the file is closed
             open("/dev/full", "w") as full,
             mock.patch("sys.stdout", full),
-            mock.patch.object(base, "fall_silent") as silent,
+            mock.patch.object(base, "close_stdout") as silent,
         ):
             with self.assertRaisesMessage(CommandError, "No space left on device"):
                 call_command("pq_list", stdout=full)
@@ -118,7 +118,7 @@ class ListTests(TestCase):
 
     def test_json_carries_times_to_the_microsecond(self):
         _task, lease = running("k", now=None)
-        held_until = Ticket.objects.get().alarm_at
+        held_until = Ticket.objects.get().timer_at
 
         [row] = run_json("pq_list")
 

@@ -38,7 +38,7 @@ def every_status():
     submit("blocked", now=None)
     Ticket.objects.filter(task__key="blocked").update(state=3)
     submit("due", now=None, run_at="1h")
-    Ticket.objects.filter(task__key="due").update(alarm_at=NOON - 9999 * DAY)
+    Ticket.objects.filter(task__key="due").update(timer_at=NOON - 9999 * DAY)
     submit("waiting", now=None)
 
 

@@ -190,7 +190,7 @@ class TroubleTests(SimpleTestCase):
         """
         with (
             mock.patch(READS, side_effect=BrokenPipeError),
-            mock.patch.object(base, "fall_silent") as silent,
+            mock.patch.object(base, "close_stdout") as silent,
             self.assertRaises(SystemExit) as caught,
         ):
             call_command("pq_list")
@@ -201,7 +201,7 @@ class TroubleTests(SimpleTestCase):
     def test_nor_does_one_of_pq_health(self):
         with (
             mock.patch("django.core.management.base.OutputWrapper.write") as write,
-            mock.patch.object(base, "fall_silent"),
+            mock.patch.object(base, "close_stdout"),
             self.assertRaises(SystemExit) as caught,
         ):
             write.side_effect = BrokenPipeError

@@ -471,7 +471,7 @@ class ChangeTests(Cases):
         submit("b", "a")
         submit("c", "b")
         task = Queue()["a"]
-        self.assertEqual(task.cone(), ((Queue()["c"].id, Queue()["b"].id), ("b", "c")))
+        self.assertEqual(task.dependents(), ((Queue()["c"].id, Queue()["b"].id), ("b", "c")))
         for refused in (
             task.cancel_request,
             lambda: store.cancel_request(task.id, using="default"),
@@ -498,7 +498,7 @@ class ChangeTests(Cases):
         submit("a")
         submit("b", "a")
         Queue()["b"].cancel_request()
-        self.assertEqual(Queue()["a"].cone().ids, ())
+        self.assertEqual(Queue()["a"].dependents().ids, ())
         self.assertTrue(Queue()["a"].cancel_request())
 
     def test_a_blocked_task_is_made_to_wait_for_more(self):

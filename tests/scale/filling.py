@@ -221,7 +221,7 @@ ORDER BY id
 """,
     """
 INSERT INTO "perfectqueue_ticket" (
-    "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
+    "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
     "last_ending", "holder", "cancel_requested"
 )
 SELECT id, lane, <state>, 0, <lately>,

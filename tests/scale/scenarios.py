@@ -94,16 +94,16 @@ def update(leases, _holder):
 
 def make_due(state):
     def prepare():
-        later = Ticket.objects.filter(state=state, alarm_at__isnull=False)
+        later = Ticket.objects.filter(state=state, timer_at__isnull=False)
         ids = list(later.order_by("-pk").values_list("pk", flat=True)[:BATCH])
-        Ticket.objects.filter(pk__in=ids).update(alarm_at="2020-01-01T00:00:00Z", crashes=0)
+        Ticket.objects.filter(pk__in=ids).update(timer_at="2020-01-01T00:00:00Z", crashes=0)
         return ()
 
     return prepare
 
 
 def answer():
-    assert not store.answer_alarms(**USING)
+    assert not store.fire_due_timers(**USING)
 
 
 def leave_lanes_dry():

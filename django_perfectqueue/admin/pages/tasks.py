@@ -133,7 +133,7 @@ class TaskAdmin(SteeringAdmin):
         verbs = [
             verb
             for verb in self.fitting_verbs(request, row)
-            if verb is not CANCEL or CANCEL not in relatives["cone_verbs"]
+            if verb is not CANCEL or CANCEL not in relatives["dependent_verbs"]
         ]
         known = known_to(request, self.admin_site)
         return {

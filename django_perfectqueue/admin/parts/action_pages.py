@@ -140,9 +140,9 @@ class SteeringAdmin(ReadOnlyAdmin):
         rows: Any = self.get_queryset(request)
         if self.model is not Task or verb not in (CANCEL, RETRY):
             return None
-        if cone := numbers([request.POST.get("cone", "")]):
-            waiting = store.descendants(cone, using=database())
-            rows = rows.filter(pk__in=[*waiting[:CAP], *cone])
+        if dependents := numbers([request.POST.get("cone", "")]):
+            waiting = store.descendants(dependents, using=database())
+            rows = rows.filter(pk__in=[*waiting[:CAP], *dependents])
         elif numbers([request.POST.get("batch", "")]):
             batches = store.batches_within(self.batch(request).pk, using=database())
             rows = rows.filter(membership__batch_id__in=batches)

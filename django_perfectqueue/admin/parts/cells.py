@@ -120,5 +120,5 @@ def next_moment(task: Task) -> tuple[object, datetime | None]:
     held = task.status in (Status.RUNNING, Status.STALLED)
     if not held and task.expires_at and task.expires_at <= timezone.now():
         return _("expired"), task.expires_at
-    at = None if ticket is None else ticket.alarm_at if held else due_at(task)
+    at = None if ticket is None else ticket.timer_at if held else due_at(task)
     return WHEN.get(Status(task.status), ""), at

@@ -47,7 +47,7 @@ def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, 
         "parents": [relative_row(one, link, request) for one, link in found.parents],
         "children": [relative_row(one, link, request) for one, link in found.children],
         "family_more": found.more,
-        "cone_verbs": cone_verbs(task, found, request),
+        "dependent_verbs": dependent_verbs(task, found, request),
     }
 
 
@@ -85,7 +85,7 @@ def url_of(one: Relative, request: HttpRequest) -> str:
     return page_url(f"{kind}_change", abs(one.id))
 
 
-def cone_verbs(task: Task, found: Family, request: HttpRequest) -> list[object]:
+def dependent_verbs(task: Task, found: Family, request: HttpRequest) -> list[object]:
     """Return what can be done to a task together with those that wait for it."""
     waiting = found.waiting
     statuses = {one.status for one in waiting}

@@ -10,7 +10,7 @@ from django_perfectqueue import queue
 from django_perfectqueue.health.checks import Finding, findings, seconds
 from django_perfectqueue.lib.printable import printable
 
-from ..base import CommandOptions, SummedUpCommand, known_alias, speaking
+from ..base import CommandOptions, SummedUpCommand, cli_errors, known_alias
 
 
 class Command(SummedUpCommand):
@@ -44,7 +44,7 @@ class Command(SummedUpCommand):
 
     @no_translations
     def handle(self, *args: object, **options: object) -> None:
-        with speaking():
+        with cli_errors():
             self.print_findings(self.check_queues(options), options)
 
     def check_queues(self, options: CommandOptions) -> list[Finding]:

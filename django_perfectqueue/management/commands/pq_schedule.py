@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from django.core.management.base import CommandError, CommandParser, no_translations
 
-from django_perfectqueue.inspection.schedules import ailments, in_words, statuses_of
+from django_perfectqueue.inspection.schedules import in_words, problems_of, statuses_of
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Schedule
 from django_perfectqueue.payload.names import JSON
@@ -162,7 +162,7 @@ class Command(VerbCommand):
 
     @no_translations
     def do_check(self, options: CommandOptions) -> None:
-        found = list(ailments(using=self.queue.using))
+        found = list(problems_of(using=self.queue.using))
         if self.as_json:
             for row, sentence in found:
                 self.print_json({**for_programs(row), "sentence": sentence})

@@ -35,7 +35,7 @@ from django_perfectqueue.worker.process.title import set_title
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
-from ..base import CommandOptions, SummedUpCommand, speaking
+from ..base import CommandOptions, SummedUpCommand, cli_errors
 from ..worker.options import add_options, arguments, chosen_options
 from ..worker.plan import Exec, plan_of
 from ..worker.readiness import check_database, check_health, check_unpatched, is_there
@@ -93,7 +93,7 @@ class Command(SummedUpCommand):
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         echo = () if self.stdout_is_ours() else (self.stdout, self.stderr)
         set_title("launcher")
-        with speaking():
+        with cli_errors():
             launcher = Launcher(
                 command,
                 detach_wait=chosen_options(options).DETACH_WAIT,
@@ -115,7 +115,7 @@ class Command(SummedUpCommand):
     def supervise(self, launcher: socket.socket, options: CommandOptions) -> int:
         set_title("supervisor")
         self.check(tags=["perfectqueue"])
-        with speaking():
+        with cli_errors():
             plan = plan_of(options)
         prepare(plan.using, idle_limit=plan.options.IDLE_TRANSACTION_LIMIT)
         if not is_there(plan.using, options["wait_for_database"] or 0, self.say):

@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 from django_perfectqueue.health.schema import lacks_tables, unmigrated
 from django_perfectqueue.worker.process.signals import DETACH, STOP, STOP_NOW
 
-from ..base import speaking
+from ..base import cli_errors
 
 WAIT = 0.5
 STOPS = {STOP, STOP_NOW, DETACH}
@@ -58,7 +58,7 @@ def is_there(using: str, seconds: float, say: Callable[[str], object]) -> bool:
 
 def check_database(using: str) -> None:
     """Raise CommandError when the database can't be used as it is."""
-    with speaking(using):
+    with cli_errors(using):
         if lacks_tables(using):
             raise CommandError(unmigrated(using))
 

@@ -149,7 +149,7 @@ def claim(
     refused: list[Completion] = []
     durable = bool(finished) or is_callers(connections[using])
     with in_transaction(using) as db:
-        for lost in tries.doubtful:
+        for lost in tries.maybe_committed:
             if left := still_held(db, lost.leases):
                 return ClaimResult(left, *lost[1:])
         accounts = Accounts(request.now)

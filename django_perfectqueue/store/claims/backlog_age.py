@@ -38,8 +38,8 @@ SELECT "id" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue_{n})s AND "held_by" = 0 AND "ready" = TRUE AND "gate" NOT IN ({shut})
 """
 OVERDUE = """
-SELECT {now}, {alarm_at} FROM "perfectqueue_ticket"
-WHERE "alarm_at" <= {now} ORDER BY "perfectqueue_ticket"."alarm_at" LIMIT 1
+SELECT {now}, {timer_at} FROM "perfectqueue_ticket"
+WHERE "timer_at" <= {now} ORDER BY "perfectqueue_ticket"."timer_at" LIMIT 1
 """
 
 
@@ -103,7 +103,7 @@ def overdue(*, using: str, now: datetime | None = None) -> float | None:
     sees to it. None is nothing.
     """
     with reading(using) as db:
-        statement = OVERDUE.replace("{alarm_at}", db.dialect.readable('"alarm_at"'))
+        statement = OVERDUE.replace("{timer_at}", db.dialect.readable('"timer_at"'))
         row = db.execute(statement, now=now).fetchone()
         if row is None:
             return None

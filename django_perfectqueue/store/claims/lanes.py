@@ -32,7 +32,7 @@ ANY_LIMITS = """(
     OR (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NOT NULL
 )"""
 TIMERS_DUE = """(
-    SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
+    SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now} ORDER BY "timer_at" LIMIT 1
 ) IS NOT NULL"""
 HAS_TASK = """(
     SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"

@@ -49,7 +49,7 @@ SELECT * FROM (
 """
 MOVE = """
 UPDATE "perfectqueue_ticket"
-SET "lane" = CASE "task_id" {lanes} END, "state" = 1, "alarm_at" = {now},
+SET "lane" = CASE "task_id" {lanes} END, "state" = 1, "timer_at" = {now},
     "attempt" = "attempt" - 1, "holder" = NULL
 WHERE "task_id" IN ({ids})
 """

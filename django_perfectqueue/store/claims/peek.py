@@ -12,8 +12,8 @@ from ..limits.holds import NEXT
 
 LOOK = """
 SELECT {now}, (
-    SELECT {alarm_at} FROM "perfectqueue_ticket"
-    WHERE "alarm_at" IS NOT NULL ORDER BY "perfectqueue_ticket"."alarm_at" LIMIT 1
+    SELECT {timer_at} FROM "perfectqueue_ticket"
+    WHERE "timer_at" IS NOT NULL ORDER BY "perfectqueue_ticket"."timer_at" LIMIT 1
 ), (
     SELECT {due_at} FROM "perfectqueue_schedule"
     WHERE "due_at" IS NOT NULL ORDER BY "perfectqueue_schedule"."due_at" LIMIT 1
@@ -60,7 +60,7 @@ def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> O
     with reading(using) as db:
         statement = LOOK.replace("{in_lane}", db.dialect.in_lane.replace("{lane}", '"lane"."id"'))
         statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
-        statement = statement.replace("{alarm_at}", db.dialect.readable('"alarm_at"'))
+        statement = statement.replace("{timer_at}", db.dialect.readable('"timer_at"'))
         statement = statement.replace("{due_at}", db.dialect.readable('"due_at"'))
         opens_at = (db.dialect.readable(NEXT.replace("{queue}", name)) for name in names)
         statement = statement.replace("{opens_at}", "".join(f", {at}" for at in opens_at))

@@ -10,7 +10,7 @@ from django.db import connections
 from ..database.dialects import dialect_of
 from ..database.transaction import in_transaction, may_be_a_row
 from ..lanes.accounts import Accounts
-from ..leases.leased import Taker, leased
+from ..leases.leased import Claimant, leased
 from ..tasks.close import Loss, expire
 from ..upkeep.give_back import give_back
 from ..values import Lease, new_token
@@ -36,7 +36,7 @@ def take_alone(
     transaction takes nothing.
     """
     dialect = dialect_of(using)
-    taker = Taker(holder, new_token(), seconds=alive_time, now=now)
+    taker = Claimant(holder, new_token(), seconds=alive_time, now=now)
     try:
         leases = claim(queue, limit, taker, using=using)
     except Exception as error:
@@ -52,7 +52,7 @@ def take_alone(
     return [lease for lease, is_late in leases if not is_late]
 
 
-def claim(queue: str, limit: int, taker: Taker, *, using: str) -> list[tuple[Lease, bool]]:
+def claim(queue: str, limit: int, taker: Claimant, *, using: str) -> list[tuple[Lease, bool]]:
     """Take tickets in one transaction; return each lease with whether its task has expired."""
     statements = BY_VENDOR[connections[using].vendor]
     with in_transaction(using) as db:

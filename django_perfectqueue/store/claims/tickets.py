@@ -10,7 +10,7 @@ from typing import Any
 from ..arithmetic.fair_order import Pick, counted
 from ..database.session import Session
 from ..lanes.accounts import Accounts
-from ..leases.leased import ClaimedRow, Taker, in_line, leased
+from ..leases.leased import Claimant, ClaimedRow, in_line, leased
 from ..tasks.close import expire
 from ..values import ClaimRequest, Lease, new_token
 from .lanes import Choice
@@ -46,7 +46,7 @@ class Tickets:
     def claim(self, wants: Mapping[int, int], limit: int) -> list[ClaimedRow]:
         """Take up to so many tickets of each lane, until it is ``limit``."""
         request = self.request
-        taker = Taker(request.holder, self.token, request.alive_time, request.now)
+        taker = Claimant(request.holder, self.token, request.alive_time, request.now)
         claim = BY_VENDOR[self.db.cursor.db.vendor].claim
         return claim(self.db, wants, limit, taker)
 

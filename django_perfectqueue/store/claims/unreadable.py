@@ -22,7 +22,7 @@ from ..database.transaction import (
 )
 from ..leases.leased import TASK
 from ..notify.signals import announce_ids
-from ..tasks.close import EndedAttempt, bury
+from ..tasks.close import EndedAttempt, add_dead_letters
 from ..upkeep.recount import repair
 from ..values import ClaimRequest, Failure, as_text
 
@@ -152,7 +152,7 @@ def give_up(task_id: int, why: str, *, using: str, now: datetime | None) -> bool
         held = EndedAttempt(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
         message = f"The task's row can't be read: {why}"
         reason = Failure(error=UNREADABLE, message=message)
-        bury(db, [held], Outcome.FAILED, reason, now=now)
+        add_dead_letters(db, [held], Outcome.FAILED, reason, now=now)
     logger.error(
         "A task that can't be read has failed, and holds up no others. id=%s error=%s",
         task_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Ailment(Enum):
+class Problem(Enum):
     """
     Why a database does not do what it is asked, in words that end a sentence.
 
@@ -30,7 +30,7 @@ class Ailment(Enum):
         self.passes = passes
 
     @property
-    def family(self) -> Ailment:
+    def family(self) -> Problem:
         """The kind under which it is logged: a server that goes down raises many errors."""
-        gone = (Ailment.STOPPED, Ailment.SILENT)
-        return Ailment.UNREACHABLE if self in gone else self
+        gone = (Problem.STOPPED, Problem.SILENT)
+        return Problem.UNREACHABLE if self in gone else self

@@ -17,7 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_perfectqueue.exceptions import NotMigratedError
 
-from .diagnosis import Ailment
+from .diagnosis import Problem
 from .dialects import dialect_for, dialect_of
 from .session import Session
 
@@ -30,7 +30,7 @@ PATIENCE = 10.0
 PATIENCE_OF_ONE_CALL = 1.0
 REPEATS = 10
 LONGEST_PAUSE = 0.5
-LACKING = Ailment.UNMIGRATED
+LACKING = Problem.UNMIGRATED
 
 
 @contextmanager
@@ -93,31 +93,31 @@ class Tries:
     """
 
     def __init__(self) -> None:
-        self.doubtful: list[Any] = []
+        self.maybe_committed: list[Any] = []
 
     def commits(self, note: object) -> None:
-        self.doubtful.append(note)
+        self.maybe_committed.append(note)
 
 
 shared: ContextVar[dict[str, Tries] | None] = ContextVar("shared", default=None)
 
 
-def one_call() -> Sharing:
+def single_operation() -> SharedOperations:
     """
     Treat every store call in this block as a try of one operation.
 
     For callers with rules of their own: a lost connection is raised at once, and what lost
     against another transaction after PATIENCE_OF_ONE_CALL.
     """
-    return Sharing({} if (known := shared.get()) is None else known)
+    return SharedOperations({} if (known := shared.get()) is None else known)
 
 
-def calls_of_others() -> Sharing:
-    """Treat the store calls in this block as calls of their own, though inside of one_call()."""
-    return Sharing(None)
+def shared_operations() -> SharedOperations:
+    """Treat the calls in this block each for itself, though inside of single_operation()."""
+    return SharedOperations(None)
 
 
-class Sharing:
+class SharedOperations:
     """What a generator would do, but entered around each task: so it has to be quick."""
 
     __slots__ = ("token", "tries")
@@ -137,7 +137,7 @@ def retry_transaction(verb: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(verb)
     def patient(*args: P.args, **kwargs: P.kwargs) -> R:
-        return patiently(lambda: verb(*args, **kwargs), using=str(kwargs["using"]))
+        return with_retries(lambda: verb(*args, **kwargs), using=str(kwargs["using"]))
 
     return patient
 
@@ -150,14 +150,14 @@ def retry_remembering_commits(verb: Callable[Concatenate[Tries, P], R]) -> Calla
         known = shared.get()
         tries = Tries() if known is None else known.setdefault(verb.__qualname__, Tries())
         act = functools.partial(verb, tries, *args, **kwargs)
-        result = patiently(act, tries, using=str(kwargs["using"]))
-        tries.doubtful.clear()
+        result = with_retries(act, tries, using=str(kwargs["using"]))
+        tries.maybe_committed.clear()
         return result
 
     return patient
 
 
-def patiently(act: Callable[[], R], tries: Tries | None = None, *, using: str) -> R:
+def with_retries(act: Callable[[], R], tries: Tries | None = None, *, using: str) -> R:
     """
     Repeat for up to PATIENCE seconds what lost against another transaction, or lost its
     connection.
@@ -167,15 +167,15 @@ def patiently(act: Callable[[], R], tries: Tries | None = None, *, using: str) -
     NotMigratedError where a table or a column is missing.
     """
     callers, began, trouble = is_callers(connections[using]), time.monotonic(), None
-    doubtful = [] if tries is None else tries.doubtful
+    maybe_committed = [] if tries is None else tries.maybe_committed
     while True:
-        known = len(doubtful)
+        known = len(maybe_committed)
         try:
             return act()
         except Error as error:
             trouble = trouble or Trouble(using, began)
-            if callers or not trouble.may_pass(error, doubtful, known):
-                if isinstance(error, NotMigratedError) or ailment(error, using=using) != LACKING:
+            if callers or not trouble.may_pass(error, maybe_committed, known):
+                if isinstance(error, NotMigratedError) or problem_of(error, using=using) != LACKING:
                     raise
                 raise unmigrated(error, using) from error.__cause__
         time.sleep(next(trouble.pauses))
@@ -187,16 +187,16 @@ def unmigrated(error: Error, using: str) -> NotMigratedError:
     return NotMigratedError(f"The database '{using}' is not migrated ({why}). Run: {command}")
 
 
-def ailment(error: Error, *, using: str) -> Ailment:
+def problem_of(error: Error, *, using: str) -> Problem:
     """Return what ails a database, by what it or its driver has said."""
     if isinstance(error, NotMigratedError):
         return LACKING
-    return dialect_of(using).ailment(error)
+    return dialect_of(using).problem_of(error)
 
 
 def may_be_a_row(error: Exception, *, using: str) -> bool:
     """Return whether an error may come from what is in a row, and not from the database."""
-    return dialect_of(using).ailment(error) is Ailment.OTHER
+    return dialect_of(using).problem_of(error) is Problem.OTHER
 
 
 class Trouble:
@@ -210,11 +210,11 @@ class Trouble:
         self.repeats = 0
         self.logged = False
 
-    def may_pass(self, error: Error, doubtful: list[object], known: int) -> bool:
+    def may_pass(self, error: Error, maybe_committed: list[object], known: int) -> bool:
         """Prepare for one more try; return whether there is to be one."""
         dialect = dialect_of(self.using)
         if dialect.passes(error):
-            del doubtful[known:]
+            del maybe_committed[known:]
         elif dialect.lost(error) and not self.shared:
             self.reconnect(error)
         else:

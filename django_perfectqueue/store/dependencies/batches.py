@@ -123,7 +123,7 @@ def submit_joining(
     Raise BatchEndedError where the batch has ended or was cancelled, InvalidTaskError where one
     of the tasks waits for its end.
     """
-    if came_through := first_there(tries.doubtful, using=using):
+    if came_through := first_there(tries.maybe_committed, using=using):
         return came_through
     # What a circle refuses was stored by then, and is undone.
     waits = any(task.after for task in submissions)

@@ -22,7 +22,7 @@ ORDER BY "id"
 """
 
 
-class Cone(NamedTuple):
+class Dependents(NamedTuple):
     """The live tasks that wait for some tasks, directly or not: ids, the last first; some keys."""
 
     ids: tuple[int, ...]
@@ -47,7 +47,7 @@ def cancel_request(
     Raise NotFoundError when it is gone, AlreadyFinishedError when it has ended, and
     NotSupportedError where tasks wait for it and are not cancelled with it.
     """
-    waiting = cone([task_id], using=using).ids
+    waiting = dependents([task_id], using=using).ids
     if waiting and not together:
         with reading(using) as db:
             key = known(db, task_id).key
@@ -76,7 +76,7 @@ def choose(
     Those for which a task waits that is not among them may not; ``among`` says of tasks that
     wait for them which are among them, too.
     """
-    others = set(cone(ids, using=using).ids).difference(ids)
+    others = set(dependents(ids, using=using).ids).difference(ids)
     more = set(among(others)) if others else set()
     awaited = ancestors(others - more, using=using)
     chosen = more.union(ids) - awaited
@@ -84,7 +84,7 @@ def choose(
 
 
 @retry_transaction
-def cone(ids: Collection[int], *, using: str, sample: int = 10) -> Cone:
+def dependents(ids: Collection[int], *, using: str, sample: int = 10) -> Dependents:
     """Return which tasks would be cancelled together with these."""
     found = descendants(ids, using=using)
     live: list[tuple[int, str]] = []
@@ -92,4 +92,5 @@ def cone(ids: Collection[int], *, using: str, sample: int = 10) -> Cone:
         for start in range(0, len(found), ROWS):
             live += db.rows(LIVE, ids=found[start : start + ROWS])
     live.sort(reverse=True)
-    return Cone(tuple(id_ for id_, _key in live), tuple(key for _id, key in live[-sample:][::-1]))
+    keys = tuple(key for _id, key in live[-sample:][::-1])
+    return Dependents(tuple(id_ for id_, _key in live), keys)

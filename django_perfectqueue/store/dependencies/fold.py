@@ -28,7 +28,7 @@ from ..lanes.accounts import Accounts
 from ..notify.ring import ring
 from ..notify.signals import announce_ids
 from ..records.dependency_events import Work, acting, followers, note
-from ..tasks.close import EndedAttempt, bury
+from ..tasks.close import EndedAttempt, add_dead_letters
 from ..upkeep.timers import admit
 from ..values import Failure
 from .batch_counts import count, worth_it
@@ -70,7 +70,7 @@ SELECT "id", "run_at" <= {now} FROM "perfectqueue_task" WHERE "id" IN ({ids}) AN
 ) IS NULL
 """
 SCHEDULE = """
-UPDATE "perfectqueue_ticket"{hint} SET "state" = 1, "alarm_at" = (
+UPDATE "perfectqueue_ticket"{hint} SET "state" = 1, "timer_at" = (
     SELECT "run_at" FROM "perfectqueue_task" WHERE "id" = "perfectqueue_ticket"."task_id"
 ) WHERE "task_id" IN ({ids})
 """
@@ -305,7 +305,7 @@ class Fold:
         for child in gone:
             why = Failure(error=GROUP, message=self.cancelled[child])
             held = self.blocked.pop(child)
-            bury(self.db, [held], Outcome.CANCELLED, why, now=self.now)
+            add_dead_letters(self.db, [held], Outcome.CANCELLED, why, now=self.now)
         announce_ids(self.db, [(signals.task_cancelled, gone)])
 
     def release(self) -> None:

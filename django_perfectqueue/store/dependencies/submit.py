@@ -39,7 +39,7 @@ LOOKS = 3
 THERE = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 STANDING = 'SELECT "id", "outcome" FROM "perfectqueue_task" WHERE "id" IN ({ids}) ORDER BY "id"'
 BLOCK = """
-UPDATE "perfectqueue_ticket"{hint} SET "state" = 3, "alarm_at" = NULL
+UPDATE "perfectqueue_ticket"{hint} SET "state" = 3, "timer_at" = NULL
 WHERE "task_id" IN ({ids})
 """
 LINK = """
@@ -70,7 +70,7 @@ def submit_linked(
     Raise, before anything is stored, NotFoundError where it is not, InvalidTaskError where it
     comes later or tasks wait for one another.
     """
-    if came_through := first_there(tries.doubtful, using=using):
+    if came_through := first_there(tries.maybe_committed, using=using):
         return came_through
     with in_transaction(using):
         parents = resolve(submissions, using=using)

@@ -12,9 +12,9 @@ from ..values import Lease, Pulse
 from .fence import hold_all
 
 RENEW = """
-UPDATE "perfectqueue_ticket"{hint} SET "alarm_at" = {until}
+UPDATE "perfectqueue_ticket"{hint} SET "timer_at" = {until}
 WHERE "task_id" IN ({ids}) AND "token" IN ({tokens}) AND "state" = 2
-    AND "alarm_at" < {until}
+    AND "timer_at" < {until}
 """
 LOOK = """
 SELECT "task_id", "token", "cancel_requested" FROM "perfectqueue_ticket"

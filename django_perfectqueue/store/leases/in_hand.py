@@ -24,8 +24,8 @@ WHERE "ticket"."task_id" IN ({{ids}}) AND "ticket"."holder" = %(holder)s
 ORDER BY "ticket"."task_id"
 """
 LAPSE = """
-UPDATE "perfectqueue_ticket" SET "alarm_at" = {now}
-WHERE "state" = 2 AND "holder" IN ({ids}) AND "alarm_at" <= {horizon} AND "alarm_at" > {now}
+UPDATE "perfectqueue_ticket" SET "timer_at" = {now}
+WHERE "state" = 2 AND "holder" IN ({ids}) AND "timer_at" <= {horizon} AND "timer_at" > {now}
 """
 
 

@@ -22,7 +22,7 @@ TASK = (
 )
 
 
-class Taker(NamedTuple):
+class Claimant(NamedTuple):
     """Who takes tasks, under which token, and for how many seconds."""
 
     holder: int

@@ -104,7 +104,7 @@ def end_notices(using: str) -> EndNotices | None:
     needs DISABLE_SERVER_SIDE_CURSORS.
     """
     pooled = connections[using].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-    notifies = dialect_of(using).notifies and options().BELL and not pooled
+    notifies = dialect_of(using).notifies and options().NOTIFY and not pooled
     return EndNotices(using) if notifies else None
 
 

@@ -61,7 +61,7 @@ def ring(
 def message_of(queue: str, delay: float) -> str:
     """Return the ring that a statement may send itself, or nothing where it is to send none."""
     values = options()
-    if values.EAGER or not values.BELL or delay > AT_REST * values.POLL_INTERVAL:
+    if values.EAGER or not values.NOTIFY or delay > AT_REST * values.POLL_INTERVAL:
         return ""
     return Ring(queue, delay).message()
 
@@ -77,7 +77,7 @@ def notify(
 ) -> None:
     """Do so where there are workers; with ``silent`` only wake lanes."""
     values = options()
-    silent = silent or not values.BELL or delay > AT_REST * values.POLL_INTERVAL
+    silent = silent or not values.NOTIFY or delay > AT_REST * values.POLL_INTERVAL
     if lanes or not silent:
         ringing = Ringing(connections[using], queue, time.monotonic() + delay, silent=silent)
         if lanes:
@@ -92,7 +92,7 @@ def call(holder: int, *, using: str) -> None:
 
     As with a ring nothing is raised, and one that is lost costs TASK_HEARTBEAT_INTERVAL.
     """
-    if options().BELL:
+    if options().NOTIFY:
         after_commit(Ringing(connections[using], "", time.monotonic(), holder))
 
 

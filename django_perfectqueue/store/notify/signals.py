@@ -12,7 +12,7 @@ from django_perfectqueue.signals import TaskNames, is_heard, send_all
 
 from ..database.dialects.base import numbers
 from ..database.session import Session
-from ..database.transaction import calls_of_others
+from ..database.transaction import shared_operations
 
 WHOM = """
 SELECT "id", "queue", "key", "type", "user" FROM "perfectqueue_task" WHERE "id" IN ({ids})
@@ -54,5 +54,5 @@ def after_commit(signal: Signal, tasks: list[TaskNames], *, using: str) -> None:
 
 
 def send(signal: Signal, tasks: list[TaskNames]) -> None:
-    with calls_of_others():
+    with shared_operations():
         send_all(signal, tasks)

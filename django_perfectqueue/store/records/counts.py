@@ -31,22 +31,22 @@ LATER = """
 SELECT "kind", "task"."queue", SUM("count") FROM (
     SELECT COUNT(*) AS "count", MIN("task_id") AS "task_id", CASE
         WHEN "state" = 3 THEN 'blocked'
-        WHEN "state" = 2 AND "alarm_at" <= {now} THEN 'stalled'
+        WHEN "state" = 2 AND "timer_at" <= {now} THEN 'stalled'
         WHEN "state" = 2 THEN 'running'
-        WHEN "alarm_at" <= {now} THEN 'waiting'
-        WHEN "alarm_at" > %(parked)s AND "alarm_at" <> "run_at" THEN 'parked'
+        WHEN "timer_at" <= {now} THEN 'waiting'
+        WHEN "timer_at" > %(parked)s AND "timer_at" <> "run_at" THEN 'parked'
         WHEN "last_ending" IN ({unfinished}) THEN 'retrying'
         ELSE 'scheduled'
     END AS "kind"
     FROM (
         SELECT * FROM (
-            SELECT "lane", "task_id", "state", "alarm_at", "run_at", "last_ending"
+            SELECT "lane", "task_id", "state", "timer_at", "run_at", "last_ending"
             FROM "perfectqueue_ticket"
-            WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT %(most)s
+            WHERE "timer_at" IS NOT NULL ORDER BY "timer_at" LIMIT %(most)s
         ) AS "timed"
         UNION ALL
         SELECT * FROM (
-            SELECT "lane", "task_id", "state", "alarm_at", "run_at", "last_ending"
+            SELECT "lane", "task_id", "state", "timer_at", "run_at", "last_ending"
             FROM "perfectqueue_ticket" WHERE "state" = 3 LIMIT %(most)s
         ) AS "untimed"
     ) AS "live" GROUP BY "lane", "kind"

@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_perfectqueue.models import DependencyEvent, Outcome
 
 from ..database.session import Session
-from ..database.transaction import calls_of_others, reading, retry_transaction
+from ..database.transaction import reading, retry_transaction, shared_operations
 
 NOTE = 'INSERT INTO "perfectqueue_dependencyevent" ("task_id", "kind") VALUES {rows}'
 DELTA = """
@@ -177,7 +177,7 @@ def are_some(*, using: str) -> bool:
 
 
 def act(work: Work, *, using: str, now: datetime | None = None) -> int:
-    with calls_of_others():
+    with shared_operations():
         return sum(follower(work, using=using, now=now) for follower in followers)
 
 

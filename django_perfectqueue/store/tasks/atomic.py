@@ -11,7 +11,7 @@ from django.db import Error, connections, transaction
 from ..database.dialects import dialect_of
 
 
-class Joint:
+class AtomicTransaction:
     """
     The transaction begins before the handler, and is committed or rolled back once after it.
 
@@ -43,7 +43,7 @@ class Joint:
             with self.dialect.writing(self.connection):
                 stack.enter_context(transaction.atomic(using=self.using))
             with self.connection.cursor() as cursor:
-                self.patience = self.dialect.let_stand(cursor, still)
+                self.patience = self.dialect.set_idle_timeout(cursor, still)
             self.wire = self.connection.connection
             self.depth = len(self.connection.atomic_blocks)
             self.open = stack.pop_all()
@@ -53,7 +53,7 @@ class Joint:
         if self.patience is not None:
             patience, self.patience = self.patience, None
             with self.connection.cursor() as cursor:
-                self.dialect.let_stand_as_before(cursor, patience)
+                self.dialect.reset_idle_timeout(cursor, patience)
 
     def check(self) -> None:
         """Raise TransactionManagementError where a block within it is open: no commit would do."""

@@ -32,7 +32,7 @@ INSERT INTO "perfectqueue_deadletter"
     ("task_id", "status", "group", "message", "errors", "crashes", "ended_at")
 VALUES {rows}
 """
-GRAVE = "({0.task_id}, %(status)s, %(group)s, %(message)s, {0.errors}, {0.crashes}, {{now}})"
+LETTER = "({0.task_id}, %(status)s, %(group)s, %(message)s, {0.errors}, {0.crashes}, {{now}})"
 RECORD = """
 INSERT INTO "perfectqueue_attempt" (
     "task_id", "number", "ending", "worker", "started_at", "ended_at", "error", "message",
@@ -60,7 +60,7 @@ LOST = f'SELECT {RUN} FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})'
 LEAVE = 'UPDATE "perfectqueue_ticket"{hint} SET {changes} WHERE "task_id" IN ({ids})'
 COUNTED = {LastEnding.RETRIED: "errors", LastEnding.LOST: "crashes"}
 ONE_MORE = '"{column}" = CASE WHEN "{column}" < {most} THEN "{column}" + 1 ELSE "{column}" END'
-SCHEDULE = '"state" = 1, "alarm_at" = {due}'
+SCHEDULE = '"state" = 1, "timer_at" = {due}'
 PLACE_IN_LINE = """"run_at" = COALESCE((
     SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = "perfectqueue_ticket"."task_id"
 ), {due})"""
@@ -140,7 +140,7 @@ class EndedAttempt:
         return {"started_at": None if self.seconds is None else -self.seconds}
 
 
-def bury(
+def add_dead_letters(
     db: Session,
     ended: Sequence[EndedAttempt],
     status: Outcome,
@@ -167,7 +167,7 @@ def bury(
     attempts = cases((one.task_id, one.attempt) for one in ended)
     close = CLOSE.replace("{attempts}", attempts).replace("{hint}", db.dialect.by_primary_key)
     db.execute(close, values, now=now, after=ended[0].after, ids=ids)
-    rows = ", ".join([GRAVE.format(one) for one in ended])
+    rows = ", ".join([LETTER.format(one) for one in ended])
     db.execute(BURY.replace("{rows}", rows), values, now=now)
 
 
@@ -208,7 +208,7 @@ def omit(db: Session, task_id: int, keep: int) -> None:
 
 def expire(db: Session, accounts: Accounts, lease: Lease, *, now: datetime | None) -> None:
     """End a task that was taken too late to be run."""
-    bury(db, [EndedAttempt.of(lease)], Outcome.EXPIRED, EXPIRED, now=now)
+    add_dead_letters(db, [EndedAttempt.of(lease)], Outcome.EXPIRED, EXPIRED, now=now)
     accounts.end(lease, None)
     announce(signals.task_expired, [lease], using=lease.using)
 
@@ -279,10 +279,10 @@ def lose_tickets(
         )
         record(db, held, Attempt.Ending.LOST, loss.why, now=now)
         if ticket.cancel_requested:
-            bury(db, [held], Outcome.CANCELLED, CANCELLED, now=now)
+            add_dead_letters(db, [held], Outcome.CANCELLED, CANCELLED, now=now)
             cancelled.append(task_id)
         elif held.crashes >= options().MAX_CRASHES:
-            bury(db, [held], Outcome.FAILED, loss.why, now=now)
+            add_dead_letters(db, [held], Outcome.FAILED, loss.why, now=now)
             failed.append(task_id)
         elif wait := wait_after_crash(held.crashes):
             leave(db, [task_id], LastEnding.LOST, wait=wait, now=now)

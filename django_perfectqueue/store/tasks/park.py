@@ -34,17 +34,17 @@ WHERE "task_id" IN ({ids}) AND "state" = 1 ORDER BY "task_id"
 """
 TYPES = 'SELECT "id", "type" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 PARK = """
-UPDATE "perfectqueue_ticket" SET "state" = 1, "alarm_at" = %(until)s WHERE "task_id" IN ({ids})
+UPDATE "perfectqueue_ticket" SET "state" = 1, "timer_at" = %(until)s WHERE "task_id" IN ({ids})
 """
 NEXT = """
-SELECT "alarm_at", "task_id" FROM "perfectqueue_ticket"
-WHERE "alarm_at" > %(after)s ORDER BY "alarm_at" LIMIT 1
+SELECT "timer_at", "task_id" FROM "perfectqueue_ticket"
+WHERE "timer_at" > %(after)s ORDER BY "timer_at" LIMIT 1
 """
 PARKED = """
 SELECT "task_id" FROM "perfectqueue_ticket"
-WHERE "alarm_at" = %(until)s ORDER BY "task_id" LIMIT %(limit)s
+WHERE "timer_at" = %(until)s ORDER BY "task_id" LIMIT %(limit)s
 """
-ADMIT = 'UPDATE "perfectqueue_ticket"{hint} SET "alarm_at" = {now} WHERE "task_id" IN ({ids})'
+ADMIT = 'UPDATE "perfectqueue_ticket"{hint} SET "timer_at" = {now} WHERE "task_id" IN ({ids})'
 
 Knows = Callable[[str], bool]
 

@@ -57,11 +57,11 @@ def replace_now(
     with in_transaction(using) as db:
         for _repeat in range(REPEATS):
             row = db.execute(FIND, names).fetchone()
-            if row and row[0] in tries.doubtful:
+            if row and row[0] in tries.maybe_committed:
                 return {(submission.queue, submission.key): row[0]}
             left = forget(db, row[0], submission.key) if row else {}
             if left is not None and (fresh := store_free([submission], using=using, now=now)):
-                tries.doubtful += fresh.values()
+                tries.maybe_committed += fresh.values()
                 if row:
                     transfer(db, row[0], *fresh.values())
                 for batch, change in left.items():

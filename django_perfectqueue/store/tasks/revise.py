@@ -44,7 +44,7 @@ WRITE = 'UPDATE "perfectqueue_task" SET "queue" = %(queue)s, "data" = %(data)s W
 # waits is scheduled for now, which keeps its place in line.
 PLACE = """
 UPDATE "perfectqueue_ticket" SET "lane" = %(lane)s,
-    "alarm_at" = CASE WHEN "state" = 0 THEN {now} ELSE "alarm_at" END,
+    "timer_at" = CASE WHEN "state" = 0 THEN {now} ELSE "timer_at" END,
     "state" = CASE WHEN "state" = 0 THEN 1 ELSE "state" END
 WHERE "task_id" = %(id)s
 """
@@ -97,7 +97,7 @@ def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
         with in_transaction(using, apart=True) as db:
             row, is_live = locked(db, task_id)
             if to == row.queue:
-                if tries.doubtful:
+                if tries.maybe_committed:
                     return
                 raise NotSupportedError(f"Task '{row.key}' is in queue '{to}' already.")
             names = {"queue": to, "key": row.key}

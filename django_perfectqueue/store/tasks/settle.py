@@ -14,7 +14,7 @@ from ..lanes.accounts import Accounts
 from ..leases.fence import ending_of, hold_all
 from ..notify.ring import ring
 from ..values import Failure, Lease
-from .close import CANCELLED, EndedAttempt, bury, leave, record
+from .close import CANCELLED, EndedAttempt, add_dead_letters, leave, record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Ending:
     outcome: Outcome | None = None
     wait: float = 0.0
     why: Failure | None = None
-    grave: Failure = CANCELLED
+    letter: Failure = CANCELLED
 
     @classmethod
     def retry(cls, wait: float, why: Failure) -> Ending:
@@ -51,17 +51,17 @@ class Ending:
     @classmethod
     def fail(cls, why: Failure) -> Ending:
         """End the task as failed, to be kept until someone acts."""
-        return cls(word="failed", outcome=Outcome.FAILED, why=why, grave=why)
+        return cls(word="failed", outcome=Outcome.FAILED, why=why, letter=why)
 
     @classmethod
     def cancel(cls, why: Failure = CANCELLED) -> Ending:
         """End the task as cancelled."""
-        return cls(word="cancelled", outcome=Outcome.CANCELLED, why=why, grave=why)
+        return cls(word="cancelled", outcome=Outcome.CANCELLED, why=why, letter=why)
 
     @classmethod
-    def discard(cls, why: Failure, grave: Failure) -> Ending:
+    def discard(cls, why: Failure, letter: Failure) -> Ending:
         """End the task as cancelled, though nobody has asked for that."""
-        return cls(word="discarded", outcome=Outcome.CANCELLED, why=why, grave=grave)
+        return cls(word="discarded", outcome=Outcome.CANCELLED, why=why, letter=letter)
 
     @property
     def stored(self) -> str:
@@ -88,7 +88,7 @@ def settle(
     where that was requested; the caller announces that.
     """
     # The first try of a call is refused for good: another call has ended the attempt.
-    tried = {fence for note in tries.doubtful for fence in note}
+    tried = {fence for note in tries.maybe_committed for fence in note}
     tries.commits([lease.fence for lease in leases])
     with in_transaction(using) as db:
         found = hold_all(db, leases)
@@ -135,9 +135,9 @@ def write(
         for attempt in ended.values():
             record(db, attempt, kind, ending.why, now=now)
     if ending.outcome:
-        bury(db, list(ended.values()), ending.outcome, ending.grave, now=now)
+        add_dead_letters(db, list(ended.values()), ending.outcome, ending.letter, now=now)
         return
     stopped = [one for lease, one in ended.items() if words[lease] == "cancelled"]
-    bury(db, stopped, Outcome.CANCELLED, CANCELLED, now=now)
+    add_dead_letters(db, stopped, Outcome.CANCELLED, CANCELLED, now=now)
     back = [lease.task_id for lease, word in words.items() if word != "cancelled"]
     leave(db, back, LastEnding[ending.word.upper()], wait=ending.wait, now=now)

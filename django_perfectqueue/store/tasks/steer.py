@@ -28,7 +28,7 @@ from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
 from ..records.dependency_events import Counts, note, note_counts, note_ended
 from .after_commit import is_put_off
-from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, bury, cases
+from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, add_dead_letters, cases
 
 CHUNK = 1_000
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
@@ -56,7 +56,7 @@ WHERE "id" IN ({ids})
 """
 QUEUES = 'SELECT DISTINCT "queue" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 HASTEN = f"""
-UPDATE "perfectqueue_ticket" SET "alarm_at" = {{now}}, {PLACE_IN_LINE.format(due="{now}")}
+UPDATE "perfectqueue_ticket" SET "timer_at" = {{now}}, {PLACE_IN_LINE.format(due="{now}")}
 WHERE "task_id" IN ({{ids}})
 """
 DEAD = """
@@ -70,7 +70,7 @@ WHERE "id" IN ({ids})
 """
 REQUEUE = """
 INSERT INTO "perfectqueue_ticket" (
-    "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
+    "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
     "cancel_requested", "followed"
 )
 SELECT "id", CASE "id" {lanes} END, CASE WHEN "id" IN ({children}) THEN 3 ELSE 0 END,
@@ -187,7 +187,7 @@ def ended_before(
 
 def tried(tries: Tries, ids: Collection[int]) -> set[int]:
     """Return which of these tasks earlier tries of this call may have changed."""
-    return {task_id for note in tries.doubtful for task_id in note}.intersection(ids)
+    return {task_id for note in tries.maybe_committed for task_id in note}.intersection(ids)
 
 
 @retry_remembering_commits
@@ -214,7 +214,7 @@ def cancel_now(
             for ticket in tickets
             if done[ticket.task_id]
         ]
-        bury(db, over, Outcome.CANCELLED, CANCELLED, now=now)
+        add_dead_letters(db, over, Outcome.CANCELLED, CANCELLED, now=now)
         ended = [one.task_id for one in over]
         announce_ids(db, [(signals.task_cancelled, ended)])
         done |= dict.fromkeys(ended_before(db, tries, ids, done, Outcome.CANCELLED), True)

@@ -157,7 +157,7 @@ def store_alone(
 
     Its id is not known before the commit: so its ticket carries a token until someone takes it.
     """
-    token, known = new_token(), list(tries.doubtful)
+    token, known = new_token(), list(tries.maybe_committed)
     with reading(using) as db:
         refuse_too_long(db, task)
         tries.commits(token)
@@ -201,7 +201,7 @@ def store_all(
     using: str,
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    if not tries.doubtful:
+    if not tries.maybe_committed:
         # Most often all keys are free, and not to look at each costs less.
         with suppress(IntegrityError), in_transaction(using, apart=True) as db:
             fresh = store_some(db, db.dialect.submit_free, tries, submissions, now)
@@ -228,7 +228,7 @@ def store_some(
             refuse_too_long(db, task)
         first.setdefault((task.queue, task.key), task)
     fresh = insert(db.cursor, list(first.values()), now) if first else {}
-    if tries.doubtful:
+    if tries.maybe_committed:
         fresh |= stored_before(db, tries, first.keys() - fresh.keys())
     tries.commits(fresh)
     return fresh
@@ -249,7 +249,8 @@ def stored_before(
     The ids were drawn for it alone. They are looked for after the inserting, which has
     waited for that try if its commit was still under way.
     """
-    rows = db.rows(STORED_BEFORE, ids={id_ for note in tries.doubtful for id_ in note.values()})
+    ids = {id_ for note in tries.maybe_committed for id_ in note.values()}
+    rows = db.rows(STORED_BEFORE, ids=ids)
     return {(queue, key): id_ for queue, key, id_ in rows if (queue, key) in taken}
 
 

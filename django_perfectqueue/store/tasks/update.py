@@ -9,7 +9,7 @@ from ..leases.fence import hold
 from ..values import Lease
 
 RENEW = """
-UPDATE "perfectqueue_ticket" SET "alarm_at" = {until} WHERE "task_id" = %(task_id)s
+UPDATE "perfectqueue_ticket" SET "timer_at" = {until} WHERE "task_id" = %(task_id)s
 """
 UPDATE = 'UPDATE "perfectqueue_task" SET "data" = %(payload)s WHERE "id" = %(task_id)s'
 KEEP = """

@@ -13,12 +13,21 @@ from ..database.transaction import in_transaction, retry_transaction
 from ..lanes.accounts import Accounts, expected_cost
 from ..notify.ring import ring
 from ..notify.signals import announce_ids
-from ..tasks.close import CANCELLED, RUN, EndedAttempt, HeldTicket, Loss, bury, leave, lose_tickets
+from ..tasks.close import (
+    CANCELLED,
+    RUN,
+    EndedAttempt,
+    HeldTicket,
+    Loss,
+    add_dead_letters,
+    leave,
+    lose_tickets,
+)
 from .timers import admit
 
 HELD = f"""
 SELECT {RUN} FROM "perfectqueue_ticket"
-WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {{horizon}}
+WHERE "state" = 2 AND "holder" = %(holder)s AND "timer_at" <= {{horizon}}
 ORDER BY "task_id" + 0
 """
 
@@ -73,7 +82,8 @@ def let_go(
             reached=ticket.reached,
         )
         if ticket.cancel_requested:
-            bury(db, [EndedAttempt.of(ticket)], Outcome.CANCELLED, CANCELLED, now=accounts.now)
+            held = EndedAttempt.of(ticket)
+            add_dead_letters(db, [held], Outcome.CANCELLED, CANCELLED, now=accounts.now)
             cancelled.append(ticket.task_id)
         else:
             back.append(ticket.task_id)

@@ -38,7 +38,7 @@ LEFT JOIN (
     SELECT "lane"."account" AS "account", COUNT(*) AS "tasks"
     FROM "perfectqueue_ticket" AS "ticket"
     JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
-    WHERE "ticket"."state" = 2 AND "ticket"."alarm_at" IS NOT NULL
+    WHERE "ticket"."state" = 2 AND "ticket"."timer_at" IS NOT NULL
     GROUP BY "lane"."account"
 ) AS "held" ON "held"."account" = "own"."id"
 WHERE "own"."gate" = 0 AND "own"."running" <> COALESCE("held"."tasks", 0) AND {which}
@@ -58,7 +58,7 @@ UNION ALL
 SELECT NULL, "lane"."keys", COUNT(*)
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
-WHERE "ticket"."state" = 2 AND "ticket"."alarm_at" IS NOT NULL AND NOT ("lane"."gate" = 0)
+WHERE "ticket"."state" = 2 AND "ticket"."timer_at" IS NOT NULL AND NOT ("lane"."gate" = 0)
 GROUP BY "lane"."keys"
 """
 SET_METER = 'UPDATE "perfectqueue_meter" SET "running" = %(running)s WHERE "key" = %(key)s'

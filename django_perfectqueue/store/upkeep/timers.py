@@ -28,17 +28,17 @@ MOST = 4 * BATCH
 
 ANY_DUE = """
 SELECT (
-    SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
+    SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now} ORDER BY "timer_at" LIMIT 1
 ), (
     SELECT 1 FROM "perfectqueue_schedule" WHERE "due_at" <= {now} ORDER BY "due_at" LIMIT 1
 )
 """
 DUE = """
 SELECT "task_id", "state"{asynchronous_commit} FROM "perfectqueue_ticket"
-WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT %(limit)s
+WHERE "timer_at" <= {now} ORDER BY "timer_at" LIMIT %(limit)s
 """
 READMIT = """
-UPDATE "perfectqueue_ticket"{hint} SET "state" = 0, "alarm_at" = NULL
+UPDATE "perfectqueue_ticket"{hint} SET "state" = 0, "timer_at" = NULL
 WHERE "task_id" IN ({ids})
 """
 SLEEPING = """
@@ -59,7 +59,7 @@ LIMIT %(limit)s
 FORGOTTEN = f"SELECT EXISTS ({SHUT}), EXISTS ({SLEEPING})"
 
 
-def answer_alarms(*, using: str, now: datetime | None = None) -> bool:
+def fire_due_timers(*, using: str, now: datetime | None = None) -> bool:
     """
     Do what is due: admit scheduled tasks, take back lapsed leases, and fire schedules.
 

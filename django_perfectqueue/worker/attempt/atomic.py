@@ -40,9 +40,9 @@ class AtomicAttempt:
         self.running = running
         self.task = running.task
         self.handler = handler
-        self.joint = store.Joint(self.task.lease.using)
+        self.joint = store.AtomicTransaction(self.task.lease.using)
         self.before = self.task.snapshot()
-        self.ending = self.in_doubt = False
+        self.ending = self.maybe_committed = False
         self.word = ""
 
     def perform(self, run: Callable[[], object]) -> Ending:
@@ -61,7 +61,7 @@ class AtomicAttempt:
     def begin(self) -> None:
         limits = time_limits(type(self.handler), self.task.lease.time_limit, options())
         still = limits.hard if math.isfinite(limits.hard) else None
-        self.link.insist(lambda: self.joint.begin(still=still))
+        self.link.retry_until_done(lambda: self.joint.begin(still=still))
         self.task.deferred = Deferred(self.joint.connection)
         self.running.alone = self.joint.is_alone
 
@@ -91,7 +91,7 @@ class AtomicAttempt:
             deferred.write()
             self.word = task.settled
             # From here until the answer, only the database knows whether it is committed.
-            self.in_doubt = True
+            self.maybe_committed = True
             self.joint.commit()
 
         self.link.once(write)
@@ -155,10 +155,11 @@ class AtomicAttempt:
 
     def outcome(self) -> str:
         """Return the outcome of the attempt by the database, if a commit was sent."""
-        if not self.in_doubt:
+        if not self.maybe_committed:
             return store.STILL_HELD
         terms = {"using": self.task.lease.using, "worker": self.task.worker}
-        return self.link.insist(functools.partial(store.outcome_of, self.task.lease, **terms))
+        asked = functools.partial(store.outcome_of, self.task.lease, **terms)
+        return self.link.retry_until_done(asked)
 
     @property
     def expected(self) -> str:

@@ -61,7 +61,7 @@ def announce(
     """Send the signal of an outcome, if it has receivers."""
     signal = SIGNALS.get(word)
     if signal is not None and signal.receivers:
-        with store.calls_of_others():
+        with store.shared_operations():
             signals.send(signal, TaskNames.of(task.lease), sender=handler, task=task, error=error)
 
 

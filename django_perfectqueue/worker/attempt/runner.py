@@ -282,7 +282,7 @@ class Runner:
 
     def is_cancel_requested(self, task: AcquiredTask) -> bool:
         try:
-            return self.link.insist(lambda: pulse_of(task)).cancel_requested
+            return self.link.retry_until_done(lambda: pulse_of(task)).cancel_requested
         except AwayError:
             return False
 
@@ -321,7 +321,7 @@ class Runner:
         """Write the outcome of a task unless it is settled; log it and send its signal."""
         try:
             if not task.settled:
-                self.link.insist(verb)
+                self.link.retry_until_done(verb)
         except PreemptedError as refusal:
             return self.preempted(task, handler, refusal)
         except AwayError:

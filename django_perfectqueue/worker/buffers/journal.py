@@ -81,7 +81,7 @@ class JournalBuffer:
             self.failures += 1
             pause = min(LONGEST, SHORTEST * 2.0 ** min(self.failures, 10))
             self.not_before = time.monotonic() + pause
-            if store.ailment(error, using=self.using).passes:
+            if store.problem_of(error, using=self.using).passes:
                 self.left.extendleft(reversed(notes))
             raise
         self.failures = 0

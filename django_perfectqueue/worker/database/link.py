@@ -77,7 +77,7 @@ class Link:
         self.connected_after = self.outage.reconnect_at.value
         self.away_since = 0.0
         self.waits = 0
-        self.what = store.Ailment.UNREACHABLE
+        self.what = store.Problem.UNREACHABLE
         self.error_text = ""
         self.calling_since = 0.0
         self.socket_handle: SocketHandle | None = None
@@ -85,13 +85,13 @@ class Link:
         self.unanswered = False
         self.returned: Callable[[], None] = lambda: None
 
-    def insist(self, verb: Callable[[], R]) -> R:
+    def retry_until_done(self, verb: Callable[[], R]) -> R:
         """
         Repeat a call until it raises no database error.
 
         Raise AwayError ``patience()`` seconds after the first error.
         """
-        with store.one_call():
+        with store.single_operation():
             while True:
                 try:
                     return self.once(verb)
@@ -115,7 +115,7 @@ class Link:
         outer = self.calling_since
         self.calling_since = time.monotonic()
         try:
-            with store.one_call():
+            with store.single_operation():
                 self.connect()
                 if self.unanswered:
                     self.returned()
@@ -131,7 +131,7 @@ class Link:
         except Error as error:
             discard(connections[self.using])
             logger.log(
-                logging.DEBUG if self.ailment(error).passes else logging.WARNING,
+                logging.DEBUG if self.problem_of(error).passes else logging.WARNING,
                 "%s can't be written; tasks go on. pid=%s error=%s: %s",
                 what,
                 os.getpid(),
@@ -160,7 +160,7 @@ class Link:
 
     def trouble(self, error: Error) -> None:
         """Drop the connection, and log the error unless it is known."""
-        self.what = self.ailment(error)
+        self.what = self.problem_of(error)
         self.error_text = f"{type(error).__name__}: {self.in_one_line(error)}"
         self.unanswered = True
         self.close_handle()
@@ -171,9 +171,9 @@ class Link:
             self.waits = 0
         self.log_trouble()
 
-    def ailment(self, error: Error) -> store.Ailment:
+    def problem_of(self, error: Error) -> store.Problem:
         silent, self.silent = self.silent, False
-        return store.Ailment.SILENT if silent else store.ailment(error, using=self.using)
+        return store.Problem.SILENT if silent else store.problem_of(error, using=self.using)
 
     def log_trouble(self) -> None:
         """Log the second error in a row: the first may come from a stale connection."""

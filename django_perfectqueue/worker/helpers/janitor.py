@@ -143,7 +143,7 @@ class Janitor(HelperProcess):
                 self.note_problem(name, f"{type(error).__name__}: {self.link.in_one_line(error)}")
                 return None
 
-        return self.link.insist(attempt)
+        return self.link.retry_until_done(attempt)
 
     def note_problem(self, step: str, text: str) -> None:
         if self.registration.note_problem(step, text):
@@ -175,7 +175,7 @@ class Janitor(HelperProcess):
     def fire_timers(self) -> float | None:
         if self.wakeups.has_free() and self.wakeups.is_tended():
             return None
-        return AT_ONCE if store.answer_alarms(using=self.using) else None
+        return AT_ONCE if store.fire_due_timers(using=self.using) else None
 
     def wake_forgotten_lanes(self) -> None:
         """Wake idle lanes that have tasks; a bounded number, as other settings undo it."""

@@ -56,10 +56,10 @@ class Listener(HelperProcess):
         self.may_be_unheard = False
 
     def work(self) -> None:
-        if self.plan.options.BELL:
+        if self.plan.options.NOTIFY:
             self.notifications = store.ear(self.plan.using)
         while not self.stopping:
-            self.link.insist(self.attend)
+            self.link.retry_until_done(self.attend)
             self.wakeups.tend()
             pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
             self.wait(pause, *self.sources())

@@ -20,7 +20,7 @@ from ..plan import Plan
 from ..shared.slot import Slot
 from ..shared.status_page import StatusPage
 from .base import HelperProcess
-from .registration import seats_of
+from .registration import states_of
 
 logger = logging.getLogger("django_perfectqueue.health")
 
@@ -144,7 +144,7 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
             self.answer(HTTPStatus.NOT_IMPLEMENTED, MISSING.encode(), "text/plain")
             return
         status = self.server.status_page.status
-        collector = ProcessCollector(status.is_live, status.is_ready, seats_of(self.server.slots))
+        collector = ProcessCollector(status.is_live, status.is_ready, states_of(self.server.slots))
         text, content_type = written(collector, self.headers.get("Accept", ""))
         self.answer(HTTPStatus.OK, text, content_type)
 

@@ -17,7 +17,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.queue import GRAVE, AcquiredTask
+from django_perfectqueue.queue import DISCARDED_GROUP, AcquiredTask
 
 from ..attempt.ending import Ending, announce
 from ..attempt.runner import about, ruling_for
@@ -70,8 +70,8 @@ class Reaper(HelperProcess):
         try:
             unclear = self.settle_overdue()
             crashed = (*self.leftovers.crashed, *unclear)
-            lost = self.link.insist(lambda: self.held(crashed)) if crashed else []
-            self.link.insist(lambda: self.give_back(crashed))
+            lost = self.link.retry_until_done(lambda: self.held(crashed)) if crashed else []
+            self.link.retry_until_done(lambda: self.give_back(crashed))
             self.report_crashed(lost)
             self.write_usage()
         except AwayError:
@@ -87,7 +87,7 @@ class Reaper(HelperProcess):
         """Settle the killed tasks; return the ids of those without a known reason."""
         if not self.leftovers.overdue:
             return ()
-        found = self.link.insist(lambda: self.held(tuple(self.leftovers.overdue)))
+        found = self.link.retry_until_done(lambda: self.held(tuple(self.leftovers.overdue)))
         return tuple(lease.task_id for lease, cancel in found if not self.settle(lease, cancel))
 
     def settle(self, lease: store.Lease, cancel: bool) -> bool:
@@ -106,9 +106,9 @@ class Reaper(HelperProcess):
         task = AcquiredTask(lease, worker=self.leftovers.worker)
         handler = self.handler_for(task)
         try:
-            self.link.insist(lambda: prepare(handler, error))
-            ending = self.link.insist(lambda: self.ending(task, handler, error))
-            self.link.insist(lambda: self.end(task, ending))
+            self.link.retry_until_done(lambda: prepare(handler, error))
+            ending = self.link.retry_until_done(lambda: self.ending(task, handler, error))
+            self.link.retry_until_done(lambda: self.end(task, ending))
         except PreemptedError:
             logger.warning(
                 "A killed task had lost its lease. key=%s",
@@ -139,8 +139,8 @@ class Reaper(HelperProcess):
         if what.word == "retry":
             return store.Ending.retry(what.wait, why)
         if what.word == "discard":
-            grave = store.Failure(error=GRAVE, message=f"{TIMED_OUT}: {error}")
-            return store.Ending.discard(why, grave)
+            letter = store.Failure(error=DISCARDED_GROUP, message=f"{TIMED_OUT}: {error}")
+            return store.Ending.discard(why, letter)
         return store.Ending.fail(why)
 
     def end(self, task: AcquiredTask, ending: store.Ending) -> None:

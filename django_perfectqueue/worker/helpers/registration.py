@@ -16,7 +16,7 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.lib.processes import has_ended, memory_of, pid_space, start_of
 from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.models import Worker
-from django_perfectqueue.models.worker import Seat
+from django_perfectqueue.models.worker import ProcessorState
 from django_perfectqueue.schedules.sync import declared_for
 
 from ..database.link import Link
@@ -110,7 +110,7 @@ class WorkerRegistration:
         return " ".join(f"{step}: {text}" for step, (text, _at) in self.problems.items())
 
     def write(self, using: str) -> None:
-        seats = json.dumps(seats_of(self.slots), separators=(",", ":"))
+        seats = json.dumps(states_of(self.slots), separators=(",", ":"))
         drifted = None if self.drifted_at is None else time.monotonic() - self.drifted_at
         store.register(
             self.worker,
@@ -136,10 +136,10 @@ class WorkerRegistration:
 
     def end(self, link: Link) -> None:
         """Sign off: all tasks have ended."""
-        link.insist(lambda: store.sign_off(self.worker.id, using=link.using))
+        link.retry_until_done(lambda: store.sign_off(self.worker.id, using=link.using))
 
 
-def give_back(worker: Worker, dead: Sequence[Seat], *, using: str) -> None:
+def give_back(worker: Worker, dead: Sequence[ProcessorState], *, using: str) -> None:
     """Give back what these processors of a worker held; delete its entry once all have ended."""
     holders = [seat["holder"] for seat in dead]
     if count := store.lapse(holders, using=using, alive_time=options().ALIVE_TIME):
@@ -165,12 +165,13 @@ def registration_of(plan: Plan) -> store.Registration:
     )
 
 
-def seats_of(slots: Sequence[Slot]) -> list[dict[str, object]]:
+def states_of(slots: Sequence[Slot]) -> list[dict[str, object]]:
     """Return the facts of each processor, in the form of ``Worker.seats``."""
-    return [{"number": number, **seat_of(slot)} for number, slot in enumerate(slots, 1) if slot.pid]
+    numbered = enumerate(slots, 1)
+    return [{"number": number, **state_of(slot)} for number, slot in numbered if slot.pid]
 
 
-def seat_of(slot: Slot) -> dict[str, object]:
+def state_of(slot: Slot) -> dict[str, object]:
     now = time.monotonic()
     return {
         "pid": slot.pid,

@@ -114,7 +114,7 @@ class Feeder:
     def run(self) -> int:
         """Feed the executor until a stop, a recycling, or in a burst until nothing is due."""
         # Over all tries of a call: a later one knows what an earlier one may have done.
-        with store.one_call():
+        with store.single_operation():
             try:
                 return self.feed()
             except AwayError:
@@ -166,7 +166,7 @@ class Feeder:
         except Error as error:
             self.link.trouble(error)
             self.failed = True
-            self.cut_off = self.link.what.family is store.Ailment.UNREACHABLE
+            self.cut_off = self.link.what.family is store.Problem.UNREACHABLE
             return None
 
     def tend(self, now: float) -> None:
@@ -330,11 +330,11 @@ class Feeder:
             self.looks = 0
             return False
         self.looks += 1
-        if self.looks == 1 and self.link.insist(
+        if self.looks == 1 and self.link.retry_until_done(
             lambda: store.wake_forgotten_lanes(using=self.plan.using)
         ):
             return False
-        if self.looks > LAST_LOOKS or not self.link.insist(self.look).due:
+        if self.looks > LAST_LOOKS or not self.link.retry_until_done(self.look).due:
             return True
         if self.looks > 1:
             self.resources.wakeup.wait(STAND_BACK)
@@ -477,7 +477,7 @@ class Feeder:
         ]
         for act in acts:
             try:
-                self.link.insist(act)
+                self.link.retry_until_done(act)
             except (AwayError, PreemptedError):
                 logger.error("The database is away; tasks run again when their leases expire.")
         if not self.link.away_since:

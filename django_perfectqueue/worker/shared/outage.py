@@ -6,7 +6,7 @@ import ctypes
 import threading
 import time
 
-from django_perfectqueue.store import Ailment
+from django_perfectqueue.store import Problem
 
 from ..process.shared_memory import shared
 
@@ -30,7 +30,7 @@ class Outage:
         self.lock = threading.Lock()
         self.links: set[int] = set()
         self.since = 0.0
-        self.what: Ailment | None = None
+        self.what: Problem | None = None
         self.logged_at = 0.0
         self.errors = 0
 
@@ -49,7 +49,7 @@ class Outage:
             self.links.add(link)
             self.errors += 1
 
-    def is_news(self, what: Ailment, since: float) -> bool:
+    def is_news(self, what: Problem, since: float) -> bool:
         """Record an error; return whether to log it: it is new, differs, or has lasted."""
         now = time.monotonic()
         with self.lock:
@@ -66,7 +66,7 @@ class Outage:
             self.links.discard(link)
             if self.links or not self.is_on:
                 return None
-            if self.what is Ailment.READ_ONLY:
+            if self.what is Problem.READ_ONLY:
                 # A link that only reads would not notice that it still uses a standby.
                 self.reconnect()
             # Links that were idle find their dead connections later: log no slip for these.

@@ -59,7 +59,7 @@ def lapse(lease, took, now):
     """End a task of a newcomer by the end of its lease."""
     if lease.user == "long":
         return False
-    Ticket.objects.filter(pk=lease.task_id).update(alarm_at=now)
+    Ticket.objects.filter(pk=lease.task_id).update(timer_at=now)
     return True
 
 

@@ -168,7 +168,7 @@ class LeaseTests(TestCase):
         self.assertEqual(acquire(now=after(120)), [])
         self.assertEqual(status(task, now=after(120)), "retrying")
 
-        wait = (Ticket.objects.get().alarm_at - after(120)).total_seconds()
+        wait = (Ticket.objects.get().timer_at - after(120)).total_seconds()
         self.assertAlmostEqual(wait, 15, delta=15 / 4)
         self.assertEqual(len(finish(again, now=after(130))), 1)
         [third] = acquire(now=after(140))
@@ -338,7 +338,7 @@ class LaneTests(TestCase):
         self.assertTrue(Lane.objects.get().has_waiting)
 
         submit("next", user="ann")
-        self.assertIsNone(Ticket.objects.get(task__key="next").alarm_at)
+        self.assertIsNone(Ticket.objects.get(task__key="next").timer_at)
         self.assertEqual(keys(acquire()), ["next"])
 
     def test_the_only_lane_gives_no_credit_for_the_time_in_which_it_was_idle(self):

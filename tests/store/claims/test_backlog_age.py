@@ -15,7 +15,7 @@ from ...factories import NOON, acquire, after, running, submit, submit_many
 
 def oldest_due(queue="default", at=60):
     """Ask once the lanes are awake, as a janitor sees to it."""
-    store.answer_alarms(using="default", now=after(at))
+    store.fire_due_timers(using="default", now=after(at))
     store.wake_forgotten_lanes(using="default")
     return store.oldest_due([queue], using="default", now=after(at))[queue]
 

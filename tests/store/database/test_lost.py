@@ -141,7 +141,7 @@ class LostCommitTests(TransactionTestCase):
     def test_what_was_acquired_is_returned(self, way):
         """Else it would be leased to nobody, and count a crash when that lapses."""
         submit_many(3, now=None)
-        store.answer_alarms(using="default")
+        store.fire_due_timers(using="default")
         with self.lost(way):
             tasks = self.queue.acquire(3)
         self.assertEqual(len(tasks), 3)
@@ -220,7 +220,7 @@ class LostCommitTests(TransactionTestCase):
             task.snooze(60)
         self.assertEqual((task.settled, Ticket.objects.get().errors), ("snoozed", 0))
 
-        Ticket.objects.update(state=0, alarm_at=None)
+        Ticket.objects.update(state=0, timer_at=None)
         [task] = Queue().acquire()
         Queue()[task.key].cancel_request()
         with self.lost(way):
@@ -510,7 +510,7 @@ class RestartTests(TransactionTestCase):
 class SharedTriesTests(TransactionTestCase):
     def test_what_went_well_is_in_no_doubt(self):
         """Of two that submit a key inside one call, the second is refused."""
-        with store.one_call():
+        with store.single_operation():
             submit("k1", now=None)
             with self.assertRaises(AlreadyExistsError):
                 submit("k1", now=None)
@@ -519,7 +519,7 @@ class SharedTriesTests(TransactionTestCase):
         dialect = type(DIALECTS[connection.vendor])
         lost = mock.patch.object(dialect, "lost", return_value=True)
         look = mock.patch.object(Queue, "list", side_effect=OperationalError("gone"))
-        with lost, look as tried, self.assertNoLogs(LOG), store.one_call():
+        with lost, look as tried, self.assertNoLogs(LOG), store.single_operation():
             self.assertRaises(OperationalError, len, Queue())
             self.assertEqual(tried.call_count, 1)
 
@@ -532,7 +532,7 @@ class SharedTriesTests(TransactionTestCase):
             if answers:
                 raise answers.pop()
 
-        with store.one_call(), mock.patch.object(connection, "_commit", lose_answer):
+        with store.single_operation(), mock.patch.object(connection, "_commit", lose_answer):
             tasks = [{"key": "k1", "type": "report"}]
             self.assertRaises(OperationalError, Queue().submit_many, tasks)
             Queue().submit_many(tasks)

@@ -24,7 +24,7 @@ from ...scale.meter import Meter
 FEW = 100
 MANY = 20 * FEW
 UNIT = {"postgresql": 1, "mysql": 1, "sqlite": 25}
-MUTE = {"BELL": False}
+MUTE = {"NOTIFY": False}
 
 
 @contextmanager

@@ -28,7 +28,7 @@ HOLDER = 7
 
 def forget():
     """Leave the rows as they were before every acquire, as a crash of the server may do."""
-    Ticket.objects.update(state=0, attempt=0, holder=None, token=None, alarm_at=None)
+    Ticket.objects.update(state=0, attempt=0, holder=None, token=None, timer_at=None)
     Lane.objects.update(running=0, has_waiting=True)
     Meter.objects.update(running=0)
 

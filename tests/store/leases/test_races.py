@@ -72,7 +72,7 @@ class LockOrderTests(TransactionTestCase):
             other = pool.submit(lock_in_order, [low, high], ready)
             ready.wait(timeout=10)
             with transaction.atomic():
-                store.answer_alarms(using="default", now=after(60))
+                store.fire_due_timers(using="default", now=after(60))
             other.result(timeout=20)
 
         assert_books_balance(self)
@@ -212,9 +212,9 @@ class LockedFileTests(TransactionTestCase):
 
     def test_a_lease_that_is_renewed_late_holds_from_then_on(self):
         _task, held = running(now=None)
-        Ticket.objects.update(alarm_at=timezone.now())
+        Ticket.objects.update(timer_at=timezone.now())
         with locked_file() as let_go:
             store.heartbeat([held], alive_time=90, using="default")
 
         [moment] = let_go
-        self.assertGreaterEqual(Ticket.objects.get().alarm_at, moment + timedelta(seconds=90))
+        self.assertGreaterEqual(Ticket.objects.get().timer_at, moment + timedelta(seconds=90))

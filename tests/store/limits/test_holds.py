@@ -347,7 +347,7 @@ class CostTests(TransactionTestCase):
             for number in names
             for each in range(3)
         )
-        while store.answer_alarms(using="default"):
+        while store.fire_due_timers(using="default"):
             pass
         while most == 1 and (leases := acquire(100, now=None)):
             self.held = leases
@@ -403,7 +403,7 @@ class CostTests(TransactionTestCase):
             for number in range(users)
         )
         submit("free", user="zoe", now=None)
-        while store.answer_alarms(using="default"):
+        while store.fire_due_timers(using="default"):
             pass
         Lane.objects.filter(user="zoe").update(virtual_time=10.0)
         with CaptureQueriesContext(connection) as queries:

@@ -140,7 +140,7 @@ class RingTests(RingCase):
         self.assertEqual(self.rung, [Ring("default")])
 
     def test_without_the_bell_nothing_rings(self):
-        with override_settings(PERFECTQUEUE={"BELL": False}):
+        with override_settings(PERFECTQUEUE={"NOTIFY": False}):
             submit()
             task, _held = running()
             task.cancel_request()
@@ -355,7 +355,7 @@ class DatagramTests(SimpleTestCase):
         folder = TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.parent = Path(folder.name)
-        settings = override_settings(PERFECTQUEUE={"BELL_FOLDER": self.parent})
+        settings = override_settings(PERFECTQUEUE={"RUNTIME_FOLDER": self.parent})
         settings.enable()
         self.addCleanup(settings.disable)
         self.folder = Path(datagrams.folder_of("default"))
@@ -424,7 +424,8 @@ class DatagramTests(SimpleTestCase):
         self.folder.mkdir()
         for mode in (0o1777, 0o775):
             self.folder.chmod(mode)
-            with self.subTest(oct(mode)), self.assertRaisesMessage(PermissionError, "BELL_FOLDER"):
+            refused = self.assertRaisesMessage(PermissionError, "RUNTIME_FOLDER")
+            with self.subTest(oct(mode)), refused:
                 self.ear()
         self.folder.chmod(0o755)
         self.ear()
@@ -435,7 +436,7 @@ class DatagramTests(SimpleTestCase):
         with (
             mock.patch("os.geteuid", return_value=other),
             mock.patch.object(datagrams, "ROOT", -1),
-            self.assertRaisesMessage(PermissionError, "BELL_FOLDER"),
+            self.assertRaisesMessage(PermissionError, "RUNTIME_FOLDER"),
         ):
             self.ear()
 
@@ -468,7 +469,7 @@ class DatagramTests(SimpleTestCase):
 
     def test_a_path_that_is_too_long_for_a_socket_is_reported(self):
         long = self.parent / ("x" * 100)
-        with override_settings(PERFECTQUEUE={"BELL_FOLDER": long}):
+        with override_settings(PERFECTQUEUE={"RUNTIME_FOLDER": long}):
             self.assertFalse(datagrams.fits(datagrams.folder_of("default")))
             with self.assertRaises(OSError) as caught:
                 self.ear()

@@ -45,7 +45,7 @@ class FarTests(TestCase):
 
         self.assertEqual(keys(acquire(10, now=None)), ["strange"])
         ticket = Ticket.objects.get(task__key="never")
-        self.assertEqual((ticket.state, ticket.alarm_at), (State.SCHEDULED, self.FAR))
+        self.assertEqual((ticket.state, ticket.timer_at), (State.SCHEDULED, self.FAR))
         self.assertFalse(ticket.is_parked)
 
     def test_a_processor_that_unparks_some_leaves_it_where_it_is(self):
@@ -56,7 +56,7 @@ class FarTests(TestCase):
 
         self.assertEqual(keys(acquire(10, now=None)), ["strange"])
         ticket = Ticket.objects.get(task__key="never")
-        self.assertEqual((ticket.state, ticket.alarm_at), (State.SCHEDULED, self.FAR))
+        self.assertEqual((ticket.state, ticket.timer_at), (State.SCHEDULED, self.FAR))
 
 
 class RoundsTests(TestCase):

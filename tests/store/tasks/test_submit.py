@@ -174,11 +174,11 @@ class SubmitTests(TestCase):
                 if kind == "1":
                     self.assertEqual(row.run_at, mixed["run_at"])
                     self.assertEqual((reported["expires_at"], row.ticket.state), (60, 1))
-                    self.assertEqual(row.ticket.alarm_at, row.run_at)
+                    self.assertEqual(row.ticket.timer_at, row.run_at)
                 elif kind == "0":
                     wanted = {"run_at": 30, "expected_at": 40, "expires_at": 60}
                     self.assertEqual((reported, row.ticket.state), (wanted, 1))
-                    self.assertEqual(row.ticket.alarm_at, row.run_at)
+                    self.assertEqual(row.ticket.timer_at, row.run_at)
                 if row.expected_at:
                     self.assertEqual(row.ticket.run_at, row.expected_at)
 

@@ -150,7 +150,7 @@ class OutcomeTests(AtomicCase):
             raise OperationalError("deadlock")
 
         with (
-            mock.patch.object(store.Joint, "commit", refuse),
+            mock.patch.object(store.AtomicTransaction, "commit", refuse),
             mock.patch.object(type(DIALECTS[connection.vendor]), "passes", return_value=True),
         ):
             row = self.run_with(effect, expect="released")
@@ -416,7 +416,7 @@ class ProcessorTests(ConcurrentTestCase):
         alive_time = 1.0 if one_writer else 3.0
 
         def lease():
-            return elsewhere(Ticket.objects.get).alarm_at
+            return elsewhere(Ticket.objects.get).timer_at
 
         def perform(task):
             began, first = time.monotonic(), lease()
@@ -449,7 +449,7 @@ class ProcessorTests(ConcurrentTestCase):
 @contextmanager
 def at(point, act):
     """Have something happen when an attempt has come to this point, once."""
-    begin, commit = store.Joint.begin, store.Joint.commit
+    begin, commit = store.AtomicTransaction.begin, store.AtomicTransaction.commit
     todo = [act]
 
     def reach(reached):
@@ -467,8 +467,8 @@ def at(point, act):
         reach("committed")
 
     with (
-        mock.patch.object(store.Joint, "begin", begin_at),
-        mock.patch.object(store.Joint, "commit", commit_at),
+        mock.patch.object(store.AtomicTransaction, "begin", begin_at),
+        mock.patch.object(store.AtomicTransaction, "commit", commit_at),
     ):
         yield lambda: reach("done")
 
@@ -506,7 +506,7 @@ class DoubtTests(TransactionTestCase):
     def test_it_is_seen_while_the_next_attempt_runs(self):
         def put_off_and_go_on(task, verb, *given):
             getattr(task, verb)(*given)
-            Ticket.objects.update(state=0, alarm_at=None)
+            Ticket.objects.update(state=0, timer_at=None)
             Queue().acquire()
 
         for verb, word, given in (

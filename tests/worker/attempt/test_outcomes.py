@@ -46,7 +46,7 @@ class VerdictTests(RunnerMixin, TestCase):
         row = self.quietly(raising(Retry("1m", "the printer is off")), "retried")
         attempt = Attempt.objects.get()
         self.assertEqual((row.status, row.ticket.errors), ("retrying", 1))
-        wait = row.ticket.alarm_at - attempt.ended_at
+        wait = row.ticket.timer_at - attempt.ended_at
         self.assertAlmostEqual(wait.total_seconds(), 60, delta=1)
         self.assertEqual(attempt.error, "django_perfectqueue.verdicts.Retry")
         self.assertEqual(attempt.message, "the printer is off")
@@ -226,7 +226,7 @@ class VerdictTests(RunnerMixin, TestCase):
             task.retry("1h")
 
         row = self.run_with(perform, expect="retried")
-        wait = row.ticket.alarm_at - Attempt.objects.get().ended_at
+        wait = row.ticket.timer_at - Attempt.objects.get().ended_at
         self.assertAlmostEqual(wait.total_seconds(), 3600, delta=1)
 
 
@@ -289,7 +289,7 @@ class SignalTests(RunnerMixin, TestCase):
 
         signals.task_retried.connect(look)
         self.addCleanup(signals.task_retried.disconnect, look)
-        with store.one_call():
+        with store.single_operation():
             self.run_with(raising(Retry(5)), expect="retried")
         self.assertEqual(seen, [None])
 

@@ -202,7 +202,7 @@ class ReaperTests(TestCase):
         self.ids = {lease.key: lease.task_id for lease in taken}
         self.cost = {lease.key: lease.charge for lease in taken}
 
-    def bury(self, **seconds):
+    def add_dead_letters(self, **seconds):
         leftovers = Leftovers(
             holder=7,
             worker="host:1",
@@ -218,7 +218,7 @@ class ReaperTests(TestCase):
         return "\n".join(logged.output)
 
     def test_who_was_over_its_limit_has_made_an_error_and_follows_its_handlers_rules(self):
-        log = self.bury(locked=20.0, sleep=20.0)
+        log = self.add_dead_letters(locked=20.0, sleep=20.0)
 
         self.assertIn("killed with its processor: timed out, failed. key=locked", log)
         self.assertIn("killed with its processor: timed out, retried. key=sleep", log)
@@ -235,14 +235,14 @@ class ReaperTests(TestCase):
     def test_rules_that_raise_give_way_to_those_of_the_settings(self):
         """The tasks beside it come back all the same."""
         with mock.patch.object(Sleep, "retry_wait", "soon"):
-            self.bury(sleep=20.0)
+            self.add_dead_letters(sleep=20.0)
         ticket = Ticket.objects.get(task__key="sleep")
         self.assertEqual((ticket.errors, ticket.crashes), (1, 0))
         self.assertEqual(Ticket.objects.filter(state=0, errors=0).count(), 3)
 
     def test_who_was_to_be_cancelled_is(self):
         Queue()["deaf"].cancel_request()
-        self.bury(deaf=2.0)
+        self.add_dead_letters(deaf=2.0)
 
         letter = DeadLetter.objects.get()
         self.assertEqual((letter.task.key, letter.status), ("deaf", "cancelled"))
@@ -250,7 +250,7 @@ class ReaperTests(TestCase):
         self.assertIn("so its processor was killed", letter.message)
 
     def test_its_neighbours_have_done_nothing(self):
-        self.bury(locked=20.0)
+        self.add_dead_letters(locked=20.0)
 
         for key in ("sleep", "deaf", "report"):
             ticket = Ticket.objects.get(task__key=key)
@@ -273,7 +273,7 @@ class ReaperTests(TestCase):
 
     def test_its_user_pays_for_the_time(self):
         before = Lane.objects.get().virtual_time
-        self.bury(locked=20.0)
+        self.add_dead_letters(locked=20.0)
         self.assertAlmostEqual(Lane.objects.get().virtual_time - before, 20.0, delta=0.1)
 
     def test_what_another_has_by_now_is_not_touched(self):

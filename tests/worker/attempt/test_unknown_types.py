@@ -16,7 +16,7 @@ SAMPLES = "tests.tasks.SampleDispatch"
 
 
 def parked():
-    return Ticket.objects.filter(alarm_at__gt=PARKED_FROM).count()
+    return Ticket.objects.filter(timer_at__gt=PARKED_FROM).count()
 
 
 def acquires():

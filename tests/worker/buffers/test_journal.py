@@ -13,7 +13,7 @@ import django_perfectqueue as pq
 from django_perfectqueue import store
 from django_perfectqueue.models import Journal
 from django_perfectqueue.queue import AcquiredTask, Queue
-from django_perfectqueue.store.database.diagnosis import Ailment
+from django_perfectqueue.store.database.diagnosis import Problem
 from django_perfectqueue.worker.attempt import log_capture
 from django_perfectqueue.worker.attempt.runner import Running
 from django_perfectqueue.worker.buffers import journal
@@ -104,7 +104,7 @@ class JournalBufferTests(TestCase):
     def test_what_could_not_be_written_is_written_later_and_only_once(self):
         task = self.task()
         task.progress(0.1)
-        with mock.patch.object(store, "ailment", return_value=Ailment.UNREACHABLE):
+        with mock.patch.object(store, "ailment", return_value=Problem.UNREACHABLE):
             self.fail_once(InterfaceError("gone"))
         task.progress(1.0)
         self.going.clear()
@@ -126,7 +126,7 @@ class JournalBufferTests(TestCase):
             raise InterfaceError("gone")
 
         with (
-            mock.patch.object(store, "ailment", return_value=Ailment.UNREACHABLE),
+            mock.patch.object(store, "ailment", return_value=Problem.UNREACHABLE),
             mock.patch.object(store, "write_journal", fail),
             self.assertRaises(InterfaceError),
         ):
@@ -147,7 +147,7 @@ class JournalBufferTests(TestCase):
         task = self.task(runs=False)
         task.progress(0.1)
         self.journal.keep(task)
-        with mock.patch.object(store, "ailment", return_value=Ailment.OTHER):
+        with mock.patch.object(store, "ailment", return_value=Problem.OTHER):
             self.fail_once(DatabaseError("no such table"))
         self.assertEqual(len(self.journal.left), 0)
         self.assertGreater(self.journal.not_before, time.monotonic())
@@ -284,7 +284,7 @@ class ProcessorTests(ConcurrentTestCase):
                     mock.patch.object(
                         store, "write_journal", side_effect=DatabaseError("no table")
                     ),
-                    mock.patch.object(store, "ailment", return_value=Ailment.OTHER),
+                    mock.patch.object(store, "ailment", return_value=Problem.OTHER),
                     self.assertLogs("django_perfectqueue.database", "WARNING") as log,
                 ):
                     self.work(processor)

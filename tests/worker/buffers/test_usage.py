@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Usage
 from django_perfectqueue.queue import AcquiredTask, Queue
-from django_perfectqueue.store.database.diagnosis import Ailment
+from django_perfectqueue.store.database.diagnosis import Problem
 from django_perfectqueue.worker.buffers import usage as module
 from django_perfectqueue.worker.buffers.usage import INTERVAL, OVERDUE, UsageBuffer
 from django_perfectqueue.worker.database.link import Link
@@ -211,7 +211,7 @@ class TroubleTests(SimpleTestCase):
 
         with (
             mock.patch.object(link, "connect"),
-            mock.patch.object(link, "ailment", return_value=Ailment.OTHER),
+            mock.patch.object(link, "ailment", return_value=Problem.OTHER),
             mock.patch("django_perfectqueue.worker.database.link.discard") as discard,
             self.assertLogs("django_perfectqueue.database", "WARNING") as logs,
         ):

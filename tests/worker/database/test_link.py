@@ -16,7 +16,7 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store import Ailment
+from django_perfectqueue.store import Problem
 from django_perfectqueue.store.database.dialects import DIALECTS
 from django_perfectqueue.worker.database import connecting
 from django_perfectqueue.worker.database.link import Link
@@ -36,7 +36,7 @@ class LinkCase(TransactionTestCase):
         self.wakeup = Wakeup()
         self.addCleanup(self.wakeup.close)
         self.outage = Outage()
-        self.ailment = Ailment.UNREACHABLE
+        self.problem_of = Problem.UNREACHABLE
         self.addCleanup(connection.close)
 
     def link(self):
@@ -46,7 +46,7 @@ class LinkCase(TransactionTestCase):
 
     def ail(self, link, times=1, error="gone"):
         """Have calls fail, as they do one after another while the database is away."""
-        with mock.patch.object(link, "ailment", return_value=self.ailment):
+        with mock.patch.object(link, "ailment", return_value=self.problem_of):
             for _time in range(times):
                 link.trouble(OperationalError(error))
                 link.pause()
@@ -73,7 +73,7 @@ class TellingTests(LinkCase):
         link = self.link()
         with self.assertLogs(LOG, "WARNING") as log:
             self.ail(link, 3)
-            self.ailment = Ailment.READ_ONLY
+            self.problem_of = Problem.READ_ONLY
             self.ail(link, 3)
             with mock.patch("django_perfectqueue.worker.shared.outage.AGAIN_AFTER", 0.0):
                 self.ail(link)
@@ -82,7 +82,7 @@ class TellingTests(LinkCase):
         self.assertIn("The database is still away: it takes no writes", third)
 
     def test_what_only_a_person_can_mend_is_reported_with_what_helps(self):
-        self.ailment = Ailment.UNMIGRATED
+        self.problem_of = Problem.UNMIGRATED
         link = self.link()
         with self.assertLogs(LOG, "ERROR") as log:
             self.ail(link, 2)
@@ -139,7 +139,7 @@ class TellingTests(LinkCase):
         reader, writer = self.link(), self.link()
         self.do(reader)
         before = connection.connection
-        self.ailment = Ailment.READ_ONLY
+        self.problem_of = Problem.READ_ONLY
         with self.assertLogs(LOG, "WARNING"), ThreadPoolExecutor(1) as pool:
             pool.submit(self.ail, writer, 2).result()
             self.do(reader)
@@ -154,40 +154,40 @@ class AilmentTests(SimpleTestCase):
     def test_what_each_database_says(self):
         said = {
             "postgresql": [
-                ("57P01", "", Ailment.STOPPED),
-                ("25006", "", Ailment.READ_ONLY),
-                ("53100", "", Ailment.FULL),
-                ("53300", "", Ailment.CROWDED),
-                ("42P01", "", Ailment.UNMIGRATED),
-                ("42501", "", Ailment.FORBIDDEN),
-                ("57014", "", Ailment.CUT_SHORT),
-                ("08006", "", Ailment.UNREACHABLE),
-                ("22003", "", Ailment.OTHER),
-                (None, "FATAL:  the database system is starting up", Ailment.STOPPED),
-                (None, "FATAL:  sorry, too many clients already", Ailment.CROWDED),
-                (None, 'password authentication failed for user "me"', Ailment.SHUT_OUT),
-                (None, "server closed the connection unexpectedly", Ailment.UNREACHABLE),
+                ("57P01", "", Problem.STOPPED),
+                ("25006", "", Problem.READ_ONLY),
+                ("53100", "", Problem.FULL),
+                ("53300", "", Problem.CROWDED),
+                ("42P01", "", Problem.UNMIGRATED),
+                ("42501", "", Problem.FORBIDDEN),
+                ("57014", "", Problem.CUT_SHORT),
+                ("08006", "", Problem.UNREACHABLE),
+                ("22003", "", Problem.OTHER),
+                (None, "FATAL:  the database system is starting up", Problem.STOPPED),
+                (None, "FATAL:  sorry, too many clients already", Problem.CROWDED),
+                (None, 'password authentication failed for user "me"', Problem.SHUT_OUT),
+                (None, "server closed the connection unexpectedly", Problem.UNREACHABLE),
             ],
             "mysql": [
-                (1040, "", Ailment.CROWDED),
-                (1053, "", Ailment.STOPPED),
-                (1290, "", Ailment.READ_ONLY),
-                (1836, "", Ailment.READ_ONLY),
-                (1021, "", Ailment.FULL),
-                (1114, "", Ailment.FULL),
-                (1045, "", Ailment.SHUT_OUT),
-                (1146, "", Ailment.UNMIGRATED),
-                (1142, "", Ailment.FORBIDDEN),
-                (2013, "", Ailment.UNREACHABLE),
-                (1264, "", Ailment.OTHER),
+                (1040, "", Problem.CROWDED),
+                (1053, "", Problem.STOPPED),
+                (1290, "", Problem.READ_ONLY),
+                (1836, "", Problem.READ_ONLY),
+                (1021, "", Problem.FULL),
+                (1114, "", Problem.FULL),
+                (1045, "", Problem.SHUT_OUT),
+                (1146, "", Problem.UNMIGRATED),
+                (1142, "", Problem.FORBIDDEN),
+                (2013, "", Problem.UNREACHABLE),
+                (1264, "", Problem.OTHER),
             ],
             "sqlite": [
-                (None, "database is locked", Ailment.LOCKED),
-                (None, "database or disk is full", Ailment.FULL),
-                (None, "attempt to write a readonly database", Ailment.READ_ONLY),
-                (None, "unable to open database file", Ailment.UNREACHABLE),
-                (None, "no such table: perfectqueue_task", Ailment.UNMIGRATED),
-                (None, 'near "x": syntax error', Ailment.OTHER),
+                (None, "database is locked", Problem.LOCKED),
+                (None, "database or disk is full", Problem.FULL),
+                (None, "attempt to write a readonly database", Problem.READ_ONLY),
+                (None, "unable to open database file", Problem.UNREACHABLE),
+                (None, "no such table: perfectqueue_task", Problem.UNMIGRATED),
+                (None, 'near "x": syntax error', Problem.OTHER),
             ],
         }
         for vendor, cases in said.items():
@@ -195,7 +195,7 @@ class AilmentTests(SimpleTestCase):
                 with self.subTest(vendor, code=code, words=words):
                     error = OperationalError(*[part for part in (code, words) if part])
                     error.__cause__ = SimpleNamespaceError(code) if vendor == "postgresql" else None
-                    self.assertIs(DIALECTS[vendor].ailment(error), expected)
+                    self.assertIs(DIALECTS[vendor].problem_of(error), expected)
 
 
 class SimpleNamespaceError(Exception):
@@ -217,7 +217,7 @@ class SilenceTests(LinkCase):
             connection.settings_dict["OPTIONS"]["connect_timeout"] = 2
             link = self.link()
             self.watch(link)
-            link.insist(self.look)
+            link.retry_until_done(self.look)
             proxy.silent = True
 
             def hear_again():
@@ -225,7 +225,7 @@ class SilenceTests(LinkCase):
                 proxy.silent = False
 
             threading.Thread(target=hear_again).start()
-            self.assertIsNotNone(link.insist(self.look))
+            self.assertIsNotNone(link.retry_until_done(self.look))
         self.assertIn("it did not answer within DATABASE_TIMEOUT", log.output[0])
 
     def look(self):
@@ -256,7 +256,7 @@ class SilenceTests(LinkCase):
             with self.assertRaises(Error) as caught:
                 link.once(lambda: Task.objects.update(worker="me"))
             link.trouble(caught.exception)
-            self.assertIs(link.what, Ailment.SILENT)
+            self.assertIs(link.what, Problem.SILENT)
             self.assertLess(time.monotonic() - began, 10)
             if connection.vendor == "postgresql":
                 wait_until(self.nobody_waits)
@@ -350,6 +350,6 @@ class DiskFullTests(LinkCase):
         self.fill()
         link = self.link()
         with self.assertLogs(LOG, "DEBUG") as log:
-            link.insist(lambda: Queue().submit("k1", "report", {"text": "x" * 900_000}))
+            link.retry_until_done(lambda: Queue().submit("k1", "report", {"text": "x" * 900_000}))
         self.assertIn("its disk is full", log.output[0])
         self.assertEqual(Task.objects.count(), 1)

@@ -62,4 +62,4 @@ class PoolTests(WorkerTestCase):
         self.assertNotIn("Traceback", worker.errors)
 
     def lease_of(self, key):
-        return Task.objects.select_related("ticket").get(key=key).ticket.alarm_at
+        return Task.objects.select_related("ticket").get(key=key).ticket.timer_at

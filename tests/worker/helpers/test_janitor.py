@@ -121,7 +121,7 @@ class JobTests(TestCase):
         self.assertEqual(job.due_at, self.now + 500.0)
 
     def test_one_that_fails_for_what_is_stored_holds_up_no_other(self):
-        self.janitor.link.insist = lambda verb: verb()
+        self.janitor.link.retry_until_done = lambda verb: verb()
         with (
             mock.patch.object(store, "note_waiting", side_effect=DataError("out of range")),
             mock.patch.object(store, "roll_up") as roll_up,

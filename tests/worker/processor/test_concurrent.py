@@ -222,7 +222,7 @@ class AtOnceTests(ConcurrentTestCase):
                     try:
                         wait_until(lambda: begun)
                         rows = Ticket.objects.filter(token=begun[0])
-                        rows.update(state=0, attempt=0, holder=None, token=None, alarm_at=None)
+                        rows.update(state=0, attempt=0, holder=None, token=None, timer_at=None)
                         Lane.objects.update(running=0, has_waiting=True)
                         wait_until(
                             lambda: (

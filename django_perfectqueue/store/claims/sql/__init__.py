@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ...arithmetic.fair_order import OpenLane
 from ...database.session import Session
-from ...leases.leased import ClaimedRow, Taker
+from ...leases.leased import Claimant, ClaimedRow
 from . import mysql, postgresql, sqlite
 
 
@@ -20,8 +20,8 @@ class Statements(NamedTuple):
     does, each with its lane as it was. ``aware`` makes an aware time of one in these rows.
     """
 
-    claim: Callable[[Session, Mapping[int, int], int, Taker], list[ClaimedRow]]
-    claim_alone: Callable[[Session, str, int, Taker], list[tuple[ClaimedRow, OpenLane]]]
+    claim: Callable[[Session, Mapping[int, int], int, Claimant], list[ClaimedRow]]
+    claim_alone: Callable[[Session, str, int, Claimant], list[tuple[ClaimedRow, OpenLane]]]
     aware: Callable[[Any], datetime]
 
 

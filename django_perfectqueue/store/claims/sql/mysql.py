@@ -10,7 +10,7 @@ from operator import methodcaller
 from ...arithmetic.fair_order import OpenLane
 from ...database.dialects.base import numbers
 from ...database.session import Session
-from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
+from ...leases.leased import TASK, TICKET, Claimant, ClaimedRow, named
 from .only_lane import LANE, ONLY_LANE, with_lanes
 
 LINE = """
@@ -23,7 +23,7 @@ ORDER BY "rank", "run_at", "task_id" LIMIT {count} FOR UPDATE SKIP LOCKED)
 TAKE = """
 UPDATE "perfectqueue_ticket" FORCE INDEX (PRIMARY)
 SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
-    "alarm_at" = {later}
+    "timer_at" = {later}
 WHERE "task_id" IN ({ids})
 """
 
@@ -57,7 +57,7 @@ UPDATE "perfectqueue_ticket" AS "ticket" FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN "perfectqueue_lane" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id" = %(lane)s
 SET "ticket"."state" = 2, "ticket"."attempt" = "ticket"."attempt" + 1,
     "ticket"."holder" = %(holder)s, "ticket"."token" = %(token)s,
-    "ticket"."alarm_at" = {later}, "lane"."running" = "lane"."running" + %(tasks)s,
+    "ticket"."timer_at" = {later}, "lane"."running" = "lane"."running" + %(tasks)s,
     "lane"."virtual_time" = "lane"."virtual_time" + %(charge)s / "lane"."weight",
     "lane"."since" = {now}
 WHERE "ticket"."task_id" IN ({ids})
@@ -66,7 +66,7 @@ WHERE "ticket"."task_id" IN ({ids})
 aware = methodcaller("replace", tzinfo=timezone.utc)
 
 
-def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> list[ClaimedRow]:
+def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) -> list[ClaimedRow]:
     holder, token, seconds, now = taker
     picked = lock_lines(db, wants, limit)
     if not picked:
@@ -80,7 +80,7 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> li
 
 
 def claim_alone(
-    db: Session, queue: str, limit: int, taker: Taker
+    db: Session, queue: str, limit: int, taker: Claimant
 ) -> list[tuple[ClaimedRow, OpenLane]]:
     holder, token, seconds, now = taker
     claimed = with_lanes(db.rows(LOCK_ALONE, {"queue": queue, "limit": limit}, now=now))

@@ -20,8 +20,8 @@ ONLY_LANE = """(
     ) AS "first"
     WHERE "count" = 1 AND "gate" = 0 AND "max_running" IS NULL
         AND (
-            SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now}
-            ORDER BY "alarm_at" LIMIT 1
+            SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now}
+            ORDER BY "timer_at" LIMIT 1
         ) IS NULL
         AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
         AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL

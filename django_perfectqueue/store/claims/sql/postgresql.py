@@ -10,7 +10,7 @@ from ...arithmetic.fair_order import LEAST_COST, OpenLane
 from ...database.dialects.base import Row
 from ...database.dialects.postgresql_arrays import array
 from ...database.session import Session
-from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
+from ...leases.leased import TASK, TICKET, Claimant, ClaimedRow, named
 from .only_lane import LANE, with_lanes
 
 # Within what Python has: a time that is none holds up nobody.
@@ -29,7 +29,7 @@ WITH "want" AS (
 )
 UPDATE "perfectqueue_ticket" AS "ticket"
 SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
-    "token" = %(token)s, "alarm_at" = {{later}}
+    "token" = %(token)s, "timer_at" = {{later}}
 FROM "perfectqueue_task" AS "task"
 WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
     SELECT "line"."task_id" FROM "want" CROSS JOIN LATERAL (
@@ -56,8 +56,8 @@ WITH "ready" AS (
     SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "ready"
     WHERE "max_running" IS NULL AND "gate" = 0 AND (SELECT count(*) FROM "ready") = 1
         AND (
-            SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
-            ORDER BY "alarm_at" LIMIT 1
+            SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {{now}}
+            ORDER BY "timer_at" LIMIT 1
         ) IS NULL
         AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
         AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
@@ -66,7 +66,7 @@ WITH "ready" AS (
 "taken" AS (
     UPDATE "perfectqueue_ticket" AS "ticket"
     SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
-        "token" = %(token)s, "alarm_at" = {{later}}
+        "token" = %(token)s, "timer_at" = {{later}}
     FROM "perfectqueue_task" AS "task"
     WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
         SELECT "task_id" FROM "perfectqueue_ticket"
@@ -90,18 +90,18 @@ SELECT "taken".*, {LANE} FROM "taken", "only"
 """
 
 
-def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> list[ClaimedRow]:
+def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) -> list[ClaimedRow]:
     values = {"lanes": array(wants), "counts": array(wants.values()), "limit": limit}
     return named(run(db, CLAIM, values, taker))
 
 
 def claim_alone(
-    db: Session, queue: str, limit: int, taker: Taker
+    db: Session, queue: str, limit: int, taker: Claimant
 ) -> list[tuple[ClaimedRow, OpenLane]]:
     return with_lanes(run(db, CLAIM_ALONE, {"queue": queue, "limit": limit}, taker))
 
 
-def run(db: Session, sql: str, values: Mapping[str, object], taker: Taker) -> list[Row]:
+def run(db: Session, sql: str, values: Mapping[str, object], taker: Claimant) -> list[Row]:
     statement = sql.replace("{later}", db.dialect.later("%(seconds)s"))
     whose = {"holder": taker.holder, "token": taker.token, "seconds": taker.seconds}
     done = db.execute(statement, {**values, **whose}, now=taker.now)

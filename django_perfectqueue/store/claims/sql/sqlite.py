@@ -10,7 +10,7 @@ from django.utils import timezone
 from ...arithmetic.fair_order import OpenLane
 from ...database.dialects.sqlite import stamp, to_json
 from ...database.session import Session
-from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
+from ...leases.leased import TASK, TICKET, Claimant, ClaimedRow, named
 from .only_lane import LANE, ONLY_LANE, with_lanes
 
 CREATED = '"task"."created_at"'
@@ -23,7 +23,7 @@ ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
 TAKE = """
 UPDATE "perfectqueue_ticket"
 SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
-    "alarm_at" = %(until)s
+    "timer_at" = %(until)s
 WHERE "task_id" IN (SELECT "value" FROM json_each(%(ids)s))
 """
 
@@ -58,7 +58,7 @@ aware = datetime.fromisoformat
 """Return a time as READ returns it, aware."""
 
 
-def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> list[ClaimedRow]:
+def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) -> list[ClaimedRow]:
     now = taker.now or timezone.now()
     picked: list[int] = []
     for lane, count in wants.items():
@@ -73,7 +73,7 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> li
     return named(db.execute(READ, {"ids": ids}, now=now).fetchall())
 
 
-def take(db: Session, picked: Sequence[int], taker: Taker, now: datetime) -> str:
+def take(db: Session, picked: Sequence[int], taker: Claimant, now: datetime) -> str:
     """Take tickets; return their ids as JSON."""
     ids = to_json(picked)
     until = stamp(now + timedelta(seconds=taker.seconds))
@@ -83,7 +83,7 @@ def take(db: Session, picked: Sequence[int], taker: Taker, now: datetime) -> str
 
 
 def claim_alone(
-    db: Session, queue: str, limit: int, taker: Taker
+    db: Session, queue: str, limit: int, taker: Claimant
 ) -> list[tuple[ClaimedRow, OpenLane]]:
     now = taker.now or timezone.now()
     found = db.execute(READ_ALONE, {"queue": queue, "limit": limit}, now=now)

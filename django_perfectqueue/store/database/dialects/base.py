@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion, Submission
-from ..diagnosis import Ailment
+from ..diagnosis import Problem
 
 Row = tuple[Any, ...]
 REMOVE = """
@@ -153,24 +153,24 @@ class Dialect(ABC):
         """
         return
 
-    def let_stand(self, cursor: Cursor, seconds: float | None) -> str | None:
+    def set_idle_timeout(self, cursor: Cursor, seconds: float | None) -> str | None:
         """
         Let this transaction stand still for so long, or with None for ever; return what
-        ``let_stand_as_before()`` needs, or None where there is nothing to be undone.
+        ``reset_idle_timeout()`` needs, or None where there is nothing to be undone.
         """
         return None
 
-    def let_stand_as_before(self, cursor: Cursor, patience: str) -> None:
-        """Undo let_stand()."""
+    def reset_idle_timeout(self, cursor: Cursor, patience: str) -> None:
+        """Undo set_idle_timeout()."""
         return
 
     def too_long(self, cursor: Cursor, text: str) -> str:
         """Say why the server would take no statement with this text, or nothing."""
         return ""
 
-    def ailment(self, error: Exception) -> Ailment:
+    def problem_of(self, error: Exception) -> Problem:
         """Return what ails the database, by an error."""
-        return Ailment.OTHER
+        return Problem.OTHER
 
     @abstractmethod
     def submit(

@@ -118,13 +118,13 @@ class MySQL(MySQLErrors, MySQLSubmit):
         if cursor.db.mysql_is_mariadb:
             cursor.execute(END_IDLE_TRANSACTIONS, [math.ceil(seconds)])
 
-    def let_stand(self, cursor: Cursor, seconds: float | None) -> str | None:
+    def set_idle_timeout(self, cursor: Cursor, seconds: float | None) -> str | None:
         if not cursor.db.mysql_is_mariadb:
             return None
         cursor.execute(LET_STAND, [math.ceil(seconds or 0)])
         return "set"
 
-    def let_stand_as_before(self, cursor: Cursor, patience: str) -> None:
+    def reset_idle_timeout(self, cursor: Cursor, patience: str) -> None:
         cursor.execute(LET_STAND_AS_BEFORE)
 
     def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:

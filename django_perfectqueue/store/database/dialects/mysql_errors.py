@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import IntegrityError
 
-from ..diagnosis import Ailment
+from ..diagnosis import Problem
 from .base import Dialect
 
 DUPLICATE_ENTRY = 1062
@@ -39,29 +39,29 @@ LOST = {
     4031,  # idle for too long
 }
 
-AILMENTS = {
-    **dict.fromkeys((1040, 1203, 1226), Ailment.CROWDED),
-    **dict.fromkeys((1053, 1077, 1079, 1080, 1927), Ailment.STOPPED),
-    **dict.fromkeys((1290, 1792, 1836), Ailment.READ_ONLY),
-    **dict.fromkeys((3, 1021, 1114), Ailment.FULL),
-    **dict.fromkeys((1044, 1045, 1049, 1698, 3118, 4151), Ailment.SHUT_OUT),
-    **dict.fromkeys((1054, 1146), Ailment.UNMIGRATED),
-    **dict.fromkeys((1142, 1143, 1227, 1370), Ailment.FORBIDDEN),
-    **dict.fromkeys((1020, 1205, 1213, 3101), Ailment.LOCKED),
-    **dict.fromkeys((1317, 1969, 3024), Ailment.CUT_SHORT),
+PROBLEMS = {
+    **dict.fromkeys((1040, 1203, 1226), Problem.CROWDED),
+    **dict.fromkeys((1053, 1077, 1079, 1080, 1927), Problem.STOPPED),
+    **dict.fromkeys((1290, 1792, 1836), Problem.READ_ONLY),
+    **dict.fromkeys((3, 1021, 1114), Problem.FULL),
+    **dict.fromkeys((1044, 1045, 1049, 1698, 3118, 4151), Problem.SHUT_OUT),
+    **dict.fromkeys((1054, 1146), Problem.UNMIGRATED),
+    **dict.fromkeys((1142, 1143, 1227, 1370), Problem.FORBIDDEN),
+    **dict.fromkeys((1020, 1205, 1213, 3101), Problem.LOCKED),
+    **dict.fromkeys((1317, 1969, 3024), Problem.CUT_SHORT),
 }
 
 
 class MySQLErrors(Dialect):
     def passes(self, error: Exception) -> bool:
-        return AILMENTS.get(number_of(error) or 0) == Ailment.LOCKED
+        return PROBLEMS.get(number_of(error) or 0) == Problem.LOCKED
 
     def lost(self, error: Exception) -> bool:
         return number_of(error) in LOST
 
-    def ailment(self, error: Exception) -> Ailment:
-        otherwise = Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
-        return AILMENTS.get(number_of(error) or 0, otherwise)
+    def problem_of(self, error: Exception) -> Problem:
+        otherwise = Problem.UNREACHABLE if self.lost(error) else Problem.OTHER
+        return PROBLEMS.get(number_of(error) or 0, otherwise)
 
 
 def is_taken(error: BaseException) -> bool:

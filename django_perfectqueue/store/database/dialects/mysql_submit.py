@@ -27,7 +27,7 @@ WHERE "queue" = %(queue)s AND "key" IN %(keys)s
 
 INSERT_TICKET = """
 INSERT INTO "perfectqueue_ticket" (
-    "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
+    "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
     "cancel_requested"
 )
 SELECT "task"."id", "given"."lane", "given"."state", -"task"."priority",

@@ -137,12 +137,12 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     def end_idle_transactions(self, cursor: Cursor, seconds: float) -> None:
         cursor.execute(END_IDLE_TRANSACTIONS, [str(math.ceil(seconds * 1000))])
 
-    def let_stand(self, cursor: Cursor, seconds: float | None) -> str | None:
+    def set_idle_timeout(self, cursor: Cursor, seconds: float | None) -> str | None:
         cursor.execute(LET_STAND, [str(math.ceil((seconds or 0) * 1000))])
         before, _now = cursor.fetchone()
         return None if before == "0" else before
 
-    def let_stand_as_before(self, cursor: Cursor, patience: str) -> None:
+    def reset_idle_timeout(self, cursor: Cursor, patience: str) -> None:
         cursor.execute(LET_STAND_AS_BEFORE, [patience])
 
     def later(self, seconds: str) -> str:

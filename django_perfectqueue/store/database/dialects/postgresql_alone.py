@@ -49,7 +49,7 @@ WITH "stored" AS (
     ON CONFLICT ("queue", "key") DO NOTHING RETURNING "id", "run_at", "expected_at"
 )
 INSERT INTO "perfectqueue_ticket" (
-    "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
+    "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
     "token", "cancel_requested"
 )
 SELECT "id", %(lane)s, CASE WHEN %(run_at)s::text IS NULL THEN 0 ELSE 1 END, 0 - %(priority)s,

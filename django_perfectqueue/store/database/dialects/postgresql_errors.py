@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 
-from ..diagnosis import Ailment
+from ..diagnosis import Problem
 from .base import Dialect
 
 UNPREPARED = {
@@ -26,40 +26,40 @@ LOST = {
 # A driver that can't connect gives no code.
 REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
 
-AILMENTS = {
-    "25006": Ailment.READ_ONLY,
-    "28000": Ailment.SHUT_OUT,
-    "28P01": Ailment.SHUT_OUT,
-    "3D000": Ailment.SHUT_OUT,
-    "3F000": Ailment.UNMIGRATED,
-    "40001": Ailment.LOCKED,  # serialization_failure
-    "40P01": Ailment.LOCKED,  # deadlock_detected
-    "42501": Ailment.FORBIDDEN,
-    "42703": Ailment.UNMIGRATED,
-    "42P01": Ailment.UNMIGRATED,
-    "53100": Ailment.FULL,
-    "53300": Ailment.CROWDED,
-    "55P03": Ailment.LOCKED,  # lock_not_available
-    "57014": Ailment.CUT_SHORT,
-    "57P01": Ailment.STOPPED,
-    "57P02": Ailment.STOPPED,
-    "57P03": Ailment.STOPPED,
+PROBLEMS = {
+    "25006": Problem.READ_ONLY,
+    "28000": Problem.SHUT_OUT,
+    "28P01": Problem.SHUT_OUT,
+    "3D000": Problem.SHUT_OUT,
+    "3F000": Problem.UNMIGRATED,
+    "40001": Problem.LOCKED,  # serialization_failure
+    "40P01": Problem.LOCKED,  # deadlock_detected
+    "42501": Problem.FORBIDDEN,
+    "42703": Problem.UNMIGRATED,
+    "42P01": Problem.UNMIGRATED,
+    "53100": Problem.FULL,
+    "53300": Problem.CROWDED,
+    "55P03": Problem.LOCKED,  # lock_not_available
+    "57014": Problem.CUT_SHORT,
+    "57P01": Problem.STOPPED,
+    "57P02": Problem.STOPPED,
+    "57P03": Problem.STOPPED,
 }
 # Where another language is set, these are not found, and the error itself decides.
 SAID = {
-    "starting up": Ailment.STOPPED,
-    "shutting down": Ailment.STOPPED,
-    "recovery": Ailment.STOPPED,
-    "too many": Ailment.CROWDED,
-    "connection slots": Ailment.CROWDED,
-    **dict.fromkeys((*REFUSED, "not permitted"), Ailment.SHUT_OUT),
+    "starting up": Problem.STOPPED,
+    "shutting down": Problem.STOPPED,
+    "recovery": Problem.STOPPED,
+    "too many": Problem.CROWDED,
+    "connection slots": Problem.CROWDED,
+    **dict.fromkeys((*REFUSED, "not permitted"), Problem.SHUT_OUT),
 }
 
 
 class PostgreSQLErrors(Dialect):
     def passes(self, error: Exception) -> bool:
         state = state_of(error) or ""
-        return state in UNPREPARED or AILMENTS.get(state) == Ailment.LOCKED
+        return state in UNPREPARED or PROBLEMS.get(state) == Problem.LOCKED
 
     def lost(self, error: Exception) -> bool:
         state = state_of(error)
@@ -69,13 +69,13 @@ class PostgreSQLErrors(Dialect):
             return False
         return not any(words in str(error) for words in REFUSED)
 
-    def ailment(self, error: Exception) -> Ailment:
+    def problem_of(self, error: Exception) -> Problem:
         if (state := state_of(error)) is not None:
-            otherwise = Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
-            return AILMENTS.get(state, otherwise)
-        if said := [ailment for words, ailment in SAID.items() if words in str(error)]:
+            otherwise = Problem.UNREACHABLE if self.lost(error) else Problem.OTHER
+            return PROBLEMS.get(state, otherwise)
+        if said := [problem for words, problem in SAID.items() if words in str(error)]:
             return said[0]
-        return Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
+        return Problem.UNREACHABLE if self.lost(error) else Problem.OTHER
 
 
 def state_of(error: BaseException) -> str | None:

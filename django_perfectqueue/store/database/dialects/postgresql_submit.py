@@ -34,7 +34,7 @@ WITH "clock" AS (
 ),
 "ticket" AS (
     INSERT INTO "perfectqueue_ticket" (
-        "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors",
+        "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors",
         "crashes", "cancel_requested"
     )
     SELECT "id", "lane", CASE WHEN "run_at" IS NULL THEN 0 ELSE 1 END, -"priority",

@@ -15,7 +15,7 @@ from django.utils import timezone as clock
 from django_perfectqueue.models.fields import READABLE
 
 from ...values import Completion, Moment, Submission
-from ..diagnosis import Ailment
+from ..diagnosis import Problem
 from .base import (
     HAS_COPIES,
     UNPREPARED,
@@ -28,15 +28,15 @@ from .base import (
 )
 
 SAID = {
-    "is locked": Ailment.LOCKED,
-    "readonly": Ailment.READ_ONLY,
-    "is full": Ailment.FULL,
-    "unable to open": Ailment.UNREACHABLE,
-    "disk I/O": Ailment.UNREACHABLE,
-    "no such table": Ailment.UNMIGRATED,
-    "no such column": Ailment.UNMIGRATED,
-    "has no column": Ailment.UNMIGRATED,
-    "interrupted": Ailment.CUT_SHORT,
+    "is locked": Problem.LOCKED,
+    "readonly": Problem.READ_ONLY,
+    "is full": Problem.FULL,
+    "unable to open": Problem.UNREACHABLE,
+    "disk I/O": Problem.UNREACHABLE,
+    "no such table": Problem.UNMIGRATED,
+    "no such column": Problem.UNMIGRATED,
+    "has no column": Problem.UNMIGRATED,
+    "interrupted": Problem.CUT_SHORT,
 }
 
 IMMEDIATE = "IMMEDIATE"
@@ -69,7 +69,7 @@ RETURNING "queue", "key", "id"
 SUBMIT_TICKETS = portable(
     """
 INSERT INTO "perfectqueue_ticket" (
-    "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
+    "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
     "cancel_requested"
 )
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 3 IS NOT NULL, -("value" ->> 2),
@@ -155,9 +155,9 @@ class SQLite(Dialect):
         message = str(error)
         return "database is locked" in message or "database table is locked" in message
 
-    def ailment(self, error: Exception) -> Ailment:
+    def problem_of(self, error: Exception) -> Problem:
         message = str(error)
-        return next((found for words, found in SAID.items() if words in message), Ailment.OTHER)
+        return next((found for words, found in SAID.items() if words in message), Problem.OTHER)
 
     def lock_clause(self) -> str:
         return ""

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from unittest import mock
 
-from django.db import DatabaseError, OperationalError, connections
+from django.db import DatabaseError, OperationalError, connection, connections
 
 from django_perfectqueue import store
 from django_perfectqueue.models import Attempt, State, Task, Ticket
@@ -140,6 +140,30 @@ class CompletionTests(ConcurrentTestCase):
 
                 self.beside(see)
                 self.work(processor)
+                Queue().clear()
+
+
+class HandlerConnectionTests(ConcurrentTestCase):
+    def test_it_is_replaced_once_another_of_the_process_had_trouble(self):
+        """No claim tries it, so the next handler would meet a dead one."""
+        for type_ in ("process", "thread"):
+            with self.subTest(type_):
+                used, outages = [], []
+
+                def run(task, used=used, outages=outages):
+                    Task.objects.exists()
+                    used.append(connection.connection)
+                    if len(used) == 2:
+                        outages[0].errors += 1
+
+                processor = self.processor(type_, {"run": run}, CONCURRENCY=1)
+                outages.append(processor.plan.outage)
+                self.submit(*["run"] * 4)
+                self.work(processor)
+                first, second, third, fourth = used
+                self.assertIs(first, second)
+                self.assertIsNot(second, third)
+                self.assertIs(third, fourth)
                 Queue().clear()
 
 

@@ -275,7 +275,7 @@ class TaskHandle:
     awhy_waiting = twin(why_waiting)
     aprogress = twin(progress)
     acancel_request = twin(cancel_request)
-    acone = twin(dependents)
+    adependents = twin(dependents)
     aforce_finish = twin(force_finish)
     aretry = twin(retry)
     aset_priority = twin(set_priority)

@@ -276,7 +276,7 @@ class ManyTests(AdminTestCase):
         failed()
         url = "/admin/perfectqueue/deadletter/steer/retry/"
 
-        response = self.client.post(url, {"cone": Task.objects.get().pk})
+        response = self.client.post(url, {"dependents": Task.objects.get().pk})
 
         self.assertEqual(response.status_code, 302)
         self.assertFalse(LogEntry.objects.exists())

@@ -63,7 +63,7 @@ def fill():
     batch = Batch.objects.latest("pk").pk
     for verb in VERBS:
         yield "post", f"{APP}task/steer/{verb}/", {"ids": ids}
-    for sent in ({"batch": batch}, {"cone": Task.objects.earliest("pk").pk}):
+    for sent in ({"batch": batch}, {"dependents": Task.objects.earliest("pk").pk}):
         yield "post", f"{APP}task/steer/cancel/", sent
     letter = DeadLetter.objects.latest("pk")
     yield "post", f"{APP}deadletter/retry-group/", {"group": letter.group, "status": "all"}

@@ -140,7 +140,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         rows: Any = self.get_queryset(request)
         if self.model is not Task or verb not in (CANCEL, RETRY):
             return None
-        if dependents := numbers([request.POST.get("cone", "")]):
+        if dependents := numbers([request.POST.get("dependents", "")]):
             waiting = store.descendants(dependents, using=database())
             rows = rows.filter(pk__in=[*waiting[:CAP], *dependents])
         elif numbers([request.POST.get("batch", "")]):
@@ -196,7 +196,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         statuses = {} if group is None else counts(group)
         given = [("ids", ",".join(map(str, ids)))]
         if group is not None:
-            names = [name for name in ("batch", "cone") if name in request.POST]
+            names = [name for name in ("batch", "dependents") if name in request.POST]
             given = [(name, request.POST[name]) for name in names]
         context = {
             "title": verb.label,

@@ -11,7 +11,7 @@ from .handler import handler_of
 from .registry import definitions
 
 
-class Routes(Mapping[object, object]):
+class BackendRoutes(Mapping[object, object]):
     """
     Routes of a dispatch, and one for each Django task.
 
@@ -41,7 +41,7 @@ class Routes(Mapping[object, object]):
 def with_django_tasks(dispatch: type[Dispatch]) -> type[Dispatch]:
     """Return a dispatch that knows Django's tasks beside its own types."""
     names = {
-        "routes": Routes(dispatch.routes),
+        "routes": BackendRoutes(dispatch.routes),
         "__module__": dispatch.__module__,
         "__qualname__": dispatch.__qualname__,
         "__doc__": dispatch.__doc__,

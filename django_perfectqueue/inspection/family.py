@@ -70,7 +70,7 @@ class Relative:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class FamilyLink:
     """
     One task waits for another, or for a batch; ``state`` is *awaited*, *failed* or *met*.
 
@@ -93,11 +93,11 @@ class Family:
 
     of: int
     relatives: dict[int, Relative] = field(default_factory=dict)
-    links: list[Link] = field(default_factory=list)
+    links: list[FamilyLink] = field(default_factory=list)
     more: bool = False
 
     @property
-    def parents(self) -> list[tuple[Relative, Link]]:
+    def parents(self) -> list[tuple[Relative, FamilyLink]]:
         """What it waits for or has waited for, what has failed first."""
         found = [
             (self.relatives[link.parent], link) for link in self.links if link.child == self.of
@@ -106,7 +106,7 @@ class Family:
         return sorted(found, key=lambda one: order.index(one[1].state))
 
     @property
-    def children(self) -> list[tuple[Relative, Link]]:
+    def children(self) -> list[tuple[Relative, FamilyLink]]:
         return [(self.relatives[link.child], link) for link in self.links if link.parent == self.of]
 
     @property
@@ -183,10 +183,10 @@ def links_of(column: str, ids: Iterable[int], most: int, using: str) -> QuerySet
     return rows[:most]
 
 
-def link(row: Dependency) -> Link:
+def link(row: Dependency) -> FamilyLink:
     known = max(row.state, Dependency.State.AWAITED)
     state = Dependency.State(known).name.lower() if known in Dependency.State else str(known)
-    return Link(row.parent_id, row.child_id, WHENS.get(row.if_failed, "?"), state)
+    return FamilyLink(row.parent_id, row.child_id, WHENS.get(row.if_failed, "?"), state)
 
 
 def relatives(ids: Iterable[int], *, using: str, known: Known | None = None) -> dict[int, Relative]:
@@ -271,7 +271,9 @@ def ended_with(dead: Collection[int], *, using: str) -> dict[int, str]:
     return dict(rows.values_list("pk", "name"))
 
 
-def callbacks(batch: int, *, using: str, known: Known | None = None) -> list[tuple[Relative, Link]]:
+def callbacks(
+    batch: int, *, using: str, known: Known | None = None
+) -> list[tuple[Relative, FamilyLink]]:
     """Return the first MOST tasks that wait for a batch, or have waited for it."""
     rows = list(links_of("parent_id", [-batch], MOST, using))
     found = relatives([row.child_id for row in rows], using=using, known=known)

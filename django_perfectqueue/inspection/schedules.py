@@ -26,7 +26,7 @@ MOST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class TaskOrigin:
     """Which schedule has submitted a task, and for which of its ticks."""
 
     schedule: str
@@ -40,12 +40,12 @@ class Origin:
         return {"name": self.schedule, "tick": self.tick.isoformat()}
 
 
-def origin_of(task: Task) -> Origin | None:
+def origin_of(task: Task) -> TaskOrigin | None:
     """Return the schedule of a task, or None where none has submitted it."""
     try:
         context: Any = decode(task.context) if task.context else None
         schedule, tick = (context[name] for name in OF_SCHEDULES)
-        return Origin(str(schedule), datetime.fromisoformat(tick))
+        return TaskOrigin(str(schedule), datetime.fromisoformat(tick))
     except (PayloadError, LookupError, TypeError, ValueError):
         return None
 

@@ -27,7 +27,7 @@ from .attempts import (
     tries,
     waited,
 )
-from .schedules import Origin, origin_of
+from .schedules import TaskOrigin, origin_of
 from .steering import actions_of
 from .why_waiting import Case, Code, Reason
 from .workers import Location, location_of
@@ -113,7 +113,7 @@ class Story:
         self.journals: Sequence[Journal] = list(journals_of(task, using=using))
         self.actions = list(actions_of(task, using=using))
         self.tags = [tag.tag for tag in task.tags.order_by("pk")]
-        self.origin: Origin | None = origin_of(task)
+        self.origin: TaskOrigin | None = origin_of(task)
         held = lease_until(task) is not None
         self.location: Location | None = location_of(task, using=using) if held else None
 

@@ -49,7 +49,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Processor:
+class ProcessorFacts:
     """
     A processor as it was when its worker was seen.
 
@@ -75,7 +75,7 @@ class Processor:
         }
 
 
-def processors_of(workers: Sequence[Worker], *, using: str) -> dict[int, list[Processor]]:
+def processors_of(workers: Sequence[Worker], *, using: str) -> dict[int, list[ProcessorFacts]]:
     """Return the processors of each worker, by its id, with what they run."""
     seats = {worker.id: worker.seats for worker in workers}
     ids = {task["id"] for some in seats.values() for seat in some for task in seat["tasks"]}
@@ -86,7 +86,7 @@ def processors_of(workers: Sequence[Worker], *, using: str) -> dict[int, list[Pr
     }
 
 
-def processor(worker: Worker, seat: ProcessorState, named: dict[int, Any]) -> Processor:
+def processor(worker: Worker, seat: ProcessorState, named: dict[int, Any]) -> ProcessorFacts:
     runs = [
         Assignment(
             task_id=task["id"],
@@ -95,7 +95,7 @@ def processor(worker: Worker, seat: ProcessorState, named: dict[int, Any]) -> Pr
         )
         for task in seat["tasks"]
     ]
-    return Processor(
+    return ProcessorFacts(
         number=seat["number"],
         pid=seat["pid"],
         memory=seat.get("memory"),

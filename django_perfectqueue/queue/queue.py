@@ -271,7 +271,7 @@ class Queue(Taking):
         Raise ConfigError where the settings keep all of them for ever, ValueError for an
         unknown status or what is no length of time.
         """
-        rule = retention.Rule.of(
+        rule = retention.PurgeRule.of(
             older_than=checked_timeout(older_than, "older_than"),
             statuses=[] if status is None else [status],
             only={"queue": self.name, "group": group, "type": type, "user": user},

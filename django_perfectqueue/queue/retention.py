@@ -19,7 +19,7 @@ BATCH = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class PurgeRule:
     """
     For how many seconds what ended so is kept, and how many ended tasks of a queue at most.
 
@@ -38,7 +38,7 @@ class Rule:
         older_than: float | None = None,
         statuses: Collection[str] = (),
         only: Mapping[str, str | None],
-    ) -> Rule:
+    ) -> PurgeRule:
         """
         Return the rule of the settings; with ``older_than`` that of so many seconds.
 
@@ -60,7 +60,7 @@ class Rule:
 
 
 def purge(
-    rule: Rule,
+    rule: PurgeRule,
     *,
     using: str,
     batch: int = BATCH,

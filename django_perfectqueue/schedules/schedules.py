@@ -125,7 +125,7 @@ class Schedules:
 
         try:
             store.with_retries(store_it, using=self.using)
-        except TakenError:
+        except NameTakenError:
             # Another has put it after the look for it: that one is changed.
             store.with_retries(store_it, using=self.using)
         return handle
@@ -328,13 +328,13 @@ class ScheduleHandle:
             try:
                 row.save(using=self.using)
             except IntegrityError as error:
-                raise TakenError(f"'{self.name}' was put by another: {error}") from error
+                raise NameTakenError(f"'{self.name}' was put by another: {error}") from error
             word = did or ("added" if before is None else "changed")
             record(self.name, word, by, using=self.using, before=before, after=facts(row))
         fire.wake(row, moment, using=self.using)
 
 
-class TakenError(InvalidScheduleError):
+class NameTakenError(InvalidScheduleError):
     """Another has just put a schedule of this name."""
 
 

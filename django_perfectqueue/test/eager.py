@@ -34,7 +34,7 @@ def eager(*, raise_errors: bool = True) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Due:
+class DueTask:
     """A database in which something is to be run once the transaction has committed."""
 
     using: str
@@ -52,7 +52,7 @@ class Due:
 
 def rung(using: str) -> None:
     """Run what is due, as soon as it can be seen by others."""
-    due = Due(using)
+    due = DueTask(using)
     connection = connections[using]
     if connection.in_atomic_block and not is_tests_own(connection):
         transaction.on_commit(due, using=using)
@@ -65,7 +65,7 @@ def run_what_waits() -> None:
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block and is_tests_own(connection):
             hooks: list[Any] = connection.run_on_commit
-            waiting = [hook for hook in hooks if isinstance(hook[1], Due)]
+            waiting = [hook for hook in hooks if isinstance(hook[1], DueTask)]
             hooks[:] = [hook for hook in hooks if hook not in waiting]
             for due in dict.fromkeys(function for _savepoints, function, *_robust in waiting):
                 due()

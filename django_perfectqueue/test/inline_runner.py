@@ -17,7 +17,7 @@ from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.verdicts import Verdict
 from django_perfectqueue.worker.attempt import log_capture
-from django_perfectqueue.worker.attempt.ending import Ending, announce
+from django_perfectqueue.worker.attempt.ending import AttemptEnd, announce
 from django_perfectqueue.worker.attempt.event_loop import EventLoop
 from django_perfectqueue.worker.attempt.interrupt_main import MainThreadInterrupter
 from django_perfectqueue.worker.attempt.runner import Runner
@@ -67,7 +67,7 @@ class InlineRunner(Runner):
             raise ending.error
         return run_of(ending, task)
 
-    def write(self, ending: Ending, completion: store.Completion, task: HeldTask) -> None:
+    def write(self, ending: AttemptEnd, completion: store.Completion, task: HeldTask) -> None:
         if not task.write(completion):
             ending.word = "preempted"
         announce(ending.word, task, ending.handler)
@@ -114,7 +114,7 @@ class CallersCleanup(ConnectionCleanup):
 
     def __init__(self) -> None:
         super().__init__()
-        self.marks: list[Mark] = []
+        self.marks: list[Savepoint] = []
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -134,7 +134,7 @@ class CallersCleanup(ConnectionCleanup):
             self.set_marks()
 
     def set_marks(self) -> None:
-        self.marks = [Mark(link) for link in self.left_alone if link.in_atomic_block]
+        self.marks = [Savepoint(link) for link in self.left_alone if link.in_atomic_block]
 
     def lift_marks(self) -> None:
         marks, self.marks = self.marks, []
@@ -142,7 +142,7 @@ class CallersCleanup(ConnectionCleanup):
             mark.lift()
 
 
-class Mark:
+class Savepoint:
     """A point in an open transaction to which it can be rolled back, if it must."""
 
     def __init__(self, link: Any) -> None:
@@ -181,7 +181,7 @@ class Mark:
                 function()
 
 
-def run_of(ending: Ending, task: HeldTask) -> Run:
+def run_of(ending: AttemptEnd, task: HeldTask) -> Run:
     completion = ending.completion
     stored = completion.result if completion is not None else None
     # What it was settled with before may have been rolled back.

@@ -16,14 +16,14 @@ from django_perfectqueue.worker.discovery import found, with_django_tasks
 SHOWN = 20
 
 
-class DjangoTask(Protocol):
+class DjangoTaskRoute(Protocol):
     """What Django's ``@task`` makes of a function."""
 
     @property
     def module_path(self) -> str: ...
 
 
-Kind = str | DjangoTask
+Kind = str | DjangoTaskRoute
 """A type of tasks: its name, or the Django task itself."""
 
 

@@ -124,7 +124,7 @@ def send_span(queue: str) -> Iterator[Span]:
             raise
 
 
-class Attempt:
+class TracedAttempt:
     """The span of an attempt that is going on."""
 
     def __init__(self, span: Span) -> None:
@@ -147,7 +147,7 @@ def process_span(
     attempt: int,
     due: datetime,
     values: Mapping[str, object],
-) -> Iterator[Attempt]:
+) -> Iterator[TracedAttempt]:
     """
     Record a span for an attempt, and one for its wait before that.
 
@@ -184,7 +184,7 @@ def process_span(
         record_exception=False,
         set_status_on_exception=False,
     ) as span:
-        yield Attempt(span)
+        yield TracedAttempt(span)
 
 
 def fail(span: Span, error: str, message: str, stack: str = "") -> None:

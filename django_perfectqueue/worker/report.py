@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.lib.printable import printable
 
-from .attempt.ending import Ending
+from .attempt.ending import AttemptEnd
 from .shared.slot import COUNTED
 
 LONGEST_WRITE = 4096
@@ -50,13 +50,13 @@ class Reporter:
     def head(self, line: str) -> None:
         self.say(self.bold(line))
 
-    def print_tasks(self, endings: Sequence[Ending]) -> None:
+    def print_tasks(self, endings: Sequence[AttemptEnd]) -> None:
         """Print a line for each task."""
         if self.verbosity >= USUAL and endings:
             for part in in_parts(map(self.line, endings)):
                 self.say(part)
 
-    def line(self, ending: Ending) -> str:
+    def line(self, ending: AttemptEnd) -> str:
         lease = ending.task.lease
         user = f" user={lease.user}" if lease.user else ""
         names = f"{lease.key} type={lease.type}{user}"

@@ -713,7 +713,7 @@ class CeleryBeatTests(TableTestCase):
 
 class TallyTests(SimpleTestCase):
     def test_it_names_no_more_than_can_be_read(self):
-        tally = move.Tally()
+        tally = move.ImportTally()
         for number in range(move.NAMED + 3):
             tally.leave(f"k{number}", StaysError("why"))
         tally.leave("k", StaysError("why not", left_behind=False))

@@ -8,7 +8,7 @@ from django.test import SimpleTestCase
 
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.management.terminal.progress import EVERY_COUNT, Progress
+from django_perfectqueue.management.terminal.progress import EVERY_COUNT, ProgressLine
 from django_perfectqueue.management.terminal.table import Column, lines, terminal_width
 from django_perfectqueue.management.terminal.text import columns_of, cut
 
@@ -104,7 +104,7 @@ class TableTests(SimpleTestCase):
 
 class ProgressTests(SimpleTestCase):
     def progress(self, stream, **options):
-        return Progress(OutputWrapper(stream), "%s tasks", **options)
+        return ProgressLine(OutputWrapper(stream), "%s tasks", **options)
 
     def test_a_terminal_sees_a_bar_that_leaves_no_trace(self):
         stream = Terminal()

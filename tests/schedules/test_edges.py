@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 from django.test import SimpleTestCase, tag
 
 from django_perfectqueue.models import Schedule
-from django_perfectqueue.store.arithmetic.ticks import Timing
+from django_perfectqueue.store.arithmetic.ticks import TickTiming
 from django_perfectqueue.store.schedules.decide import decide, due_time, start_over, timing_of
 
 from .test_schedules import HOUR, MINUTE, NOON, Case
@@ -76,7 +76,7 @@ class WallClockTests(SimpleTestCase):
                 until = since + 72 * HOUR
                 for cron, when in expressions.items():
                     with self.subTest(zone=zone, day=day, cron=cron):
-                        timing = Timing(cron=cron, zone=zone)
+                        timing = TickTiming(cron=cron, zone=zone)
                         ticks = timing.after(since - timedelta(microseconds=1))
                         found = list(takewhile(until.__gt__, ticks))
                         self.assertEqual(found, expected(when, since, until, zone))
@@ -90,7 +90,7 @@ class WallClockTests(SimpleTestCase):
         self.check(BY_THE_CLOCK, followed)
 
     def test_a_rare_wildcard_comes_in_both_passes_of_its_hour(self):
-        timing = Timing(cron="*/30 2 25 10 *", zone="Europe/Paris")
+        timing = TickTiming(cron="*/30 2 25 10 *", zone="Europe/Paris")
         ticks = timing.after(datetime(2026, 1, 1, tzinfo=timezone.utc))
         night = datetime(2026, 10, 25, tzinfo=timezone.utc)
         expected = [night + number * MINUTE for number in (0, 30, 60, 90)]

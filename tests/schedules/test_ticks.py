@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from django_perfectqueue.exceptions import ConfigError, InvalidScheduleError
 from django_perfectqueue.store.arithmetic import ticks
-from django_perfectqueue.store.arithmetic.ticks import NICKNAMES, Timing, jitter_of
+from django_perfectqueue.store.arithmetic.ticks import NICKNAMES, TickTiming, jitter_of
 
 UTC = timezone.utc
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,7 +23,7 @@ ZONES = ("America/New_York", "Europe/Paris", "Australia/Lord_Howe", "Antarctica/
 @tag("no-database")
 class IntervalTests(SimpleTestCase):
     def test_ticks_are_counted_from_1970_so_that_restarts_do_not_drift(self):
-        timing = Timing(every=900)
+        timing = TickTiming(every=900)
         for seconds in (0.001, 60, 899.999):
             self.assertEqual(
                 timing.first_after(NEW_YEAR + timedelta(seconds=seconds)),
@@ -33,18 +33,18 @@ class IntervalTests(SimpleTestCase):
 
     def test_ticks_are_counted_from_the_start_where_there_is_one(self):
         starts_at = NEW_YEAR + timedelta(seconds=7)
-        timing = Timing(every=60, starts_at=starts_at)
+        timing = TickTiming(every=60, starts_at=starts_at)
         self.assertEqual(timing.first_after(NEW_YEAR), starts_at)
         self.assertEqual(timing.first_after(starts_at), starts_at + timedelta(seconds=60))
 
     def test_there_is_none_after_the_end(self):
-        timing = Timing(every=60, ends_at=NEW_YEAR + timedelta(seconds=120))
+        timing = TickTiming(every=60, ends_at=NEW_YEAR + timedelta(seconds=120))
         self.assertEqual(len(list(timing.after(NEW_YEAR))), 2)
 
     @given(st.floats(1, 1e9), st.integers(0, 10**9))
     def test_the_next_tick_is_later_and_at_most_one_interval_away(self, every, offset):
         moment = NEW_YEAR + timedelta(seconds=offset)
-        first, second = islice(Timing(every=every).after(moment), 2)
+        first, second = islice(TickTiming(every=every).after(moment), 2)
         self.assertGreater(first, moment)
         self.assertLessEqual(first - moment, timedelta(seconds=every))
         self.assertEqual(second - first, timedelta(seconds=every))
@@ -53,7 +53,7 @@ class IntervalTests(SimpleTestCase):
 def local(zone, *when, count=3, cron):
     """Return the next ticks after a wall-clock time, as wall-clock times with their offset."""
     at = datetime(*when, tzinfo=ZoneInfo(zone))
-    found = islice(Timing(cron=cron, zone=zone).after(at), count)
+    found = islice(TickTiming(cron=cron, zone=zone).after(at), count)
     return [tick.astimezone(ZoneInfo(zone)).strftime("%d %H:%M %z") for tick in found]
 
 
@@ -77,7 +77,7 @@ class ClockChangeTests(SimpleTestCase):
 
     def test_one_that_begins_in_the_second_pass_meets_no_time_of_the_first(self):
         second_pass = datetime(2026, 11, 1, 6, 15, tzinfo=UTC)
-        timing = Timing(cron="30 1 * * *", zone="America/New_York")
+        timing = TickTiming(cron="30 1 * * *", zone="America/New_York")
         self.assertEqual(timing.first_after(second_pass), datetime(2026, 11, 2, 6, 30, tzinfo=UTC))
 
     def test_paris(self):
@@ -121,7 +121,7 @@ class ClockChangeTests(SimpleTestCase):
     )
     def test_the_sequence_is_the_same_wherever_one_begins(self, zone, cron, steps):
         """A cursor that is set from any moment meets the ticks that one set before would."""
-        timing = Timing(cron=cron, zone=zone)
+        timing = TickTiming(cron=cron, zone=zone)
         moment = NEW_YEAR + steps * timedelta(minutes=5)
         earlier = timing.after(moment - timedelta(days=2))
         expected = next(tick for tick in earlier if tick > moment)
@@ -134,26 +134,26 @@ class CronTests(SimpleTestCase):
         self.assertEqual(len(NICKNAMES), 7)
         for nickname, cron in NICKNAMES.items():
             with self.subTest(nickname=nickname):
-                named = Timing(cron=nickname).first_after(NEW_YEAR)
-                self.assertEqual(named, Timing(cron=cron).first_after(NEW_YEAR))
+                named = TickTiming(cron=nickname).first_after(NEW_YEAR)
+                self.assertEqual(named, TickTiming(cron=cron).first_after(NEW_YEAR))
 
     def test_six_fields_have_the_seconds_first(self):
-        found = list(islice(Timing(cron="*/20 * * * * *").after(NEW_YEAR), 3))
+        found = list(islice(TickTiming(cron="*/20 * * * * *").after(NEW_YEAR), 3))
         self.assertEqual([tick.second for tick in found], [20, 40, 0])
 
     def test_a_day_with_a_star_and_a_weekday_must_both_match(self):
-        (tick,) = islice(Timing(cron="0 0 */2 * mon").after(NEW_YEAR), 1)
+        (tick,) = islice(TickTiming(cron="0 0 */2 * mon").after(NEW_YEAR), 1)
         self.assertEqual((tick.weekday(), tick.day % 2), (0, 1))
 
     def test_words_explain_it(self):
-        self.assertIn("03:00", Timing(cron="0 3 * * mon-fri").explain())
-        self.assertEqual(Timing(every=900).explain(), "Every 900 seconds")
+        self.assertIn("03:00", TickTiming(cron="0 3 * * mon-fri").explain())
+        self.assertEqual(TickTiming(every=900).explain(), "Every 900 seconds")
 
     def test_without_cronsim_intervals_work_and_cron_says_what_to_install(self):
         with mock.patch.dict(sys.modules, {"cronsim": None}):
-            self.assertIsNotNone(Timing(every=60).first_after(NEW_YEAR))
+            self.assertIsNotNone(TickTiming(every=60).first_after(NEW_YEAR))
             with self.assertRaisesMessage(ConfigError, "django-perfectqueue[schedules]"):
-                Timing(cron="@daily").first_after(NEW_YEAR)
+                TickTiming(cron="@daily").first_after(NEW_YEAR)
 
     def test_without_time_zones_it_says_what_to_install(self):
         ticks.zone_of.cache_clear()
@@ -166,7 +166,7 @@ class CronTests(SimpleTestCase):
 
     def test_an_unknown_zone_is_refused_with_the_nearest(self):
         with self.assertRaisesMessage(InvalidScheduleError, "Europe/Paris"):
-            Timing(cron="@daily", zone="Europe/Pariss").first_after(NEW_YEAR)
+            TickTiming(cron="@daily", zone="Europe/Pariss").first_after(NEW_YEAR)
 
 
 @tag("no-database")
@@ -176,14 +176,14 @@ class PassedTests(SimpleTestCase):
 
     def test_the_last_ticks_are_returned_and_those_before_counted(self):
         now = NEW_YEAR + timedelta(minutes=10, seconds=30)
-        found = self.passed(Timing(every=60), NEW_YEAR, now, 2)
+        found = self.passed(TickTiming(every=60), NEW_YEAR, now, 2)
         self.assertEqual(found.ticks, [NEW_YEAR + timedelta(minutes=m) for m in (9, 10)])
         self.assertEqual(found.omitted, 9)
         self.assertEqual(found.next_tick, NEW_YEAR + timedelta(minutes=11))
 
     def test_after_years_it_is_as_quick(self):
         first = NEW_YEAR - timedelta(days=3650)
-        for timing in (Timing(every=1), Timing(cron="* * * * *")):
+        for timing in (TickTiming(every=1), TickTiming(cron="* * * * *")):
             with self.subTest(timing=timing):
                 first_tick = timing.first_after(first)
                 found = self.passed(timing, first_tick, NEW_YEAR, 3)

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.inspection.workers import Assignment, Processor, processors_of
+from django_perfectqueue.inspection.workers import Assignment, ProcessorFacts, processors_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
@@ -115,7 +115,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         return ago(worker.seen_at)
 
 
-def line(worker: Any, processor: Processor, task: Assignment) -> SafeString:
+def line(worker: Any, processor: ProcessorFacts, task: Assignment) -> SafeString:
     """Return one task that runs, with a link to it as long as it is stored."""
     where = gettext("processor %(number)d, pid %(pid)d") % {
         "number": processor.number,

@@ -28,7 +28,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Batch, Task, TaskQuerySet
 from django_perfectqueue.queue import database
 
-from .actions import BULK, CANCEL, RETRY, VERBS, Report, Verb
+from .actions import BULK, CANCEL, RETRY, VERBS, ActionReport, Verb
 from .base import ReadOnlyAdmin
 from .bulk_pages import BulkPage, bulk_verbs, forbidden_operations, may, own_operations
 from .cells import NOTHING, badge, page_url
@@ -229,7 +229,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             self.message_user(request, text, messages.WARNING)
             wanted = [task_id for task_id in wanted if task_id not in forbidden]
         tasks = list(plain(database()).filter(pk__in=seen).only("queue", "key"))
-        report = Report()
+        report = ActionReport()
         chosen = [task_id for task_id in wanted if task_id in seen]
         for answer in run(operation, chosen, using=database()):
             report.add(answer, verb.does)
@@ -250,7 +250,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, tasks, CHANGE, str(verb.label))
 
-    def show_report(self, request: HttpRequest, report: Report, *, capped: bool) -> None:
+    def show_report(self, request: HttpRequest, report: ActionReport, *, capped: bool) -> None:
         if report.done:
             self.message_user(request, report.successes(), messages.SUCCESS)
         if report.refused:

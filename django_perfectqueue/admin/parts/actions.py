@@ -63,7 +63,7 @@ class Verb:
 
 
 @dataclass(slots=True)
-class Report:
+class ActionReport:
     """What came of a verb: the tasks it was done to, and why not to others."""
 
     ids: list[int] = field(default_factory=list)

@@ -43,7 +43,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ChartMark:
     """A vertical line where workers started, and what it says of them."""
 
     x: str
@@ -56,7 +56,7 @@ class Chart:
 
     bars: list[Bar]
     largest: int
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[ChartMark] = field(default_factory=list)
     width: float = WIDTH
     height: float = HEIGHT
 
@@ -95,7 +95,7 @@ def chart(
     return Chart(bars, largest, marks([start for start, _tally in points], workers))
 
 
-def marks(starts: Sequence[datetime], workers: Sequence[Worker]) -> list[Mark]:
+def marks(starts: Sequence[datetime], workers: Sequence[Worker]) -> list[ChartMark]:
     """Return a mark for each bar in whose time workers started, which names up to NAMED of them."""
     started: dict[int, list[str]] = {}
     for worker in workers:
@@ -109,5 +109,5 @@ def marks(starts: Sequence[datetime], workers: Sequence[Worker]) -> list[Mark]:
         when = date_format(template_localtime(starts[place]), "H:i")
         more = [f"+{len(labels) - NAMED}"] if len(labels) > NAMED else []
         label = f"{when}: {'; '.join([*sorted(labels)[:NAMED], *more])}"
-        found.append(Mark(f"{WIDTH / len(starts) * place:.2f}", printable(label)))
+        found.append(ChartMark(f"{WIDTH / len(starts) * place:.2f}", printable(label)))
     return found

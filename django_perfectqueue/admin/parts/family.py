@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.inspection.family import MOST, Family, Known, Link, Relative, family
+from django_perfectqueue.inspection.family import MOST, Family, FamilyLink, Known, Relative, family
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, Batch, Task
 from django_perfectqueue.queue import database
@@ -58,7 +58,7 @@ def known_to(request: HttpRequest, site: AdminSite) -> Known:
     return Known(tasks.select_related(None).only(*columns), batches)
 
 
-def relative_row(one: Relative, link: Link, request: HttpRequest) -> dict[str, object]:
+def relative_row(one: Relative, link: FamilyLink, request: HttpRequest) -> dict[str, object]:
     return {
         "badge": relative_badge(one),
         "link": linked(one, request),
@@ -158,7 +158,7 @@ def graph(found: Family, request: HttpRequest) -> Graph:
     )
 
 
-def in_columns(relatives: dict[int, Relative], links: Sequence[Link]) -> list[list[int]]:
+def in_columns(relatives: dict[int, Relative], links: Sequence[FamilyLink]) -> list[list[int]]:
     """Return the ids by column; each below those whose parents are further up."""
     parents: dict[int, list[int]] = {id_: [] for id_ in relatives}
     for link in links:

@@ -12,9 +12,9 @@ from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.worker.discovery import found, with_django_tasks
 
 from ..base import CommandOptions, QueueCommand, known_alias
-from ..importing import SOURCES, Move, Reason, Tally
+from ..importing import SOURCES, ImportTally, Move, SkipReason
 from ..tasks.facts import Facts, picked
-from ..terminal.progress import Progress
+from ..terminal.progress import ProgressLine
 
 
 class Command(QueueCommand):
@@ -89,7 +89,7 @@ class Command(QueueCommand):
             name=options["table"],
             queue=options["from_queue"],
         )
-        self.progress = Progress(self.stderr, "%s rows looked at")
+        self.progress = ProgressLine(self.stderr, "%s rows looked at")
         return Move(
             table=table,
             queue=self.queue,
@@ -132,7 +132,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun} is" if count == 1 else f"{count:,} {noun}s are"
 
 
-def stored(tally: Tally) -> str:
+def stored(tally: ImportTally) -> str:
     """Return how many tasks, and how many schedules."""
     text = f"{tally.stored:,} {'task' if tally.stored == 1 else 'tasks'}"
     if tally.schedules:
@@ -153,7 +153,7 @@ def first_line(move: Move) -> str:
     return text
 
 
-def lines_of_rows_that_stay(tally: Tally) -> list[str]:
+def lines_of_rows_that_stay(tally: ImportTally) -> list[str]:
     """Return the lines of what is not to be moved, then of what is left behind."""
     lines = []
     width = max((len(f"{reason.count:,}") for reason in tally.stay.values()), default=0)
@@ -166,7 +166,7 @@ def lines_of_rows_that_stay(tally: Tally) -> list[str]:
     return lines
 
 
-def described(reason: Reason) -> list[str]:
+def described(reason: SkipReason) -> list[str]:
     more = reason.count - len(reason.names)
     return [*reason.names, f"and {more:,} more"] if reason.names and more else reason.names
 

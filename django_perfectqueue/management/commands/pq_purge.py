@@ -8,11 +8,11 @@ from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.models import Outcome
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.queue.retention import Rule, purge
+from django_perfectqueue.queue.retention import PurgeRule, purge
 
 from ..base import CommandOptions, QueueCommand, at_least
 from ..tasks.hints import no_tasks
-from ..terminal.progress import Progress
+from ..terminal.progress import ProgressLine
 from ..terminal.text import seconds
 
 NARROWS = ("type", "user", "group")
@@ -72,7 +72,7 @@ class Command(QueueCommand):
             self.clear(dry_run=options["dry_run"])
             return
         rule = asked(options)
-        progress = Progress(self.stderr, "%s tasks looked at")
+        progress = ProgressLine(self.stderr, "%s tasks looked at")
         found = purge(
             rule,
             using=self.queue.using,
@@ -106,7 +106,7 @@ class Command(QueueCommand):
         self.say(f"{count} {tasks} {done} deleted{': ' if parts else ''}{', '.join(parts)}.")
 
 
-def asked(options: CommandOptions) -> Rule:
+def asked(options: CommandOptions) -> PurgeRule:
     """
     Return the rule that was asked for; by default that of the settings.
 
@@ -114,7 +114,7 @@ def asked(options: CommandOptions) -> Rule:
     """
     older_than = seconds("--older-than", options["older_than"])
     try:
-        return Rule.of(
+        return PurgeRule.of(
             older_than=None if older_than is None else min(older_than, LONGEST),
             statuses=options["status"] or (),
             only={name: options[name] for name in ("queue", *NARROWS)},

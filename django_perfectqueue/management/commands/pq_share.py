@@ -25,7 +25,7 @@ from ..tasks.facts import Facts, picked
 from ..terminal.table import Column
 
 
-class Scope(TypedDict):
+class ShareScope(TypedDict):
     """Where a share is: an empty queue is every queue."""
 
     queue: str
@@ -73,7 +73,7 @@ class Command(RuleCommand):
             self.act_on_queue(options["of_queue"], changes, options["reset"])
             return
         check_choice(options, changes, user)
-        scope: Scope = {"queue": options["queue"] or "", "using": self.queue.using}
+        scope: ShareScope = {"queue": options["queue"] or "", "using": self.queue.using}
         if user is None:
             self.list_shares(options["queue"], options["limit"])
         elif options["reset"]:
@@ -84,18 +84,18 @@ class Command(RuleCommand):
         else:
             self.show(user, scope)
 
-    def reset(self, user: str, scope: Scope) -> None:
+    def reset(self, user: str, scope: ShareScope) -> None:
         if not reset_share(user, **scope, by=person()) and not self.as_json:
             self.say("There was no share of its own.")
         self.print_share(user, scope)
 
-    def print_share(self, user: str, scope: Scope) -> None:
+    def print_share(self, user: str, scope: ShareScope) -> None:
         """Say what holds now."""
         held = share(user, **scope)
         queue = scope["queue"]
         self.answer(for_programs(held, user, queue), describe_share(held, user, queue))
 
-    def show(self, user: str, scope: Scope) -> None:
+    def show(self, user: str, scope: ShareScope) -> None:
         held = share(user, **scope)
         own = FairShare(user=user, queue=scope["queue"])
         changes = changes_of(own, using=scope["using"])

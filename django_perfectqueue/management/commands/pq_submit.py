@@ -22,7 +22,7 @@ from django_perfectqueue.schedules.terms import dispatch_here, known_types
 
 from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis
 from ..tasks.tasks_file import TasksFile, parsed
-from ..terminal.progress import Progress
+from ..terminal.progress import ProgressLine
 from ..terminal.text import point, seconds
 
 FLAGS = {"run_at": "--time", "expected_at": "--expect", "expires_at": "--expires"}
@@ -177,7 +177,7 @@ class Command(QueueCommand):
     def submit_file(self, options: CommandOptions) -> None:
         with opened(options["file"]) as source:
             tasks = TasksFile(source)
-            progress = Progress(self.stderr, "%s tasks", total=tasks.size)
+            progress = ProgressLine(self.stderr, "%s tasks", total=tasks.size)
             on_conflict, atomic = options["on_conflict"], options["atomic"]
             bulk = Bulk(self.queue, tasks, on_conflict, atomic, progress)
             bulk.submit()
@@ -193,7 +193,7 @@ class Bulk:
     tasks: TasksFile
     on_conflict: Literal["raise", "ignore"]
     atomic: bool
-    progress: Progress
+    progress: ProgressLine
     read: int = 0
     stored: int = 0
     stored_line: int = 0

@@ -7,7 +7,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
 from django_perfectqueue import conf, store
-from django_perfectqueue.inspection.workers import Assignment, Processor, processors_of
+from django_perfectqueue.inspection.workers import Assignment, ProcessorFacts, processors_of
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
@@ -63,7 +63,7 @@ class Command(QueueCommand):
             self.give_back(newest, options["give_back"], force=options["force"])
             return
         found = [one for one in newest if options["queue"] in (None, *one.queues)]
-        processors: dict[int, list[Processor]] = {}
+        processors: dict[int, list[ProcessorFacts]] = {}
         if self.as_json or options["tasks"]:
             processors = processors_of(found, using=self.queue.using)
         if self.as_json:
@@ -93,7 +93,7 @@ class Command(QueueCommand):
         self.answer({"given_back": count}, f"Tasks that are given back: {count}.")
 
     def print_workers(
-        self, workers: list[ListedWorker], processors: dict[int, list[Processor]]
+        self, workers: list[ListedWorker], processors: dict[int, list[ProcessorFacts]]
     ) -> None:
         table = self.table(columns(), workers)
         self.stdout.write(next(table))
@@ -102,7 +102,7 @@ class Command(QueueCommand):
             for processor in processors.get(worker.id, ()):
                 self.print_processor(processor, worker.clock)
 
-    def print_processor(self, processor: Processor, now: datetime) -> None:
+    def print_processor(self, processor: ProcessorFacts, now: datetime) -> None:
         words = [f"processor {processor.number}", f"pid {processor.pid}"]
         if processor.memory is not None:
             words.append(f"{processor.memory / MEGABYTE:.0f} MB")
@@ -158,7 +158,7 @@ def count_serving(serving: int) -> str:
     return f"{serving} worker takes tasks." if serving == 1 else f"{serving} workers take tasks."
 
 
-def facts(worker: ListedWorker, processors: list[Processor]) -> Facts:
+def facts(worker: ListedWorker, processors: list[ProcessorFacts]) -> Facts:
     return {
         **picked(worker, "id", "host", "pid", "launcher", "generation", "version"),
         **picked(worker, "started_at", "seen_at", "leaving", "queues", "processors"),

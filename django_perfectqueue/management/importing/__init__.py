@@ -1,6 +1,6 @@
 """Reads the tables of other queues, and moves what waits there into this one."""
 
-from .move import Move, Reason, Tally
+from .move import ImportTally, Move, SkipReason
 from .sources import CeleryBeat, DjangoQ2, DjangoTasksDb, PerfectQueue
 from .table import Table
 
@@ -8,4 +8,4 @@ SOURCES: dict[str, type[Table]] = {
     table.source: table for table in (PerfectQueue, DjangoTasksDb, DjangoQ2, CeleryBeat)
 }
 
-__all__ = ["SOURCES", "Move", "Reason", "Tally"]
+__all__ = ["SOURCES", "ImportTally", "Move", "SkipReason"]

@@ -18,14 +18,14 @@ from django_perfectqueue.schedules import Schedules, Terms
 from django_perfectqueue.schedules.declared import declarations, terms_of
 from django_perfectqueue.worker.discovery import types_of
 
-from .table import Found, Row, StaysError, Table, reading
+from .table import Importable, Row, StaysError, Table, reading
 
 BATCH = 500
 NAMED = 100
 
 
 @dataclass(slots=True)
-class Reason:
+class SkipReason:
     """Why so many rows stay where they are, with the names of the first."""
 
     count: int = 0
@@ -34,7 +34,7 @@ class Reason:
 
 
 @dataclass(slots=True)
-class Tally:
+class ImportTally:
     """What has become of the rows that were looked at."""
 
     looked: int = 0
@@ -43,10 +43,10 @@ class Tally:
     there: int = 0
     deleted: int = 0
     queues: set[str] = field(default_factory=set)
-    stay: dict[str, Reason] = field(default_factory=dict)
+    stay: dict[str, SkipReason] = field(default_factory=dict)
 
     def leave(self, name: str, stays: StaysError) -> None:
-        reason = self.stay.setdefault(stays.why, Reason())
+        reason = self.stay.setdefault(stays.why, SkipReason())
         reason.count += 1
         reason.left_behind = reason.left_behind or stays.left_behind
         if len(reason.names) < NAMED:
@@ -75,7 +75,7 @@ class Move:
     delete: bool = False
     dry_run: bool = False
     progress: Callable[[int], None] = lambda count: None
-    tally: Tally = field(default_factory=Tally)
+    tally: ImportTally = field(default_factory=ImportTally)
 
     @property
     def using(self) -> str:
@@ -89,7 +89,7 @@ class Move:
         with reading(self.table.using):
             for why, condition in self.table.passed_over.items():
                 if count := self.table.rows.filter(condition).count():
-                    self.tally.stay[why] = Reason(count)
+                    self.tally.stay[why] = SkipReason(count)
 
     def batch(self, after: object) -> list[Row]:
         """Move the next rows, and return them."""
@@ -101,7 +101,7 @@ class Move:
         return rows
 
     def take(self, rows: Sequence[Row]) -> None:
-        by_queue: dict[str, list[Found]] = defaultdict(list)
+        by_queue: dict[str, list[Importable]] = defaultdict(list)
         done: list[Row] = []
         for row in rows:
             self.tally.looked += 1
@@ -120,7 +120,7 @@ class Move:
             with reading(self.table.using):
                 self.tally.deleted += self.table.delete(done)
 
-    def checked(self, found: Found) -> tuple[Found, str]:
+    def checked(self, found: Importable) -> tuple[Importable, str]:
         """
         Return a row under the type that it has here, and its queue.
 
@@ -146,7 +146,7 @@ class Move:
             raise StaysError(why + nearest(type_, types_of(self.dispatch)))
         return replace(found, type=type_, options=options), queue
 
-    def put(self, found: Found, queue: str) -> None:
+    def put(self, found: Importable, queue: str) -> None:
         """Store a schedule, unless it was stored before; raise StaysError if it can't be."""
         schedules = Schedules(using=self.using)
         known = schedules.list().filter(name=found.name).first()
@@ -166,7 +166,7 @@ class Move:
         self.tally.schedules += 1
         self.tally.queues.add(queue)
 
-    def submit(self, some: Sequence[Found], name: str) -> list[Row]:
+    def submit(self, some: Sequence[Importable], name: str) -> list[Row]:
         """Store tasks; return the ids of the rows that are stored now, or were before."""
         queue = Queue(name, using=self.using)
         there = types_by_key(queue, some)
@@ -192,7 +192,7 @@ class Move:
         return ids
 
 
-def types_by_key(queue: Queue, some: Sequence[Found]) -> dict[str, str]:
+def types_by_key(queue: Queue, some: Sequence[Importable]) -> dict[str, str]:
     """Return the types of those tasks that a queue has, by their keys."""
     keys = [found.name for found in some]
     return dict(queue.list().filter(key__in=keys).values_list("key", "type"))

@@ -23,7 +23,17 @@ from django.db.models import (
 )
 from django.utils import timezone
 
-from .table import Columns, Found, Row, StaysError, Table, call, columns_of, fields_of, model_of
+from .table import (
+    Columns,
+    Importable,
+    Row,
+    StaysError,
+    Table,
+    call,
+    columns_of,
+    fields_of,
+    model_of,
+)
 
 GZIP = b"\x1f\x8b"
 LARGEST = 64 * 2**20
@@ -61,14 +71,14 @@ class PerfectQueue(Table):
         super().open()
         self.caps: dict[str, int] = {}
 
-    def found(self, row: Row) -> Found:
+    def found(self, row: Row) -> Importable:
         data = unpacked(row.data)
         due = datetime.fromtimestamp(row.timeout, tz=zones.utc)
         type_ = data.pop("type", None) or row.id.partition(".")[0]
         user = row.resource or ""
         if user and row.max_running is not None:
             self.caps[user] = row.max_running
-        return Found(row.id, row.id, str(type_), data, {"user": user, "run_at": due})
+        return Importable(row.id, row.id, str(type_), data, {"user": user, "run_at": due})
 
     def notes(self) -> list[str]:
         text = "Each task's max_running is not moved; here it is set for a user, by pq_share: "
@@ -113,7 +123,7 @@ class DjangoTasksDb(Table):
     }
     queue_column = "queue_name"
 
-    def found(self, row: Row) -> Found:
+    def found(self, row: Row) -> Importable:
         key = str(uuid.UUID(str(row.id)))
         given = json.loads(row.args_kwargs)
         data: dict[str, Any] = call(given.get("args"), given.get("kwargs"))
@@ -122,7 +132,7 @@ class DjangoTasksDb(Table):
         if due:
             data["using"] = {"run_after": {"at": due.isoformat()}}
         options = {"priority": row.priority, "run_at": due}
-        return Found(row.id, key, row.task_path, data, options, row.queue_name)
+        return Importable(row.id, key, row.task_path, data, options, row.queue_name)
 
 
 class DjangoQ2(Table):
@@ -147,7 +157,7 @@ class DjangoQ2(Table):
     def label(self, row: Row) -> str:
         return f"{row.name or row.id}: {row.func}"
 
-    def found(self, row: Row) -> Found:
+    def found(self, row: Row) -> Importable:
         once = row.schedule_type == "O"
         kwargs = named_arguments(row.kwargs)
         more = kwargs.pop("q_options", None) or {}
@@ -165,10 +175,10 @@ class DjangoQ2(Table):
         key = f"django-q2-schedule-{row.id}"
         limit = {"time_limit": options.get("timeout") or None}
         if once:
-            return Found(row.id, key, row.func, data, {**limit, "run_at": row.next_run})
+            return Importable(row.id, key, row.func, data, {**limit, "run_at": row.next_run})
         repeats = row.repeats if row.repeats > 0 else None
         terms = {**self.timing(row), **limit, "remaining": repeats, "overlap": "allow"}
-        return Found(row.id, row.name or key, row.func, data, terms, recurs=True)
+        return Importable(row.id, row.name or key, row.func, data, terms, recurs=True)
 
     def timing(self, row: Row) -> dict[str, object]:
         """
@@ -268,7 +278,7 @@ class CeleryBeat(Table):
     def label(self, row: Row) -> str:
         return str(row.name)
 
-    def found(self, row: Row) -> Found:
+    def found(self, row: Row) -> Importable:
         if row.task == CLEANUP:
             raise StaysError("of Celery's own: RETENTION_TIME does it here", left_behind=False)
         if row.solar_id is not None:
@@ -280,7 +290,9 @@ class CeleryBeat(Table):
             raise StaysError("with what a task here has not: headers")
         queue = row.queue or None
         if row.clocked_id is not None:
-            return Found(row.id, f"celery-beat-{row.id}", row.task, data, self.once(row), queue)
+            return Importable(
+                row.id, f"celery-beat-{row.id}", row.task, data, self.once(row), queue
+            )
         terms = {
             **self.timing(row),
             "ends_at": row.expires,
@@ -289,7 +301,7 @@ class CeleryBeat(Table):
             "remaining": 1 if row.one_off else None,
             "overlap": "allow",
         }
-        return Found(row.id, row.name, row.task, data, terms, queue, recurs=True)
+        return Importable(row.id, row.name, row.task, data, terms, queue, recurs=True)
 
     def once(self, row: Row) -> dict[str, object]:
         """Return when a task of the clock is due, and until when it may start."""

@@ -23,7 +23,7 @@ Row: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Importable:
     """
     A row that is a task of the key ``name``, or, if it ``recurs``, a schedule of that name.
 
@@ -116,11 +116,11 @@ class Table:
         """Return what a row is called where it stays."""
         return str(row.pk)
 
-    def found(self, row: Row) -> Found:
+    def found(self, row: Row) -> Importable:
         """Return what a row means; raise StaysError, or any error where it can't be read."""
         raise NotImplementedError
 
-    def read(self, row: Row) -> Found:
+    def read(self, row: Row) -> Importable:
         """Return what a row means; raise StaysError when it stays."""
         try:
             return self.found(row)

@@ -20,7 +20,7 @@ from django_perfectqueue.models import TaskQuerySet
 
 from ..base import CommandOptions, at_least
 from ..queues.rule_command import person, rate
-from ..terminal.progress import Progress
+from ..terminal.progress import ProgressLine
 from .bulk_preview import add_times, print_preview
 from .hints import no_group, no_tasks
 from .single import SteeringCommand
@@ -202,7 +202,7 @@ class SelectingCommand(SteeringCommand):
         self.say(counted(f"would {self.verb}", count))
 
     def do_in_place(self, operation: Operation, chunks: Iterable[Sequence[Found]]) -> None:
-        progress = Progress(self.stderr, "%s tasks")
+        progress = ProgressLine(self.stderr, "%s tasks")
         done = Counter(dict.fromkeys(WORDS[self.verb], 0))
         for some in in_place(operation, chunks, using=self.queue.using):
             done.update(some)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.inspection.attempts import Episode, Try, due_at, remark
-from django_perfectqueue.inspection.schedules import Origin
+from django_perfectqueue.inspection.schedules import TaskOrigin
 from django_perfectqueue.inspection.story import Fact, Story, about, lease_until, times
 from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.inspection.workers import Location
@@ -49,7 +49,7 @@ def plain(value: object) -> object:
         return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, Reason | Location | Origin):
+    if isinstance(value, Reason | Location | TaskOrigin):
         return value.facts()
     return None if value == "" else value
 

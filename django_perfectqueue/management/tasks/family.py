@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from django_perfectqueue.inspection.family import Family, Link, Relative
+from django_perfectqueue.inspection.family import Family, FamilyLink, Relative
 from django_perfectqueue.queue import Batch
 
 from .facts import Facts
@@ -22,7 +22,7 @@ def family_facts(found: Family, batch: Batch | None) -> Facts:
     }
 
 
-def link_facts(link: Link) -> Facts:
+def link_facts(link: FamilyLink) -> Facts:
     return {"if_failed": link.mode, "state": link.state}
 
 
@@ -51,7 +51,7 @@ def family_fields(found: Family, batch: Batch | None) -> Iterator[tuple[str, str
         yield "batch", f"{batch.name}: {counted(batch)}"
 
 
-def listed(pairs: Sequence[tuple[Relative, Link]], *, more: bool) -> str:
+def listed(pairs: Sequence[tuple[Relative, FamilyLink]], *, more: bool) -> str:
     """Return the first of some relatives in a line, each with its status and mode."""
     words = [described(one, link) for one, link in pairs[:SHOWN]]
     if more or len(pairs) > SHOWN:
@@ -59,7 +59,7 @@ def listed(pairs: Sequence[tuple[Relative, Link]], *, more: bool) -> str:
     return ", ".join(words)
 
 
-def described(one: Relative, link: Link) -> str:
+def described(one: Relative, link: FamilyLink) -> str:
     name = f"batch {one.key}" if one.is_batch else one.key
     option = "when" if link.parent < 0 else "if_failed"
     mode = "" if link.mode == "wait" else f", {option}={link.mode}"

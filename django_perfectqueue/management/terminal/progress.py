@@ -13,7 +13,7 @@ EVERY_COUNT = 100_000
 BAR = 24
 
 
-class Progress:
+class ProgressLine:
     """
     A line that is rewritten on a terminal; elsewhere a new line every 100,000.
 

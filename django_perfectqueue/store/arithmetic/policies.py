@@ -8,7 +8,7 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.models import Policy
 
 
-class Rule(NamedTuple):
+class FairRule(NamedTuple):
     """
     How a queue is served. ``code`` is what its lanes carry; with ``one_line`` all users wait
     in one line, which has a turn like that of a single user.
@@ -19,12 +19,12 @@ class Rule(NamedTuple):
 
 
 RULES = {
-    "fair": Rule(Policy.FAIR),
-    "slots": Rule(Policy.SLOTS),
-    "fifo": Rule(Policy.FAIR, one_line=True),
+    "fair": FairRule(Policy.FAIR),
+    "slots": FairRule(Policy.SLOTS),
+    "fifo": FairRule(Policy.FAIR, one_line=True),
 }
 
 
-def rule_of(queue: str) -> Rule:
+def rule_of(queue: str) -> FairRule:
     """Return the policy that the settings give a queue."""
     return RULES[options().policy(queue)]

@@ -47,7 +47,7 @@ class Passed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class TickTiming:
     """
     The sequence of a schedule's ticks, in UTC, from ``starts_at`` to ``ends_at``.
 

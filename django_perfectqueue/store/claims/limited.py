@@ -17,7 +17,7 @@ from ..arithmetic.rate_limit import UNBOUNDED, Allowance
 from ..database.dialects.base import numbers
 from ..database.session import Session
 from ..lanes.accounts import Accounts
-from ..limits.holds import Due, Seen, due_holds, union
+from ..limits.holds import DueHold, SeenLane, due_holds, union
 from ..limits.meters import limits
 from ..values import ClaimRequest, Lease
 from .lanes import LANES_READ_AT_LEAST, Choice, LaneRow, Lanes
@@ -55,7 +55,7 @@ WHERE "task_id" IN ({ids})
 """
 
 
-class Row(NamedTuple):
+class WaitingRow(NamedTuple):
     """The columns of a lane, of which those from ``virtual_time`` on are its account's."""
 
     id: int
@@ -95,8 +95,8 @@ class LimitedLanes:
     request: ClaimRequest
     plain: Lanes
     count: int
-    due: list[Due]
-    rows: dict[str, list[Row]]
+    due: list[DueHold]
+    rows: dict[str, list[WaitingRow]]
     allowed: dict[str, Allowance] = field(default_factory=dict)
     keys: dict[int, Sequence[str]] = field(default_factory=dict)
     chosen: set[str] = field(default_factory=set)
@@ -112,7 +112,7 @@ class LimitedLanes:
         request, now = plain.request, plain.request.now
         count = LANES_PROBED if wide else max(request.limit, LANES_READ_AT_LEAST)
         due = due_holds(db, request.queues, count, now)
-        rows: dict[str, list[Row]] = {queue: [] for queue in request.queues}
+        rows: dict[str, list[WaitingRow]] = {queue: [] for queue in request.queues}
         limited = cls(db, accounts, request, plain, count, due, rows)
         # What is held is read for its other limits: it is read again under the lock.
         each = min(count, LANES_PROBED // max(1, len(due)))
@@ -155,7 +155,7 @@ class LimitedLanes:
         capped = {lane for lane, account in lanes.items() if account.room is not None}
         return Choice(picks, lanes.keys(), capped.union(filter(is_gated, lanes)))
 
-    def with_accounts(self, rows: list[Row]) -> dict[int, OpenLane]:
+    def with_accounts(self, rows: list[WaitingRow]) -> dict[int, OpenLane]:
         """Return lanes with their accounts, without those that can't be served."""
         known = list({row.account: row.as_account() for row in rows}.values())
         current = self.plain.current(known)
@@ -173,7 +173,7 @@ class LimitedLanes:
         """Return the query of the first lanes of a queue that nothing holds back."""
         return self.first(FREE, queue, self.count)
 
-    def under(self, hold: Due, count: int) -> str:
+    def under(self, hold: DueHold, count: int) -> str:
         """Return the query of the first lanes under a hold."""
         return self.first(UNDER, hold.queue, count).replace("{held_by}", str(hold.id))
 
@@ -184,16 +184,16 @@ class LimitedLanes:
         statement = statement.replace("{passed}", numbers(sorted(passed)) if passed else "0")
         return statement.replace("{count}", str(count))
 
-    def read(self, statements: Sequence[str]) -> list[Row]:
+    def read(self, statements: Sequence[str]) -> list[WaitingRow]:
         """Read lanes by their queues, and keep to which limits each of them keeps."""
         names = {f"q{number}": queue for number, queue in enumerate(self.rows)}
-        rows = list(map(Row._make, union(self.db, statements, names)))
+        rows = list(map(WaitingRow._make, union(self.db, statements, names)))
         for row in rows:
             self.rows[row.queue].append(row)
             self.keys[row.id] = names_in(row.keys)
         return rows
 
-    def read_due(self, due: Sequence[Due], counts: Mapping[int, int]) -> None:
+    def read_due(self, due: Sequence[DueHold], counts: Mapping[int, int]) -> None:
         """Read so many lanes, at most ``count``, under each hold whose limit lets some start."""
         open_ = [hold for hold in due if self.room(hold.key)]
         counts = {hold.id: min(counts[hold.id], self.count) for hold in open_}
@@ -219,7 +219,7 @@ class LimitedLanes:
         """Return how many tasks each limit lets start now."""
         return {key: allowance.room for key, allowance in self.allowed.items()}
 
-    def lanes(self, queue: str, *, again: bool) -> list[Row]:
+    def lanes(self, queue: str, *, again: bool) -> list[WaitingRow]:
         """Return the lanes of a queue that were read at the beginning, or read the next ones."""
         if again:
             self.rows[queue] = []
@@ -229,10 +229,14 @@ class LimitedLanes:
             self.read_due(due, {hold.id: self.count for hold in due})
         return sorted(self.rows[queue], key=attrgetter("turn", "since", "id"))
 
-    def look_at(self, rows: Sequence[Row]) -> None:
+    def look_at(self, rows: Sequence[WaitingRow]) -> None:
         """Set the holds of these lanes to what their limits let start in the end."""
         seen = [
-            (row.id, row.account, Seen(row.queue, self.keys[row.id], row.held_by, bool(row.ready)))
+            (
+                row.id,
+                row.account,
+                SeenLane(row.queue, self.keys[row.id], row.held_by, bool(row.ready)),
+            )
             for row in rows
             if row.keys
         ]

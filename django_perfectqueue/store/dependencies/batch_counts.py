@@ -21,8 +21,8 @@ from django_perfectqueue.models import Outcome
 from ..database.dialects.base import Row
 from ..database.session import Session
 from ..database.transaction import reading, retry_transaction
-from ..records.dependency_events import Counts, note_counts
-from .parents import GONE, LOCKED, Standing
+from ..records.dependency_events import MemberCounts, note_counts
+from .parents import GONE, LOCKED, ParentState
 
 MANY = 64
 """So many deltas of a batch are counted though it goes on: who looks reads them all."""
@@ -106,7 +106,9 @@ def share(db: Session, batch: int) -> tuple[datetime | None, bool, str]:
     return ended_at, stopped, name
 
 
-def count(db: Session, batches: Set[int], now: datetime | None) -> tuple[dict[int, Standing], int]:
+def count(
+    db: Session, batches: Set[int], now: datetime | None
+) -> tuple[dict[int, ParentState], int]:
     """
     Add the deltas of batches to their counts; return where each batch stands, by minus its id,
     and how many deltas there were.
@@ -123,13 +125,13 @@ def count(db: Session, batches: Set[int], now: datetime | None) -> tuple[dict[in
     changes: defaultdict[int, list[list[int]]] = defaultdict(list)
     for _id, batch, *change in deltas:
         changes[batch].append(change)
-    outers: defaultdict[int, Counts] = defaultdict(Counts)
+    outers: defaultdict[int, MemberCounts] = defaultdict(MemberCounts)
     for id_, *counts, ended_at, outer in rows:
         before = after = Progress._make([*counts, ended_at])
         if changes[id_]:
             sums = [sum(column) for column in zip(counts, *changes[id_], strict=True)]
             after = write(db, id_, Progress._make([*sums, ended_at]), now)
-        standing[-id_] = Standing(outcome_of(after))
+        standing[-id_] = ParentState(outcome_of(after))
         if outer is not None and outcome_of(before) != outcome_of(after):
             # In the batch around it, it is one task.
             for state, sign in ((before, -1), (after, 1)):

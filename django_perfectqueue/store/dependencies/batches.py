@@ -23,7 +23,7 @@ from ..database.transaction import (
     retry_remembering_commits,
     retry_transaction,
 )
-from ..records.dependency_events import Counts, join, note_counts, note_gone
+from ..records.dependency_events import MemberCounts, join, note_counts, note_gone
 from ..values import Submission
 from .batch_counts import Progress, share
 from .graph import refuse_circle
@@ -92,8 +92,8 @@ def create_batch(
         db.execute(f"INSERT INTO {CREATE}", values, now=now)
         batch = int(db.execute(FIND, values).fetchone()[0])
         # It ends though nothing is added: this has it looked at.
-        outer = {} if parent is None else {parent: Counts(total=1)}
-        note_counts(db, {batch: Counts(), **outer})
+        outer = {} if parent is None else {parent: MemberCounts(total=1)}
+        note_counts(db, {batch: MemberCounts(), **outer})
     return batch
 
 
@@ -134,7 +134,7 @@ def submit_joining(
             if waits:
                 why = "A task of a batch would wait for a callback of that batch."
                 refuse_circle(db, -batch, fresh.values(), why)
-            join(db, batch, fresh.values(), Counts())
+            join(db, batch, fresh.values(), MemberCounts())
         tries.commits(fresh)
     return fresh
 

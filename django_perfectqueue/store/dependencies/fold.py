@@ -32,7 +32,7 @@ from ..tasks.close import EndedAttempt, add_dead_letters
 from ..upkeep.timers import admit
 from ..values import Failure
 from .batch_counts import count, worth_it
-from .parents import Standing, follow
+from .parents import ParentState, follow
 
 EVENTS = 200
 EDGES = 1_000
@@ -207,7 +207,7 @@ class Fold:
     cancelled: dict[int, str] = field(default_factory=dict)
 
     def look(
-        self, ended: set[int], added: set[int], batches: Mapping[int, Standing]
+        self, ended: set[int], added: set[int], batches: Mapping[int, ParentState]
     ) -> dict[int, set[int]]:
         """
         Judge the dependencies; return whose events are to be looked at again, by their kinds.
@@ -242,7 +242,7 @@ class Fold:
         rows = self.db.rows(statement, {"limit": EDGES, **values}, ids=ids)
         return [Edge(*row) for row in rows]
 
-    def transferred(self, edges: Set[Edge], standing: Mapping[int, Standing]) -> set[Edge]:
+    def transferred(self, edges: Set[Edge], standing: Mapping[int, ParentState]) -> set[Edge]:
         """Return those whose parent was replaced since they were read: they have an event."""
         gone = {edge.id: edge for edge in edges if standing[edge.parent].is_gone}
         if not gone:
@@ -262,7 +262,7 @@ class Fold:
         self.dead = left - held
         return held
 
-    def judge(self, edge: Edge, parent: Standing) -> None:
+    def judge(self, edge: Edge, parent: ParentState) -> None:
         mode, is_task = edge.if_failed, edge.parent > 0
         if parent.is_locked:
             return

@@ -24,7 +24,7 @@ WHERE "task_id" IN ({ids})
 THERE = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 
 
-class Standing(NamedTuple):
+class ParentState(NamedTuple):
     """
     Where a parent stands; ``outcome`` is empty while it is live.
 
@@ -48,10 +48,10 @@ class Standing(NamedTuple):
         return bool(self.outcome) and not self.has_finished
 
 
-LIVE, LOCKED, GONE = Standing(), Standing(is_locked=True), Standing(is_gone=True)
+LIVE, LOCKED, GONE = ParentState(), ParentState(is_locked=True), ParentState(is_gone=True)
 
 
-def follow(db: Session, ids: Collection[int]) -> dict[int, Standing]:
+def follow(db: Session, ids: Collection[int]) -> dict[int, ParentState]:
     """
     Mark the parents that live as followed; return where each stands.
 
@@ -64,7 +64,7 @@ def follow(db: Session, ids: Collection[int]) -> dict[int, Standing]:
     found = {id_: LIVE for id_ in ids if id_ < 0}
     if left := set(ids) - found.keys():
         ended = db.rows(ENDED + db.dialect.skip_changed_clause(), ids=left)
-        found |= {id_: Standing(outcome) for id_, outcome in ended}
+        found |= {id_: ParentState(outcome) for id_, outcome in ended}
     if left := left - found.keys():
         live: dict[int, int | None] = dict(db.rows(TICKETS + skip, ids=left))
         if fresh := [id_ for id_, by in live.items() if not (by or 0) % 2]:

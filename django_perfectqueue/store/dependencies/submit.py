@@ -117,7 +117,7 @@ def first_there(
     return {}
 
 
-class Found(NamedTuple):
+class FoundParents(NamedTuple):
     """Ids of parents by queue and key, and those of all that have finished; of batches, ended."""
 
     ids: dict[tuple[str, str], int]
@@ -132,7 +132,7 @@ class Found(NamedTuple):
             yield child, id_, mode, state.value
 
 
-def resolve(submissions: Sequence[Submission], *, using: str) -> Found:
+def resolve(submissions: Sequence[Submission], *, using: str) -> FoundParents:
     """Return the ids of the parents that are in the database already."""
     earlier: set[tuple[str, str]] = set()
     needed: list[Parent] = []
@@ -149,7 +149,7 @@ def resolve(submissions: Sequence[Submission], *, using: str) -> Found:
         raise
 
 
-def find_parents(parents: Collection[Parent], *, using: str) -> Found:
+def find_parents(parents: Collection[Parent], *, using: str) -> FoundParents:
     """Return parents, which are kept from being deleted; raise NotFoundError where one is not."""
     by_id = {parent.id for parent in parents if parent.id is not None and parent.id > 0}
     keys: dict[str, list[str]] = {}
@@ -169,7 +169,7 @@ def find_parents(parents: Collection[Parent], *, using: str) -> Found:
     with reading(using) as db:
         # One that ends after this commit finds its callbacks.
         ended = {id_ for id_ in batches if share(db, -id_)[0]}
-    return Found(ids, finished, ended)
+    return FoundParents(ids, finished, ended)
 
 
 def find_by_key(keys: Mapping[str, Sequence[str]], *, using: str) -> dict[tuple[str, str], int]:
@@ -226,7 +226,7 @@ def circle_from(
     return []
 
 
-def link(submissions: Sequence[Submission], fresh: Ids, found: Found, *, using: str) -> None:
+def link(submissions: Sequence[Submission], fresh: Ids, found: FoundParents, *, using: str) -> None:
     linked = [task for task in submissions if task.after and (task.queue, task.key) in fresh]
     parents = found._replace(ids={**found.ids, **fresh})
     children = {fresh[task.queue, task.key]: task for task in linked}

@@ -13,7 +13,7 @@ from django_perfectqueue.models import Policy
 from ..arithmetic.fair_order import FIRST_COST, LEAST_COST, MEMORY, is_gated, learn
 from ..database.dialects.base import Entry, numbers
 from ..database.session import Session
-from ..limits.holds import Due, Holds, Seen, move, open_holds
+from ..limits.holds import DueHold, Holds, SeenLane, move, open_holds
 from ..limits.meters import Meters
 from ..values import Lease
 
@@ -99,7 +99,7 @@ def expected_cost(cost: float | None) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LaneOwner:
     """Whose account a lane behind a gate has, and to which limits its tasks keep."""
 
     account: int
@@ -126,7 +126,7 @@ class Accounts:
     gated: bool = True
     holds: Holds = field(default_factory=Holds)
     opened: int = 0
-    _places: dict[int, Place] = field(default_factory=dict)
+    _places: dict[int, LaneOwner] = field(default_factory=dict)
 
     def of(self, lane: int) -> Account:
         account = self.lanes.get(lane)
@@ -211,13 +211,13 @@ class Accounts:
         self.of(lane)
         self.short.add(lane)
 
-    def places(self, db: Session) -> dict[int, Place]:
+    def places(self, db: Session) -> dict[int, LaneOwner]:
         """Return whose accounts the lanes behind gates have, of those to be charged."""
         if unknown := [lane for lane in self.lanes if is_gated(lane) and lane not in self._places]:
             statement = PLACES.replace("{lanes}", numbers(unknown))
             statement += db.dialect.current_clause(db.cursor)
             for lane, account, keys in db.execute(statement).fetchall():
-                self._places[lane] = Place(account, names_in(keys))
+                self._places[lane] = LaneOwner(account, names_in(keys))
         return self._places
 
     def own(self, db: Session) -> dict[int, Account]:
@@ -243,12 +243,12 @@ class Accounts:
             lanes = numbers(sorted(self.own(db).keys() | set(others)))
             db.execute(LOCK.replace("{lanes}", lanes) + db.dialect.lock_clause())
 
-    def look_at(self, due: Sequence[Due], rows: Iterable[tuple[int, int, Seen]]) -> None:
+    def look_at(self, due: Sequence[DueHold], rows: Iterable[tuple[int, int, SeenLane]]) -> None:
         """Take in lanes behind limits, each with its account, and the holds that were due."""
         self.holds.due = list(due)
         for lane, account, seen in rows:
             self.holds.seen[lane] = seen
-            self._places[lane] = Place(account, list(seen.keys))
+            self._places[lane] = LaneOwner(account, list(seen.keys))
 
     def write(self, db: Session) -> int:
         """Charge the lanes; return how many were put to sleep or behind another hold."""

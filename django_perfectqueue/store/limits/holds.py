@@ -87,7 +87,7 @@ def union(
 
 
 @dataclass(slots=True)
-class Due:
+class DueHold:
     """
     A hold that is due: the lanes under it that this transaction looks at, and whether there
     are more.
@@ -101,7 +101,7 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenLane:
     """A lane behind limits that this transaction has looked at, and under which hold it was."""
 
     queue: str
@@ -110,7 +110,9 @@ class Seen:
     ready: bool
 
 
-def due_holds(db: Session, queues: Sequence[str], count: int, now: datetime | None) -> list[Due]:
+def due_holds(
+    db: Session, queues: Sequence[str], count: int, now: datetime | None
+) -> list[DueHold]:
     """
     Return holds that are due, at most ``count``, of those that have been due longest.
 
@@ -119,15 +121,15 @@ def due_holds(db: Session, queues: Sequence[str], count: int, now: datetime | No
     names = {f"q{number}": queue for number, queue in enumerate(queues)}
     due = DUE.replace("{count}", str(SPREAD * count))
     rows = union(db, [due.replace("{queue}", name) for name in names], names, now)
-    return [Due(*row) for row in random.sample(rows, min(count, len(rows)))]
+    return [DueHold(*row) for row in random.sample(rows, min(count, len(rows)))]
 
 
 @dataclass(slots=True)
 class Holds:
     """Which lanes one transaction holds back, and which it lets back into the fair order."""
 
-    due: list[Due] = field(default_factory=list)
-    seen: dict[int, Seen] = field(default_factory=dict)
+    due: list[DueHold] = field(default_factory=list)
+    seen: dict[int, SeenLane] = field(default_factory=dict)
 
     def changes(self, meters: Meters, short: Collection[int]) -> dict[int, int]:
         """Return the lanes whose hold changes, by what their limits let start from now on."""

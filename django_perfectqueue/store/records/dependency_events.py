@@ -61,7 +61,7 @@ acting: WeakKeyDictionary[BaseDatabaseWrapper, Work] = WeakKeyDictionary()
 
 
 @dataclass(slots=True)
-class Counts:
+class MemberCounts:
     """What is to be added to the counts of a batch."""
 
     total: int = 0
@@ -76,13 +76,13 @@ def note_ended(db: Session, followed: Mapping[int, int], *, finished: bool = Fal
     note(db, ended=[task_id for task_id, by in followed.items() if by % 2])
     batches = Counter(by // 2 for by in followed.values() if by > 1)
     each = {
-        batch: Counts(finished=count) if finished else Counts(dead=count)
+        batch: MemberCounts(finished=count) if finished else MemberCounts(dead=count)
         for batch, count in batches.items()
     }
     note_counts(db, each)
 
 
-def note_counts(db: Session, changes: Mapping[int, Counts]) -> None:
+def note_counts(db: Session, changes: Mapping[int, MemberCounts]) -> None:
     """Append changes of batches' counts."""
     if not changes:
         return
@@ -93,7 +93,7 @@ def note_counts(db: Session, changes: Mapping[int, Counts]) -> None:
     follow_later(db.cursor.db, Work(batches=set(changes)))
 
 
-def join(db: Session, batch: int, ids: Collection[int], change: Counts) -> None:
+def join(db: Session, batch: int, ids: Collection[int], change: MemberCounts) -> None:
     """Make live tasks members of a batch, of whose counts this is to be changed, too."""
     rows = ", ".join(f"({task_id}, {batch})" for task_id in sorted(ids))
     db.execute(JOIN.replace("{rows}", rows))
@@ -103,15 +103,15 @@ def join(db: Session, batch: int, ids: Collection[int], change: Counts) -> None:
     note_counts(db, {batch: change})
 
 
-def counts_without(db: Session, ids: Collection[int]) -> dict[int, Counts]:
+def counts_without(db: Session, ids: Collection[int]) -> dict[int, MemberCounts]:
     """
     Return how the counts of batches change where these tasks are forgotten.
 
     The tasks are locked: nobody ends one or puts it back before it is gone.
     """
-    changes: dict[int, Counts] = {}
+    changes: dict[int, MemberCounts] = {}
     for batch, outcome in db.rows(LEAVING + db.dialect.lock_clause(), ids=ids):
-        change = changes.setdefault(batch, Counts())
+        change = changes.setdefault(batch, MemberCounts())
         change.total -= 1
         if outcome == Outcome.FINISHED:
             change.finished -= 1

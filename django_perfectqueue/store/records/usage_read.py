@@ -62,14 +62,14 @@ SELECT {lane}, COUNT(*) FROM (
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class UsageTerms:
     """Under which a user competed: the weight and the cap of its lane."""
 
     weight: float = 1.0
     max_running: int | None = None
 
 
-class Seen(NamedTuple):
+class SeenUsage(NamedTuple):
     """What a user got in a minute, and what is known of whether it wanted more."""
 
     seconds: float
@@ -78,7 +78,7 @@ class Seen(NamedTuple):
     held: int
 
 
-class Standing(TypedDict, total=False):
+class UsageStanding(TypedDict, total=False):
     """What holds for a user now; no more than its tasks that wait where it has no account."""
 
     weight: float
@@ -116,7 +116,7 @@ def entitled(
     terms = terms_of(db, queue, {user for _start, others, user, *_ in rows if not others})
     for _start, some in groupby(rows, key=lambda row: row[0]):
         seen = {
-            UsageKey(queue, bool(others), user): Seen(*amounts)
+            UsageKey(queue, bool(others), user): SeenUsage(*amounts)
             for _start, others, user, *amounts in some
         }
         if not any(one.entitled for one in seen.values()):
@@ -145,7 +145,9 @@ def totals(queues: Collection[str], *, most: int, using: str) -> dict[UsageKey, 
     }
 
 
-def entitle(seen: Mapping[UsageKey, Seen], terms: Mapping[str, Terms]) -> dict[UsageKey, float]:
+def entitle(
+    seen: Mapping[UsageKey, SeenUsage], terms: Mapping[str, UsageTerms]
+) -> dict[UsageKey, float]:
     """
     Return what each was entitled to within one minute.
 
@@ -159,18 +161,18 @@ def entitle(seen: Mapping[UsageKey, Seen], terms: Mapping[str, Terms]) -> dict[U
         if usage_key.others or not math.isfinite(one.seconds):
             found[usage_key] = one.seconds
             continue
-        its = terms.get(usage_key.user, Terms())
+        its = terms.get(usage_key.user, UsageTerms())
         most = {} if its.max_running is None else {"most": float(its.max_running * Bucket.MINUTE)}
         eager = not one.held and bool(one.eager or (many and one.seconds > 0))
         contenders[usage_key] = Contender(one.seconds, its.weight, eager, **most)
     return found | entitlements(contenders)
 
 
-def terms_of(db: Session, queue: str, users: Iterable[str]) -> dict[str, Terms]:
+def terms_of(db: Session, queue: str, users: Iterable[str]) -> dict[str, UsageTerms]:
     """Return the terms of users; one that has no lane has those of anyone."""
     owners = {lane_id(queue, user): user for user in users}
     rows = rows_of_lanes(db, TERMS, owners)
-    return {owners[lane]: Terms(weight, most) for lane, weight, most in rows}
+    return {owners[lane]: UsageTerms(weight, most) for lane, weight, most in rows}
 
 
 def rows_of_lanes(db: Session, statement: str, lanes: Iterable[int]) -> Iterator[Row]:
@@ -188,13 +190,13 @@ def place(db: Session, queue: str, since: datetime, until: datetime) -> dict[str
     }
 
 
-def standings(db: Session, queue: str, users: Iterable[str], most: int) -> dict[str, Standing]:
+def standings(db: Session, queue: str, users: Iterable[str], most: int) -> dict[str, UsageStanding]:
     """
     Return of each user that has a lane what holds for it now: weight and cap, what runs and
     what waits, of which no more than ``most`` and one are counted in each of its lanes.
     """
     owners = {lane_id(queue, user): user for user in users}
-    found: dict[str, Standing] = {}
+    found: dict[str, UsageStanding] = {}
     lanes: dict[int, str] = {}
     rows = rows_of_lanes(db, STANDINGS, owners)
     for lane, account, gate, weight, max_running, running in rows:

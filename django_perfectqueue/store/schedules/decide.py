@@ -9,7 +9,7 @@ from django.conf import settings
 
 from django_perfectqueue.models import Outcome, Schedule
 
-from ..arithmetic.ticks import SECOND, Timing, jitter_of
+from ..arithmetic.ticks import SECOND, TickTiming, jitter_of
 
 MOST_AT_ONCE = 1_000
 """So many ticks of one schedule are submitted by one look, and so many may wait."""
@@ -23,8 +23,8 @@ class Decision:
     cancel: bool = False
 
 
-def timing_of(row: Schedule) -> Timing:
-    return Timing(
+def timing_of(row: Schedule) -> TickTiming:
+    return TickTiming(
         cron=row.cron,
         every=row.every,
         zone=row.timezone or settings.TIME_ZONE,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from django_perfectqueue.models import Outcome
 
-from ..database.dialects.base import Report
+from ..database.dialects.base import FinishReport
 from ..database.session import Session
 from ..database.transaction import in_transaction, retry_transaction
 from ..lanes.accounts import Accounts
@@ -47,7 +47,7 @@ def close(
     worker: str,
     now: datetime | None,
 ) -> list[Completion]:
-    report = Report(worker, time.monotonic(), now)
+    report = FinishReport(worker, time.monotonic(), now)
     each: dict[tuple[int, int], Completion] = {}
     for done in completions:
         each.setdefault((done.lease.task_id, done.lease.token), done)

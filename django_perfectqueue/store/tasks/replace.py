@@ -14,7 +14,7 @@ from django_perfectqueue.models import State
 
 from ..database.session import Session
 from ..database.transaction import REPEATS, Tries, in_transaction, retry_remembering_commits
-from ..records.dependency_events import Counts, counts_without, join, note
+from ..records.dependency_events import MemberCounts, counts_without, join, note
 from ..values import Submission
 from .forget import forget_story
 from .steer import FIND, live
@@ -84,7 +84,7 @@ def transfer(db: Session, old: int, new: int) -> None:
         note(db, added={child for _id, child in waiting})
 
 
-def forget(db: Session, task_id: int, key: str) -> dict[int, Counts] | None:
+def forget(db: Session, task_id: int, key: str) -> dict[int, MemberCounts] | None:
     """
     Delete a task, and return how the counts of its batch change; None where someone has put it
     back meanwhile.

@@ -63,7 +63,7 @@ class Revision:
     by: str = ""
 
 
-class Row(NamedTuple):
+class RevisedRow(NamedTuple):
     """What ROW selects."""
 
     queue: str
@@ -118,7 +118,7 @@ def taken(queue: str, key: str) -> AlreadyExistsError:
     return AlreadyExistsError(f"Queue '{queue}' already has a task with the key '{key}'.")
 
 
-def locked(db: Session, task_id: int) -> tuple[Row, bool]:
+def locked(db: Session, task_id: int) -> tuple[RevisedRow, bool]:
     """Lock a task, and return its row and whether it has a ticket; raise what revise() does."""
     try:
         state: int | None = live(db, task_id).state
@@ -128,14 +128,14 @@ def locked(db: Session, task_id: int) -> tuple[Row, bool]:
     found = db.execute(statement, {"task_id": task_id}).fetchone()
     if found is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
-    row = Row(*found)
+    row = RevisedRow(*found)
     refuse_unrevisable(row.key, row.outcome, state)
     if state is None and not row.outcome:
         raise NotSupportedError(f"Task '{row.key}' was put back in line by someone else.")
     return row, state is not None
 
 
-def write(db: Session, task_id: int, row: Row, revision: Revision) -> None:
+def write(db: Session, task_id: int, row: RevisedRow, revision: Revision) -> None:
     payload = revision.rewrite(row.payload) if revision.rewrite else row.payload
     if why := db.dialect.too_long(db.cursor, payload):
         raise InvalidTaskError(f"The data of task '{row.key}' can't be stored: {why}.")
@@ -143,14 +143,14 @@ def write(db: Session, task_id: int, row: Row, revision: Revision) -> None:
     db.execute(WRITE, values)
 
 
-def place(db: Session, task_id: int, row: Row, using: str) -> None:
+def place(db: Session, task_id: int, row: RevisedRow, using: str) -> None:
     """Put its ticket in the lane of its queue."""
     lane = lane_behind(row.queue, row.type, row.user, split(row.limits), using=using)
     values = {"id": task_id, "lane": lane}
     db.execute(PLACE, values)
 
 
-def record(row: Row, revision: Revision, using: str) -> None:
+def record(row: RevisedRow, revision: Revision, using: str) -> None:
     """Record who did it, where its queue is now; what was recorded before goes along."""
     queue = revision.queue or row.queue
     if queue != row.queue:

@@ -26,7 +26,7 @@ from ..lanes.wake import wake_sleeping
 from ..limits.limit_cache import lane_behind
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
-from ..records.dependency_events import Counts, note, note_counts, note_ended
+from ..records.dependency_events import MemberCounts, note, note_counts, note_ended
 from .after_commit import is_put_off
 from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, add_dead_letters, cases
 
@@ -311,7 +311,7 @@ def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]
         if batch:
             dead[batch] -= 1
     if dead:
-        note_counts(db, {batch: Counts(dead=count) for batch, count in dead.items()})
+        note_counts(db, {batch: MemberCounts(dead=count) for batch, count in dead.items()})
     return children, followed
 
 

@@ -132,7 +132,7 @@ def idle_lanes(db: Session, lanes: list[int], idle: float, now: datetime | None)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SweepPosition:
     """
     What is needed of the lanes behind a gate, or none: those with the last finish tags, and
     those ahead of the virtual time, which is None where lanes carry copies of it.
@@ -152,13 +152,13 @@ class Place:
         return virtual_time <= self.virtual_time
 
 
-def place_of(db: Session, queue: str, gate: int) -> Place:
+def place_of(db: Session, queue: str, gate: int) -> SweepPosition:
     terms = {"queue": queue, "gate": gate}
     if not db.execute(COMPETING, terms).fetchone()[0]:
-        return Place(competing=False)
+        return SweepPosition(competing=False)
     row = db.execute(LAST_TAG, terms).fetchone()
     time = None if gate else floor(db, queue).virtual_time
-    return Place(True, float(row[0]) if row else 0.0, time)
+    return SweepPosition(True, float(row[0]) if row else 0.0, time)
 
 
 @retry_transaction

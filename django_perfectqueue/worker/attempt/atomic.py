@@ -16,7 +16,7 @@ from django_perfectqueue.queue import Deferred
 
 from ..database.link import AwayError
 from .context import within
-from .ending import Ending
+from .ending import AttemptEnd
 from .fork_guard import exit_returning_fork
 from .traceback import from_handler
 
@@ -45,7 +45,7 @@ class AtomicAttempt:
         self.ending = self.maybe_committed = False
         self.word = ""
 
-    def perform(self, run: Callable[[], object]) -> Ending:
+    def perform(self, run: Callable[[], object]) -> AttemptEnd:
         try:
             self.begin()
             result = exit_returning_fork(run)
@@ -69,7 +69,7 @@ class AtomicAttempt:
         deferred = self.task.deferred
         return not self.handler.auto_finish and not (deferred and deferred.settled)
 
-    def leave(self) -> Ending:
+    def leave(self) -> AttemptEnd:
         """Roll back an attempt that did not settle its task: the task runs again."""
         self.undo()
         self.task.restore(self.before)
@@ -96,7 +96,7 @@ class AtomicAttempt:
 
         self.link.once(write)
 
-    def after_commit(self) -> Ending:
+    def after_commit(self) -> AttemptEnd:
         self.running.alone = False
         self.task.settled = self.word
         try:
@@ -119,7 +119,7 @@ class AtomicAttempt:
             finally:
                 self.running.active = False
 
-    def after_error(self, error: BaseException) -> Ending:
+    def after_error(self, error: BaseException) -> AttemptEnd:
         task, handler, runner = self.task, self.handler, self.runner
         self.undo()
         try:

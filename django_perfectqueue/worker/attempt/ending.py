@@ -25,7 +25,7 @@ SIGNALS: dict[str, Signal] = {
 
 
 @dataclass(slots=True)
-class Ending:
+class AttemptEnd:
     """
     The result of one attempt.
 
@@ -43,7 +43,7 @@ class Ending:
     stop: bool = False
 
 
-def announced(endings: Sequence[Ending]) -> set[tuple[str, object]]:
+def announced(endings: Sequence[AttemptEnd]) -> set[tuple[str, object]]:
     """Return the outcomes, each with its handler, whose signals have receivers."""
     return {
         (word, handler)

@@ -34,7 +34,7 @@ from django_perfectqueue.verdicts import Verdict
 from ..database.link import AwayError, ConnectionCleanup, Link
 from .atomic import AtomicAttempt
 from .context import awithin, within
-from .ending import Ending, announce, announce_start
+from .ending import AttemptEnd, announce, announce_start
 from .event_loop import EventLoop, Work, is_coroutine
 from .fork_guard import exit_returning_fork
 from .traceback import from_handler
@@ -148,10 +148,10 @@ class Runner:
         self.is_traced = otel.is_on()
         self.restores = bool(options().CONTEXT)
 
-    def run(self, task: AcquiredTask) -> Ending:
+    def run(self, task: AcquiredTask) -> AttemptEnd:
         return self.attend(Running(task))
 
-    def attend(self, running: Running) -> Ending:
+    def attend(self, running: Running) -> AttemptEnd:
         """Create the handler, run it and settle the task, in a new context."""
         if self.errors != self.link.outage.errors or running.task.started >= self.check_at:
             self.check_connections(running.task.started)
@@ -170,13 +170,13 @@ class Runner:
         self.cleanup.check(suspect=errors != self.errors)
         self.errors, self.check_at = errors, now + CHECK_AFTER
 
-    def begin_traced(self, running: Running) -> Ending:
+    def begin_traced(self, running: Running) -> AttemptEnd:
         with traced(running.task) as attempt:
             ending = self.begin(running)
             end_span(attempt, ending)
         return ending
 
-    def begin(self, running: Running) -> Ending:
+    def begin(self, running: Running) -> AttemptEnd:
         task = running.task
         try:
             if task.lease.context is not None:
@@ -189,7 +189,7 @@ class Runner:
             return self.after_error(task, None, error)
         return self.perform(running, handler)
 
-    def perform(self, running: Running, handler: Application) -> Ending:
+    def perform(self, running: Running, handler: Application) -> AttemptEnd:
         task = running.task
         run: Callable[[], object] = handler.run
         interrupter = self.interrupter
@@ -217,17 +217,17 @@ class Runner:
             self.cleanup.run(suspect=running.is_suspect)
             return self.after_error(task, handler, from_handler(error))
 
-    def after_return(self, task: AcquiredTask, handler: Application, result: object) -> Ending:
+    def after_return(self, task: AcquiredTask, handler: Application, result: object) -> AttemptEnd:
         kind = type(handler)
         if task.settled:
             announce(task.settled, task, kind)
-            return Ending(task.settled, task, kind, task.seconds)
+            return AttemptEnd(task.settled, task, kind, task.seconds)
         if not kind.auto_finish:
             self.warn_unsettled(task, kind)
-            return Ending("left", task, kind, task.seconds)
+            return AttemptEnd("left", task, kind, task.seconds)
         completion = task.completion(result)
         seconds = completion.ended - completion.started
-        return Ending("finished", task, kind, seconds, completion)
+        return AttemptEnd("finished", task, kind, seconds, completion)
 
     def warn_unsettled(self, task: AcquiredTask, kind: type[Application]) -> None:
         if kind not in self.left:
@@ -241,7 +241,7 @@ class Runner:
 
     def after_error(
         self, task: AcquiredTask, handler: Application | None, error: BaseException
-    ) -> Ending:
+    ) -> AttemptEnd:
         if task.settled:
             logger.error(
                 "A handler raised after its task was %s. %s",
@@ -250,7 +250,7 @@ class Runner:
                 exc_info=error,
             )
             announce(task.settled, task, kind_of(handler), error)
-            return Ending(task.settled, task, kind_of(handler), task.seconds, error=error)
+            return AttemptEnd(task.settled, task, kind_of(handler), task.seconds, error=error)
         if isinstance(error, PreemptedError) and (task._lost or not self.is_held(task)):
             return self.preempted(task, handler, error)
         if isinstance(error, CancelRequestedError) and self.is_cancel_requested(task):
@@ -317,7 +317,7 @@ class Runner:
         handler: Application | None,
         verb: Callable[[], None],
         error: BaseException,
-    ) -> Ending:
+    ) -> AttemptEnd:
         """Write the outcome of a task unless it is settled; log it and send its signal."""
         try:
             if not task.settled:
@@ -328,20 +328,20 @@ class Runner:
             return self.leave(task, handler, error)
         log_ending(task, error)
         announce(task.settled, task, kind_of(handler), error)
-        return Ending(task.settled, task, kind_of(handler), task.seconds, error=error)
+        return AttemptEnd(task.settled, task, kind_of(handler), task.seconds, error=error)
 
     def leave(
         self, task: AcquiredTask, handler: Application | None, error: BaseException
-    ) -> Ending:
+    ) -> AttemptEnd:
         logger.error("A task is left to its lease: the database is away. %s", about(task))
-        return Ending("left", task, kind_of(handler), task.seconds, error=error)
+        return AttemptEnd("left", task, kind_of(handler), task.seconds, error=error)
 
     def preempted(
         self, task: AcquiredTask, handler: Application | None, error: BaseException
-    ) -> Ending:
+    ) -> AttemptEnd:
         logger.warning("A task lost its lease while it ran; no result is written. %s", about(task))
         announce("preempted", task, kind_of(handler), error)
-        return Ending("preempted", task, kind_of(handler), task.seconds, error=error)
+        return AttemptEnd("preempted", task, kind_of(handler), task.seconds, error=error)
 
 
 def pulse_of(task: AcquiredTask) -> store.Pulse:

@@ -11,10 +11,10 @@ from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.tracing import otel
 
-from .ending import Ending
+from .ending import AttemptEnd
 
 
-def traced(task: AcquiredTask) -> AbstractContextManager[otel.Attempt]:
+def traced(task: AcquiredTask) -> AbstractContextManager[otel.TracedAttempt]:
     """Return a span for an attempt, in the trace of its submitter."""
     lease = task.lease
     due = max(lease.created_at, lease.run_at)
@@ -37,7 +37,7 @@ def context_values(task: AcquiredTask) -> dict[str, object]:
         return {}
 
 
-def end_span(attempt: otel.Attempt, ending: Ending) -> None:
+def end_span(attempt: otel.TracedAttempt, ending: AttemptEnd) -> None:
     """Write the result of an attempt to its span."""
     if ending.error is None:
         attempt.ended(ending.word)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from django_perfectqueue import store
 
-from ..attempt.ending import Ending
+from ..attempt.ending import AttemptEnd
 
 LATE = 0.05
 MOST_CHARACTERS = 1_000_000
 
-OnWritten = Callable[[Sequence[Ending]], None]
+OnWritten = Callable[[Sequence[AttemptEnd]], None]
 
 
 @dataclass(slots=True)
@@ -35,11 +35,11 @@ class Completions:
 
     def __init__(self, on_written: OnWritten) -> None:
         self.on_written = on_written
-        self.waiting: deque[Ending] = deque()
-        self.being_written: list[Ending] = []
+        self.waiting: deque[AttemptEnd] = deque()
+        self.being_written: list[AttemptEnd] = []
         self.characters = 0
 
-    def put(self, ending: Ending, completion: store.Completion) -> None:
+    def put(self, ending: AttemptEnd, completion: store.Completion) -> None:
         self.waiting.append(ending)
         if completion.result is not None:
             self.characters += len(completion.result)
@@ -79,7 +79,7 @@ class Completions:
             mark(endings, batch.refused)
             self.on_written(endings)
 
-    def take(self) -> list[Ending]:
+    def take(self) -> list[AttemptEnd]:
         taken = self.being_written = []
         while self.waiting:
             # Append before popleft: fences() runs in other threads and must miss none.
@@ -89,7 +89,7 @@ class Completions:
         return taken
 
 
-def mark(endings: Sequence[Ending], refused: Sequence[store.Completion]) -> None:
+def mark(endings: Sequence[AttemptEnd], refused: Sequence[store.Completion]) -> None:
     for ending in endings:
         if refused and ending.completion in refused:
             ending.word = "preempted"

@@ -17,7 +17,7 @@ from django_perfectqueue.store.records.usage import (
     type_key,
 )
 
-from ..attempt.ending import Ending
+from ..attempt.ending import AttemptEnd
 
 INTERVAL = 10.0
 OVERDUE = 2.0
@@ -76,7 +76,7 @@ class UsageBuffer:
             if len(self.ended) >= MOST_ENDED and self.ahead:
                 self.count_ended()
 
-    def count(self, endings: Sequence[Ending]) -> None:
+    def count(self, endings: Sequence[AttemptEnd]) -> None:
         """Count how attempts ended, once that is written."""
         if not self.kept:
             return

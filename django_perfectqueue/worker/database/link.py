@@ -21,7 +21,7 @@ from django_perfectqueue.payload.redaction import STARS
 
 from ..process.wakeup import Wakeup
 from ..shared.outage import Outage
-from .sessions import Watch, has_tenant, renew
+from .sessions import SessionWatch, has_tenant, renew
 from .socket_handle import SocketHandle
 
 R = TypeVar("R")
@@ -299,7 +299,7 @@ class OpenConnections(threading.local):
 
     def __init__(self) -> None:
         self.links: list[BaseDatabaseWrapper] = list(connections.all(initialized_only=True))
-        self.watch = Watch()
+        self.watch = SessionWatch()
         for link in self.links:
             self.watch.begin(link)
 

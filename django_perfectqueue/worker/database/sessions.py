@@ -44,7 +44,7 @@ def lasts(sql: object) -> bool:
     return is_call and not any(call in text for call in HARMLESS_CALLS)
 
 
-class Watch:
+class SessionWatch:
     """An execute wrapper that notes the connections whose session a handler may have changed."""
 
     def __init__(self) -> None:

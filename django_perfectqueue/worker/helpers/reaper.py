@@ -19,7 +19,7 @@ from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import DISCARDED_GROUP, AcquiredTask
 
-from ..attempt.ending import Ending, announce
+from ..attempt.ending import AttemptEnd, announce
 from ..attempt.runner import about, ruling_for
 from ..database.link import AwayError
 from ..plan import Plan
@@ -126,7 +126,7 @@ class Reaper(HelperProcess):
                 printable(lease.type),
             )
             seconds = self.leftovers.overdue[lease.task_id]
-            self.reporter.print_tasks([Ending(task.settled, task, kind, seconds, error=error)])
+            self.reporter.print_tasks([AttemptEnd(task.settled, task, kind, seconds, error=error)])
         return True
 
     def ending(self, task: AcquiredTask, handler: Handler, error: TaskError) -> store.Ending:
@@ -176,7 +176,7 @@ class Reaper(HelperProcess):
             self.count(lease, "crashed")
             logger.error("A task crashed: %s %s", self.leftovers.why.message, about(task))
             seconds = self.leftovers.seconds.get(lease.task_id, 0.0)
-            self.reporter.print_tasks([Ending("crashed", task, None, seconds)])
+            self.reporter.print_tasks([AttemptEnd("crashed", task, None, seconds)])
 
     def count(self, lease: store.Lease, word: str) -> None:
         self.endings.append((lease.queue, lease.user, lease.type, word))

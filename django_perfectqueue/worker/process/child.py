@@ -14,7 +14,7 @@ from typing import NoReturn
 from django_perfectqueue.lib.processes import kill_tree, send, send_to_group
 
 from . import output
-from .pulse import Pulse
+from .pulse import ChildPulse
 from .signals import held_back
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
@@ -35,7 +35,7 @@ class Child:
     """
 
     pid: int
-    pulse: Pulse | None = None
+    pulse: ChildPulse | None = None
     born: float = field(default_factory=time.monotonic)
     stopping_since: float | None = None
     signalled_at: float = 0.0
@@ -96,7 +96,7 @@ class Child:
         return code
 
 
-def fork(body: Body, pulse: Pulse | None = None) -> Child:
+def fork(body: Body, pulse: ChildPulse | None = None) -> Child:
     """
     Run a function in a forked process; its result is the exit code.
 

@@ -10,7 +10,7 @@ import time
 from .shared_memory import shared
 
 
-class Pulse:
+class ChildPulse:
     """
     The time of a process's last heartbeat, in shared memory.
 

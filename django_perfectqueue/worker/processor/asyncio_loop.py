@@ -20,7 +20,7 @@ from django_perfectqueue.lib import running as current
 from django_perfectqueue.queue import AcquiredTask
 
 from ..attempt.context import awithin, prepare
-from ..attempt.ending import Ending, announce_start_async
+from ..attempt.ending import AttemptEnd, announce_start_async
 from ..attempt.event_loop import Work, close_loop, log_error, new_loop
 from ..attempt.interrupt_thread import ThreadInterrupter
 from ..attempt.runner import Running
@@ -130,7 +130,7 @@ class EventLoopThread(Executor):
             self.processor.fail(error)
         self.begin()
 
-    async def run_traced(self, running: Running, kind: type[Application]) -> Ending:
+    async def run_traced(self, running: Running, kind: type[Application]) -> AttemptEnd:
         if not self.runner.is_traced:
             return await self.run_in_loop(running, kind)
         with traced(running.task) as attempt:
@@ -138,9 +138,9 @@ class EventLoopThread(Executor):
             end_span(attempt, ending)
         return ending
 
-    async def run_in_loop(self, running: Running, kind: type[Application]) -> Ending:
+    async def run_in_loop(self, running: Running, kind: type[Application]) -> AttemptEnd:
         task, handler = running.task, None
-        settle: Callable[[], Ending]
+        settle: Callable[[], AttemptEnd]
         try:
             handler = self.create_handler(running, kind)
             result = await self.sync_calls.around(self.perform(task, handler))

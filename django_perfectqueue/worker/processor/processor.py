@@ -20,7 +20,7 @@ from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.tracing import otel
 
 from ..attempt import log_capture
-from ..attempt.ending import Ending, announce, announced
+from ..attempt.ending import AttemptEnd, announce, announced
 from ..attempt.runner import Running
 from ..buffers.completions import Completions
 from ..buffers.hand import Hand
@@ -178,7 +178,7 @@ class Processor:
             return False
         return self.prefetch.may_be_long(batch[0].type)
 
-    def ended(self, running: Running, ending: Ending) -> None:
+    def ended(self, running: Running, ending: AttemptEnd) -> None:
         """Record the result of an attempt, and free its place."""
         task, index, hand, feeder = running.task, running.index, self.hand, self.feeder
         late_at = float("inf")
@@ -223,7 +223,7 @@ class Processor:
         if self.remaining is not None:
             self.remaining -= 1
 
-    def completions_written(self, endings: Sequence[Ending]) -> None:
+    def completions_written(self, endings: Sequence[AttemptEnd]) -> None:
         heard = announced(endings)
         for ending in endings:
             if ending.word == "preempted":
@@ -232,7 +232,7 @@ class Processor:
                 announce(ending.word, ending.task, ending.handler)
         self.report(endings)
 
-    def report(self, endings: Sequence[Ending]) -> None:
+    def report(self, endings: Sequence[AttemptEnd]) -> None:
         for word, count in Counter([ending.word for ending in endings]).items():
             self.slot.count(word, count)
         self.usage.count(endings)

@@ -30,7 +30,7 @@ RENEWALS = 3
 """How often leases are renewed while one of them would last."""
 
 
-class Counts(ctypes.Structure):
+class ProcessorCounts(ctypes.Structure):
     """How many attempts of a slot's processors ended in each way."""
 
     _fields_ = [(word, ctypes.c_int64) for word in COUNTED]
@@ -89,7 +89,7 @@ class Slot(ctypes.Structure):
     seeking: bool
     rung: bool
     called: bool
-    counts: Counts
+    counts: ProcessorCounts
 
     _task_slots: ctypes.Array[TaskSlot]
     _lock: threading.Lock

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..database.link import prepare_for_fork
 from ..plan import Plan
 from ..process.child import Body, Child, fork
-from ..process.pulse import Pulse
+from ..process.pulse import ChildPulse
 from ..process.title import set_title
 
 
@@ -24,7 +24,7 @@ class Forks:
         self.closers: list[Callable[[], object]] = []
         self.children: set[Child] = set()
 
-    def fork(self, role: str, body: Body, pulse: Pulse | None = None) -> Child:
+    def fork(self, role: str, body: Body, pulse: ChildPulse | None = None) -> Child:
         def alone() -> int:
             set_title(role)
             self.plan.outage.process = role
@@ -39,7 +39,7 @@ class Forks:
 
     def fork_helper(self, role: str, body: Body) -> Child:
         """Fork a process with a heartbeat thread; in a processor the monitor is that."""
-        pulse = Pulse()
+        pulse = ChildPulse()
 
         def with_pulse() -> int:
             pulse.start(self.plan.options.CHILD_HEARTBEAT_INTERVAL)

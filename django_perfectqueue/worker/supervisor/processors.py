@@ -128,7 +128,7 @@ class Tenure:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class ProcessorPlace:
     """The shared memory and the restarts of the processors that use a place in turn."""
 
     number: int
@@ -167,9 +167,9 @@ class Processors:
         self.serving_since: float | None = None
         forks.closers.append(self.let_go)
 
-    def new_place(self, number: int) -> Place:
+    def new_place(self, number: int) -> ProcessorPlace:
         concurrency = self.options.places
-        return Place(
+        return ProcessorPlace(
             number,
             Slot.shared(concurrency),
             QueueAccounts(self.plan.queues, concurrency),
@@ -227,7 +227,7 @@ class Processors:
                         _("Processor %(number)s has ended.") % {"number": place.number}
                     )
 
-    def clear(self, place: Place, tenure: Tenure, code: int, now: float) -> None:
+    def clear(self, place: ProcessorPlace, tenure: Tenure, code: int, now: float) -> None:
         child, slot = tenure.child, tenure.slot
         place.tenure = None
         slot.pid = 0
@@ -263,7 +263,7 @@ class Processors:
                     logger.error("A processor can't be started. %s", error)
                     place.restarts.postpone(now)
 
-    def start(self, place: Place, now: float) -> None:
+    def start(self, place: ProcessorPlace, now: float) -> None:
         try:
             self.plan.dispatch.before_fork()
         except Exception:

@@ -4,7 +4,7 @@ from django.test import TestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.attempt.ending import Ending
+from django_perfectqueue.worker.attempt.ending import AttemptEnd
 from django_perfectqueue.worker.buffers.completions import Completions
 
 from ...factories import submit_many
@@ -21,7 +21,7 @@ class CompletionsTests(TestCase):
 
     def put(self, task, result=None):
         completion = task.completion(result)
-        self.completions.put(Ending("finished", task, None, 0.0, completion), completion)
+        self.completions.put(AttemptEnd("finished", task, None, 0.0, completion), completion)
 
     def post(self):
         with self.completions.batch() as batch:

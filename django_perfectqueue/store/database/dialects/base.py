@@ -73,7 +73,7 @@ class Entry(NamedTuple):
     finish_tag: float
 
 
-class Report(NamedTuple):
+class FinishReport(NamedTuple):
     """Who writes completions, and when: by the host's monotonic clock, and by the given time."""
 
     worker: str
@@ -200,7 +200,9 @@ class Dialect(ABC):
         raise NotSupportedError("This database stores one task as it does several.")
 
     @abstractmethod
-    def finish(self, cursor: Cursor, completions: Sequence[Completion], report: Report) -> Closed:
+    def finish(
+        self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport
+    ) -> Closed:
         """
         Close the tickets that are still held as given; return what they said.
         """

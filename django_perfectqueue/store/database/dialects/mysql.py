@@ -20,7 +20,7 @@ from .base import (
     ACCOUNT,
     Closed,
     Entry,
-    Report,
+    FinishReport,
     average,
     naive,
     numbers,
@@ -205,7 +205,9 @@ class MySQL(MySQLErrors, MySQLSubmit):
             f" {most:,}"
         )
 
-    def finish(self, cursor: Cursor, completions: Sequence[Completion], report: Report) -> Closed:
+    def finish(
+        self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport
+    ) -> Closed:
         given = sorted(completions, key=attrgetter("lease.task_id"))
         ids = numbers([done.lease.task_id for done in given])
         rows = self.execute(cursor, HELD.replace("{ids}", ids)).fetchall()
@@ -237,7 +239,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
         return max(1, min(PACKET, packet_of(cursor) - AROUND))
 
     def write_results(
-        self, cursor: Cursor, completions: Sequence[Completion], report: Report
+        self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport
     ) -> None:
         worker, monotonic, now = report
         given: list[str] = []

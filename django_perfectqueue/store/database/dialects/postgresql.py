@@ -22,7 +22,7 @@ from django.db.backends.utils import CursorWrapper as Cursor
 from django_perfectqueue.models.fields import READABLE
 
 from ...values import ENDED, Completion
-from .base import HAS_COPIES, Closed, Entry, Report, average
+from .base import HAS_COPIES, Closed, Entry, FinishReport, average
 from .postgresql_alone import PostgreSQLAlone
 from .postgresql_arrays import array, texts
 from .postgresql_submit import PostgreSQLSubmit
@@ -151,7 +151,9 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     def readable(self, time: str) -> str:
         return READABLE["postgresql"].replace("{time}", time)
 
-    def finish(self, cursor: Cursor, completions: Sequence[Completion], report: Report) -> Closed:
+    def finish(
+        self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport
+    ) -> Closed:
         worker, monotonic, now = report
         parameters = {
             "id": array([done.lease.task_id for done in completions]),

@@ -22,7 +22,7 @@ from .base import (
     Closed,
     Dialect,
     Entry,
-    Report,
+    FinishReport,
     average,
     naive,
 )
@@ -202,7 +202,9 @@ class SQLite(Dialect):
             self.execute(cursor, SUBMIT_TICKETS, {"rows": to_json(tickets)}, now=now)
         return ids
 
-    def finish(self, cursor: Cursor, completions: Sequence[Completion], report: Report) -> Closed:
+    def finish(
+        self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport
+    ) -> Closed:
         worker, monotonic, now = report
         zero = naive(now or clock.now()) - timedelta(seconds=monotonic)
         rows = [

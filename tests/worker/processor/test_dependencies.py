@@ -32,7 +32,8 @@ class DependencyTests(WorkerTestCase):
         worker = self.burst()
         summary = re.search(rf"{LINKS} finished, .* in ([\d.]+) s", worker.output)
         self.assertIsNotNone(summary, (worker.output[-300:], worker.errors[-800:]))
-        self.assertLess(float(summary[1]), LINKS * STAND_BACK / 2)
+        # To wait at each link would take at least this.
+        self.assertLess(float(summary[1]), LINKS * STAND_BACK)
 
     def test_a_worker_outlives_its_processor_between_a_task_and_the_next(self):
         self.submit("a")

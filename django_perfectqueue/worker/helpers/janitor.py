@@ -113,7 +113,9 @@ class Janitor(HelperProcess):
         while self.wakeups.is_at_work() and not self.orphaned:
             self.keep_registration()
             self.wait(LONGEST_WAIT, self.registration.status_page)
-        self.registration.end(self.link)
+        # What processors have that are killed before they end, the next worker finds by its row.
+        if not self.wakeups.is_at_work():
+            self.registration.end(self.link)
 
     def run_job(self, job: Job) -> None:
         """Do a job if it is due, and again while it has more, up to half of PURGE_INTERVAL."""

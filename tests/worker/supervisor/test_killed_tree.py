@@ -97,6 +97,19 @@ class KilledTreeTests(WorkerTestCase):
         wait_until(lambda: "Tasks of a dead worker are given back." in other.errors)
         wait_until(lambda: not Ticket.objects.filter(state=State.RUNNING).exists())
 
+    def test_so_it_is_where_the_supervisor_died_before_its_processors(self):
+        worker = self.busy_worker()
+        [row] = Worker.objects.all()
+        processors = {seat["pid"] for seat in row.seats}
+        kill_all([row.pid])
+        wait_until(lambda: set(worker.alive()) <= processors)
+        kill_all(worker.alive())
+        wait_until(lambda: not worker.alive())
+        worker = self.worker(**self.settings).ready()
+        began = time.monotonic()
+        self.wait_for_note("start", 4)
+        self.assertLess(time.monotonic() - began, SOON, worker.errors)
+
     def test_those_of_other_hosts_and_containers_are_not_judged_by_their_pids(self):
         self.killed_worker()
         for change in ({"host": "another"}, {"pid_space": "another/1"}, {"pid_space": ""}):

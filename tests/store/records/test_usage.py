@@ -447,6 +447,9 @@ class SeveralHostsTests(TransactionTestCase):
 
         with ThreadPoolExecutor(6) as pool:
             list(pool.map(act, range(30)))
+        # A host passes over what another one moves.
+        sum_up(after(5_000))
+        sum_up(after(5_000))
         rows = Usage.objects.filter(type="").values("user").annotate(got=Sum("seconds"))
         self.assertEqual({row["user"]: row["got"] for row in rows}, dict.fromkeys(users, 35.0))
         self.assertEqual(len(set(spans(Bucket.MINUTE))), 1)

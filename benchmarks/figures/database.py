@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +216,7 @@ def count_drains() -> dict[str, float]:
 
 
 def drained(submit: Callable[[], None], dispatch: list[str], settings: dict[str, str]) -> float:
-    """Return the Python calls a task in a worker's one processor, all of its threads counted."""
+    """Return the Python calls a task in a worker's one processor, those of its feeder included."""
     from benchmarks.figures.tasks import VARIABLE
 
     queue().clear()
@@ -237,24 +235,7 @@ def drained(submit: Callable[[], None], dispatch: list[str], settings: dict[str,
         )
         if done.returncode or not counts.exists():
             sys.exit(f"The worker has not run its tasks:\n{done.stdout[-2000:]}")
-        return a_task(json.loads(counts.read_text()))
-
-
-def a_task(begun: list[int]) -> float:
-    """
-    Return the calls a task, given the calls until each task began.
-
-    Between two batches what is finished is written and what comes next is acquired. Only
-    the largest batches count: in others, something was written by the clock.
-    """
-    steps = [after - before for before, after in pairwise(begun)]
-    jump = 10 * statistics.median(steps)
-    firsts = [number for number, step in enumerate(steps, 1) if step > jump]
-    batches = [(last - first, begun[last] - begun[first]) for first, last in pairwise(firsts)]
-    largest = max(size for size, _ in batches)
-    return round(
-        statistics.median(calls for size, calls in batches if size == largest) / largest, 1
-    )
+        return round(json.loads(counts.read_text()), 1)
 
 
 if __name__ == "__main__":

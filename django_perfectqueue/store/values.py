@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -81,6 +81,12 @@ class Submission(NamedTuple):
             time_limit=row.time_limit,
             **more,
         )
+
+
+class Stored(dict[tuple[str, str], int]):
+    """The ids of tasks by queue and key, and which of their lanes are known to be ``awake``."""
+
+    awake: Collection[int] = ()
 
 
 class Lease(NamedTuple):

@@ -18,7 +18,7 @@ PACKAGE = str(Path(django_perfectqueue.__file__).parent)
 TIMES = 10
 
 # Raise one of these only for what is worth it; Python before 3.12 calls comprehensions, too.
-SUBMIT = {"sqlite": 83, "postgresql": 55, "mysql": 92}
+SUBMIT = {"sqlite": 73, "postgresql": 55, "mysql": 92}
 RUN = 14
 COMPREHENSIONS = 1.0 if sys.version_info >= (3, 12) else 1.2
 

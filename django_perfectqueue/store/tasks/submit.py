@@ -27,7 +27,7 @@ from ..database.transaction import (
 from ..lanes.wake import wake_sleeping
 from ..notify.ring import message_of, ring
 from ..notify.signals import announce
-from ..values import Moment, Submission, new_token
+from ..values import Moment, Stored, Submission, new_token
 
 Insert = Callable[[Cursor, Sequence[Submission], "datetime | None"], dict[tuple[str, str], int]]
 
@@ -119,9 +119,11 @@ def notify(
     due = {(task.queue, task.lane): task.key for task in reversed(free) if task.run_at is None}
     soonest: dict[str, float] = {}
     lanes: dict[str, dict[int, int]] = {}
+    awake = fresh.awake if isinstance(fresh, Stored) else ()
     for (queue, lane), key in due.items():
         soonest[queue] = 0.0
-        lanes.setdefault(queue, {})[lane] = fresh[queue, key]
+        if lane not in awake:
+            lanes.setdefault(queue, {})[lane] = fresh[queue, key]
     for task in free:
         if task.run_at is not None:
             wait = until(task.run_at, now)

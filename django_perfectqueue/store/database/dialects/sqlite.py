@@ -14,7 +14,7 @@ from django.utils import timezone as clock
 
 from django_perfectqueue.models.fields import READABLE
 
-from ...values import Completion, Moment, Submission
+from ...values import Completion, Moment, Stored, Submission
 from ..diagnosis import Problem
 from .base import (
     HAS_COPIES,
@@ -75,6 +75,7 @@ INSERT INTO "perfectqueue_ticket" (
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 3 IS NOT NULL, -("value" ->> 2),
     COALESCE("value" ->> 4, "value" ->> 3, {now}), "value" ->> 3, 0, 0, 0, 0
 FROM json_each(%(rows)s)
+RETURNING "lane", (SELECT "has_waiting" FROM "perfectqueue_lane" WHERE "id" = "lane")
 """
 )
 
@@ -192,14 +193,16 @@ class SQLite(Dialect):
             for task, times in zip(tasks, moments, strict=True)
         ]
         stored = self.execute(cursor, SUBMIT_TASKS, {"rows": to_json(rows)}, now=now).fetchall()
-        ids = {(queue, key): task_id for queue, key, task_id in stored}
+        ids = Stored({(queue, key): task_id for queue, key, task_id in stored})
         tickets = [
             (ids[task.queue, task.key], task.lane, task.priority, run_at, expected_at)
             for task, (run_at, expected_at, _) in zip(tasks, moments, strict=True)
             if (task.queue, task.key) in ids
         ]
         if tickets:
-            self.execute(cursor, SUBMIT_TICKETS, {"rows": to_json(tickets)}, now=now)
+            # Nobody else writes until the commit, so what is awake now is so then.
+            rows = self.execute(cursor, SUBMIT_TICKETS, {"rows": to_json(tickets)}, now=now)
+            ids.awake = {lane for lane, is_awake in rows.fetchall() if is_awake}
         return ids
 
     def finish(

@@ -201,8 +201,8 @@ class SQLite(Dialect):
         ]
         if tickets:
             # Nobody else writes until the commit, so what is awake now is so then.
-            rows = self.execute(cursor, SUBMIT_TICKETS, {"rows": to_json(tickets)}, now=now)
-            ids.awake = {lane for lane, is_awake in rows.fetchall() if is_awake}
+            lanes = self.execute(cursor, SUBMIT_TICKETS, {"rows": to_json(tickets)}, now=now)
+            ids.awake = {lane for lane, is_awake in lanes.fetchall() if is_awake}
         return ids
 
     def finish(

@@ -54,7 +54,8 @@ class QueueFigures:
 
     What happened a minute is of the last five: ``finished_a_minute``, ``submitted_a_minute``,
     and ``growth_a_minute``, by how many more tasks were submitted than ended. The latter two are
-    a minute or two old, and above some 10,000 submits a minute an estimate.
+    a minute or two old, above some 10,000 submits a minute an estimate, and without any worker,
+    since one of them counts, unknown: then the growth is None.
     """
 
     name: str
@@ -70,7 +71,7 @@ class QueueFigures:
     failed_last_hour: int = 0
     finished_a_minute: float = 0.0
     submitted_a_minute: float = 0.0
-    growth_a_minute: float = 0.0
+    growth_a_minute: float | None = None
     workers: int = 0
     processors: int = 0
     paused: bool = False
@@ -188,7 +189,7 @@ def overview(
 
 
 def queue_figures(
-    name: str, counted: Counts, workers: Iterable[Worker], minutes: Minutes, now: datetime
+    name: str, counted: Counts, workers: Sequence[Worker], minutes: Minutes, now: datetime
 ) -> QueueFigures:
     found = counted.by_queue.get(name, Counter())
     serving = [worker for worker in workers if name in worker.queues]
@@ -209,7 +210,7 @@ def queue_figures(
         failed_last_hour=sum(tally.failed for _start, tally in tallies),
         finished_a_minute=lately.finished / RATE_MINUTES,
         submitted_a_minute=lately.submitted / RATE_MINUTES,
-        growth_a_minute=(lately.submitted - ended) / RATE_MINUTES,
+        growth_a_minute=(lately.submitted - ended) / RATE_MINUTES if workers else None,
         workers=len(serving),
         processors=sum(worker.processors for worker in serving),
     )

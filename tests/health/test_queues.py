@@ -188,6 +188,8 @@ class OverviewTests(TestCase):
     def test_whether_the_backlog_grows_is_known(self):
         submit_many(40, now=None)
         ran(*[1.0] * 10, at=now())
+        self.assertIsNone(queues()["default"].growth_a_minute)
+        register()
         store.count_submitted(store.count_submitted(0, using="default"), using="default")
         default = queues()["default"]
         self.assertEqual((default.submitted_a_minute, default.growth_a_minute), (8.0, 6.0))

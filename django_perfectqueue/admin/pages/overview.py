@@ -113,7 +113,7 @@ def row(queue: QueueFigures) -> dict[str, object]:
         "counts": counts,
         "oldest": duration(queue.oldest),
         "drained_in": duration(queue.drained_in) if queue.drained_in else NOTHING,
-        "growth": signed(round(queue.growth_a_minute)),
+        "growth": signed(queue.growth_a_minute),
         "rate": number_format(queue.finished_a_minute, 1),
         "unknown_types": [printable(type_) for type_ in queue.unknown_types],
     }
@@ -124,6 +124,9 @@ def at_least(count: int) -> object:
     return AtLeast(count) if count else NOTHING
 
 
-def signed(count: int) -> str:
+def signed(count: float | None) -> str:
+    if count is None:
+        return NOTHING
+    count = round(count)
     sign = "+" if count > 0 else "\N{MINUS SIGN}" if count < 0 else ""
     return sign + whole(abs(count))

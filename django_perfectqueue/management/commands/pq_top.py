@@ -153,11 +153,16 @@ def queue_columns() -> list[Column[QueueFigures]]:
         number("blocked", "blocked"),
         number("failed/h", "failed_last_hour"),
         Column("finished/min", lambda one: f"{one.finished_a_minute:,.1f}", right=True),
-        Column("growth/min", lambda one: f"{one.growth_a_minute:+,.0f}", right=True),
+        Column("growth/min", growth, right=True),
         span("drained in", "drained_in"),
         number("workers", "workers"),
         Column("", marks, elastic=True),
     ]
+
+
+def growth(queue: QueueFigures) -> str:
+    found = queue.growth_a_minute
+    return "-" if found is None else f"{found:+,.0f}"
 
 
 def waiting(queue: QueueFigures) -> str:

@@ -139,7 +139,7 @@ def queue_columns() -> list[Column[QueueFigures]]:
     def span(title: str, name: str) -> Column[QueueFigures]:
         def cell(one: QueueFigures) -> str:
             seconds = getattr(one, name)
-            return "-" if seconds is None else short_duration(seconds)
+            return short_duration(seconds) if seconds else "-"
 
         return Column(title, cell, right=True)
 

@@ -167,7 +167,7 @@ class Supervisor:
             self.wait()
 
     def show(self) -> None:
-        """Update the status page."""
+        """Update the status that the probes read."""
         self.status_page.turn(len(self.processors.children))
         output.push()
         self.status_page.status.dropped = output.dropped.total()

@@ -12,6 +12,7 @@ from django_perfectqueue.lib.printable import printable
 from ..base import CommandOptions, QueueCommand, at_least
 from ..tasks.facts import Facts, iso, picked
 from ..terminal.table import GAP, Column
+from ..terminal.text import or_more
 
 LAST: dict[str, str] = {
     "minute": "in the last minute",
@@ -120,7 +121,7 @@ def duration(seconds: float | None) -> str:
 
 
 def bounded(count: int) -> str:
-    return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
+    return or_more(min(count, COUNTED), more=count > COUNTED)
 
 
 def summary(found: Balance, over: str) -> Facts:

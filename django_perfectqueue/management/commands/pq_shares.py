@@ -102,7 +102,7 @@ def columns(total: UserShare) -> list[Column[UserShare]]:
         Column("tasks", lambda share: f"{share.tasks:,}", right=True),
         Column("wait p50", lambda share: duration(share.p50), right=True),
         Column("p95", lambda share: duration(share.p95), right=True),
-        Column("", part(lambda share: str(HELD[share.held]))),
+        Column("", part(lambda share: HELD[share.held])),
     ]
 
 

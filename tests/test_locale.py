@@ -33,6 +33,11 @@ class GermanTests(SimpleTestCase):
         self.assertEqual(wanted - there, set(), "Run makemessages and translate these.")
         self.assertEqual(there - wanted, set(), "Run makemessages: nothing says these any more.")
 
+    def test_commands_and_workers_have_nothing_to_translate(self):
+        for room in ("management", "worker", "health"):
+            for file in (PACKAGE / room).rglob("*.py"):
+                self.assertNotIn("gettext", file.read_text(), str(file))
+
     def test_a_translation_has_the_fields_of_its_message(self):
         for message, texts in catalog(GERMAN / "django.mo").items():
             for text in texts:

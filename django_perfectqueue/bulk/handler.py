@@ -18,14 +18,13 @@ from django_perfectqueue.payload.merge import rewriter
 from django_perfectqueue.verdicts import SHORTEST_WAIT
 
 from .operation import Operation
-from .run import REFUSALS
+from .run import CANCELLED, DONE, REFUSALS
 from .selection import Found
 
 CHUNK, PAGE = 100, 500
 REFUSED, NEXT = "refused", "next"
-CANCELLED = {True: "cancelled", False: "requested"}
-TOGETHER = {"retry": "retried", "delete": "deleted"}
-"""What is done to all of a chunk by some statements, and the word for it."""
+TOGETHER = ("retry", "delete")
+"""What is done to all of a chunk by some statements."""
 
 
 class BulkHandler(Application):
@@ -151,7 +150,7 @@ def act_on(
     done: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for (task_id, queue, key), word in words.items():
         if word == NEXT:
-            word = TOGETHER[operation.verb] if task_id in achieved else REFUSED
+            word = DONE[operation.verb] if task_id in achieved else REFUSED
         is_moved = operation.to and word in ("retried", "moved")
         done[word].append((operation.to if is_moved else queue, key))
     for word, names in done.items():

@@ -34,6 +34,8 @@ DONE = {
     "move": "moved",
     "edit": "edited",
 }
+CANCELLED = {True: "cancelled", False: "requested"}
+"""Of a cancel, by whether the task is over."""
 SIGN_THEMSELVES = ("moved", "edited", "copied")
 """What the store records with the change."""
 
@@ -80,7 +82,7 @@ def run(operation: Operation, ids: Sequence[int], *, using: str) -> Iterator[Ans
 
 
 def asked(found: Found, is_over: bool) -> Answer:
-    return Answer(found, "cancelled" if is_over else "requested")
+    return Answer(found, CANCELLED[is_over])
 
 
 def act(operation: Operation, found: Found, *, using: str) -> Answer:

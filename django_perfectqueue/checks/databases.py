@@ -72,7 +72,7 @@ def check_database_settings(alias: str) -> Iterator[CheckMessage]:
             f"Set DATABASES['{alias}']['OPTIONS']['charset'] to '{UTF8}', or leave it out.",
         )
     if vendor != "postgresql" and options().NOTIFY:
-        yield from bell_problems(alias)
+        yield from notify_problems(alias)
 
 
 def several_hosts(host: str, given: Mapping[str, object]) -> bool:
@@ -139,14 +139,14 @@ def check_routers(alias: str) -> Iterator[CheckMessage]:
         )
 
 
-def bell_problems(alias: str) -> Iterator[CheckMessage]:
+def notify_problems(alias: str) -> Iterator[CheckMessage]:
     try:
         # It raises where none can be written to.
         options().RUNTIME_FOLDER or tempfile.gettempdir()
     except OSError as error:
         yield warning(
             6,
-            f"There can be no bell: {error.strerror}. Workers see tasks only when they look.",
+            f"Submits can't notify workers: {error.strerror}. These see tasks only when they look.",
             f"Set {SETTING}['RUNTIME_FOLDER'] or the environment variable TMPDIR to a folder.",
         )
         return
@@ -157,21 +157,21 @@ def bell_problems(alias: str) -> Iterator[CheckMessage]:
         f"Set {SETTING}['RUNTIME_FOLDER'] to another folder, which workers and those who submit"
         f" share, or {SETTING}['NOTIFY'] to False."
     )
-    # Where a worker has made its folder already, others need only ring there.
+    # Where a worker has made its folder already, others need only send there.
     is_made = os.path.lexists(folder)
     path, needed = (folder, os.R_OK) if is_made else (parent, os.W_OK)
     if not (os.path.isdir(path) and os.access(path, needed | os.X_OK)):
         yield warning(
             6,
-            f"There can be no bell in '{parent}': it is no folder, or not for this user to write"
-            " to. Workers will see tasks only when they look.",
+            f"Submits can't notify workers in '{parent}': it is no folder, or not for this user to"
+            " write to. Workers will see tasks only when they look.",
             hint,
         )
     elif not datagrams.fits(folder):
         yield warning(
             7,
-            f"There can be no bell in '{parent}': the path is too long for a socket. Workers will"
-            " see tasks only when they look.",
+            f"Submits can't notify workers in '{parent}': the path is too long for a socket."
+            " Workers will see tasks only when they look.",
             hint,
         )
 

@@ -24,7 +24,7 @@ from .schema import lacks_tables, unmigrated
 OVERDUE = 60.0
 LATELY = 3600.0
 UNKNOWN = 60.0
-PARKED, NAMED = 100, 5
+PROBLEMS, NAMED = 100, 5
 
 migrated: set[str] = set()
 """Databases that were found to have their tables; these don't go away."""
@@ -144,7 +144,8 @@ def check_handlers(queues: Sequence[str], using: str) -> Finding:
         if waited > UNKNOWN and (queue in queues or not queues)
     ]
     if not known:
-        return Finding("handlers", True, "No task waits for a worker that knows its type.")
+        sentence = "No task has waited for a minute for a worker that knows its type."
+        return Finding("handlers", True, sentence)
     text = " ".join(
         f"No worker that serves queue '{one['queue']}' knows the type '{one['type']}'."
         for one in known[:NAMED]
@@ -177,7 +178,7 @@ def check_rows(problems: Sequence[str]) -> Finding:
     """Report rows that can't be read, and constraints that would keep them out."""
     if problems:
         sentence = "Some rows can't be read, or nothing keeps such rows out."
-        return Finding("rows", False, sentence, detail=" ".join(problems[:PARKED]))
+        return Finding("rows", False, sentence, detail=" ".join(problems[:PROBLEMS]))
     return Finding("rows", True, "Every row can be read.")
 
 

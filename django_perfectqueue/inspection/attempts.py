@@ -131,7 +131,9 @@ def remark(task: Task) -> str:
     ticket: Ticket | None = getattr(task, "ticket", None)
     if task.outcome == Outcome.FINISHED and task.started_at is None:
         return _("Someone closed it as finished.")
-    if ticket and (ticket.is_parked or is_put_off(task, LastEnding.RELEASED)):
+    if ticket and ticket.is_parked:
+        return _("A worker without a handler for its type has given it back.")
+    if ticket and is_put_off(task, LastEnding.RELEASED):
         return _("A worker gave it back untried; perhaps no worker has a handler for its type.")
     if ticket and is_put_off(task, LastEnding.SNOOZED):
         return _("Its handler has put it off.")

@@ -9,7 +9,6 @@ from typing import TypeVar
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 from django.utils.module_loading import import_string
-from django.utils.translation import gettext as _
 
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
@@ -34,14 +33,13 @@ def found(path: str | None) -> type[Dispatch]:
     try:
         target = import_string(path)
     except ImportError as error:
-        raise ConfigError(_("There is no dispatch '%s': %s.") % (path, error)) from error
+        raise ConfigError(f"There is no dispatch '{path}': {error}.") from error
     except Exception as error:
         raise ConfigError(
-            _("The dispatch '%(path)s' can't be imported: %(why)s.")
-            % {"path": path, "why": what_and_where(error)}
+            f"The dispatch '{path}' can't be imported: {what_and_where(error)}."
         ) from error
     if not (isinstance(target, type) and issubclass(target, Dispatch)):
-        raise ConfigError(_("'%s' is not a subclass of Dispatch.") % path)
+        raise ConfigError(f"'{path}' is not a subclass of Dispatch.")
     return target
 
 
@@ -70,15 +68,15 @@ def imported(discover: Callable[[], T]) -> T:
         raise
     except Exception as error:
         raise ConfigError(
-            _("A tasks module can't be imported: %s.") % what_and_where(error) + advice_on(error)
+            f"A tasks module can't be imported: {what_and_where(error)}.{advice_on(error)}"
         ) from error
 
 
 def advice_on(error: Exception) -> str:
     """Return advice if Django's own ``@task`` got options of this package, or nothing."""
     if isinstance(error, TypeError) and str(error).startswith(REFUSED):
-        return " " + _(
-            "Words such as max_attempts need a PerfectQueueBackend in TASKS; and on Django 6.0"
+        return (
+            " Words such as max_attempts need a PerfectQueueBackend in TASKS; and on Django 6.0"
             " import task from django_perfectqueue.backend."
         )
     return ""
@@ -96,17 +94,13 @@ def what_and_where(error: Exception) -> str:
     what = on_one_line(f"{type(error).__name__}: {message}" if message else type(error).__name__)
     if place is None:
         return what
-    return _("%(what)s (%(file)s, line %(line)s)") % {
-        "what": what,
-        "file": place[0],
-        "line": place[1],
-    }
+    return f"{what} ({place[0]}, line {place[1]})"
 
 
 def no_handlers(dispatch: type[Dispatch]) -> str:
     if not issubclass(dispatch, Registry):
-        return _("%s has no routes.") % dispatch.__qualname__
-    return _(
+        return f"{dispatch.__qualname__} has no routes."
+    return (
         "There are no handlers. Write @handler functions in the tasks module of an app in"
         " INSTALLED_APPS, or @task functions with a PerfectQueueBackend in TASKS; or name a"
         " Dispatch: manage.py pq_worker myapp.tasks.TaskDispatch."

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from django.core.management.color import Style
-from django.utils.translation import gettext as _
 
 from django_perfectqueue.lib.printable import printable
 
@@ -73,23 +72,9 @@ class Reporter:
 
     def summary(self, counts: Mapping[str, int], seconds: float) -> None:
         """Print how many tasks ended in which way, and how fast."""
-        words = {
-            "finished": _("finished"),
-            "retried": _("retried"),
-            "failed": _("failed"),
-            "discarded": _("discarded"),
-            "cancelled": _("cancelled"),
-            "snoozed": _("snoozed"),
-            "released": _("released"),
-            "preempted": _("preempted"),
-            "left": _("left"),
-            "crashed": _("crashed"),
-            "killed": _("killed"),
-        }
         always = ("finished", "retried", "failed")
-        parts = [
-            f"{counts[word]} {words[word]}" for word in words if word in always or counts[word]
-        ]
+        others = (word for word in COUNTED if word not in always and counts[word])
+        parts = [f"{counts[word]} {word}" for word in (*always, *others)]
         line = f"{', '.join(parts)} in {seconds:.1f} s"
         if seconds >= 1.0:
             line += f" ({counts['finished'] / seconds:.1f} finished a second)"

@@ -180,6 +180,16 @@ class StoryTests(AdminTestCase):
 
         self.assertContains(self.story(task), "A worker gave it back untried;")
 
+    def test_a_task_that_no_worker_can_handle_waits_for_no_time(self):
+        register("default", now=None)
+        task, held = running("k1", now=None)
+        store.settle([held], store.Ending.release(60.0), using="default")
+        store.park([held], lambda _type: False, using="default")
+
+        response = self.story(task)
+        self.assertContains(response, "A worker without a handler for its type has given it back.")
+        self.assertNotContains(response, "It waits for its time.")
+
     def test_a_task_that_was_put_off_or_discarded_says_so(self):
         for key in ("k1", "k2"):
             submit(key, now=None)

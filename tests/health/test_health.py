@@ -56,7 +56,7 @@ class CommandTests(HealthTestCase):
                 "Its tables are there.",
                 "1 worker serves queue 'default'.",
                 "Nothing that may start waits in queue 'default'.",
-                "No task waits for a worker that knows its type.",
+                "No task has waited for a minute for a worker that knows its type.",
                 "No lapsed lease or due task is left unprocessed.",
                 "The counters agree with what runs.",
                 "No schedule is broken or late.",
@@ -82,13 +82,13 @@ class CommandTests(HealthTestCase):
         [lease] = acquire(1, now=None)
         store.settle([lease], store.Ending.release(), using="default")
         store.park([lease], lambda _type: False, using="default")
-        self.assertIn("No task waits for a worker that knows", run("pq_health"))
+        self.assertIn("No task has waited for a minute for a worker", run("pq_health"))
         Ticket.objects.update(run_at=F("run_at") - timedelta(minutes=2))
 
         shown = refused(self, "pq_health", "--queue", "default")
         self.assertIn("serves queue 'default' knows the type 'ghost'.", shown)
         register("mail", now=None)
-        self.assertIn("No task waits for a worker", run("pq_health", "--queue", "mail"))
+        self.assertIn("No task has waited for a minute", run("pq_health", "--queue", "mail"))
 
     def test_every_queue_in_which_a_task_is_due_is_looked_at(self):
         register("default", now=None)

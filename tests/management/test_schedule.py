@@ -4,7 +4,7 @@ from datetime import timedelta
 from unittest import mock
 
 from django.test import TestCase
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from django_perfectqueue.models import Change, Schedule, Task
 from django_perfectqueue.schedules import Schedules
@@ -32,6 +32,11 @@ def make_late(name, since=HOUR):
 
 
 class PutTests(TestCase):
+    def test_it_speaks_english_whatever_the_language_is(self):
+        with translation.override("de"):
+            self.assertRegex(put(), r"when +every 1h\n")
+            self.assertRegex(run("pq_schedule", "pause", "nightly"), r"paused +yes\n")
+
     def test_it_is_stored_with_its_terms_and_the_next_five_are_shown(self):
         out = run(
             *("pq_schedule", "put", "nightly", "report", '{"customer": 42}'),

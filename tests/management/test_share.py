@@ -1,6 +1,7 @@
 from unittest import mock
 
 from django.test import TestCase
+from django.utils import translation
 
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Change, FairShare, QueueShare
@@ -50,6 +51,13 @@ class QueueShareTests(TestCase):
 
 
 class ShareTests(TestCase):
+    def test_it_speaks_english_whatever_the_language_is(self):
+        with translation.override("de"):
+            self.assertEqual(
+                run("pq_share", "ann", "--weight", "2"), "User 'ann', every queue: weight 2.\n"
+            )
+            self.assertIn("5 per minute", run("pq_limit", "smtp", "--rate", "5/min"))
+
     def test_only_what_is_given_is_changed(self):
         run("pq_share", "acme", "--weight", "3", "--max-running", "5")
         self.assertEqual(terms(), (3, 5, False))

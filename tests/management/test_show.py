@@ -183,6 +183,7 @@ class ShowTests(TestCase):
         self.assertRegex(out, r"status +waiting, due for \S+\n")
         self.assertRegex(out, r"expected at +\d{4}-")
         self.assertRegex(out, r"limits +api, mail\n")
+        self.assertNotRegex(out, r"\n  queue ", "The title has it.")
         [reported] = run_json("pq_show", "k1")
         self.assertEqual(reported["limits"], ["api", "mail"])
         self.assertIsNotNone(reported["expected_at"])

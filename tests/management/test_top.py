@@ -8,6 +8,7 @@ from django.test import TestCase
 from django_perfectqueue import store
 from django_perfectqueue.management.commands import pq_top
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.records import counts
 
 from ..factories import register, submit, submit_many
 from ..health.test_queues import now
@@ -32,6 +33,13 @@ class TopTests(TestCase):
         self.assertRegex(out, r"\nmail +3 .* paused\n")
         self.assertRegex(out, r"\nweb-1:7 +2 +1 +0/2 +mail, default\n")
         self.assertNotIn("\x1b", out)
+
+    def test_a_count_that_was_cut_off_has_a_plus(self):
+        submit_many(4, queue="later", now=None, run_at="1h")
+        with mock.patch.object(counts, "COUNTED", 2):
+            out = run("pq_top", "--once")
+        self.assertRegex(out, r"\nlater +0 +- +- +- +\d\+ +- ")
+        self.assertRegex(out, r"\nqueue +waiting +oldest +running +retrying +scheduled +blocked")
 
     def test_programs_get_a_line_a_queue(self):
         found = {row["name"]: row for row in run_json("pq_top", "--once")}

@@ -140,8 +140,6 @@ def refused(why: str, count: int) -> str:
             "%(count)d are waiting, running or blocked",
             count,
         ),
-    }
-    reasons |= {
         "taken": ngettext(
             "%(count)d has a key that is taken there",
             "%(count)d have keys that are taken there",

@@ -17,7 +17,7 @@ from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.inspection.attempts import Episode, Try, remark, steps_of
 from django_perfectqueue.inspection.family import Known
 from django_perfectqueue.inspection.steering import describe_action
-from django_perfectqueue.inspection.story import Fact, Story
+from django_perfectqueue.inspection.story import Fact, Story, ticket_of
 from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.lib.printable import printable, printable_lines
 from django_perfectqueue.models import BatchMember, Journal, Status, Task
@@ -148,6 +148,9 @@ def explain(task: Task) -> str:
     """Return what the status means, in a sentence."""
     if task.outcome and (closed := remark(task)):
         return closed
+    ticket = ticket_of(task)
+    if ticket and ticket.is_parked:
+        return ""  # it waits for a worker and for no time, as the reasons say
     sentences = {
         Status.WAITING: _("It is due, and waits for a processor."),
         Status.SCHEDULED: _("It waits for its time."),

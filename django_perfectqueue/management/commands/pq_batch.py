@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_perfectqueue import models, store
 from django_perfectqueue.bulk.selection import ANY
@@ -56,6 +56,7 @@ class Command(VerbCommand):
                 help="Only say how many tasks of which status these are, and list the first.",
             )
 
+    @no_translations
     def act(self, options: CommandOptions) -> None:
         if options["verb"] == "list":
             self.do_list(options)

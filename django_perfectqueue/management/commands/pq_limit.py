@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser, no_translations
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -79,6 +79,7 @@ class Command(RuleCommand):
         add("--remove", action="store_true", help="Take the limit away.")
         self.add_listing(parser)
 
+    @no_translations
     def act(self, options: CommandOptions) -> None:
         changes = edits(options, "burst")
         if options["rate"]:

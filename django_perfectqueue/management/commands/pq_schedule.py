@@ -171,6 +171,7 @@ class Command(VerbCommand):
         if not self.as_json:
             self.say("No schedule is broken or late.")
 
+    @no_translations
     def report(self, schedule: ScheduleHandle, word: str, sentence: str) -> None:
         """Say what was done, and when the next tasks come."""
         row, ticks = schedule.row(), schedule.next(NEXT)
@@ -181,7 +182,7 @@ class Command(VerbCommand):
             self.say(sentence % row.name)
             self.print_field("when", on_one_line(in_words(row)))
             if row.paused:
-                self.print_field("paused", on_one_line(row.note))
+                self.print_field("paused", on_one_line(row.note) or "yes")
             self.print_block("next", [shown(tick) for tick in ticks])
 
     def print_block(self, name: str, values: Sequence[str]) -> None:

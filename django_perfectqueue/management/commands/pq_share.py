@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser, no_translations
 from django.db.models import QuerySet
 from django.utils.text import capfirst
 
@@ -65,6 +65,7 @@ class Command(RuleCommand):
         add("--reset", action="store_true", help="Take the user's own share away.")
         self.add_listing(parser)
 
+    @no_translations
     def act(self, options: CommandOptions) -> None:
         changes = edits(options, "weight")
         user = "" if options["no_user"] else options["user"]

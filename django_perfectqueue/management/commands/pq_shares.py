@@ -12,6 +12,7 @@ from django_perfectqueue.lib.printable import printable
 from ..base import CommandOptions, QueueCommand, at_least
 from ..tasks.facts import Facts, iso, picked
 from ..terminal.table import GAP, Column
+from ..terminal.text import or_more
 
 LAST: dict[str, str] = {
     "minute": "in the last minute",
@@ -101,7 +102,7 @@ def columns(total: UserShare) -> list[Column[UserShare]]:
         Column("tasks", lambda share: f"{share.tasks:,}", right=True),
         Column("wait p50", lambda share: duration(share.p50), right=True),
         Column("p95", lambda share: duration(share.p95), right=True),
-        Column("", part(lambda share: str(HELD[share.held]))),
+        Column("", part(lambda share: HELD[share.held])),
     ]
 
 
@@ -120,7 +121,7 @@ def duration(seconds: float | None) -> str:
 
 
 def bounded(count: int) -> str:
-    return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
+    return or_more(min(count, COUNTED), more=count > COUNTED)
 
 
 def summary(found: Balance, over: str) -> Facts:

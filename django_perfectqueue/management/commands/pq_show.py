@@ -93,7 +93,8 @@ class Command(QueueCommand):
             return
         self.print_title(f"Task '{task.key}' in queue '{task.queue}'")
         self.print_fields(standing(story))
-        self.print_fields(fields([*story.about(), *story.times(), *story.counts()]))
+        own_facts = [fact for fact in story.about() if fact.name != "queue"]  # the title has it
+        self.print_fields(fields([*own_facts, *story.times(), *story.counts()]))
         self.print_fields(family_fields(own, batch))
         self.print_actions(story.actions, task.clock)
         now_at = story.progress

@@ -18,6 +18,7 @@ from django_perfectqueue.store.records.counts import COUNTED
 from ..base import CommandOptions, QueueCommand, at_least
 from ..tasks.hints import no_tasks
 from ..terminal.table import GAP, Column
+from ..terminal.text import or_more
 
 TODAY, ALL_TIME = "today", "all"
 
@@ -170,9 +171,7 @@ def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
         if status == Status.WAITING and found.now.oldest is not None:
             note = f"the first has been due for {short_duration(found.now.oldest)}"
         more = found.has_more(status)
-        text = f"{min(count, COUNTED):,}" + ("+" if more else "")
-        # Where there are more than were counted, nobody knows whether none is right.
-        yield status, "-" if more and not count else text, note
+        yield status, or_more(min(count, COUNTED), more=more), note
 
 
 def dead_columns() -> list[Column[tuple[tuple[str, str], int]]]:

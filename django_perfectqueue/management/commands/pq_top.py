@@ -17,6 +17,7 @@ from django_perfectqueue.store.records.counts import COUNTED
 
 from ..base import CommandOptions, QueueCommand, at_least, diagnosis
 from ..terminal.table import Column
+from ..terminal.text import or_more
 
 OPEN, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """Take another screen and hide the cursor; and back."""
@@ -133,13 +134,19 @@ def marks(queue: QueueFigures) -> str:
 
 
 def queue_columns() -> list[Column[QueueFigures]]:
-    def number(title: str, name: str, *, spare: bool = False) -> Column[QueueFigures]:
-        return Column(title, lambda one: f"{getattr(one, name):,}", right=True, spare=spare)
+    def number(title: str, name: str) -> Column[QueueFigures]:
+        return Column(title, lambda one: f"{getattr(one, name):,}", right=True)
+
+    def moving(title: str, *, spare: bool = False) -> Column[QueueFigures]:
+        def cell(one: QueueFigures) -> str:
+            return or_more(getattr(one, title), more=one.is_bounded)
+
+        return Column(title, cell, right=True, spare=spare)
 
     def span(title: str, name: str) -> Column[QueueFigures]:
         def cell(one: QueueFigures) -> str:
             seconds = getattr(one, name)
-            return "-" if seconds is None else short_duration(seconds)
+            return short_duration(seconds) if seconds else "-"
 
         return Column(title, cell, right=True)
 
@@ -147,10 +154,10 @@ def queue_columns() -> list[Column[QueueFigures]]:
         Column("queue", lambda one: one.name, elastic=True),
         Column("waiting", waiting, right=True),
         span("oldest", "oldest"),
-        number("running", "running"),
-        number("retrying", "retrying", spare=True),
-        number("scheduled", "scheduled", spare=True),
-        number("blocked", "blocked"),
+        moving("running"),
+        moving("retrying", spare=True),
+        moving("scheduled", spare=True),
+        moving("blocked"),
         number("failed/h", "failed_last_hour"),
         Column("finished/min", lambda one: f"{one.finished_a_minute:,.1f}", right=True),
         Column("growth/min", growth, right=True),
@@ -166,7 +173,7 @@ def growth(queue: QueueFigures) -> str:
 
 
 def waiting(queue: QueueFigures) -> str:
-    return f"{COUNTED:,}+" if queue.waiting > COUNTED else f"{queue.waiting:,}"
+    return or_more(min(queue.waiting, COUNTED), more=queue.waiting > COUNTED)
 
 
 def worker_columns() -> list[Column[Worker]]:

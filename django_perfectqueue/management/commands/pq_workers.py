@@ -3,8 +3,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext as _
+from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.inspection.workers import Assignment, ProcessorFacts, processors_of
@@ -56,6 +55,7 @@ class Command(QueueCommand):
             " writes for these tasks from then on is refused.",
         )
 
+    @no_translations
     def act(self, options: CommandOptions) -> None:
         rows = Worker.objects.using(self.queue.using).annotate(clock=ServerNow())
         newest = cast("list[ListedWorker]", rows.order_by("-seen_at")[:MOST])
@@ -106,7 +106,7 @@ class Command(QueueCommand):
         words = [f"processor {processor.number}", f"pid {processor.pid}"]
         if processor.memory is not None:
             words.append(f"{processor.memory / MEGABYTE:.0f} MB")
-        words += [f"{count} {_(word)}" for word, count in processor.counts.items()]
+        words += [f"{count} {word}" for word, count in processor.counts.items()]
         self.stdout.write("  " + self.style.MIGRATE_LABEL(", ".join(words)))
         for task in processor.runs:
             self.stdout.write(f"    {describe_assignment(task, now)}")

@@ -66,7 +66,7 @@ class SelectingCommand(SteeringCommand):
         add("keys", metavar="KEY", nargs="*", help="Keys of the tasks.")
         if "group" in self.choices:
             add("--group", metavar="ERROR", help="Every task that ended for this reason.")
-        add("--all", action="store_true", help=str(self.all_help))
+        add("--all", action="store_true", help=self.all_help)
         add("--type", metavar="TYPE", help="Every such task of this type.")
         add("--user", metavar="USER", help="Every such task of this user.")
         add("--tag", metavar="TAG", help="Every such task with this tag.")

@@ -87,6 +87,13 @@ def ago(moment: datetime, now: datetime) -> str:
     return f"{short_duration((now - moment).total_seconds())} ago"
 
 
+def or_more(count: int, *, more: bool) -> str:
+    """Return a count; with ``more`` there may be more, so of none nothing is known."""
+    if more:
+        return f"{count:,}+" if count else "-"
+    return f"{count:,}"
+
+
 def is_id(text: str) -> bool:
     """Return whether a text may be the id of a task."""
     return text.isascii() and text.isdecimal() and len(text) < LONGEST_ID

@@ -1,8 +1,8 @@
 """
-The bell of one host: a folder with a socket for each worker that listens.
+Notifications on one host: a folder with a socket for each worker that listens.
 
-Anyone on the host may ring, as it is with a bell at a door: a ring carries the name of a
-queue and makes someone look for tasks, no more. Only its owner may listen there.
+Anyone on the host may send: a message carries the name of a queue and makes a worker look for
+tasks, no more. Only the folder's owner may listen there.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Datagrams:
 
 def make(folder: str) -> None:
     """
-    Make a folder in which only this user may have sockets, and everyone may ring them.
+    Make a folder in which only this user may have sockets, and everyone may send to them.
 
     Raise OSError when there is one already that others may write to: they could take sockets
     away, or lay so many there that none of ours is rung.

@@ -1,4 +1,4 @@
-"""What a ring of the bell says, or a call."""
+"""What a notification of a queue says, or a call of a holder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bell of PostgreSQL: NOTIFY and LISTEN."""
+"""Notifications on PostgreSQL: NOTIFY and LISTEN."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHERE (SELECT COUNT(*) FROM "perfectqueue_lane" WHERE "id" = ANY(%s) AND "has_wa
 PROOF = "proof"
 AFTER_TROUBLE = 0.1
 
-logger = logging.getLogger("django_perfectqueue.bell")
+logger = logging.getLogger("django_perfectqueue.notify")
 
 
 def send(message: str, connection: BaseDatabaseWrapper) -> None:
@@ -156,7 +156,7 @@ class EndNotices(Overheard):
 
 class Notices(Overheard):
     """
-    Hears the bell of all queues over the connection of this thread, which it makes one of its own.
+    Hears what is sent of all queues over this thread's connection, which it makes one of its own.
 
     It may turn out that nothing is ever heard: a pooler that lends out a connection for
     one transaction takes it away together with what was to be heard there.

@@ -21,7 +21,7 @@ from .datagrams import Datagrams
 from .messages import AT_REST, Call, Ring
 from .postgres import Notices
 
-logger = logging.getLogger("django_perfectqueue.bell")
+logger = logging.getLogger("django_perfectqueue.notify")
 
 EAGER = "django_perfectqueue.test.eager.rung"
 MOST_LANES = 500
@@ -126,11 +126,11 @@ class Ringing:
                 if not self.silent:
                     self.send()
         except Exception as error:
-            logger.debug("The bell was not rung. message=%s error=%s", self.message, error)
+            logger.debug("The notification was not sent. message=%s error=%s", self.message, error)
 
     def send(self) -> None:
-        bell = postgres if dialect_for(self.connection).notifies else datagrams
-        bell.send(self.message, self.connection)
+        way = postgres if dialect_for(self.connection).notifies else datagrams
+        way.send(self.message, self.connection)
 
     def is_sent_where_all_are_awake(self) -> bool:
         """Send it in the statement that looks at the lanes, where the database can."""
@@ -162,7 +162,7 @@ def will_wake(*, using: str) -> bool:
 
 
 def ear(using: str) -> Datagrams | Notices:
-    """Return what hears the bell of this database, not yet open."""
+    """Return what hears the notifications of this database, not yet open."""
     return Notices(using) if dialect_of(using).notifies else Datagrams(using)
 
 

@@ -32,8 +32,8 @@ MOST_AT_ONCE = 32
 
 class ProbeServer(HelperProcess):
     """
-    Answers ``/live`` and ``/ready`` over HTTP, from the status page; and ``/metrics`` with what
-    the processors do, from their ``slots``.
+    Answers ``/live`` and ``/ready`` over HTTP, from the worker's status in shared memory; and
+    ``/metrics`` with what the processors do, from their ``slots``.
 
     It waits for no task and no database. During a restart the next worker shares the port,
     and the old one gives it up once the next takes tasks.

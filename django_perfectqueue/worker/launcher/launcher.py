@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from django.core.management.base import OutputWrapper
-from django.utils.translation import gettext as _
 
 from ..process import output
 from ..process.signals import (
@@ -129,7 +128,7 @@ class Launcher:
                 return code
             if time.monotonic() >= self.leave_at:
                 pids = ", ".join(str(one.process.pid) for one in self.generations())
-                self.say(_("What is running goes on in the background, under pid %s.") % pids)
+                self.say(f"What is running goes on in the background, under pid {pids}.")
                 return 0
 
     def forget_ended(self) -> None:
@@ -192,7 +191,7 @@ class Launcher:
             again, self.interrupted = self.interrupted, True
             if again:
                 return STOP_NOW
-            self.say(_("Press Ctrl-C again to end what is running at once."))
+            self.say("Press Ctrl-C again to end what is running at once.")
             return STOP
         if self.by_hand and signum == RESTART_NOW:
             return STOP

@@ -8,8 +8,6 @@ import os
 import stat
 from pathlib import Path
 
-from django.utils.translation import gettext as _
-
 from django_perfectqueue.exceptions import ConfigError
 
 LONGEST = 64
@@ -36,15 +34,13 @@ class PidFile:
             os.truncate(self.file, 0)
             os.pwrite(self.file, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
-            words = {"path": self.path, "pid": self.written() or "?"}
             raise ConfigError(
-                _("A worker is running already, with the pid file %(path)s: its pid is %(pid)s.")
-                % words
+                f"A worker is running already, with the pid file {self.path}: its pid is"
+                f" {self.written() or '?'}."
             ) from None
         except OSError as error:
             raise ConfigError(
-                _("The pid file can't be written. %s Name another path with --pid-file.")
-                % f"{error}."
+                f"The pid file can't be written. {error}. Name another path with --pid-file."
             ) from error
 
     def locked(self, flags: int = 0) -> int:
@@ -79,8 +75,8 @@ class PidFile:
         if ours.st_size >= LONGEST or not (text.strip().isdigit() or not text.strip()):
             self.let_go()
             raise ConfigError(
-                _("%s is no pid file, and is left as it is. Name another path with --pid-file.")
-                % self.path
+                f"{self.path} is no pid file, and is left as it is. Name another path with"
+                " --pid-file."
             )
 
     def written(self) -> str:

@@ -8,8 +8,6 @@ import socket
 import time
 from collections.abc import Mapping, MutableMapping
 
-from django.utils.translation import gettext as _
-
 NAMES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 LONGEST_SEND = 1.0
 MICROSECOND = 1e-6
@@ -30,22 +28,22 @@ class Notifier:
         self.next_ping = 0.0
 
     def starting(self) -> None:
-        self.notify(status(_("Starting.")))
+        self.notify(status("Starting."))
 
     def ready(self, supervisor: int) -> None:
-        text = _("Taking tasks. The supervisor has the pid %d.") % supervisor
+        text = f"Taking tasks. The supervisor has the pid {supervisor}."
         self.notify("READY=1", status(text))
 
     def restarting(self) -> None:
         moment = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self.notify("RELOADING=1", f"MONOTONIC_USEC={moment}", status(_("Restarting.")))
+        self.notify("RELOADING=1", f"MONOTONIC_USEC={moment}", status("Restarting."))
 
     def restart_failed(self) -> None:
-        text = _("The restart failed; the worker goes on as before. The log tells why.")
+        text = "The restart failed; the worker goes on as before. The log tells why."
         self.notify("READY=1", status(text))
 
     def stopping(self) -> None:
-        self.notify("STOPPING=1", status(_("Stopping once the running tasks have ended.")))
+        self.notify("STOPPING=1", status("Stopping once the running tasks have ended."))
 
     def is_due(self, now: float) -> bool:
         """Return whether a watchdog notification is due: three in each watchdog interval."""

@@ -18,8 +18,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from django.utils.translation import gettext as _
-
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -137,7 +135,7 @@ class NonBlockingOutput(io.RawIOBase):
 
 
 def dropped_message(lines: int) -> bytes:
-    text = _("%d lines of output were dropped: nobody read them.") % lines
+    text = f"{lines} lines of output were dropped: nobody read them."
     return f"\n{text}\n".encode(errors="replace")
 
 

@@ -64,7 +64,7 @@ class WorkerStatus(ctypes.Structure):
 
 class StatusPage:
     """
-    The status of a worker in shared memory, which costs no system call to write.
+    The status of a worker in shared memory: its processes write it without a system call.
 
     ``wakeup`` is set once when the worker begins to leave.
     """

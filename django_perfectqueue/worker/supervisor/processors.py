@@ -9,8 +9,6 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from django.utils.translation import gettext as _
-
 from django_perfectqueue import store
 from django_perfectqueue.lib.processes import (
     halt,
@@ -223,9 +221,7 @@ class Processors:
             if tenure is not None and (code := self.forks.reap(tenure.child)) is not None:
                 self.clear(place, tenure, code, now)
                 if place.vacant or stopping:
-                    self.reporter.say(
-                        _("Processor %(number)s has ended.") % {"number": place.number}
-                    )
+                    self.reporter.say(f"Processor {place.number} has ended.")
 
     def clear(self, place: ProcessorPlace, tenure: Tenure, code: int, now: float) -> None:
         child, slot = tenure.child, tenure.slot
@@ -296,8 +292,7 @@ class Processors:
             os.close(heartbeat_w)
         place.tenure = Tenure(child, resources.holder, place.slot, heartbeat_r, now)
         place.slot.pid = child.pid
-        words = {"number": place.number, "pid": child.pid}
-        self.reporter.say(_("Processor %(number)s started, pid %(pid)s.") % words)
+        self.reporter.say(f"Processor {place.number} started, pid {child.pid}.")
 
     def let_go(self) -> None:
         """Close the heartbeat pipes in a child."""

@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from django.utils.translation import gettext as _
-
 from django_perfectqueue.lib.processes import adopt_orphans, reap_orphans, send
 
 from ..database.link import prepare_for_fork
@@ -126,7 +124,7 @@ class Supervisor:
         files = SourceFiles()
 
         def restart(file: Path) -> None:
-            self.reporter.say(_("%s has changed; the worker starts anew.") % file)
+            self.reporter.say(f"{file} has changed; the worker starts anew.")
             send(self.launcher_pid, RESTART)
 
         return lambda: Reloader(files, restart, parent_alive=self.parent_alive).run()
@@ -167,7 +165,7 @@ class Supervisor:
             self.wait()
 
     def show(self) -> None:
-        """Update the status page."""
+        """Update the status that the probes read."""
         self.status_page.turn(len(self.processors.children))
         output.push()
         self.status_page.status.dropped = output.dropped.total()
@@ -190,7 +188,7 @@ class Supervisor:
 
     def stop(self, *, now: bool = False) -> None:
         if not self.stopping:
-            self.reporter.say(_("Stopping at once.") if now else self.farewell())
+            self.reporter.say("Stopping at once." if now else self.farewell())
         self.stopping = True
         self.status_page.leave()
         self.processors.stop(now=now)
@@ -202,10 +200,10 @@ class Supervisor:
 
     def farewell(self) -> str:
         if not any(tenure.slot.tasks for tenure in self.processors.tenures):
-            return _("Stopping.")
+            return "Stopping."
         return (
-            _("Stopping once the running tasks have ended. To end them at once: kill -QUIT %d")
-            % os.getpid()
+            "Stopping once the running tasks have ended. To end them at once: kill -QUIT"
+            f" {os.getpid()}"
         )
 
     def reopen_logs(self) -> None:

@@ -17,7 +17,7 @@ from django_perfectqueue.exceptions import AlreadyExistsError
 from django_perfectqueue.models import FairShare
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.notify import datagrams, postgres
-from django_perfectqueue.store.notify import ring as bell
+from django_perfectqueue.store.notify import ring as sending
 from django_perfectqueue.store.notify.messages import AT_REST, Call, Ring, parsed
 
 from ...factories import acquire, failed, running, settle, submit
@@ -163,11 +163,11 @@ class RingTests(RingCase):
         self.assertEqual(self.calls(), [Call(41), Call(41), Call(42)])
 
     def test_trouble_with_the_bell_is_no_trouble_for_the_submit(self):
-        broken = mock.Mock(side_effect=OSError("no bell"))
+        broken = mock.Mock(side_effect=OSError("no socket"))
         with (
             mock.patch.object(postgres, "send", broken),
             mock.patch.object(datagrams, "send", broken),
-            self.assertLogs("django_perfectqueue.bell", "DEBUG"),
+            self.assertLogs("django_perfectqueue.notify", "DEBUG"),
         ):
             task = submit("k0")
         self.assertTrue(task.exists())
@@ -248,7 +248,7 @@ def heard_by(ear, *, within=10.0):
 
 
 class EarTests(TransactionTestCase):
-    """Whatever this database's bell is, from end to end."""
+    """However this database notifies, from end to end."""
 
     def test_a_submit_is_heard(self):
         self.assertEqual(self.heard_after(lambda: submit(queue="仕事 1")), [Ring("仕事 1")])
@@ -519,5 +519,5 @@ class AskedTests(TransactionTestCase):
         """
         with transaction.atomic():
             for _time in range(1000):
-                bell.ring("default", using="default")
+                sending.ring("default", using="default")
             self.assertEqual(len(connection.run_on_commit), 1)

@@ -97,7 +97,7 @@ class Dialect(ABC):
     """
 
     notifies = False
-    """Whether the bell is this database's own, and reaches every host."""
+    """Whether notifications are the database's own, and reach every host."""
 
     removal = REMOVE
 

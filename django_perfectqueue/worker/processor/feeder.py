@@ -399,6 +399,9 @@ class Feeder:
 
     def pause(self, now: float) -> float:
         """Return for how long nothing is due that does not wake it."""
+        if self.leases.is_alone():
+            # What is due stays due, and the end of the handler may wake nobody.
+            return LATE
         until = [now + LOOK_UP_AFTER * spread()]
         if now < self.parking.take_at:
             until.append(self.parking.take_at)

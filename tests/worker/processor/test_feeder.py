@@ -8,6 +8,7 @@ from unittest import mock
 from django.db import DatabaseError, OperationalError, connection, connections
 
 from django_perfectqueue import store
+from django_perfectqueue.application.handler import from_function
 from django_perfectqueue.models import Attempt, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.processor import prefetch
@@ -103,6 +104,33 @@ class FailingVerbTests(ConcurrentTestCase):
             self.while_it_fails("settle", processor, "ab", for_a_while)
         self.assertLess(len(tries), 20)
         self.assertEqual(len(logs.output), 1)
+
+
+class LoneWriterTests(ConcurrentTestCase):
+    def test_while_an_atomic_handler_runs_it_looks_now_and_then(self):
+        """On SQLite the handler holds the only lock, so what is due can't be written meanwhile."""
+        turns = []
+
+        def perform(task):
+            if task.key == "run-1":
+                before = len(turns)
+                wait_until(lambda: time.monotonic() - task.started > 1.0)
+                turns.append(f"{len(turns) - before} meanwhile")
+
+        routes = {"run": from_function(perform, atomic=True)}
+        processor = self.processor("process", routes)
+        real = processor.feeder.turn
+
+        def turn():
+            turns.append("turn")
+            return real()
+
+        processor.feeder.turn = turn
+        self.submit(*["run"] * 3)
+        self.work(processor)
+        [meanwhile] = [int(one.split()[0]) for one in turns if one != "turn"]
+        self.assertLess(meanwhile, 60)
+        self.assertEqual(processor.slot.totals()["finished"], 3)
 
 
 class CompletionTests(ConcurrentTestCase):

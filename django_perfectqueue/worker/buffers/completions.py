@@ -82,7 +82,7 @@ class Completions:
     def take(self) -> list[AttemptEnd]:
         taken = self.being_written = []
         while self.waiting:
-            # Append before popleft: fences() runs in other threads and must miss none.
+            # Append before popleft: who begins a task looks at both, and must miss none.
             taken.append(self.waiting[0])
             self.waiting.popleft()
         self.characters = 0

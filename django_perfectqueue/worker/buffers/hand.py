@@ -15,14 +15,14 @@ from ..shared.crowd import SLOW, Crowd, account_of
 class Hand:
     """
     The batch of leases that wait to run, and the running attempts in their places; for any
-    thread. The lock guards each change.
+    thread. The lock guards each change, and each look at both.
 
     Those in ``releasing`` are not to run here, but their release has no answer yet.
     ``give_way`` is called where nothing of the batch may begin before the tasks of others.
     """
 
     def __init__(self, places: int, crowd: Crowd, give_way: Callable[[], None]) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.places = places
         self.crowd = crowd
         self.give_way = give_way
@@ -45,8 +45,10 @@ class Hand:
 
     def leases(self) -> list[store.Lease]:
         """Return the leases of the running attempts and of the batch."""
-        running = [one.task.lease for one in self.running() if not one.task.settled]
-        return running + list(self.batch)
+        # Under the lock: one that begins meanwhile would be seen neither here nor there.
+        with self.lock:
+            running = [one.task.lease for one in self.running() if not one.task.settled]
+            return running + list(self.batch)
 
     def attempt(self, lease: store.Lease) -> Running | None:
         """Return the attempt that runs under a lease, if it has begun."""

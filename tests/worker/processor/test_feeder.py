@@ -133,6 +133,28 @@ class LoneWriterTests(ConcurrentTestCase):
         self.assertEqual(processor.slot.totals()["finished"], 3)
 
 
+class HandTests(ConcurrentTestCase):
+    def test_a_task_that_begins_while_leases_are_read_is_renewed_with_the_others(self):
+        processor = self.processor("process", {"run": lambda task: None})
+        hand, began = processor.hand, []
+        self.submit("run")
+        processor.leases.held_until = processor.slot.renewed_at = time.monotonic()
+        hand.add(processor.feeder.claims.claim(1, time.monotonic()))
+        beginning = threading.Thread(target=lambda: began.append(processor.next_task()))
+
+        def running(real=hand.running):
+            found = real()
+            if not beginning.ident:
+                beginning.start()
+                beginning.join(0.2)
+            return found
+
+        with mock.patch.object(hand, "running", running):
+            self.assertEqual(len(hand.leases()), 1)
+        beginning.join()
+        self.assertEqual([one.task.key for one in began], ["run-0"])
+
+
 class CompletionTests(ConcurrentTestCase):
     def test_what_ended_before_a_task_that_may_be_long_is_written_before_it_begins(self):
         """Were its processor killed, what ended before would run again."""

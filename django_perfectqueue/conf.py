@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -236,17 +235,6 @@ def options() -> Options:
     if not isinstance(values, Mapping):
         raise ConfigError(f"{SETTING} must be a dict, not {type(values).__name__}.")
     return Options().replace(**values)
-
-
-def scratch_folder() -> str:
-    """Return RUNTIME_FOLDER or the system's; raise ConfigError where neither can be written to."""
-    try:
-        return os.fspath(options().RUNTIME_FOLDER or tempfile.gettempdir())
-    except OSError as error:
-        raise ConfigError(
-            f"There is no folder for temporary files: {error.strerror}."
-            f" Set {SETTING}['RUNTIME_FOLDER'] or the environment variable TMPDIR to one."
-        ) from error
 
 
 @receiver(setting_changed)

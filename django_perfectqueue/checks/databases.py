@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 
 from django.core.checks import CheckMessage
 from django.db import connections, router
 
-from django_perfectqueue.conf import SETTING, options, scratch_folder
-from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.conf import SETTING, options
 from django_perfectqueue.models import Task
 from django_perfectqueue.store.notify import datagrams
 
@@ -141,10 +141,14 @@ def check_routers(alias: str) -> Iterator[CheckMessage]:
 
 def bell_problems(alias: str) -> Iterator[CheckMessage]:
     try:
-        scratch_folder()
-    except ConfigError as problem:
-        lead = "There can be no bell: workers see tasks only when they look."
-        yield warning(6, lead, str(problem))
+        # It raises where none can be written to.
+        options().RUNTIME_FOLDER or tempfile.gettempdir()
+    except OSError as error:
+        yield warning(
+            6,
+            f"There can be no bell: {error.strerror}. Workers see tasks only when they look.",
+            f"Set {SETTING}['RUNTIME_FOLDER'] or the environment variable TMPDIR to a folder.",
+        )
         return
     if (folder := datagrams.folder_of(alias)) is None:
         return

@@ -7,6 +7,7 @@ from unittest import mock, skipUnless
 from django.contrib.auth.models import User
 from django.core import checks
 from django.core.checks.registry import registry
+from django.core.management import load_command_class
 from django.db import connection, connections, router
 from django.test import SimpleTestCase, override_settings
 
@@ -21,7 +22,6 @@ from django_perfectqueue.checks.databases import (
 from django_perfectqueue.checks.dotted_paths import check_backoff, check_dispatch
 from django_perfectqueue.checks.servers import check_server
 from django_perfectqueue.checks.settings import check_settings
-from django_perfectqueue.conf import scratch_folder
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.management.worker import plan
 from django_perfectqueue.models import Task
@@ -71,8 +71,9 @@ class SurroundingsTests(SimpleTestCase):
                 [found] = [one for one in check_database_settings() if one.id.endswith("W006")]
                 self.assertIn("TMPDIR", found.hint)
                 self.assertIsNone(datagrams.folder_of("default"))
-            with self.assertRaisesMessage(ConfigError, "TMPDIR"):
-                scratch_folder()
+            command = load_command_class("django_perfectqueue", "pq_worker")
+            options = vars(command.create_parser("manage.py", "pq_worker").parse_args([]))
+            self.assertEqual(plan.plan_of(options).using, "default")
 
     def test_a_database_to_which_no_router_leads_is_reported(self):
         connections.databases["another"] = connections.databases["default"]

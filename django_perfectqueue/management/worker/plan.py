@@ -41,7 +41,6 @@ def plan_of(options: CommandOptions) -> Plan:
     dispatch, names = work_of(options, values, using)
     names = options["queues"] or names
     check_backoff(values.BACKOFF)
-    conf.scratch_folder()
     if not dispatch.load():
         raise ConfigError(no_handlers(dispatch))
     return Plan(

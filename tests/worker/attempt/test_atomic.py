@@ -410,7 +410,7 @@ class LockTests(AtomicCase):
 class ProcessorTests(ConcurrentTestCase):
     def test_it_keeps_its_lease_however_long_it_takes(self):
         """
-        Elsewhere its monitor renews it meanwhile; on SQLite nobody could take it anyway.
+        Elsewhere its feeder renews it meanwhile; on SQLite nobody could take it anyway.
         """
         one_writer = connection.vendor == "sqlite"
         alive_time = 1.0 if one_writer else 3.0

@@ -30,9 +30,15 @@ def sent_with_first(
         if sent:
             return execute(sql, parameters, many, context)
         if many or not several:
-            for start in starts:
-                execute(start, None, False, context)
-            sent = True
+            # By another cursor: ``execute`` would take a statement of many for one of none.
+            with connection.cursor() as cursor:
+                sent = True
+                try:
+                    for start in starts:
+                        cursor.execute(start)
+                except BaseException:
+                    sent = False
+                    raise
             return execute(sql, parameters, many, context)
         # If this fails nothing may have begun: then the next one is sent with it, too.
         done = execute("; ".join([*starts, sql]), parameters, many, context)

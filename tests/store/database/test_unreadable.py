@@ -124,7 +124,7 @@ class UnreadableTests(TransactionTestCase):
         drop_checks(self, [Ticket])
         register()
         submit("bad", run_at=3600, now=None)
-        poison("bad", ticket__alarm_at=POISON[0])
+        poison("bad", ticket__timer_at=POISON[0])
 
         # None of them raises.
         store.look(["default"], using="default")
@@ -148,7 +148,7 @@ class PagesTests(TransactionTestCase):
             "task__expires_at",
             "task__expected_at",
             "ticket__run_at",
-            "ticket__alarm_at",
+            "ticket__timer_at",
         )
         for value in POISON:
             for column in columns:

@@ -312,7 +312,7 @@ class SubmitManyTests(TestCase):
 def rows(queue, now):
     """Return what is stored of its tasks, but what differs from queue to queue or in time."""
     own = {"id", "queue", "created_at", "ticket__task_id", "ticket__lane", "ticket__token"}
-    times = {"run_at", "expected_at", "expires_at", "ticket__run_at", "ticket__alarm_at"}
+    times = {"run_at", "expected_at", "expires_at", "ticket__run_at", "ticket__timer_at"}
     columns = {
         *(field.attname for field in Task._meta.concrete_fields),
         *(f"ticket__{field.attname}" for field in Ticket._meta.concrete_fields),

@@ -103,9 +103,9 @@ def result_of(rows: Sequence[Mapping[str, Any]], definition: AnyTask, *, alias: 
     elif status == RUNNING:
         workers.append(f"{row['holder'] or 0:x}")
     errors = [error_of(one) for one in tries]
-    is_in_attempts = bool(tries) and row["grave"] in (tries[-1]["error"], DISCARDED_GROUP)
+    is_in_attempts = bool(tries) and row["letter"] in (tries[-1]["error"], DISCARDED_GROUP)
     if status == FAILED and not is_in_attempts:
-        errors.append(build_error(row["grave"], row["letter_message"] or ""))
+        errors.append(build_error(row["letter"], row["letter_message"] or ""))
     result = build_result(
         row["key"],
         StoredCall.of(decode(row["payload"])),

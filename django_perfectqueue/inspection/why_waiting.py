@@ -285,8 +285,8 @@ class Case:
     @property
     def wait(self) -> float:
         """The seconds until the clock has something to do with it."""
-        alarm = self.ticket.timer_at
-        return (alarm - self.now).total_seconds() if alarm else 0.0
+        due = self.ticket.timer_at
+        return (due - self.now).total_seconds() if due else 0.0
 
 
 def may_know(routes_text: str, type_: str) -> bool:

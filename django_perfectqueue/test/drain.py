@@ -106,7 +106,7 @@ class Drain:
         self.moment = self.moment or store.clock(using=self.using)
         end = self.moment + self.ahead
         self.exhaust()
-        while (self.moment < end) and (moment := self.next_alarm(self.moment, end)):
+        while (self.moment < end) and (moment := self.next_timer(self.moment, end)):
             self.moment = moment
             self.exhaust()
         self.moment = end
@@ -166,18 +166,18 @@ class Drain:
         for task in self.others:
             task._end(store.Ending.release())
 
-    def next_alarm(self, after: datetime, end: datetime) -> datetime | None:
+    def next_timer(self, after: datetime, end: datetime) -> datetime | None:
         """Return when the clock has something to do next, if that is not after the end."""
         tickets = Ticket.objects.using(self.using).filter(timer_at__gt=after, timer_at__lte=end)
         if self.queue:
             tickets = tickets.filter(task__queue=self.queue)
         own = [task.lease.task_id for task in self.others]
-        alarms = tickets.exclude(pk__in=own).order_by("timer_at").values_list("timer_at", flat=True)
+        timers = tickets.exclude(pk__in=own).order_by("timer_at").values_list("timer_at", flat=True)
         holds = Hold.objects.using(self.using).filter(opens_at__gt=after, opens_at__lte=end)
         if self.queue:
             holds = holds.filter(queue=self.queue)
         opens = holds.order_by("opens_at").values_list("opens_at", flat=True)
-        return min(filter(None, (alarms.first(), opens.first())), default=None)
+        return min(filter(None, (timers.first(), opens.first())), default=None)
 
 
 def about(task: HeldTask) -> str:

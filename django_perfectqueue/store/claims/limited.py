@@ -296,7 +296,7 @@ class LimitedLanes:
         Return what stays taken, and count that against the limits.
 
         What stands in a lane that leaves out a limit which holds for it, one that was made
-        after it was submitted, is moved to its own lane, to be woken by its alarm.
+        after it was submitted, is moved to its own lane, to be woken by its timer.
         """
         misplaced = self.misplaced(leases)
         if misplaced:

@@ -66,14 +66,14 @@ def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> O
         statement = statement.replace("{opens_at}", "".join(f", {at}" for at in opens_at))
         values = {**names, "most": LANES_PROBED}
         row = db.execute(statement, values, now=now).fetchone()
-    moment, alarm, tick, waiting, many, *opens = row
+    moment, timer, tick, waiting, many, *opens = row
 
     def seconds_until(*times: datetime | None) -> float | None:
         clock = db.dialect.moment(moment)
         waits = ((db.dialect.moment(at) - clock).total_seconds() for at in times if at is not None)
         return min(waits, default=None)
 
-    soonest, next_tick = seconds_until(alarm, *opens), seconds_until(tick)
+    soonest, next_tick = seconds_until(timer, *opens), seconds_until(tick)
     due = bool(waiting or many or (soonest is not None and soonest <= 0))
     ahead = (wait for wait in (soonest, next_tick) if wait is not None and wait > 0)
     return Outlook(due, min(ahead, default=None), next_tick)

@@ -133,7 +133,7 @@ class SharedOperations:
 
 
 def retry_transaction(verb: Callable[P, R]) -> Callable[P, R]:
-    """Repeat what does no harm if it is done twice, as patiently() does."""
+    """Repeat what does no harm if it is done twice, as with_retries() does."""
 
     @functools.wraps(verb)
     def patient(*args: P.args, **kwargs: P.kwargs) -> R:

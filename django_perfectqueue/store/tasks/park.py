@@ -2,7 +2,7 @@
 Keep tasks of unknown types out of their lines, until a worker comes that knows them.
 
 A parked ticket is scheduled for a time that never comes, the same for all of one type: so
-the index of alarms finds the types that are parked, and the tickets of each.
+the index of timers finds the types that are parked, and the tickets of each.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Ending:
     """
     How an attempt ends that has not finished its task; ``word`` says it.
 
-    The task ends with an ``outcome``, and ``grave`` in its dead letter; with None it goes back
+    The task ends with an ``outcome``, and ``letter`` in its dead letter; with None it goes back
     to its line, due after ``wait`` seconds. ``why`` is kept of the attempt; None keeps no
     record, and the attempt does not count.
     """

@@ -100,7 +100,7 @@ class CrashTests(WorkerTestCase):
 
     def test_a_helper_that_stands_still_is_replaced(self):
         """
-        Nobody would hear of tasks, purge, or answer alarms; and nothing would have died.
+        Nobody would hear of tasks, purge, or fire timers; and nothing would have died.
         """
         worker = self.worker(CHILD_HEARTBEAT_LIMIT=1).ready()
         before = worker.helpers()

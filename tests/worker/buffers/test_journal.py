@@ -104,7 +104,7 @@ class JournalBufferTests(TestCase):
     def test_what_could_not_be_written_is_written_later_and_only_once(self):
         task = self.task()
         task.progress(0.1)
-        with mock.patch.object(store, "ailment", return_value=Problem.UNREACHABLE):
+        with mock.patch.object(store, "problem_of", return_value=Problem.UNREACHABLE):
             self.fail_once(InterfaceError("gone"))
         task.progress(1.0)
         self.going.clear()
@@ -126,7 +126,7 @@ class JournalBufferTests(TestCase):
             raise InterfaceError("gone")
 
         with (
-            mock.patch.object(store, "ailment", return_value=Problem.UNREACHABLE),
+            mock.patch.object(store, "problem_of", return_value=Problem.UNREACHABLE),
             mock.patch.object(store, "write_journal", fail),
             self.assertRaises(InterfaceError),
         ):
@@ -147,7 +147,7 @@ class JournalBufferTests(TestCase):
         task = self.task(runs=False)
         task.progress(0.1)
         self.journal.keep(task)
-        with mock.patch.object(store, "ailment", return_value=Problem.OTHER):
+        with mock.patch.object(store, "problem_of", return_value=Problem.OTHER):
             self.fail_once(DatabaseError("no such table"))
         self.assertEqual(len(self.journal.left), 0)
         self.assertGreater(self.journal.not_before, time.monotonic())
@@ -284,7 +284,7 @@ class ProcessorTests(ConcurrentTestCase):
                     mock.patch.object(
                         store, "write_journal", side_effect=DatabaseError("no table")
                     ),
-                    mock.patch.object(store, "ailment", return_value=Problem.OTHER),
+                    mock.patch.object(store, "problem_of", return_value=Problem.OTHER),
                     self.assertLogs("django_perfectqueue.database", "WARNING") as log,
                 ):
                     self.work(processor)

@@ -211,7 +211,7 @@ class TroubleTests(SimpleTestCase):
 
         with (
             mock.patch.object(link, "connect"),
-            mock.patch.object(link, "ailment", return_value=Problem.OTHER),
+            mock.patch.object(link, "problem_of", return_value=Problem.OTHER),
             mock.patch("django_perfectqueue.worker.database.link.discard") as discard,
             self.assertLogs("django_perfectqueue.database", "WARNING") as logs,
         ):

@@ -46,7 +46,7 @@ class LinkCase(TransactionTestCase):
 
     def ail(self, link, times=1, error="gone"):
         """Have calls fail, as they do one after another while the database is away."""
-        with mock.patch.object(link, "ailment", return_value=self.problem_of):
+        with mock.patch.object(link, "problem_of", return_value=self.problem_of):
             for _time in range(times):
                 link.trouble(OperationalError(error))
                 link.pause()

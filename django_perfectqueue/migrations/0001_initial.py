@@ -1694,7 +1694,7 @@ class Migration(migrations.Migration):
             index=models.Index(
                 condition=models.Q(("timer_at__isnull", False)),
                 fields=["timer_at", "state", "task"],
-                name="perfectqueue_ticket_alarm",
+                name="perfectqueue_ticket_timer",
             ),
         ),
         migrations.AddIndex(

@@ -74,7 +74,7 @@ class Ticket(Kept):
                 # The state and the task are there for lists of what runs or is scheduled.
                 fields=["timer_at", "state", "task"],
                 condition=Q(timer_at__isnull=False),
-                name="perfectqueue_ticket_alarm",
+                name="perfectqueue_ticket_timer",
             ),
             models.Index(
                 # The others find these by the index of the line, which begins with the state.

@@ -15,7 +15,7 @@ from environ import Env
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import AlreadyExistsError, AlreadyFinishedError, PreemptedError
-from django_perfectqueue.models import Attempt, Outcome, Task, Ticket
+from django_perfectqueue.models import Attempt, Hold, Lane, Limit, Outcome, Task, Ticket
 from django_perfectqueue.queue import Queue, submission_of
 from django_perfectqueue.store.database import transaction as patience
 from django_perfectqueue.store.database.dialects import DIALECTS
@@ -556,8 +556,11 @@ class FailedCommitTests(TransactionTestCase):
             mock.patch.object(connection, "_commit", refuse),
             mock.patch.object(type(DIALECTS[connection.vendor]), "passes", return_value=True),
         ):
-            [task] = Queue().acquire()
-        task.finish()
+            taken = Queue().acquire()
+        # What is left says why, where none was taken.
+        left = [list(model.objects.values()) for model in (Ticket, Lane, Limit, Hold)]
+        self.assertEqual([task.key for task in taken], ["k1"], left)
+        taken[0].finish()
         self.assertEqual(failures, [])
         assert_books_balance(self)
 

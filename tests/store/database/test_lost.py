@@ -18,7 +18,7 @@ from django_perfectqueue.exceptions import AlreadyExistsError, AlreadyFinishedEr
 from django_perfectqueue.models import Attempt, Hold, Lane, Limit, Outcome, Task, Ticket
 from django_perfectqueue.queue import Queue, submission_of
 from django_perfectqueue.store.database import transaction as patience
-from django_perfectqueue.store.database.dialects import DIALECTS
+from django_perfectqueue.store.database.dialects import DIALECTS, postgresql_transactions
 
 from ...databases import UnavailableError, environment_for, server_like
 from ...databases.proxy import proxied
@@ -543,7 +543,7 @@ class FailedCommitTests(TransactionTestCase):
     def test_a_transaction_that_is_refused_at_its_commit_is_repeated_whole(self):
         """A Galera cluster finds at the COMMIT that another node was first."""
         failures = [Error("refused"), Error("refused")]
-        commit = connection._commit
+        commit, end = connection._commit, postgresql_transactions.end
 
         def refuse():
             if failures:
@@ -551,9 +551,17 @@ class FailedCommitTests(TransactionTestCase):
                 raise failures.pop()
             commit()
 
+        def refuse_statement(given, how):
+            """With psycopg2 the store sends COMMIT itself."""
+            if how == "COMMIT" and failures:
+                end(given, "ROLLBACK")
+                raise failures.pop()
+            end(given, how)
+
         submit("k1", now=None)
         with (
             mock.patch.object(connection, "_commit", refuse),
+            mock.patch.object(postgresql_transactions, "end", refuse_statement),
             mock.patch.object(type(DIALECTS[connection.vendor]), "passes", return_value=True),
         ):
             taken = Queue().acquire()

@@ -25,9 +25,13 @@ KEYS = ("k0", "k1")
 
 
 def kill_all(pids):
-    """Kill processes as at one moment: none may act on the end of another."""
+    """
+    Kill processes as at one moment: none may act on the end of another.
+
+    Children go first: the kernel continues stopped ones whose parent dies.
+    """
     for signum in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
+        for pid in sorted(pids, reverse=True):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signum)
 

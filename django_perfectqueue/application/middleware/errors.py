@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ logger = logging.getLogger("django_perfectqueue.errors")
 runner_logger = logging.getLogger("django_perfectqueue.runner")
 
 
-class OnErrors:
+class OnErrors(ABC):
     """Calls ``handle()`` with each error of a handler, in a thread where that is a coroutine."""
 
     def around_perform(self, handler: Application, perform: Perform) -> object:
@@ -57,9 +58,9 @@ class OnErrors:
                 raise
             return None
 
+    @abstractmethod
     def handle(self, handler: Application, error: Exception) -> bool:
         """Return whether the error goes no further."""
-        raise NotImplementedError
 
 
 class RetryOn(OnErrors):

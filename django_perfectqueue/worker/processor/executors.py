@@ -18,6 +18,7 @@ from ..attempt.interrupt_thread import ThreadInterrupter
 from ..attempt.runner import Interrupter, Runner, Running
 from ..database.link import Link
 from ..process.wakeup import Wakeup
+from .feeder import IDLE
 
 if TYPE_CHECKING:
     from .processor import Processor
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 JOIN_TIMEOUT = 10.0
-IDLE = 60.0
 
 
 class Executor:

@@ -28,6 +28,10 @@ class BegunTests(TransactionTestCase):
     def insert(self, name):
         Limit.objects.create(scope="queue", name=name)
 
+    def insert_what_is_there(self, name):
+        with self.assertRaises(DatabaseError), transaction.atomic():
+            self.insert(name)
+
     def test_nothing_is_sent(self):
         with in_transaction("default"):
             pass
@@ -46,11 +50,7 @@ class BegunTests(TransactionTestCase):
     def test_what_comes_after_a_failed_first_statement_is_undone(self):
         self.insert("a")
         with self.assertRaises(ValueError), in_transaction("default"):
-            try:
-                with transaction.atomic():
-                    self.insert("a")
-            except DatabaseError:
-                pass
+            self.insert_what_is_there("a")
             self.insert("b")
             raise ValueError
         self.assertEqual(names(), ["a"])
@@ -58,11 +58,7 @@ class BegunTests(TransactionTestCase):
     def test_what_comes_after_a_failed_savepoint_is_kept(self):
         self.insert("a")
         with in_transaction("default"):
-            try:
-                with transaction.atomic():
-                    self.insert("a")
-            except DatabaseError:
-                pass
+            self.insert_what_is_there("a")
             self.insert("b")
         self.assertEqual(names(), ["a", "b"])
 

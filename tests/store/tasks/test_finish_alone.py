@@ -132,7 +132,7 @@ class FinishAloneTests(TransactionTestCase):
         transaction.set_autocommit(False)
         self.addCleanup(transaction.set_autocommit, True)
         for undo, outcome in ((transaction.rollback, ""), (transaction.commit, "finished")):
-            # A transaction of theirs is under way.
+            # The caller has begun a transaction.
             self.assertEqual(Task.objects.count(), 1)
             self.assertEqual(finish(held), [])
             undo()

@@ -12,24 +12,11 @@ from django.db.backends.utils import CursorWrapper as Cursor
 from ...values import CHANNEL, Submission
 from .postgresql_arrays import time_text
 from .postgresql_errors import UNPREPARED, PostgreSQLErrors, state_of
+from .postgresql_submit import COLUMNS, INTO_TASK
 from .postgresql_transactions import IDLE, is_psycopg3, takes_several_statements
 
 TIMES = ("run_at", "expected_at", "expires_at")
-KINDS = {
-    "queue": "text",
-    "key": "text",
-    "type": "text",
-    "user": "text",
-    "data": "text",
-    "priority": "int",
-    **dict.fromkeys(TIMES, "text"),
-    "limits": "text",
-    "time_limit": "float8",
-    "context": "text",
-    "lane": "bigint",
-    "token": "bigint",
-    "message": "text",
-}
+KINDS = {**COLUMNS, **dict.fromkeys(TIMES, "text"), "token": "bigint", "message": "text"}
 TIME = """CASE
     WHEN left(%({name})s::text, 1) = '+'
     THEN statement_timestamp() + substr(%({name})s::text, 2)::float8 * interval '1 second'
@@ -37,11 +24,7 @@ TIME = """CASE
 END"""
 STORE = """
 WITH "stored" AS (
-    INSERT INTO "perfectqueue_task" (
-        "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
-        "expected_at", "expires_at", "limits", "time_limit", "context", "outcome",
-        "attempt", "worker"
-    ) VALUES (
+    INSERT INTO "perfectqueue_task" ({into_task}) VALUES (
         %(queue)s, %(key)s, %(type)s, %(user)s, %(data)s, %(priority)s, statement_timestamp(),
         COALESCE({run_at}, statement_timestamp()), {expected_at}, {expires_at}, %(limits)s,
         %(time_limit)s, %(context)s, '', 0, ''
@@ -57,6 +40,7 @@ SELECT "id", %(lane)s, CASE WHEN %(run_at)s::text IS NULL THEN 0 ELSE 1 END, 0 -
     0, 0, 0, %(token)s, false
 FROM "stored" RETURNING set_config('perfectqueue.stored', %(token)s || ':' || "task_id", false)
 """
+STORE = STORE.replace("{into_task}", INTO_TASK)
 for name in TIMES:
     STORE = STORE.replace(f"{{{name}}}", TIME.replace("{name}", name))
 

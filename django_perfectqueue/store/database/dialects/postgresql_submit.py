@@ -12,6 +12,11 @@ from ...values import Moment, Submission
 from .base import Dialect
 from .postgresql_arrays import array, texts, time_of
 
+INTO_TASK = (
+    '"queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",'
+    ' "expires_at", "limits", "time_limit", "context", "outcome", "attempt", "worker"'
+)
+"""The columns that a submit writes, but for the id."""
 SUBMIT = """
 WITH "clock" AS (
     SELECT {now} AS "now",
@@ -22,11 +27,7 @@ WITH "clock" AS (
     FROM "clock", unnest({arrays}) WITH ORDINALITY AS "array" ({names}, "place")
 ),
 "stored" AS (
-    INSERT INTO "perfectqueue_task" (
-        "id", "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
-        "expected_at", "expires_at", "limits", "time_limit", "context", "outcome",
-        "attempt", "worker"
-    )
+    INSERT INTO "perfectqueue_task" ("id", {into_task})
     SELECT "id", "queue", "key", "type", "user", "data", "priority", "now",
         COALESCE("run_at", "now"), "expected_at", "expires_at", "limits", "time_limit",
         "context", '', 0, ''
@@ -61,6 +62,7 @@ COLUMNS = {
     "lane": "bigint",
 }
 
+SUBMIT = SUBMIT.replace("{into_task}", INTO_TASK)
 SUBMIT_IF_FREE = SUBMIT.replace("{returned}", IF_FREE).replace("{kept}", BUT_TAKEN)
 SUBMIT_ALL = SUBMIT.replace("{returned}", "").replace("{kept}", "")
 

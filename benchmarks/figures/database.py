@@ -20,6 +20,7 @@ from typing import Any
 import django
 
 REPEATS = 9
+DRAINS = 3
 BATCH = 200
 PATIENCE = 240.0
 WITH_DJANGO_TASKS = "PERFECTQUEUE_FIGURES_DJANGO_TASKS"
@@ -210,9 +211,16 @@ def count_drains() -> dict[str, float]:
 
     handler = ["benchmarks.figures.tasks.NoopDispatch"]
     return {
-        "drain_handler": drained(submit_handlers, handler, {WITH_DJANGO_TASKS: "0"}),
-        "drain_django_task": drained(submit_django_tasks, [], {}),
+        "drain_handler": least_drained(submit_handlers, handler, {WITH_DJANGO_TASKS: "0"}),
+        "drain_django_task": least_drained(submit_django_tasks, [], {}),
     }
+
+
+def least_drained(
+    submit: Callable[[], None], dispatch: list[str], settings: dict[str, str]
+) -> float:
+    """Leave out drains in which a busy machine has let the feeder look more often."""
+    return min(drained(submit, dispatch, settings) for _ in range(DRAINS))
 
 
 def drained(submit: Callable[[], None], dispatch: list[str], settings: dict[str, str]) -> float:

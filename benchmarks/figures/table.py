@@ -12,8 +12,11 @@ else:
 
 TABLE = Path(__file__).with_name("figures.toml")
 TOLERANCE = 0.02
+# How often the feeder of a worker looks for tasks depends on the clock.
+TOLERANCE_OF_DRAINS = 0.05
 HEADER = """\
-# The figures that must not creep. The gate fails where one is over 2 % larger than here.
+# The figures that must not creep. The gate fails where one is over 2 % larger than here,
+# and 5 % for a worker's drain.
 # Count them and write this file anew: python -m benchmarks.figures --write
 """
 
@@ -46,8 +49,12 @@ def risen(before: Figures, now: Figures) -> list[str]:
     return [
         f"{name}.{key}: {old:g} in the table, {new:g} now"
         for name, key, old, new in pairs(before, now)
-        if new > old * (1 + TOLERANCE)
+        if new > old * (1 + tolerance_of(key))
     ]
+
+
+def tolerance_of(key: str) -> float:
+    return TOLERANCE_OF_DRAINS if key.startswith("drain_") else TOLERANCE
 
 
 def fallen(before: Figures, now: Figures) -> list[str]:

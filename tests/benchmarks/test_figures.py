@@ -101,6 +101,20 @@ class TableTests(FolderTestCase):
         )
         self.assertEqual(table.fallen(before, now), ["size.any: 100 in the table, 90 now"])
 
+    def test_the_calls_of_a_drain_may_be_five_percent_more(self):
+        from benchmarks.figures import table
+
+        before = {"calls": {"drain_handler": 100, "drain_django_task": 100, "submit": 100}}
+        now = {"calls": {"drain_handler": 105, "drain_django_task": 106, "submit": 103}}
+
+        self.assertEqual(
+            table.risen(before, now),
+            [
+                "calls.drain_django_task: 100 in the table, 106 now",
+                "calls.submit: 100 in the table, 103 now",
+            ],
+        )
+
 
 @tag("no-database")
 class TransactionsTests(SimpleTestCase):

@@ -74,8 +74,8 @@ def register(
     given = {"types": list(types), "patterns": list(patterns)}
     worker = store.Registration(
         **{"host": "one", "pid": 7, "version": "1", "processors": 2, **options},
-        queues=json.dumps(queues or ["default"]),
-        routes=routes or json.dumps(given),
+        queues_text=json.dumps(queues or ["default"]),
+        routes_text=routes or json.dumps(given),
     )
     reported = json.dumps(list(seats), separators=(",", ":"))
     store.register(worker, seats=reported, leaving=leaving, using="default", now=now)

@@ -159,9 +159,9 @@ def registration_of(plan: Plan) -> store.Registration:
         generation=plan.generation,
         version=__version__,
         processors=plan.options.PROCESSORS,
-        queues=json.dumps(plan.queues),
-        routes=json.dumps(routes_of(plan.dispatch)),
-        schedules=json.dumps(sorted(declared_for(plan.using))),
+        queues_text=json.dumps(plan.queues),
+        routes_text=json.dumps(routes_of(plan.dispatch)),
+        schedules_text=json.dumps(sorted(declared_for(plan.using))),
     )
 
 

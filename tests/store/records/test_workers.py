@@ -16,8 +16,8 @@ def worker(**options):
         "pid": 7,
         "version": "1",
         "processors": 2,
-        "queues": '["default", "reports"]',
-        "routes": '{"types": ["echo"], "patterns": [["^import", 2]]}',
+        "queues_text": '["default", "reports"]',
+        "routes_text": '{"types": ["echo"], "patterns": [["^import", 2]]}',
     }
     return store.Registration(**{**terms, **options})
 

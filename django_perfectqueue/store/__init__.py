@@ -50,17 +50,18 @@ from .leases.in_hand import InHand, in_hand, lapse
 from .limits.limit_cache import forget_limits, known_limits, lane_behind
 from .notify.completion import (
     Ended,
-    end_notices,
+    end_channels,
+    end_listener,
     ends,
     find_all,
     in_callers_transaction,
     live,
     watch,
 )
-from .notify.datagrams import Datagrams
-from .notify.messages import Call, Ring
-from .notify.postgres import EndNotices, Notices
-from .notify.ring import ear
+from .notify.datagrams import SocketListener
+from .notify.messages import Notification
+from .notify.postgres import Listener
+from .notify.ring import listener_of
 from .notify.signals import announce
 from .records.dependency_events import follow
 from .records.journal import write_journal

@@ -69,7 +69,7 @@ from .records.tags import tag_task, untag_task
 from .records.trail import sign
 from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
 from .records.usage_rollup import count_submitted, roll_up
-from .records.workers import Registration, register, sign_off
+from .records.workers import register, sign_off
 from .schedules.fire import SCHEDULED_FOR, fire_schedules
 from .tasks.after_commit import steer, steer_waiting
 from .tasks.atomic import AtomicTransaction

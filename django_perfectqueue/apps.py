@@ -12,8 +12,6 @@ class PerfectQueueConfig(AppConfig):
 
     def ready(self) -> None:
         from . import checks  # noqa: F401
-        from .fairness import audit, limits, shares
+        from .fairness.audit import follow_changes
 
-        audit.follow_changes()
-        shares.follow_changes()
-        limits.follow_changes()
+        follow_changes()

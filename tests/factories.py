@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from django.db import connection
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Hold, Lane, Meter, State, Ticket
+from django_perfectqueue.models import Hold, Lane, Meter, State, Ticket, Worker
 from django_perfectqueue.queue import Queue
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
@@ -72,13 +72,21 @@ def register(
     ``seats`` are its processors, as seat() makes them.
     """
     given = {"types": list(types), "patterns": list(patterns)}
-    worker = store.Registration(
-        **{"host": "one", "pid": 7, "version": "1", "processors": 2, **options},
-        queues=json.dumps(queues or ["default"]),
-        routes=routes or json.dumps(given),
+    worker = Worker(
+        **{
+            "id": store.new_holder(),
+            "host": "one",
+            "pid": 7,
+            "version": "1",
+            "processors": 2,
+            **options,
+        },
+        queues_text=json.dumps(queues or ["default"]),
+        routes_text=routes or json.dumps(given),
     )
-    reported = json.dumps(list(seats), separators=(",", ":"))
-    store.register(worker, seats=reported, leaving=leaving, using="default", now=now)
+    worker.seats_text = json.dumps(list(seats), separators=(",", ":"))
+    worker.leaving = leaving
+    store.register(worker, using="default", now=now)
     return worker
 
 

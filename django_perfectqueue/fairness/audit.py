@@ -1,15 +1,17 @@
-"""Who changed which share or limit, and when: kept whichever door it came through."""
+"""Record who changed which share or limit, and apply it, whichever door it came through."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from functools import partial
 
+from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.signals import post_delete, post_save, pre_save
 
+from django_perfectqueue import store
 from django_perfectqueue.models import (
     CHANGES,
     CHANGES_OF_ONE,
@@ -23,7 +25,6 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.values import as_text
 
 Rule = FairShare | QueueShare | Limit
-R = TypeVar("R", bound=Rule)
 
 LONGEST_NAME = 255
 EVERY = 100
@@ -50,9 +51,9 @@ def acting(by: str) -> Iterator[None]:
 
 def follow_changes() -> None:
     for model in VALUES:
-        pre_save.connect(remember, sender=model, dispatch_uid="perfectqueue_remember")
-        post_save.connect(record_saved, sender=model, dispatch_uid="perfectqueue_record")
-        post_delete.connect(record_deleted, sender=model, dispatch_uid="perfectqueue_record")
+        pre_save.connect(remember, sender=model)
+        post_save.connect(record_saved, sender=model)
+        post_delete.connect(record_deleted, sender=model)
 
 
 def remember(*, instance: Rule, using: str, **kwargs: object) -> None:
@@ -62,22 +63,31 @@ def remember(*, instance: Rule, using: str, **kwargs: object) -> None:
     setattr(instance, FORMER, before)
 
 
-def former(instance: R) -> R | None:
-    """Return what the row was before it was saved, or None."""
-    before: R | None = getattr(instance, FORMER, None)
-    return before
-
-
 def record_saved(*, instance: Rule, using: str, **kwargs: object) -> None:
-    before = former(instance)
+    before: Rule | None = getattr(instance, FORMER)
     if before is not None and subject(before) != subject(instance):
-        record(before, None, using=using)
+        record_deleted(instance=before, using=using)
         before = None
     record(before, instance, using=using)
+    apply(instance, using=using)
 
 
 def record_deleted(*, instance: Rule, using: str, **kwargs: object) -> None:
     record(instance, None, using=using)
+    apply(instance, using=using)
+
+
+def apply(rule: Rule, *, using: str) -> None:
+    """Apply a rule that was edited to the tasks that wait, once this is committed."""
+    if isinstance(rule, Limit):
+        # What is submitted in the same transaction keeps to it already.
+        store.forget_limits(using)
+        act = partial(store.apply_limit, rule.key, using=using)
+    elif isinstance(rule, FairShare):
+        act = partial(store.apply_shares, rule.user, using=using)
+    else:
+        return
+    transaction.on_commit(act, using=using)
 
 
 def record(before: Rule | None, after: Rule | None, *, using: str) -> None:

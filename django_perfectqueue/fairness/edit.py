@@ -51,16 +51,13 @@ def change_share(
 
     Raise ConfigError.
     """
-    given = checked(FairShare, given)
 
-    def changed(row: FairShare | None) -> FairShare:
-        if row is None:
-            held = share_in_force(user, queue, using=using)
-            rest = {name: getattr(held, name) for name in ("weight", "max_running", "paused")}
-            row = FairShare(user=user, queue=queue, **rest)
-        return changed_row(row, given)
+    def rest() -> dict[str, object]:
+        held = share_in_force(user, queue, using=using)
+        return {name: getattr(held, name) for name in ("weight", "max_running", "paused")}
 
-    return changing(FairShare, {"user": user, "queue": queue}, changed, by=by, using=using)
+    owner = {"user": user, "queue": queue}
+    return change(FairShare, owner, given, rest, using=using, by=by)
 
 
 def change_weight(queue: str, weight: object, *, using: str, by: str = "") -> QueueShare:
@@ -69,12 +66,7 @@ def change_weight(queue: str, weight: object, *, using: str, by: str = "") -> Qu
 
     Raise ConfigError.
     """
-    given = checked(QueueShare, {"weight": weight})
-
-    def changed(row: QueueShare | None) -> QueueShare:
-        return changed_row(row or QueueShare(queue=queue), given)
-
-    return changing(QueueShare, {"queue": queue}, changed, by=by, using=using)
+    return change(QueueShare, {"queue": queue}, {"weight": weight}, using=using, by=by)
 
 
 def change_limit(
@@ -85,21 +77,48 @@ def change_limit(
 
     Raise ConfigError.
     """
-    given = checked(Limit, given)
+    return change(Limit, {"scope": scope, "name": name}, given, using=using, by=by)
 
-    def changed(row: Limit | None) -> Limit:
-        if row is None and not given:
-            raise ConfigError(
-                f"There is no limit '{scope}:{name}' yet: give max_running, rate or paused."
-            )
-        row = changed_row(row or Limit(scope=scope, name=name), given)
-        if row.rate is None:
-            refuse_rest_of_rate(given)
-            row.period, row.burst = 1.0, None
-        refuse_endless_burst(row)
-        return row
 
-    return changing(Limit, {"scope": scope, "name": name}, changed, by=by, using=using)
+def change(
+    kind: type[R],
+    owner: Mapping[str, object],
+    given: Mapping[str, object],
+    rest: Callable[[], Mapping[str, object]] = dict,
+    *,
+    using: str,
+    by: str,
+) -> R:
+    """Save a row, or a new one with the ``rest``, as given; nobody else changes it meanwhile."""
+    values = checked(kind, given)
+
+    def save() -> R:
+        with in_transaction(using, apart=True), acting(by):
+            row = locked(kind, owner, using=using) or kind(**owner, **rest())
+            for name, value in values.items():
+                setattr(row, name, value)
+            if isinstance(row, Limit):
+                check_limit(row, values)
+            row.save(using=using)
+            return row
+
+    try:
+        return with_retries(save, using=using)
+    except IntegrityError:
+        # Someone else has made it just now.
+        return with_retries(save, using=using)
+
+
+def check_limit(row: Limit, given: Mapping[str, object]) -> None:
+    """Clear what belongs to no rate; raise ConfigError where what is given says nothing."""
+    if row.pk is None and not given:
+        raise ConfigError(f"There is no limit '{row.key}' yet: give max_running, rate or paused.")
+    if row.rate is None:
+        for name in ("period", "burst"):
+            if given.get(name) is not None:
+                raise ConfigError(f"A {name} says nothing without a rate: give the rate, too.")
+        row.period, row.burst = 1.0, None
+    refuse_endless_burst(row)
 
 
 @retry_transaction
@@ -145,44 +164,9 @@ def remove(kind: type[R], owner: Mapping[str, object], *, using: str, by: str = 
         return row is not None
 
 
-@retry_transaction
-def changing(
-    kind: type[R],
-    owner: Mapping[str, object],
-    changed: Callable[[R | None], R],
-    *,
-    using: str,
-    by: str,
-) -> R:
-    """Save what a row is to be, made from what it is now, which nobody else changes meanwhile."""
-    for last_try in (False, True):
-        try:
-            with in_transaction(using, apart=True), acting(by):
-                row = changed(locked(kind, owner, using=using))
-                row.save(using=using)
-                return row
-        except IntegrityError:
-            # Someone else has made it just now.
-            if last_try:
-                raise
-    raise AssertionError("The last try returns or raises.")
-
-
 def locked(kind: type[R], owner: Mapping[str, object], *, using: str) -> R | None:
     row: R | None = kind._base_manager.using(using).select_for_update().filter(**owner).first()
     return row
-
-
-def changed_row(row: R, given: Mapping[str, object]) -> R:
-    for name, value in given.items():
-        setattr(row, name, value)
-    return row
-
-
-def refuse_rest_of_rate(given: Mapping[str, object]) -> None:
-    for name in ("period", "burst"):
-        if given.get(name) is not None:
-            raise ConfigError(f"A {name} says nothing without a rate: give the rate, too.")
 
 
 def refuse_endless_burst(row: Limit) -> None:

@@ -8,13 +8,10 @@ A limit is known by its scope and its name. A change is recorded, with who made 
 from __future__ import annotations
 
 from datetime import datetime
-from functools import partial
 from types import EllipsisType
 from typing import Literal, TypedDict, cast, get_args
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
-from django.db.models.signals import post_delete, post_save
 from django.utils.translation import gettext as _
 
 from django_perfectqueue import store
@@ -25,17 +22,7 @@ from django_perfectqueue.payload.inputs import QUEUE_LENGTH
 from django_perfectqueue.store.arithmetic.rate_limit import is_too_far, opens_at
 from django_perfectqueue.store.database.alias import database
 
-from . import audit, edit
-
-__all__ = [
-    "Scope",
-    "alimit",
-    "aremove_limit",
-    "aset_limit",
-    "limit",
-    "remove_limit",
-    "set_limit",
-]
+from . import edit
 
 Scope = Literal["name", "queue", "type", "user"]
 SCOPES: tuple[str, ...] = get_args(Scope)
@@ -133,17 +120,3 @@ def unfit(scope: str, name: str) -> str:
 alimit = sync_to_async(limit)
 aset_limit = sync_to_async(set_limit)
 aremove_limit = sync_to_async(remove_limit)
-
-
-def follow_changes() -> None:
-    post_save.connect(apply, sender=Limit, dispatch_uid="perfectqueue_apply_limit")
-    post_delete.connect(apply, sender=Limit, dispatch_uid="perfectqueue_apply_limit")
-
-
-def apply(*, instance: Limit, using: str, **kwargs: object) -> None:
-    """Once this is committed, let what waits start as it now may."""
-    # What is submitted in the same transaction keeps to it already.
-    store.forget_limits(using)
-    before = audit.former(instance)
-    for key in sorted({instance.key, before.key if before else instance.key}):
-        transaction.on_commit(partial(store.apply_limit, key, using=using), using=using)

@@ -8,37 +8,17 @@ their own. An empty queue is every queue. A change is recorded, with who made it
 
 from __future__ import annotations
 
-from functools import partial
 from types import EllipsisType
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
-from django.db.models.signals import post_delete, post_save
 
-from django_perfectqueue import store
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.lib.checks import named
-from django_perfectqueue.models import EVERYONE, FairShare, QueueShare
+from django_perfectqueue.models import FairShare, QueueShare
 from django_perfectqueue.payload.inputs import KEY_LENGTH, QUEUE_LENGTH
 from django_perfectqueue.store.database.alias import database
 
-from . import audit, edit
-
-__all__ = [
-    "EVERYONE",
-    "aqueue_weight",
-    "areset_queue_weight",
-    "areset_share",
-    "aset_queue_weight",
-    "aset_share",
-    "ashare",
-    "queue_weight",
-    "reset_queue_weight",
-    "reset_share",
-    "set_queue_weight",
-    "set_share",
-    "share",
-]
+from . import edit
 
 
 def share(user: str | None, *, queue: str = "", using: str | None = None) -> FairShare:
@@ -124,15 +104,3 @@ areset_share = sync_to_async(reset_share)
 aqueue_weight = sync_to_async(queue_weight)
 aset_queue_weight = sync_to_async(set_queue_weight)
 areset_queue_weight = sync_to_async(reset_queue_weight)
-
-
-def follow_changes() -> None:
-    post_save.connect(apply, sender=FairShare, dispatch_uid="perfectqueue_apply")
-    post_delete.connect(apply, sender=FairShare, dispatch_uid="perfectqueue_apply")
-
-
-def apply(*, instance: FairShare, using: str, **kwargs: object) -> None:
-    """Apply an edited share to waiting tasks."""
-    before = audit.former(instance)
-    for user in sorted({instance.user, before.user if before else instance.user}):
-        transaction.on_commit(partial(store.apply_shares, user, using=using), using=using)

@@ -60,7 +60,7 @@ async def changes_of_async(
 ) -> AsyncIterator[Snapshot]:
     """Do the same; between two looks it holds no thread and no connection."""
     watcher = Watcher(queue, key, using=using, timeout=timeout)
-    watcher.notices = None
+    watcher.listener = None
     while True:
         if (changed := await sync_to_async(watcher.change)()) is not None:
             yield changed

@@ -118,7 +118,7 @@ async def results_of_async(
     looks it holds no thread and no connection.
     """
     waiter = ResultWaiter(queue, keys, using=using, timeout=timeout)
-    waiter.notices = None
+    waiter.listener = None
     while True:
         for end in await sync_to_async(waiter.look)():
             yield end
@@ -146,7 +146,7 @@ class ResultWaiter:
         self.unfound = list(dict.fromkeys(map(str, keys)))
         self.waited_for: dict[int, str] = {}
         self.are_watched = False
-        self.notices = store.end_notices(using)
+        self.listener = store.end_listener(using)
 
     @property
     def keys(self) -> list[str]:
@@ -202,31 +202,34 @@ class ResultWaiter:
         """Wait until the next look is due, or a notification arrives."""
         if self.listen():
             return
-        if self.notices is not None:
-            self.notices.wait(self.pause())
+        if self.listener is not None:
+            self.listener.wait(self.pause())
         else:
             time.sleep(self.pause())
 
     def listen(self) -> bool:
         """Listen for ends, where the database sends them; return whether that has just begun."""
-        if self.notices is None or (self.are_watched and self.notices.hears(self.waited_for)):
+        if self.listener is None or (self.are_watched and self.hears_all()):
             return False
-        fresh = not self.notices.hears(self.waited_for)
+        fresh = not self.hears_all()
         try:
             if fresh:
-                self.notices.open(self.waited_for)
+                self.listener.open(store.end_channels(self.waited_for))
             store.watch(list(self.waited_for), using=self.using)
         except Error as error:
             logger.debug("No ends of tasks are heard. database=%s error=%s", self.using, error)
             self.close()
-            self.notices = None
+            self.listener = None
         return fresh
+
+    def hears_all(self) -> bool:
+        """Return whether it listens for the ends of all tasks that it waits for."""
+        channels = store.end_channels(self.waited_for)
+        return self.listener is not None and self.listener.hears(channels)
 
     def pause(self) -> float:
         """Return the seconds until the next look."""
-        notified = (
-            self.notices is not None and self.are_watched and self.notices.hears(self.waited_for)
-        )
+        notified = self.are_watched and self.hears_all()
         soonest, latest = (
             (SOONEST_IF_NOTIFIED, LATEST_IF_NOTIFIED) if notified else (SOONEST, LATEST)
         )
@@ -235,8 +238,8 @@ class ResultWaiter:
         return pause if self.timeout is None else max(0.0, min(pause, self.timeout - waited))
 
     def close(self) -> None:
-        if self.notices is not None:
-            self.notices.close()
+        if self.listener is not None:
+            self.listener.close()
 
 
 def missing(queue: str, keys: list[str]) -> NotFoundError:

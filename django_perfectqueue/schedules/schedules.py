@@ -125,7 +125,7 @@ class Schedules:
 
         try:
             store.with_retries(store_it, using=self.using)
-        except NameTakenError:
+        except IntegrityError:
             # Another has put it after the look for it: that one is changed.
             store.with_retries(store_it, using=self.using)
         return handle
@@ -325,17 +325,10 @@ class ScheduleHandle:
                 # One that had ended goes on where it has more to submit.
                 following = row.next_at or timing_of(row).first_after(moment)
                 set_next(row, following, moment)
-            try:
-                row.save(using=self.using)
-            except IntegrityError as error:
-                raise NameTakenError(f"'{self.name}' was put by another: {error}") from error
+            row.save(using=self.using)
             word = did or ("added" if before is None else "changed")
             record(self.name, word, by, using=self.using, before=before, after=facts(row))
         fire.wake(row, moment, using=self.using)
-
-
-class NameTakenError(InvalidScheduleError):
-    """Another has just put a schedule of this name."""
 
 
 def facts(row: Schedule) -> dict[str, object]:

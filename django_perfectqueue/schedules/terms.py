@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,16 @@ TIMING = ("cron", "every", "timezone", "starts_at", "ends_at")
 """Of these a change sets the cursor to the first tick after now."""
 
 
+@contextmanager
+def as_invalid_schedule() -> Iterator[None]:
+    """Raise InvalidScheduleError for what a submit would refuse."""
+    try:
+        yield
+    except InvalidTaskError as error:
+        raise InvalidScheduleError(str(error)) from error
+
+
+@as_invalid_schedule()
 def apply(row: Schedule, terms: Mapping[str, object], now: datetime) -> None:
     """
     Set the terms that are given; the row is not saved.
@@ -87,8 +98,7 @@ def apply(row: Schedule, terms: Mapping[str, object], now: datetime) -> None:
     elif terms.get("every"):
         row.cron = ""
     for name, value in terms.items():
-        with as_invalid_schedule():
-            setattr(row, name, ALL_CHECKS[name](name, value, now))
+        setattr(row, name, ALL_CHECKS[name](name, value, now))
     if not (row.cron or row.every):
         raise InvalidScheduleError("Give a cron expression or an interval: every='15m'.")
     if row.starts_at and row.ends_at and row.ends_at < row.starts_at:
@@ -97,24 +107,11 @@ def apply(row: Schedule, terms: Mapping[str, object], now: datetime) -> None:
         raise InvalidScheduleError(f"The cron expression '{row.cron}' never comes.")
 
 
-class as_invalid_schedule:  # noqa: N801
-    """Raise InvalidScheduleError for what a submit would refuse."""
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, InvalidTaskError):
-            raise InvalidScheduleError(str(error)) from error
-
-
 def context_(name: str, given: Any, now: datetime) -> str | None:
     """Return what tasks take along of the surroundings in which their schedule is stored."""
     A_DICT.or_none().require(name, given, InvalidScheduleError)
-    with as_invalid_schedule():
-        values = provided(given)
-        return carried(values) if values else None
-    raise AssertionError
+    values = provided(given)
+    return carried(values) if values else None
 
 
 def cron_(name: str, value: object, now: datetime) -> str:
@@ -148,7 +145,6 @@ def seconds(check: Check) -> Callable[[str, Duration | None, datetime], float | 
 
 
 SPAN, WAIT = seconds(span(above=True)), seconds(span())
-
 CHECKS: dict[str, Callable[[str, Any, datetime], object]] = {
     "cron": cron_,
     "every": seconds(span(least=1)),
@@ -173,12 +169,12 @@ ALL_CHECKS = {**CHECKS, "context": context_}
 """With that of what people do not write."""
 
 
+@as_invalid_schedule()
 def checked_name(name: object) -> str:
-    with as_invalid_schedule():
-        return checked("name of a schedule", name, NAME_LENGTH)
-    raise AssertionError
+    return checked("name of a schedule", name, NAME_LENGTH)
 
 
+@as_invalid_schedule()
 def checked_payload(data: object, type_: str) -> str:
     """
     Return data as the tasks of this type have them.
@@ -191,9 +187,7 @@ def checked_payload(data: object, type_: str) -> str:
 
         if task := definition_of(type_):
             data = checked_call(task, data)
-    with as_invalid_schedule():
-        return encoded(data)
-    raise AssertionError
+    return encoded(data)
 
 
 def checked_call(task: AnyTask, data: object) -> object:
@@ -214,6 +208,7 @@ def checked_call(task: AnyTask, data: object) -> object:
     return found
 
 
+@as_invalid_schedule()
 def checked_type(type_: object, *, using: str) -> str:
     """
     Return a type.
@@ -221,8 +216,7 @@ def checked_type(type_: object, *, using: str) -> str:
     Raise InvalidScheduleError, with the nearest type, when no handler here and no worker of
     this database knows it.
     """
-    with as_invalid_schedule():
-        name = checked("type", type_, KEY_LENGTH)
+    name = checked("type", type_, KEY_LENGTH)
     known = list(known_types(using=using))
     if name in known or dispatch_here().knows(name):
         return name

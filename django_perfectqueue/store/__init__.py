@@ -50,17 +50,18 @@ from .leases.in_hand import InHand, in_hand, lapse
 from .limits.limit_cache import forget_limits, known_limits, lane_behind
 from .notify.completion import (
     Ended,
-    end_notices,
+    end_channels,
+    end_listener,
     ends,
     find_all,
     in_callers_transaction,
     live,
     watch,
 )
-from .notify.datagrams import Datagrams
-from .notify.messages import Call, Ring
-from .notify.postgres import EndNotices, Notices
-from .notify.ring import ear
+from .notify.datagrams import SocketListener
+from .notify.messages import Notification
+from .notify.postgres import Listener
+from .notify.ring import listener_of
 from .notify.signals import announce
 from .records.dependency_events import follow
 from .records.journal import write_journal
@@ -68,7 +69,7 @@ from .records.tags import tag_task, untag_task
 from .records.trail import sign
 from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
 from .records.usage_rollup import count_submitted, roll_up
-from .records.workers import Registration, register, sign_off
+from .records.workers import register, sign_off
 from .schedules.fire import SCHEDULED_FOR, fire_schedules
 from .tasks.after_commit import steer, steer_waiting
 from .tasks.atomic import AtomicTransaction

@@ -252,9 +252,9 @@ class TellingTests(TransactionTestCase):
     """
 
     def heard(self, task, *verbs, watched=True):
-        ear = store.end_notices("default")
+        ear = store.end_listener("default")
         self.addCleanup(ear.close)
-        ear.open([task.id])
+        ear.open(store.end_channels([task.id]))
         if watched:
             store.watch([task.id], using="default")
         for verb in verbs:
@@ -297,14 +297,14 @@ class TellingTests(TransactionTestCase):
         self.assertEqual(answers, [1])
 
     def test_an_end_just_before_it_listens_is_seen_at_once(self):
-        task, real = submit(now=None), store.EndNotices.open
+        task, real = submit(now=None), store.Listener.open
 
         def late(ear, ids):
             elsewhere(lambda: finish(*acquire(now=None), now=None, result="1"))
             real(ear, ids)
 
-        waits = mock.patch.object(store.EndNotices, "wait", side_effect=AssertionError("It waits."))
-        with waits, mock.patch.object(store.EndNotices, "open", late):
+        waits = mock.patch.object(store.Listener, "wait", side_effect=AssertionError("It waits."))
+        with waits, mock.patch.object(store.Listener, "open", late):
             self.assertEqual(task.wait(timeout=LONG), 1)
 
     def test_one_that_comes_back_is_watched_again(self):
@@ -320,7 +320,7 @@ class TellingTests(TransactionTestCase):
 
     def test_a_handler_that_waits_can_be_broken_off(self):
         task = submit(now=None)
-        for name in ("is_readable", "EndNotices.receive"):
+        for name in ("is_readable", "Listener.receive"):
             reason = TimeLimitError("It has run for too long.")
             target = f"django_perfectqueue.store.notify.postgres.{name}"
             with (
@@ -345,13 +345,13 @@ class TellingTests(TransactionTestCase):
             self.assertEqual(cursor.fetchall(), [])
 
     def test_a_connection_that_breaks_is_made_anew(self):
-        task, pids, real = submit(now=None), [], store.EndNotices.wait
+        task, pids, real = submit(now=None), [], store.Listener.wait
 
         def wait(ear, seconds):
             pids.append(ear.listening.info.backend_pid)
             real(ear, seconds)
 
-        with mock.patch.object(store.EndNotices, "wait", wait), waiting(task) as answers:
+        with mock.patch.object(store.Listener, "wait", wait), waiting(task) as answers:
             wait_until(lambda: pids)
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_terminate_backend(%s)", [pids[0]])
@@ -386,12 +386,12 @@ class TellingTests(TransactionTestCase):
         self.assertEqual(heard[:1], ["others"])
 
     def test_without_the_bell_or_behind_a_pooler_no_end_is_reported(self):
-        self.assertIsNotNone(store.end_notices("default"))
+        self.assertIsNotNone(store.end_listener("default"))
         with override_settings(PERFECTQUEUE={"NOTIFY": False}):
-            self.assertIsNone(store.end_notices("default"))
+            self.assertIsNone(store.end_listener("default"))
         pooled = {"DISABLE_SERVER_SIDE_CURSORS": True}
         with mock.patch.dict(connection.settings_dict, pooled):
-            self.assertIsNone(store.end_notices("default"))
+            self.assertIsNone(store.end_listener("default"))
 
     def test_the_connection_listens_for_nothing_once_the_wait_is_over(self):
         task = submit(now=None)

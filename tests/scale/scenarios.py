@@ -172,7 +172,7 @@ def look_for_ends(*keys):
     waiter = ResultWaiter("default", keys, using="default", timeout=0)
     assert waiter.look()
     assert waiter.waited_for
-    if waiter.notices is not None:
+    if waiter.listener is not None:
         store.watch(list(waiter.waited_for), **USING)
 
 

@@ -55,7 +55,7 @@ class CrashTests(TransactionTestCase):
 
     def test_death_just_after_the_commit_leaves_nothing_to_be_done_twice(self):
         schedule = self.put(overlap="allow")
-        self.fire_and_die(ring.Ringing, "__call__")
+        self.fire_and_die(ring.PendingNotification, "__call__")
         self.assertEqual(self.ticks(), [1])
         self.assertEqual(schedule.row().fired, 1)
         self.fire(NOON + MINUTE)

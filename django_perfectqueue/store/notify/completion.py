@@ -12,7 +12,8 @@ from django_perfectqueue.conf import options
 
 from ..database.dialects import dialect_of
 from ..database.transaction import is_callers, reading, retry_transaction
-from .postgres import EndNotices
+from ..values import ENDED
+from .postgres import Listener
 
 KEYS = 100
 IDS = 500
@@ -96,7 +97,7 @@ def watch(ids: Sequence[int], *, using: str) -> None:
         db.execute(statement, ids=ids)
 
 
-def end_notices(using: str) -> EndNotices | None:
+def end_listener(using: str) -> Listener | None:
     """
     Return a listener for ends, not yet open, or None where the database sends none.
 
@@ -105,7 +106,12 @@ def end_notices(using: str) -> EndNotices | None:
     """
     pooled = connections[using].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
     notifies = dialect_of(using).notifies and options().NOTIFY and not pooled
-    return EndNotices(using) if notifies else None
+    return Listener(using) if notifies else None
+
+
+def end_channels(ids: Iterable[int]) -> set[str]:
+    """Return the channels on which the ends of these tasks are notified."""
+    return {f"{ENDED}{task_id}" for task_id in ids}
 
 
 def in_callers_transaction(using: str) -> bool:

@@ -25,10 +25,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_perfectqueue.conf import options
 
-from .messages import Call, Ring, parsed
+from .messages import Notification, parsed
 
 PREFIX = "perfectqueue-"
-OPEN_TO_RING = 0o755
+OPEN_TO_SENDERS = 0o755
 WRITABLE_BY_OTHERS = 0o022
 ROOT = 0
 WRITABLE_BY_ALL = 0o666
@@ -62,7 +62,7 @@ def deliver(sender: socket.socket, message: bytes, path: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(path)
     except OSError:
-        # Its buffer is full of rings as it is, or it is not for us.
+        # Its buffer is full of notifications as it is, or it is not for us.
         return
 
 
@@ -119,7 +119,7 @@ def mode_of(path: str) -> int:
         return 0
 
 
-class Datagrams:
+class SocketListener:
     """A socket in the folder of the database."""
 
     proven = True
@@ -131,7 +131,7 @@ class Datagrams:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be rung; its folder may have been swept away."""
+        """Whether it can be notified; its folder may have been swept away."""
         return self.socket is not None and os.path.lexists(self.path)
 
     def open(self) -> None:
@@ -159,7 +159,7 @@ class Datagrams:
     def fileno(self) -> int:
         return -1 if self.socket is None else self.socket.fileno()
 
-    def hear(self) -> Iterable[Ring | Call]:
+    def read(self) -> Iterable[Notification]:
         messages = []
         with contextlib.suppress(BlockingIOError):
             while self.socket is not None:
@@ -181,11 +181,11 @@ def make(folder: str) -> None:
     Make a folder in which only this user may have sockets, and everyone may send to them.
 
     Raise OSError when there is one already that others may write to: they could take sockets
-    away, or lay so many there that none of ours is rung.
+    away, or lay so many there that none of ours is notified.
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-        os.chmod(folder, OPEN_TO_RING)
+        os.chmod(folder, OPEN_TO_SENDERS)
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "This is no folder", folder)

@@ -1,50 +1,43 @@
-"""What a notification of a queue says, or a call of a holder."""
+"""What a notification says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 CALL = "call"
 AT_REST = 5
 """How many times less often than each POLL_INTERVAL a worker at rest polls, at the most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
+class Notification(NamedTuple):
     """
     In this queue a task may run in so many seconds; without a name, in some queue.
 
-    As a message it is the seconds, a blank and the name. It orders nothing: who hears it
-    looks for tasks, sooner than it would have done anyway.
+    With a ``holder`` there is news of what this holder has: someone wants it to stop, or has
+    ended it. It orders nothing: who hears it asks the database, sooner than it would have
+    done anyway. As a message it is the seconds, a blank and the name, or CALL and the holder.
     """
 
-    queue: str
+    queue: str = ""
     delay: float = 0.0
+    holder: int | None = None
 
+    @property
     def message(self) -> str:
+        if self.holder is not None:
+            return f"{CALL} {self.holder}"
         return f"{self.delay:.3f} {self.queue}"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """
-    There is news of what this holder has: someone wants it to stop, or has ended it.
-
-    It orders nothing, either: who hears it asks the database, sooner than it would have.
-    """
-
-    holder: int
-
-    def message(self) -> str:
-        return f"{CALL} {self.holder}"
-
-
-def parsed(messages: Iterable[str]) -> Iterator[Ring | Call]:
-    """Yield the rings and calls among messages that anyone may have sent."""
+def parsed(messages: Iterable[str]) -> Iterator[Notification]:
+    """Yield the notifications among messages that anyone may have sent."""
     for message in messages:
         word, _blank, rest = message.partition(" ")
         try:
-            yield Call(int(rest)) if word == CALL else Ring(rest, max(0.0, float(word)))
+            if word == CALL:
+                yield Notification(holder=int(rest))
+            else:
+                yield Notification(rest, max(0.0, float(word)))
         except ValueError:
             continue

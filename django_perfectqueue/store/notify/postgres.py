@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..values import CHANNEL, ENDED
-from .messages import Call, Ring, parsed
+from ..values import CHANNEL
+from .messages import Notification, parsed
 
 if TYPE_CHECKING:
     from _typeshed import HasFileno
@@ -60,27 +60,36 @@ def apart(using: str) -> BaseDatabaseWrapper:
     return connection
 
 
-class Overheard:
+class Listener:
     """
     Listens on some channels, over the connection of this thread.
 
-    What others listen for on the same connection is left to them.
+    What others listen for on the same connection is left to them. It may turn out that
+    nothing is ever heard: a pooler that lends out a connection for one transaction takes it
+    away together with what was to be heard there. ``proven`` says that something was.
     """
 
     def __init__(self, using: str) -> None:
         self.using = using
         self.listening: Wire = None
-        self.channels: set[str] = set()
+        self.channels: frozenset[str] = frozenset()
         self.heard: list[str] = []
+        self.token = ""
+        self.proven = False
 
     @property
     def is_open(self) -> bool:
         return self.listening is not None and self.listening is connections[self.using].connection
 
-    def listen(self, channels: set[str]) -> None:
+    def hears(self, channels: Collection[str]) -> bool:
+        """Return whether it listens on all these channels."""
+        return self.is_open and self.channels.issuperset(channels)
+
+    def open(self, channels: Collection[str] = (CHANNEL,)) -> None:
         """Listen on these channels alone. Raise what the database does."""
-        self.leave()
-        self.channels = channels
+        self.close()
+        self.proven = False
+        self.channels = frozenset(channels)
         self.execute("LISTEN")
         self.listening = connections[self.using].connection
         if hasattr(self.listening, "add_notify_handler"):
@@ -93,6 +102,23 @@ class Overheard:
     def note(self, notice: Wire) -> None:
         if notice.channel in self.channels:
             self.heard.append(notice.payload)
+
+    def prove(self) -> None:
+        """Send, over another connection, what sets ``proven`` once it is heard."""
+        self.token = secrets.token_hex(8)
+        with closing(apart(self.using)) as connection:
+            send(f"{PROOF} {self.token}", connection)
+
+    def fileno(self) -> int:
+        return int(self.listening.fileno())
+
+    def read(self) -> Iterable[Notification]:
+        """Return what has come, also during other statements. Raise what the database does."""
+        with connections[self.using].wrap_database_errors:
+            self.receive()
+        heard = self.take()
+        self.proven = self.proven or f"{PROOF} {self.token}" in heard
+        return parsed(heard)
 
     def wait(self, seconds: float) -> None:
         """Wait for a notification, or so many seconds; less if the connection breaks."""
@@ -129,7 +155,7 @@ class Overheard:
         for notice in iter(pgconn.notifies, None):
             pgconn.notify_handler(notice)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Listen no more; the connection stays as it was."""
         if self.listening is not None and hasattr(self.listening, "remove_notify_handler"):
             self.listening.remove_notify_handler(self.note)
@@ -138,64 +164,6 @@ class Overheard:
                 self.execute("UNLISTEN")
                 self.take()
         self.listening = None
-
-    close = leave
-
-
-class EndNotices(Overheard):
-    """Hears that tasks have ended which are watched."""
-
-    def hears(self, ids: Iterable[int]) -> bool:
-        """Return whether it listens for the ends of all these tasks."""
-        return self.is_open and {f"{ENDED}{task_id}" for task_id in ids} <= self.channels
-
-    def open(self, ids: Iterable[int]) -> None:
-        """Listen for the ends of these tasks alone. Raise what the database does."""
-        self.listen({f"{ENDED}{task_id}" for task_id in ids})
-
-
-class Notices(Overheard):
-    """
-    Hears what is sent of all queues over this thread's connection, which it makes one of its own.
-
-    It may turn out that nothing is ever heard: a pooler that lends out a connection for
-    one transaction takes it away together with what was to be heard there.
-    """
-
-    def __init__(self, using: str) -> None:
-        super().__init__(using)
-        self.token = ""
-        self.proven = False
-        self.connection: BaseDatabaseWrapper | None = None
-
-    def open(self) -> None:
-        """Listen, also for what prove() sends. Raise what the database does."""
-        self.proven = False
-        if self.connection is None:
-            self.connection = connections[self.using] = apart(self.using)
-        self.listen({CHANNEL})
-
-    def prove(self) -> None:
-        """Send, over another connection, what sets ``proven`` once it is heard."""
-        self.token = secrets.token_hex(8)
-        with closing(apart(self.using)) as connection, connection.cursor() as cursor:
-            cursor.execute(NOTIFY, [CHANNEL, f"{PROOF} {self.token}"])
-
-    def fileno(self) -> int:
-        return int(self.listening.fileno())
-
-    def hear(self) -> Iterable[Ring | Call]:
-        """Return what has come, also during other statements. Raise what the database does."""
-        with connections[self.using].wrap_database_errors:
-            self.receive()
-        heard = self.take()
-        self.proven = self.proven or f"{PROOF} {self.token}" in heard
-        return parsed(heard)
-
-    def close(self) -> None:
-        self.listening = None
-        if self.connection is not None:
-            self.connection.close()
 
 
 def is_readable(source: HasFileno, seconds: float) -> bool:

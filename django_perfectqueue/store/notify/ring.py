@@ -17,9 +17,9 @@ from django_perfectqueue.lib.running import running
 
 from ..database.dialects import dialect_for, dialect_of
 from . import datagrams, postgres
-from .datagrams import Datagrams
-from .messages import AT_REST, Call, Ring
-from .postgres import Notices
+from .datagrams import SocketListener
+from .messages import AT_REST, Notification
+from .postgres import Listener
 
 logger = logging.getLogger("django_perfectqueue.notify")
 
@@ -43,27 +43,25 @@ def ring(
     task of it may run, or may in so many seconds; without a name, the workers of any.
 
     ``lanes`` are those in which a task waits from then on, each with such a task: those
-    that sleep are woken before, by ``wake``. One ring a transaction and queue is sent, and
+    that sleep are woken before, by ``wake``. One notification a transaction and queue is sent, and
     none for what is due only after AT_REST times POLL_INTERVAL: by then every worker has
     looked. Nothing is done where the caller has switched autocommit off, and its commit is
-    not heard of. Raise nothing; a ring that is lost is made up for by the next poll, and a
+    not heard of. Raise nothing; one that is lost is made up for by the next poll, and a
     lane that still sleeps is woken by the next sweep.
 
     With EAGER there is no worker: what is due is run here, once it is committed.
     """
-    eager = bool(options().EAGER) and delay <= 0.0 and running.get() is None
-    if lanes or not eager:
-        notify(queue, using=using, delay=delay, lanes=lanes, wake=wake, silent=eager)
-    if eager:
+    notify(queue, using=using, delay=delay, lanes=lanes, wake=wake)
+    if options().EAGER and delay <= 0.0 and running.get() is None:
         import_string(EAGER)(using)
 
 
 def message_of(queue: str, delay: float) -> str:
-    """Return the ring that a statement may send itself, or nothing where it is to send none."""
+    """Return the message that a statement may send itself, or nothing where none is to be sent."""
     values = options()
     if values.EAGER or not values.NOTIFY or delay > AT_REST * values.POLL_INTERVAL:
         return ""
-    return Ring(queue, delay).message()
+    return Notification(queue, delay).message
 
 
 def notify(
@@ -73,16 +71,13 @@ def notify(
     delay: float = 0.0,
     lanes: Mapping[int, int] | None = None,
     wake: Wake | None = None,
-    silent: bool = False,
 ) -> None:
-    """Do so where there are workers; with ``silent`` only wake lanes."""
+    """Do so where there are workers; where nothing is to be sent, only wake lanes."""
     values = options()
-    silent = silent or not values.NOTIFY or delay > AT_REST * values.POLL_INTERVAL
+    silent = bool(values.EAGER) or not values.NOTIFY or delay > AT_REST * values.POLL_INTERVAL
     if lanes or not silent:
-        ringing = Ringing(connections[using], queue, time.monotonic() + delay, silent=silent)
-        if lanes:
-            ringing.lanes, ringing.wake = dict(lanes), wake
-        after_commit(ringing)
+        due, lanes = time.monotonic() + delay, dict(lanes or {})
+        after_commit(PendingNotification(connections[using], queue, due, None, lanes, wake, silent))
 
 
 def call(holder: int, *, using: str) -> None:
@@ -90,17 +85,17 @@ def call(holder: int, *, using: str) -> None:
     Notify the process with this holder's id, once the caller's transaction has committed,
     that there is news of one: it is to stop, or has been ended.
 
-    As with a ring nothing is raised, and one that is lost costs TASK_HEARTBEAT_INTERVAL.
+    Nothing is raised, and a notification that is lost costs TASK_HEARTBEAT_INTERVAL.
     """
     if options().NOTIFY:
-        after_commit(Ringing(connections[using], "", time.monotonic(), holder))
+        after_commit(PendingNotification(connections[using], "", time.monotonic(), holder))
 
 
 @dataclass(slots=True, eq=False)
-class Ringing:
+class PendingNotification:
     """
-    A ring to be sent, unless it is ``silent``, once these ``lanes`` are awake; ``due`` is
-    when the task may run, on this process's clock. With a ``holder`` it is a call.
+    A notification to be sent, unless it is ``silent``, once these ``lanes`` are awake; ``due`` is
+    when the task may run, on this process's clock. With a ``holder`` it is for that one.
     """
 
     connection: BaseDatabaseWrapper
@@ -114,31 +109,26 @@ class Ringing:
 
     @property
     def message(self) -> str:
-        if self.holder is not None:
-            return Call(self.holder).message()
-        return Ring(self.queue, max(0.0, self.due - time.monotonic())).message()
+        delay = max(0.0, self.due - time.monotonic())
+        return Notification(self.queue, delay, self.holder).message
 
     def __call__(self) -> None:
         try:
-            if not (self.lanes and self.is_sent_where_all_are_awake()):
+            notifies = dialect_for(self.connection).notifies
+            if self.lanes:
+                # Where the database can, the statement that notifies looks at the lanes, too.
+                looks = notifies and not self.silent and len(self.lanes) <= MOST_LANES
+                if looks and postgres.send_if_awake(self.message, self.lanes, self.connection):
+                    return
                 if self.wake:
                     self.wake(self.lanes, using=self.connection.alias)
-                if not self.silent:
-                    self.send()
+            if not self.silent:
+                way = postgres if notifies else datagrams
+                way.send(self.message, self.connection)
         except Exception as error:
             logger.debug("The notification was not sent. message=%s error=%s", self.message, error)
 
-    def send(self) -> None:
-        way = postgres if dialect_for(self.connection).notifies else datagrams
-        way.send(self.message, self.connection)
-
-    def is_sent_where_all_are_awake(self) -> bool:
-        """Send it in the statement that looks at the lanes, where the database can."""
-        if self.silent or len(self.lanes) > MOST_LANES or not dialect_for(self.connection).notifies:
-            return False
-        return postgres.send_if_awake(self.message, self.lanes, self.connection)
-
-    def add(self, other: Ringing) -> None:
+    def add(self, other: PendingNotification) -> None:
         """Be this one as well; of a lane the first task stays, which is due first."""
         self.due = min(self.due, other.due)
         self.silent = self.silent and other.silent
@@ -158,39 +148,44 @@ class Ringing:
 def will_wake(*, using: str) -> bool:
     """Return whether the caller's transaction has submitted what wakes lanes after its commit."""
     hooks = (hook[1] for hook in connections[using].run_on_commit)
-    return any(isinstance(hook, Ringing) and hook.lanes for hook in hooks)
+    return any(isinstance(hook, PendingNotification) and hook.lanes for hook in hooks)
 
 
-def ear(using: str) -> Datagrams | Notices:
-    """Return what hears the notifications of this database, not yet open."""
-    return Notices(using) if dialect_of(using).notifies else Datagrams(using)
-
-
-# By connection, and by queue or holder, the ring that was asked for last.
-asked: WeakKeyDictionary[BaseDatabaseWrapper, dict[str | int, Ringing]] = WeakKeyDictionary()
-
-
-def after_commit(ringing: Ringing) -> None:
-    """Ring when the caller's transaction commits; at once where there is none."""
-    if ringing.connection.in_atomic_block:
-        once_committed(ringing)
-    elif ringing.connection.autocommit:
-        ringing()
-
-
-def once_committed(new: Ringing) -> None:
+def listener_of(using: str) -> SocketListener | Listener:
     """
-    Ring when the transaction commits, once for all who ask for it.
+    Return what reads the notifications of this database, not yet open.
+
+    On PostgreSQL it gives this thread a connection of its own.
+    """
+    if not dialect_of(using).notifies:
+        return SocketListener(using)
+    connections[using] = postgres.apart(using)
+    return Listener(using)
+
+
+# By connection, and by queue or holder, the notification that was asked for last.
+asked: WeakKeyDictionary[BaseDatabaseWrapper, dict[str | int, PendingNotification]] = (
+    WeakKeyDictionary()
+)
+
+
+def after_commit(new: PendingNotification) -> None:
+    """
+    Notify when the caller's transaction commits, once for all who ask for it; at once where
+    there is none.
 
     What was asked for inside a savepoint goes when that is rolled back; so it stands only
     for what is written inside the same one.
     """
     connection = new.connection
+    if not connection.in_atomic_block:
+        if connection.autocommit:
+            new()
+        return
     known = asked.setdefault(connection, {})
     whom = new.queue if new.holder is None else new.holder
-    ringing = known.get(whom)
-    if ringing is not None and ringing.will_come():
-        ringing.add(new)
+    if whom in known and known[whom].will_come():
+        known[whom].add(new)
         return
     known[whom] = new
     new.place = len(connection.run_on_commit)

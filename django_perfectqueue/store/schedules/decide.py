@@ -73,6 +73,7 @@ def decide(row: Schedule, now: datetime, before: str | None) -> Decision:
     there is none any more. The row is not saved. Raise InvalidScheduleError or ConfigError
     where its ticks can't be worked out.
     """
+    row.problem = ""
     count_failure(row, before)
     if row.pause_after and row.failures >= row.pause_after:
         pause(row, f"{row.failures} tasks in a row have failed.", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -56,10 +57,9 @@ MOVED = (
 FIELDS: dict[str, Any] = {name: Schedule._meta.get_field(name) for name in MOVED}
 MOVE = f"""
 UPDATE "perfectqueue_schedule" SET {", ".join(f'"{name}" = %({name})s' for name in MOVED)}
-WHERE "id" = %(id)s AND """
+WHERE "id" = %(id)s
+"""
 SCHEDULE, SCHEDULED_FOR = OF_SCHEDULES
-
-Chosen = list[tuple[Schedule, Decision]]
 
 
 def fire_schedules(*, using: str, now: datetime | None = None) -> bool:
@@ -83,84 +83,62 @@ def fire_some(*, using: str, now: datetime | None) -> bool:
     """Fire one batch; return whether more is due."""
     with in_transaction(using):
         # What others hold, they fire.
-        found = Schedule.objects.using(using).select_for_update(skip_locked=can_skip(using))
+        skips = bool(connections[using].features.has_select_for_update_skip_locked)
+        found = Schedule.objects.using(using).select_for_update(skip_locked=skips)
         found = found.filter(due_at__lte=now or ServerNow()).order_by("due_at")
         rows = list(found.annotate(now=ServerNow())[:BATCH])  # type: ignore[no-redef]
-        if rows:
-            for row in rows:
-                row.now = now or row.now
-            fire_rows(rows, using=using)
-        return len(rows) == BATCH or any(row.due_at and row.due_at <= row.now for row in rows)
+        for row in rows:
+            row.now = now or row.now
+        is_due = bool(rows) and fire_rows(rows, using=using)
+        return is_due or len(rows) == BATCH
 
 
-def can_skip(using: str) -> bool:
-    return bool(connections[using].features.has_select_for_update_skip_locked)
+def fire_rows(rows: Sequence[Schedule], *, using: str) -> bool:
+    """
+    Fire locked rows together, or each by itself where that fails; set aside what fails alone.
 
-
-def fire_rows(rows: Sequence[Schedule], *, using: str) -> None:
-    """Fire rows together, or each by itself where that fails."""
-    before = outcomes(rows, using=using)
-    cursors = [row.next_at for row in rows]
-    chosen = [(row, decision_on(row, before.get(row.last_task_id))) for row in rows]
+    Return whether one of them is due again.
+    """
+    moved = [copy(row) for row in rows]
     try:
         with transaction.atomic(using):
-            write(chosen, cursors, using=using)
+            before = outcomes(moved, using=using)
+            write(
+                [(row, decide(row, row.now, before.get(row.last_task_id))) for row in moved],
+                using=using,
+            )
     except Exception as error:
         if dialect_of(using).passes(error) or dialect_of(using).lost(error):
             raise
-        for row, cursor in zip(rows, cursors, strict=True):
-            fire_alone(row, cursor, using=using)
-
-
-def fire_alone(row: Schedule, cursor: datetime | None, *, using: str) -> None:
-    """Fire one row as it is stored; set it aside where that fails."""
-    now = row.now
-    row.refresh_from_db(using=using)
-    try:
-        with transaction.atomic(using):
-            row.now = now
-            before = outcomes([row], using=using).get(row.last_task_id)
-            write([(row, decision_on(row, before))], [cursor], using=using)
-    except Exception as error:
-        if dialect_of(using).passes(error) or dialect_of(using).lost(error):
-            raise
-        # Where another has moved its cursor it is due no more, and stays as it is.
-        rows = Schedule.objects.using(using).filter(pk=row.pk, due_at__lte=now)
-        set_aside(row, error, now)
-        rows.update(problem=row.problem, due_at=row.due_at)
+        if len(rows) > 1:
+            due = [fire_rows([row], using=using) for row in rows]
+            return any(due)
+        set_aside(rows[0], error, using=using)
+        return False
+    return any(row.due_at and row.due_at <= row.now for row in moved)
 
 
 def outcomes(rows: Sequence[Schedule], *, using: str) -> dict[int | None, str]:
     """Return how the last tasks have ended, by their ids; an empty text for who has not."""
-    ids = {row.last_task_id for row in rows if row.last_task_id and needs_outcome(row)}
+    ids = {
+        row.last_task_id
+        for row in rows
+        if row.last_task_id and (row.overlap != Schedule.Overlap.ALLOW or row.pause_after)
+    }
     if not ids:
         return {}
     return dict(Task.objects.using(using).filter(pk__in=ids).values_list("pk", "outcome"))
 
 
-def needs_outcome(row: Schedule) -> bool:
-    return row.overlap != Schedule.Overlap.ALLOW or row.pause_after is not None
-
-
-def decision_on(row: Schedule, before: str | None) -> Decision:
-    """Decide; set the row aside where its ticks can't be worked out."""
-    try:
-        decision = decide(row, row.now, before)
-    except Exception as error:
-        set_aside(row, error, row.now)
-        return Decision()
-    row.problem = ""
-    return decision
-
-
-def set_aside(row: Schedule, error: Exception, now: datetime) -> None:
+def set_aside(row: Schedule, error: Exception, *, using: str) -> None:
     logger.error("A schedule is set aside. schedule=%s error=%s", row.name, error)
-    row.problem = as_text(error, 255) or type(error).__name__
-    row.due_at = now + BROKEN_FOR
+    Schedule.objects.using(using).filter(pk=row.pk).update(
+        problem=as_text(error, 255) or type(error).__name__, due_at=row.now + BROKEN_FOR
+    )
 
 
-def write(chosen: Chosen, cursors: Sequence[datetime | None], *, using: str) -> None:
-    """Store the tasks, and move each cursor from where it was; raise OvertakenError otherwise."""
+def write(chosen: Sequence[tuple[Schedule, Decision]], *, using: str) -> None:
+    """Store the tasks, and move the cursors."""
     submissions = [
         submission(row, tick, row.now, using=using)
         for row, decision in chosen
@@ -169,7 +147,7 @@ def write(chosen: Chosen, cursors: Sequence[datetime | None], *, using: str) -> 
     stored: dict[tuple[str, str], int] = {}
     for some in in_chunks(submissions):
         stored |= submit(some, using=using)
-    for (row, decision), cursor in zip(chosen, cursors, strict=True):
+    for row, decision in chosen:
         if decision.cancel and row.last_task_id:
             cancel_each([row.last_task_id], using=using)
         if decision.ticks:
@@ -177,30 +155,22 @@ def write(chosen: Chosen, cursors: Sequence[datetime | None], *, using: str) -> 
             known = known_tasks(row, [key for key in keys if key not in stored], using=using)
             row.fired -= len(known)
             row.last_task_id = (stored | known)[keys[-1]]
-        save(row, cursor, using=using)
+        save(row, using=using)
 
 
-def save(row: Schedule, cursor: datetime | None, *, using: str) -> None:
+def save(row: Schedule, *, using: str) -> None:
     """Write what a look has moved; the ORM takes thrice as long for each of many rows."""
     connection = connections[using]
     values = {
         column: field.get_db_prep_save(getattr(row, column), connection)
         for column, field in FIELDS.items()
     }
-    at = FIELDS["next_at"].get_db_prep_save(cursor, connection)
-    statement = MOVE + ('"next_at" IS NULL' if cursor is None else '"next_at" = %(cursor)s')
-    with reading(using) as (db_cursor, dialect):
-        moved = dialect.execute(db_cursor, statement, {**values, "id": row.pk, "cursor": at})
-        if not moved.rowcount:
-            raise OvertakenError(f"The schedule '{row.name}' was moved by another.")
+    with reading(using) as db:
+        db.execute(MOVE, {**values, "id": row.pk})
 
 
 class TakenError(PerfectQueueError):
     """The key of a tick is that of a task which the schedule has not submitted."""
-
-
-class OvertakenError(PerfectQueueError):
-    """The cursor of a schedule is not where it was read; what was written goes with it."""
 
 
 def submission(row: Schedule, tick: datetime, now: datetime, *, using: str) -> Submission:

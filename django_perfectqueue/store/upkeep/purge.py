@@ -16,8 +16,6 @@ from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Lane, Outcome
 
-from ..database.dialects.base import Row
-from ..database.session import Session
 from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
 from ..tasks.forget import forget_story, forget_tasks
 from ..tasks.steer import known
@@ -108,6 +106,7 @@ class Surplus:
     read: int = 0
 
 
+@retry_transaction
 def surplus(keep: int, *, using: str) -> Surplus:
     """
     Return which tasks are beyond the newest ``keep`` of their queue that have ended.
@@ -118,17 +117,21 @@ def surplus(keep: int, *, using: str) -> Surplus:
     limit = min(COUNTED, max(100, 2 * keep))
     ended: Counter[str] = Counter()
     last: dict[str, int] = {}
-    queues, newest = queues_of(using=using), newest_id(using=using)
+    queues = set(distinct(Lane.objects.using(using), "queue", limit=None))
+    newest = newest_id(using=using)
     read, before = 0, newest + 1
-    while rows := counted(before, limit, using=using):
-        for queue, count, _total, _lowest in rows:
-            if queue not in last and ended[queue] + count > keep:
-                last[queue] = next_over(queue, before, keep - ended[queue], using=using)
-            ended[queue] += int(count)
-        read += sum(int(total) for _queue, _count, total, _lowest in rows)
-        before = min(lowest for *_others, lowest in rows)
-        if queues <= last.keys():
-            break
+    with reading(using) as db:
+        while rows := db.rows(NEWEST, {"before": before, "limit": limit}):
+            for queue, count, _total, _lowest in rows:
+                if queue not in last and ended[queue] + count > keep:
+                    values = {"queue": queue, "before": before, "kept": keep - ended[queue]}
+                    row = db.execute(NEXT_OVER, values).fetchone()
+                    last[queue] = int(row[0]) if row else 0
+                ended[queue] += int(count)
+            read += sum(int(total) for _queue, _count, total, _lowest in rows)
+            before = min(lowest for *_others, lowest in rows)
+            if queues <= last.keys():
+                break
     return Surplus(last, newest, read)
 
 
@@ -165,8 +168,15 @@ def purgeable(
     of queue, type, user or group that a task must have. ``stopped`` means that a finished
     task was met whose time has yet to come: those behind it are mostly younger.
     """
+    terms = {name: seconds for name, seconds in retention.items() if seconds is not None}
+    past = " OR ".join(f'("outcome" = \'{name}\' AND "ended_at" <= {{{name}}})' for name in terms)
+    chosen = " AND ".join(CONDITIONS[name] for name in only)
+    statement = SCAN.replace("{past}", f"({past or 'FALSE'})")
+    statement = statement.replace("{chosen}", f"({chosen or 'TRUE'})")
+    since = {name: -seconds for name, seconds in terms.items()}
+    values = {"after": after, "limit": limit, **only}
     with reading(using) as db:
-        rows = scan(db, retention, only, after, limit, now)
+        rows = db.rows(statement, values, now=now, after=since)
     doomed = {
         id_: outcome
         for id_, outcome, queue, is_past, chosen in rows
@@ -202,45 +212,6 @@ def delete_ended(task_id: int, *, using: str) -> None:
                 " have finished."
             )
         raise NotSupportedError(f"Task '{task.key}' is live; ended ones are deleted.")
-
-
-def scan(
-    db: Session,
-    retention: Mapping[str, float | None],
-    only: Mapping[str, str],
-    after: int,
-    limit: int,
-    now: datetime | None,
-) -> list[Row]:
-    terms = {name: seconds for name, seconds in retention.items() if seconds is not None}
-    past = " OR ".join(f'("outcome" = \'{name}\' AND "ended_at" <= {{{name}}})' for name in terms)
-    chosen = " AND ".join(CONDITIONS[name] for name in only)
-    statement = SCAN.replace("{past}", f"({past or 'FALSE'})")
-    statement = statement.replace("{chosen}", f"({chosen or 'TRUE'})")
-    since = {name: -seconds for name, seconds in terms.items()}
-    values = {"after": after, "limit": limit, **only}
-    rows: list[Row] = db.rows(statement, values, now=now, after=since)
-    return rows
-
-
-@retry_transaction
-def counted(before: int, limit: int, *, using: str) -> list[Row]:
-    with reading(using) as db:
-        return list(db.rows(NEWEST, {"before": before, "limit": limit}))
-
-
-@retry_transaction
-def next_over(queue: str, before: int, kept: int, *, using: str) -> int:
-    """Return the id of the newest task of a queue that has ended, but for so many."""
-    values = {"queue": queue, "before": before, "kept": kept}
-    with reading(using) as db:
-        row = db.execute(NEXT_OVER, values).fetchone()
-    return int(row[0]) if row else 0
-
-
-@retry_transaction
-def queues_of(*, using: str) -> set[str]:
-    return set(distinct(Lane.objects.using(using), "queue", limit=None))
 
 
 @retry_transaction

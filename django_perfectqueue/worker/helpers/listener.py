@@ -46,7 +46,7 @@ class Listener(HelperProcess):
     def __init__(self, plan: Plan, wakeups: Wakeups, *, parent_alive: int) -> None:
         super().__init__(plan, parent_alive=parent_alive)
         self.wakeups = wakeups
-        self.notifications: store.Datagrams | store.Notices | None = None
+        self.notifications: store.SocketListener | store.Listener | None = None
         self.longest = plan.options.POLL_INTERVAL
         self.shortest = min(self.longest, max(SOONEST, self.longest / STEPS))
         self.pause = self.shortest
@@ -57,14 +57,14 @@ class Listener(HelperProcess):
 
     def work(self) -> None:
         if self.plan.options.NOTIFY:
-            self.notifications = store.ear(self.plan.using)
+            self.notifications = store.listener_of(self.plan.using)
         while not self.stopping:
             self.link.retry_until_done(self.attend)
             self.wakeups.tend()
             pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
             self.wait(pause, *self.sources())
 
-    def sources(self) -> list[store.Datagrams | store.Notices]:
+    def sources(self) -> list[store.SocketListener | store.Listener]:
         return [self.notifications] if self.notifications is not None else []
 
     def attend(self) -> None:
@@ -86,18 +86,18 @@ class Listener(HelperProcess):
         except OSError as error:
             self.poll_only(f"no socket can be made. {error}")
             return
-        if isinstance(self.notifications, store.Notices):
+        if isinstance(self.notifications, store.Listener):
             self.prove(self.notifications)
 
-    def prove(self, notices: store.Notices) -> None:
+    def prove(self, listener: store.Listener) -> None:
         """Test whether notifications arrive."""
-        notices.prove()
+        listener.prove()
         deadline = time.monotonic() + PROOF_WAIT
-        while not (self.stopping or notices.proven) and time.monotonic() < deadline:
-            self.wait(deadline - time.monotonic(), notices)
-            self.take(notices.hear())
-        if not (self.stopping or notices.proven):
-            notices.leave()
+        while not (self.stopping or listener.proven) and time.monotonic() < deadline:
+            self.wait(deadline - time.monotonic(), listener)
+            self.take(listener.read())
+        if not (self.stopping or listener.proven):
+            listener.close()
             self.poll_only(
                 "no notification arrives. There seems to be a pooler in transaction mode before"
                 " the database; give the worker a connection without it, or in session mode."
@@ -113,23 +113,23 @@ class Listener(HelperProcess):
         )
         self.notifications = None
 
-    def received(self) -> Iterable[store.Ring | store.Call]:
-        return self.notifications.hear() if self.notifications is not None else ()
+    def received(self) -> Iterable[store.Notification]:
+        return self.notifications.read() if self.notifications is not None else ()
 
-    def take(self, messages: Iterable[store.Ring | store.Call]) -> None:
+    def take(self, messages: Iterable[store.Notification]) -> None:
         """
-        Wake a processor for each task, now or when it is due; pass on calls to holders.
+        Wake a processor for each task, now or when it is due; pass on what is for holders.
         """
-        for ring in messages:
-            if isinstance(ring, store.Call):
-                self.wakeups.call(ring.holder)
+        for message in messages:
+            if message.holder is not None:
+                self.wakeups.call(message.holder)
                 continue
-            if ring.queue and ring.queue not in self.plan.queues:
+            if message.queue and message.queue not in self.plan.queues:
                 continue
             now = time.monotonic()
-            if ring.delay > 0:
-                self.look_at = min(self.look_at, now + ring.delay + MARGIN)
-                self.known_at = min(self.known_at, now + ring.delay)
+            if message.delay > 0:
+                self.look_at = min(self.look_at, now + message.delay + MARGIN)
+                self.known_at = min(self.known_at, now + message.delay)
             else:
                 self.heard_at, self.may_be_unheard = now, False
                 self.wakeups.wake_one()
@@ -184,7 +184,7 @@ class Listener(HelperProcess):
         # What runs may put tasks off, of which no notification comes.
         if self.notifications is None or self.wakeups.is_at_work():
             return 1
-        if isinstance(self.notifications, store.Notices):
+        if isinstance(self.notifications, store.Listener):
             return AT_REST
         return 1 if time.monotonic() < self.unheard_until else UNHEARD_AT_REST
 

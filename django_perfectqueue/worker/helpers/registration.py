@@ -41,14 +41,12 @@ class WorkerRegistration:
     leases of the processor.
     """
 
-    def __init__(
-        self, worker: store.Registration, status_page: StatusPage, slots: Sequence[Slot]
-    ) -> None:
+    def __init__(self, worker: Worker, status_page: StatusPage, slots: Sequence[Slot]) -> None:
         self.worker = worker
+        self.born = time.monotonic()
         self.status_page = status_page
         self.slots = slots
         self.due_at = 0.0
-        self.leaving = False
         self.drifted_at: float | None = None
         self.problems: dict[str, tuple[str, float]] = {}
         self.holders: list[int] = []
@@ -58,7 +56,7 @@ class WorkerRegistration:
         """Write the row when it is old, or does not say what is new; the caller repeats it."""
         if time.monotonic() >= self.due_at or self.has_news():
             self.status_page.wakeup.wait(0)
-            self.leaving = self.status_page.status.leaving
+            self.worker.leaving = self.status_page.status.leaving
             self.holders = self.seated()
             self.shown = {begun.task_id for begun in self.begun()}
             self.write(link.using)
@@ -71,7 +69,7 @@ class WorkerRegistration:
         Return whether the worker leaves, a processor was replaced, or a task has run for a
         second that the row does not show; the last is asked every two seconds.
         """
-        if self.status_page.status.leaving and not self.leaving:
+        if self.status_page.status.leaving and not self.worker.leaving:
             return True
         if self.seated() != self.holders:
             return True
@@ -110,16 +108,11 @@ class WorkerRegistration:
         return " ".join(f"{step}: {text}" for step, (text, _at) in self.problems.items())
 
     def write(self, using: str) -> None:
-        seats = json.dumps(states_of(self.slots), separators=(",", ":"))
-        drifted = None if self.drifted_at is None else time.monotonic() - self.drifted_at
-        store.register(
-            self.worker,
-            seats=seats,
-            leaving=self.leaving,
-            drifted=drifted,
-            problem=self.lately(),
-            using=using,
-        )
+        self.worker.seats_text = json.dumps(states_of(self.slots), separators=(",", ":"))
+        self.worker.problem = self.lately()
+        now = time.monotonic()
+        drifted = None if self.drifted_at is None else now - self.drifted_at
+        store.register(self.worker, age=now - self.born, drifted=drifted, using=using)
 
     def give_back_of_dead(self, using: str) -> None:
         """
@@ -127,7 +120,7 @@ class WorkerRegistration:
         kill of all at once, so that their tasks run again now.
         """
         own = self.worker
-        rows = Worker.objects.using(using).filter(host=own.host[:255], pid_space=own.pid_space)
+        rows = Worker.objects.using(using).filter(host=own.host, pid_space=own.pid_space)
         for worker in rows if own.pid_space else ():
             # Of a worker whose supervisor lives, that one gives back.
             if has_ended(worker.pid, worker.start):
@@ -148,10 +141,11 @@ def give_back(worker: Worker, dead: Sequence[ProcessorState], *, using: str) -> 
         store.sign_off(worker.id, using=using)
 
 
-def registration_of(plan: Plan) -> store.Registration:
+def registration_of(plan: Plan) -> Worker:
     """Return the registration of the worker whose supervisor this process is."""
-    return store.Registration(
-        host=socket.gethostname(),
+    return Worker(
+        id=store.new_holder(),
+        host=socket.gethostname()[:255],
         pid=os.getpid(),
         start=start_of(os.getpid()),
         pid_space=pid_space(),
@@ -159,9 +153,9 @@ def registration_of(plan: Plan) -> store.Registration:
         generation=plan.generation,
         version=__version__,
         processors=plan.options.PROCESSORS,
-        queues=json.dumps(plan.queues),
-        routes=json.dumps(routes_of(plan.dispatch)),
-        schedules=json.dumps(sorted(declared_for(plan.using))),
+        queues_text=json.dumps(plan.queues),
+        routes_text=json.dumps(routes_of(plan.dispatch)),
+        schedules_text=json.dumps(sorted(declared_for(plan.using))),
     )
 
 

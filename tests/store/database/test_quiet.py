@@ -24,7 +24,7 @@ class OthersTests(TransactionTestCase):
                 ready.wait(10)
             connections.close_all()
 
-        with mock.patch.object(ring.Ringing, "send") as sent:
+        with mock.patch.object(ring.PendingNotification, "__call__") as sent:
             janitor = threading.Thread(target=admit_slowly)
             janitor.start()
             busy.wait(10)
@@ -36,9 +36,9 @@ class OthersTests(TransactionTestCase):
         self.assertEqual(keys(acquire(now=after(2))), ["k0"])
 
     def test_who_wakes_what_others_have_left_asleep_notifies_them(self):
-        with mock.patch.object(ring.Ringing, "__call__"):
+        with mock.patch.object(ring.PendingNotification, "__call__"):
             submit("k0", now=None)
-        with mock.patch.object(ring.Ringing, "send") as sent:
+        with mock.patch.object(ring.PendingNotification, "__call__") as sent:
             self.assertEqual(store.wake_forgotten_lanes(using="default"), 1)
             self.assertEqual(sent.call_count, 1)
             self.assertEqual(store.wake_forgotten_lanes(using="default"), 0)

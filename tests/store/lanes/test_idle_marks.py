@@ -177,7 +177,7 @@ class MissedTests(TransactionTestCase):
         self.assertEqual(acquire(now=None), [])
 
     def submit_and_die(self):
-        with mock.patch.object(ring.Ringing, "__call__"):
+        with mock.patch.object(ring.PendingNotification, "__call__"):
             submit("late", user="ann", now=None)
         self.assertFalse(Lane.objects.filter(has_waiting=True).exists())
 

@@ -94,7 +94,7 @@ class ShareTests(TransactionTestCase):
     def test_a_cap_that_is_set_while_the_lane_is_made_holds(self):
         """Whoever makes the lane has read the shares as they were."""
         running("first", user="bob")
-        with mock.patch.object(ring.Ringing, "__call__"):
+        with mock.patch.object(ring.PendingNotification, "__call__"):
             submit("k1", user="ann")
 
         with ThreadPoolExecutor(1) as pool:

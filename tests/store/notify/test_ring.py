@@ -18,7 +18,7 @@ from django_perfectqueue.models import FairShare
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.notify import datagrams, postgres
 from django_perfectqueue.store.notify import ring as sending
-from django_perfectqueue.store.notify.messages import AT_REST, Call, Ring, parsed
+from django_perfectqueue.store.notify.messages import AT_REST, Notification, parsed
 
 from ...factories import acquire, failed, running, settle, submit
 from ...waiting import wait_until
@@ -48,10 +48,10 @@ class RingCase(TransactionTestCase):
         self.rung += parsed([message])
 
     def queues(self):
-        return [ring.queue for ring in self.rung if isinstance(ring, Ring)]
+        return [one.queue for one in self.rung if one.holder is None]
 
     def calls(self):
-        return [call for call in self.rung if isinstance(call, Call)]
+        return [one.holder for one in self.rung if one.holder is not None]
 
 
 class RingTests(RingCase):
@@ -59,7 +59,7 @@ class RingTests(RingCase):
         with transaction.atomic():
             submit(queue="mail")
             self.assertEqual(self.rung, [])
-        self.assertEqual(self.rung, [Ring("mail")])
+        self.assertEqual(self.rung, [Notification("mail")])
 
     def test_a_submit_that_is_rolled_back_does_not_ring(self):
         with self.assertRaises(UndoneError), transaction.atomic():
@@ -137,7 +137,7 @@ class RingTests(RingCase):
             submit(run_at=5.0)
             submit()
             submit(run_at=7.0)
-        self.assertEqual(self.rung, [Ring("default")])
+        self.assertEqual(self.rung, [Notification("default")])
 
     def test_without_the_bell_nothing_rings(self):
         with override_settings(PERFECTQUEUE={"NOTIFY": False}):
@@ -158,9 +158,9 @@ class RingTests(RingCase):
             waits.cancel_request()
             self.assertEqual(self.calls(), [])
         # Each of them is steered in a transaction of its own.
-        self.assertEqual(self.calls(), [Call(41), Call(41)])
+        self.assertEqual(self.calls(), [41, 41])
         Queue()["k2"].force_finish()
-        self.assertEqual(self.calls(), [Call(41), Call(41), Call(42)])
+        self.assertEqual(self.calls(), [41, 41, 42])
 
     def test_trouble_with_the_bell_is_no_trouble_for_the_submit(self):
         broken = mock.Mock(side_effect=OSError("no socket"))
@@ -240,7 +240,7 @@ def heard_by(ear, *, within=10.0):
     rings = []
 
     def heard():
-        rings.extend(ear.hear())
+        rings.extend(ear.read())
         return rings
 
     wait_until(heard, within=within)
@@ -251,7 +251,7 @@ class EarTests(TransactionTestCase):
     """However this database notifies, from end to end."""
 
     def test_a_submit_is_heard(self):
-        self.assertEqual(self.heard_after(lambda: submit(queue="仕事 1")), [Ring("仕事 1")])
+        self.assertEqual(self.heard_after(lambda: submit(queue="仕事 1")), [Notification("仕事 1")])
 
     def test_leases_that_lapse_are_heard(self):
         submit()
@@ -260,14 +260,14 @@ class EarTests(TransactionTestCase):
         def lapse():
             self.assertEqual(store.lapse([7], using="default", alive_time=60.0), 1)
 
-        self.assertEqual(self.heard_after(lapse), [Ring("")])
+        self.assertEqual(self.heard_after(lapse), [Notification("")])
 
     def heard_after(self, act):
         """Return what another thread hears of it first."""
         opened, done, rings = threading.Event(), threading.Event(), []
 
         def listen():
-            with closing(store.ear("default")) as ear:
+            with closing(store.listener_of("default")) as ear:
                 ear.open()
                 opened.set()
                 rings.extend(heard_by(ear))
@@ -292,7 +292,7 @@ class NoticesTests(TransactionTestCase):
 
         def run():
             try:
-                with closing(store.Notices("default")) as ear:
+                with closing(store.listener_of("default")) as ear:
                     ear.open()
                     act(ear)
             except BaseException as error:
@@ -310,7 +310,7 @@ class NoticesTests(TransactionTestCase):
             postgres.send("0 k", connection)
             with connections["default"].cursor() as cursor:
                 cursor.execute("SELECT 1")
-            self.assertEqual(list(ear.hear()), [Ring("k")])
+            self.assertEqual(list(ear.read()), [Notification("k")])
 
         self.in_thread(act)
 
@@ -319,7 +319,7 @@ class NoticesTests(TransactionTestCase):
             ear.prove()
 
             def proven():
-                self.assertEqual(list(ear.hear()), [])
+                self.assertEqual(list(ear.read()), [])
                 return ear.proven
 
             wait_until(proven)
@@ -361,7 +361,7 @@ class DatagramTests(SimpleTestCase):
         self.folder = Path(datagrams.folder_of("default"))
 
     def ear(self):
-        ear = store.Datagrams("default")
+        ear = store.SocketListener("default")
         self.addCleanup(ear.close)
         ear.open()
         return ear
@@ -372,7 +372,7 @@ class DatagramTests(SimpleTestCase):
     def test_all_who_listen_hear_it(self):
         ears = [self.ear(), self.ear()]
         self.ring()
-        self.assertEqual([list(ear.hear()) for ear in ears], [[Ring("default")]] * 2)
+        self.assertEqual([list(ear.read()) for ear in ears], [[Notification("default")]] * 2)
 
     def test_ringing_where_no_one_listens_is_nothing(self):
         self.ring()
@@ -382,7 +382,7 @@ class DatagramTests(SimpleTestCase):
         first, second = self.ear(), self.ear()
         first.close()
         self.ring()
-        self.assertEqual(list(second.hear()), [Ring("default")])
+        self.assertEqual(list(second.read()), [Notification("default")])
         second.close()
         self.assertEqual(list(self.parent.iterdir()), [])
 
@@ -397,7 +397,7 @@ class DatagramTests(SimpleTestCase):
         with mock.patch.object(datagrams, "islice", found):
             self.ring()
         [left] = ears
-        self.assertEqual(list(left.hear()), [Ring("default")])
+        self.assertEqual(list(left.read()), [Notification("default")])
 
     def test_the_socket_of_one_who_died_is_removed(self):
         ear = self.ear()
@@ -412,7 +412,7 @@ class DatagramTests(SimpleTestCase):
         for _time in range(2000):
             self.ring()
         self.assertLess(time.monotonic() - began, 5.0)
-        self.assertTrue(list(ear.hear()))
+        self.assertTrue(list(ear.read()))
 
     def test_other_users_of_the_host_may_ring_but_not_remove(self):
         ear = self.ear()
@@ -490,7 +490,7 @@ class DatagramTests(SimpleTestCase):
         self.assertFalse(ear.is_open)
         ear.open()
         self.ring()
-        self.assertEqual(list(ear.hear()), [Ring("default")])
+        self.assertEqual(list(ear.read()), [Notification("default")])
 
     def test_rubbish_is_no_ring(self):
         ear = self.ear()
@@ -498,7 +498,7 @@ class DatagramTests(SimpleTestCase):
             for message in (b"", b"\xff\xfe", b"soon default", b"x" * 5000):
                 sender.sendto(message, ear.path)
         self.ring("nan default")
-        self.assertEqual(list(ear.hear()), [Ring("default", 0.0)])
+        self.assertEqual(list(ear.read()), [Notification("default", 0.0)])
 
     def test_each_database_has_a_folder_of_its_own(self):
         with mock.patch.dict(connection.settings_dict, {"NAME": "/nowhere/else"}):

@@ -16,10 +16,10 @@ def worker(**options):
         "pid": 7,
         "version": "1",
         "processors": 2,
-        "queues": '["default", "reports"]',
-        "routes": '{"types": ["echo"], "patterns": [["^import", 2]]}',
+        "queues_text": '["default", "reports"]',
+        "routes_text": '{"types": ["echo"], "patterns": [["^import", 2]]}',
     }
-    return store.Registration(**{**terms, **options})
+    return Worker(id=store.new_holder(), **{**terms, **options})
 
 
 def register(one, now=NOON):
@@ -43,15 +43,15 @@ class RegisterTests(TestCase):
         self.assertEqual((row.seats, row.leaving), ([], False))
         started = row.started_at
         seats = [seat(1, 7)]
-        given = {"seats": json.dumps(seats), "leaving": True}
-        store.register(one, using="default", now=after(10), **given)
+        one.seats_text, one.leaving = json.dumps(seats), True
+        register(one, after(10))
         row = Worker.objects.get()
         self.assertEqual((row.seen_at, row.started_at), (after(10), started))
         self.assertEqual((row.seats, row.leaving), (seats, True))
         self.assertEqual((row.launcher, row.generation), (5, 3))
 
     def test_who_leaves_is_seen_but_serves_no_more(self):
-        store.register(worker(), leaving=True, using="default", now=NOON)
+        register(worker(leaving=True))
         self.assertEqual(Worker.objects.seen(NOON).count(), 1)
         self.assertEqual(Worker.objects.serving(NOON).count(), 0)
 

@@ -7,7 +7,7 @@ from django.test import SimpleTestCase
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.conf import Options
-from django_perfectqueue.store import Call, Ring
+from django_perfectqueue.store import Notification
 from django_perfectqueue.store.notify.messages import parsed
 from django_perfectqueue.worker.helpers import listener
 from django_perfectqueue.worker.helpers.listener import Listener
@@ -50,20 +50,20 @@ class ListenerCase(SimpleTestCase):
 
 class RingTests(ListenerCase):
     def test_a_ring_for_one_of_its_queues_wakes_a_processor(self):
-        self.listener.take([Ring("other")])
+        self.listener.take([Notification("other")])
         self.assertFalse(self.woken())
-        self.listener.take([Ring("mail")])
+        self.listener.take([Notification("mail")])
         self.assertTrue(self.woken())
 
     def test_a_ring_for_any_queue_does_too(self):
-        self.listener.take([Ring("")])
+        self.listener.take([Notification("")])
         self.assertTrue(self.woken())
 
     def test_a_ring_for_later_is_remembered(self):
-        self.listener.take([Ring("mail", 3.0)])
+        self.listener.take([Notification("mail", 3.0)])
         self.assertFalse(self.woken())
         self.assertAlmostEqual(self.listener.look_at - time.monotonic(), 3.0, delta=0.5)
-        self.listener.take([Ring("mail", 60.0)])
+        self.listener.take([Notification("mail", 60.0)])
         self.assertAlmostEqual(self.listener.look_at - time.monotonic(), 3.0, delta=0.5)
 
 
@@ -71,12 +71,12 @@ class CallTests(ListenerCase):
     def test_only_the_holder_is_called_and_not_woken(self):
         self.slot.sign_on(41)
         for holder, called in ((40, False), (41, True)):
-            self.listener.take([Call(holder)])
+            self.listener.take([Notification(holder=holder)])
             self.assertEqual(self.slot.called, called)
         self.assertFalse(self.woken())
 
     def test_what_is_no_call_is_not_heard(self):
-        self.assertEqual(list(parsed(["call", "call x", "call 9"])), [Call(9)])
+        self.assertEqual(list(parsed(["call", "call x", "call 9"])), [Notification(holder=9)])
 
 
 class LookTests(ListenerCase):
@@ -87,11 +87,11 @@ class LookTests(ListenerCase):
             self.assertGreater(wait, longest * 0.7)
 
     def test_it_looks_less_often_at_rest_where_the_database_notifies(self):
-        self.listener.notifications = mock.create_autospec(store.Notices, instance=True)
+        self.listener.notifications = mock.create_autospec(store.Listener, instance=True)
         self.looks(*[IDLE] * 9)
         [wait] = self.looks(IDLE)
         self.assertGreater(wait, 60.0)
-        self.listener.take([Ring("mail")])
+        self.listener.take([Notification("mail")])
         self.assertLessEqual(self.listener.look_at - time.monotonic(), 16.0)
         with mock.patch.object(Wakeups, "is_at_work", return_value=True):
             waits = self.looks(*[IDLE] * 3)
@@ -99,7 +99,7 @@ class LookTests(ListenerCase):
 
     def at_rest_on_one_host(self):
         """Come to rest where only programs of this host notify; return the longest wait."""
-        self.listener.notifications = mock.create_autospec(store.Datagrams, instance=True)
+        self.listener.notifications = mock.create_autospec(store.SocketListener, instance=True)
         self.slot.seek()
         self.looks(*[IDLE] * 9)
         [wait] = self.looks(IDLE)
@@ -107,7 +107,7 @@ class LookTests(ListenerCase):
 
     def test_it_looks_less_often_at_rest_where_each_task_was_announced(self):
         self.assertGreater(self.at_rest_on_one_host(), 40.0)
-        self.listener.take([Ring("mail")])
+        self.listener.take([Notification("mail")])
         self.looks(store.Outlook(due=True, wait=None))
         self.assertGreater(self.at_rest_on_one_host(), 40.0)
 
@@ -119,7 +119,7 @@ class LookTests(ListenerCase):
     def test_a_notification_may_come_after_the_poll_that_finds_its_task(self):
         self.at_rest_on_one_host()
         self.looks(store.Outlook(due=True, wait=None))
-        self.listener.take([Ring("mail")])
+        self.listener.take([Notification("mail")])
         self.assertGreater(self.at_rest_on_one_host(), 40.0)
 
     def test_what_a_timer_has_made_due_was_known(self):
@@ -159,15 +159,15 @@ class LookTests(ListenerCase):
 
     def test_it_does_not_see_what_it_has_just_rung_for(self):
         self.listener.look_at = 0.0
-        self.listener.take([Ring("mail")])
+        self.listener.take([Notification("mail")])
         self.assertGreater(self.listener.look_at, time.monotonic())
 
 
 class NotificationTests(ListenerCase):
     def test_a_pooler_that_takes_notifications_away_is_reported_once(self):
-        read_fd = mock.create_autospec(store.Notices, instance=True, proven=False)
+        read_fd = mock.create_autospec(store.Listener, instance=True, proven=False)
         read_fd.fileno.return_value = self.pipe_end()
-        read_fd.hear.return_value = []
+        read_fd.read.return_value = []
         self.listener.notifications = read_fd
         with (
             mock.patch.object(listener, "PROOF_WAIT", 0.05),
@@ -177,7 +177,7 @@ class NotificationTests(ListenerCase):
         [line] = logged.output
         self.assertIn("a pooler in transaction mode", line)
         self.assertIn("seconds=16.0", line)
-        read_fd.leave.assert_called_once_with()
+        read_fd.close.assert_called_once_with()
         self.assertIsNone(self.listener.notifications)
 
     def pipe_end(self):
@@ -187,7 +187,7 @@ class NotificationTests(ListenerCase):
         return read_fd
 
     def test_a_socket_that_cannot_be_made_is_reported(self):
-        read_fd = mock.create_autospec(store.Datagrams, instance=True, proven=True)
+        read_fd = mock.create_autospec(store.SocketListener, instance=True, proven=True)
         read_fd.open.side_effect = OSError(36, "File name too long")
         self.listener.notifications = read_fd
         with self.assertLogs("django_perfectqueue.listener", "WARNING") as logged:

@@ -21,18 +21,18 @@ GIVEN = (
 )  # fmt: skip
 RENEW = """
 UPDATE "perfectqueue_worker"
-SET "seen_at" = {now}, "leaving" = %(leaving)s, "seats" = %(seats)s, "drifted_at" = {drifted_at},
+SET "seen_at" = {now}, "leaving" = %(leaving)s, "states" = %(states)s, "drifted_at" = {drifted_at},
     "problem" = %(problem)s
 WHERE "id" = %(id)s
 """
 ENTER = """
 INSERT INTO "perfectqueue_worker" (
     "id", "host", "pid", "start", "pid_space", "launcher", "generation", "version", "processors",
-    "queues", "routes", "schedules", "seats", "leaving", "started_at", "seen_at", "drifted_at",
+    "queues", "routes", "schedules", "states", "leaving", "started_at", "seen_at", "drifted_at",
     "problem"
 ) VALUES (
     %(id)s, %(host)s, %(pid)s, %(start)s, %(pid_space)s, %(launcher)s, %(generation)s,
-    %(version)s, %(processors)s, %(queues)s, %(routes)s, %(schedules)s, %(seats)s, %(leaving)s,
+    %(version)s, %(processors)s, %(queues)s, %(routes)s, %(schedules)s, %(states)s, %(leaving)s,
     {started_at}, {now}, {drifted_at}, %(problem)s
 )
 """
@@ -73,7 +73,7 @@ def register(
     worker: Registration,
     *,
     using: str,
-    seats: str = "[]",
+    states: str = "[]",
     leaving: bool = False,
     drifted: float | None = None,
     problem: str = "",
@@ -82,13 +82,13 @@ def register(
     """
     Enter a worker in the register, or renew its entry, which holds until UNSEEN has passed.
 
-    ``seats`` is JSON: what each processor does. A worker that is ``leaving`` takes no more
+    ``states`` is JSON: what each processor does. A worker that is ``leaving`` takes no more
     tasks. ``drifted`` is how many seconds ago it last corrected a counter, or None, and
     ``problem`` what of its upkeep has failed lately. A new entry also deletes entries that
     are long out of date.
     """
     with timely(using) as db:
-        state = {"id": worker.id, "seats": seats, "leaving": leaving, "problem": problem}
+        state = {"id": worker.id, "states": states, "leaving": leaving, "problem": problem}
         then = {"drifted_at": None if drifted is None else -drifted}
         if db.execute(RENEW, state, now=now, after=then).rowcount:
             return

@@ -175,7 +175,7 @@ class Janitor(HelperProcess):
             self.plan.outage.reconnect()
 
     def fire_timers(self) -> float | None:
-        if self.wakeups.has_free() and self.wakeups.is_tended():
+        if self.wakeups.has_free() and self.wakeups.has_listener():
             return None
         return AT_ONCE if store.fire_due_timers(using=self.using) else None
 

@@ -60,7 +60,7 @@ class Listener(HelperProcess):
             self.notifications = store.ear(self.plan.using)
         while not self.stopping:
             self.link.retry_until_done(self.attend)
-            self.wakeups.tend()
+            self.wakeups.note_listener()
             pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
             self.wait(pause, *self.sources())
 

@@ -61,7 +61,7 @@ class Helpers:
     """The helpers of a supervisor, and the reapers of its dead processors."""
 
     def __init__(self, plan: Plan, reporter: Reporter, forks: Forks) -> None:
-        self.slots: list[HelperSlot] = []
+        self.statuses: list[HelperSlot] = []
         self.plan = plan
         self.reporter = reporter
         self.forks = forks
@@ -69,7 +69,9 @@ class Helpers:
 
     def named(self) -> Iterator[tuple[str, Child]]:
         """Yield each helper that is alive, with its name."""
-        yield from ((slot.name, slot.child) for slot in self.slots if slot.child is not None)
+        yield from (
+            (status.name, status.child) for status in self.statuses if status.child is not None
+        )
         yield from (("reaper", child) for child in self.reapers)
 
     def give_back(self, leftovers: Leftovers) -> None:
@@ -86,8 +88,8 @@ class Helpers:
 
     def reap(self, now: float) -> None:
         self.reapers = [child for child in self.reapers if self.forks.reap(child) is None]
-        for slot in self.slots:
-            slot.reap(self.forks.reap, now)
+        for status in self.statuses:
+            status.reap(self.forks.reap, now)
 
     def watch(self, now: float, *, frozen: bool) -> None:
         """Kill helpers without a heartbeat; repeat stop signals."""
@@ -105,23 +107,23 @@ class Helpers:
 
     def fill(self, now: float, *, only_lasting: bool) -> None:
         """Fork missing helpers."""
-        for slot in self.slots:
-            if slot.lasting or not only_lasting:
-                slot.fill(self.forks.fork_helper, now)
+        for status in self.statuses:
+            if status.lasting or not only_lasting:
+                status.fill(self.forks.fork_helper, now)
 
     def retire(self, name: str) -> None:
         """Stop the helper with this name for good."""
-        for slot in self.slots:
-            if slot.name == name:
-                slot.retired = True
-                if slot.child is not None:
-                    slot.child.stop()
+        for status in self.statuses:
+            if status.name == name:
+                status.retired = True
+                if status.child is not None:
+                    status.child.stop()
 
     def stop(self, *, lasting: bool = False) -> None:
         """Stop the helpers; with ``lasting`` also the lasting ones."""
-        for slot in self.slots:
-            if slot.child is not None and (lasting or not slot.lasting):
-                slot.child.stop()
+        for status in self.statuses:
+            if status.child is not None and (lasting or not status.lasting):
+                status.child.stop()
 
     def are_gone(self) -> bool:
-        return all(slot.child is None for slot in self.slots)
+        return all(status.child is None for status in self.statuses)

@@ -27,7 +27,7 @@ from ..processor.processor import Processor
 from ..processor.resources import ProcessorResources
 from ..report import Reporter
 from ..shared.queue_order import QueueAccounts
-from ..shared.slot import Slot, TaskSlot
+from ..shared.slot import ProcessorStatus, TaskStatus
 from ..shared.wakeups import Wakeups
 from .forks import Forks
 
@@ -49,7 +49,7 @@ class Tenure:
 
     child: Child
     holder: int
-    slot: Slot
+    status: ProcessorStatus
     heartbeat_r: int
     seen_at: float
     silence: float = 0.0
@@ -75,7 +75,7 @@ class Tenure:
         First the descendants of the processor get a SIGTERM, so that a handler that waits for
         one returns. After ``interval`` seconds the processor and its descendants are killed.
         """
-        overdue = self.slot.overdue(now)
+        overdue = self.status.overdue(now)
         if self.child.killed or not overdue:
             self.overdue_since = None
         elif self.overdue_since is None:
@@ -84,20 +84,20 @@ class Tenure:
         elif now - self.overdue_since >= interval:
             self.force(now)
 
-    def ask(self, overdue: list[TaskSlot]) -> None:
+    def ask(self, overdue: list[TaskStatus]) -> None:
         logger.error(
             "A handler exceeds its time limit; its processor will be killed. pid=%s task_ids=%s",
             self.child.pid,
             [task.task_id for task in overdue],
         )
-        if len(overdue) == len(self.slot.tasks):
+        if len(overdue) == len(self.status.tasks):
             terminate_descendants(self.child.pid)
 
     def force(self, now: float) -> None:
         """Kill the processor, unless the task has just ended."""
         # Stopped for the check, so that no task ends between the check and the kill.
         halt(self.child.pid)
-        if self.slot.overdue(now):
+        if self.status.overdue(now):
             self.forced = True
             self.child.kill()
         else:
@@ -105,16 +105,16 @@ class Tenure:
 
     def leftovers(self, now: float, code: int) -> Leftovers:
         """Return its leftovers; if it was not killed on purpose, its tasks have crashed."""
-        seconds = {task.task_id: now - task.since for task in self.slot.tasks}
-        overdue = self.slot.overdue(now) if self.forced else []
-        self.slot.count("killed", len(overdue))
+        seconds = {task.task_id: now - task.since for task in self.status.tasks}
+        overdue = self.status.overdue(now) if self.forced else []
+        self.status.count("killed", len(overdue))
         on_purpose = self.forced or (self.child.killed and not self.silence)
         message = how_it_ended(code, self.silence)
         if not on_purpose:
             logger.error(
                 "A processor died. pid=%s task_ids=%s: %s", self.child.pid, list(seconds), message
             )
-            self.slot.count("crashed", len(seconds))
+            self.status.count("crashed", len(seconds))
         return Leftovers(
             holder=self.holder,
             worker=f"{socket.gethostname()}:{self.child.pid}",
@@ -130,7 +130,7 @@ class ProcessorPlace:
     """The shared memory and the restarts of the processors that use a place in turn."""
 
     number: int
-    slot: Slot
+    status: ProcessorStatus
     accounts: QueueAccounts
     restarts: Restarts
     wakeup: Wakeup = field(default_factory=Wakeup)
@@ -161,7 +161,7 @@ class Processors:
         self.give_back = give_back
         self.parent_alive = parent_alive
         self.places = [self.new_place(number) for number in range(1, self.options.PROCESSORS + 1)]
-        self.wakeups = Wakeups([(place.slot, place.wakeup) for place in self.places])
+        self.wakeups = Wakeups([(place.status, place.wakeup) for place in self.places])
         self.serving_since: float | None = None
         forks.closers.append(self.let_go)
 
@@ -169,14 +169,14 @@ class Processors:
         concurrency = self.options.places
         return ProcessorPlace(
             number,
-            Slot.shared(concurrency),
+            ProcessorStatus.shared(concurrency),
             QueueAccounts(self.plan.queues, concurrency),
             Restarts(self.options.CHILD_FORK_FREQUENCY_LIMIT),
         )
 
     @property
-    def slots(self) -> list[Slot]:
-        return [place.slot for place in self.places]
+    def statuses(self) -> list[ProcessorStatus]:
+        return [place.status for place in self.places]
 
     @property
     def tenures(self) -> list[Tenure]:
@@ -192,7 +192,7 @@ class Processors:
 
     def are_serving(self, now: float) -> bool:
         """Return whether all have acquired, or for five seconds at least one."""
-        serving = sum(slot.serves for slot in self.slots)
+        serving = sum(status.serves for status in self.statuses)
         if serving and self.serving_since is None:
             self.serving_since = now
         if not serving or self.serving_since is None:
@@ -209,7 +209,7 @@ class Processors:
             if place.tenure is not None:
                 pid = place.tenure.child.pid
                 tasks = ", ".join(
-                    f"{task.task_id} for {now - task.since:.1f} s" for task in place.slot.tasks
+                    f"{task.task_id} for {now - task.since:.1f} s" for task in place.status.tasks
                 )
                 what = f"task {tasks}" if tasks else "nothing"
                 yield pid, f"Processor {place.number}, pid {pid}, runs {what}:"
@@ -224,18 +224,18 @@ class Processors:
                     self.reporter.say(f"Processor {place.number} has ended.")
 
     def clear(self, place: ProcessorPlace, tenure: Tenure, code: int, now: float) -> None:
-        child, slot = tenure.child, tenure.slot
+        child, status = tenure.child, tenure.status
         place.tenure = None
-        slot.pid = 0
-        left = code in (DONE, RECYCLED) and slot.signed_off
+        status.pid = 0
+        left = code in (DONE, RECYCLED) and status.signed_off
         if not left:
             kill_orphans(self.forks.pids(), holder=tenure.holder, pipe=tenure.heartbeat_r)
         os.close(tenure.heartbeat_r)
         if not left:
             self.give_back(tenure.leftovers(now, code))
-        slot.clear()
-        slot.seeking = False
-        if slot.rung:
+        status.clear()
+        status.seeking = False
+        if status.rung:
             self.wakeups.wake_one()
         place.restarts.note_end(child, now, expected=left or child.killed)
         place.vacant = self.plan.burst and left and code == DONE and child.stopping_since is None
@@ -269,7 +269,7 @@ class Processors:
         os.set_blocking(heartbeat_w, False)
         resources = ProcessorResources(
             holder=store.new_holder(),
-            slot=place.slot,
+            status=place.status,
             accounts=place.accounts,
             wakeup=place.wakeup,
             heartbeat_w=heartbeat_w,
@@ -277,7 +277,7 @@ class Processors:
             wakeups=self.wakeups,
         )
         drain(place.wakeup.read_fd)
-        place.slot.sign_on(resources.holder)
+        place.status.sign_on(resources.holder)
 
         def process() -> int:
             mark(resources.holder)
@@ -290,8 +290,8 @@ class Processors:
             raise
         finally:
             os.close(heartbeat_w)
-        place.tenure = Tenure(child, resources.holder, place.slot, heartbeat_r, now)
-        place.slot.pid = child.pid
+        place.tenure = Tenure(child, resources.holder, place.status, heartbeat_r, now)
+        place.status.pid = child.pid
         self.reporter.say(f"Processor {place.number} started, pid {child.pid}.")
 
     def let_go(self) -> None:
@@ -304,13 +304,13 @@ class Processors:
         for place in self.places:
             if place.tenure is None and not place.vacant:
                 yield place.restarts.next_at
-            yield from (task.kill_at for task in place.slot.tasks)
+            yield from (task.kill_at for task in place.status.tasks)
         for tenure in self.tenures:
             if tenure.overdue_since is not None:
                 yield tenure.overdue_since + self.options.CHILD_KILL_INTERVAL
 
     def totals(self) -> dict[str, int]:
-        totals = [slot.totals() for slot in self.slots]
+        totals = [status.totals() for status in self.statuses]
         return {word: sum(one[word] for one in totals) for word in totals[0]} if totals else {}
 
 

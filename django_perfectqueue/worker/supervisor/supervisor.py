@@ -81,7 +81,7 @@ class Supervisor:
         )
         self.status_page = StatusPage()
         self.stacks = StackDumps()
-        self.helpers.slots = self.needed_helpers()
+        self.helpers.statuses = self.needed_helpers()
         self.stopping = False
         self.now = self.watched_at = self.began = time.monotonic()
         self.helped = False
@@ -89,10 +89,10 @@ class Supervisor:
     def needed_helpers(self) -> list[HelperSlot]:
         limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
         worker = registration_of(self.plan)
-        slots, wakeups = self.processors.slots, self.processors.wakeups
+        statuses, wakeups = self.processors.statuses, self.processors.wakeups
 
         def clean() -> int:
-            registration = WorkerRegistration(worker, self.status_page, slots)
+            registration = WorkerRegistration(worker, self.status_page, statuses)
             return Janitor(self.plan, wakeups, registration, parent_alive=self.parent_alive).run()
 
         def listen() -> int:
@@ -113,8 +113,8 @@ class Supervisor:
         # runs the code with which the worker started.
         from ..helpers.probe_server import ProbeServer
 
-        slots, alive = self.processors.slots, self.parent_alive
-        return lambda: ProbeServer(self.plan, self.status_page, slots, parent_alive=alive).run()
+        statuses, alive = self.processors.statuses, self.parent_alive
+        return lambda: ProbeServer(self.plan, self.status_page, statuses, parent_alive=alive).run()
 
     def watching(self) -> Body:
         """Return the body of a reloader, which requests a restart for each change."""
@@ -199,7 +199,7 @@ class Supervisor:
         self.helpers.retire(PROBES)
 
     def farewell(self) -> str:
-        if not any(tenure.slot.tasks for tenure in self.processors.tenures):
+        if not any(tenure.status.tasks for tenure in self.processors.tenures):
             return "Stopping."
         return (
             "Stopping once the running tasks have ended. To end them at once: kill -QUIT"
@@ -255,7 +255,7 @@ class Supervisor:
         self.helped = (
             self.helped
             or self.now - self.began >= HELPERS_AFTER
-            or any(slot.serves for slot in self.processors.slots)
+            or any(status.serves for status in self.processors.statuses)
         )
         return self.helped
 

@@ -25,7 +25,7 @@ from django_perfectqueue.worker.process import signals, wakeup
 from django_perfectqueue.worker.process.child import Child, fork, next_fork
 from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.report import Reporter, in_parts
-from django_perfectqueue.worker.shared.slot import COUNTED, Slot
+from django_perfectqueue.worker.shared.slot import COUNTED, ProcessorStatus
 from django_perfectqueue.worker.supervisor.helper_slot import HelperSlot
 from django_perfectqueue.worker.supervisor.processors import how_it_ended
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
@@ -62,24 +62,24 @@ class WakeupTests(SimpleTestCase):
         os.close(read_fd)
 
 
-class SlotTests(SimpleTestCase):
+class ProcessorStatusTests(SimpleTestCase):
     def test_a_supervisor_reads_what_a_dead_processor_was_running(self):
-        slot = Slot.shared(2)
+        status = ProcessorStatus.shared(2)
 
         def live():
-            slot.count("finished", 3)
-            slot.begin(2**62, since=5.0, limits=TimeLimits(2.0, 0.5), index=1)
+            status.count("finished", 3)
+            status.begin(2**62, since=5.0, limits=TimeLimits(2.0, 0.5), index=1)
             os.kill(os.getpid(), signal.SIGKILL)
 
         child = fork(live)
         codes = []
         wait_until(lambda: codes.append(child.reap()) or codes[-1] is not None)
         self.assertEqual(codes[-1], -signal.SIGKILL)
-        [task] = slot.tasks
+        [task] = status.tasks
         self.assertEqual((task.task_id, task.since, task.kill_at), (2**62, 5.0, 7.5))
-        self.assertEqual(slot.totals()["finished"], 3)
-        slot.clear()
-        self.assertEqual(slot.tasks, [])
+        self.assertEqual(status.totals()["finished"], 3)
+        status.clear()
+        self.assertEqual(status.tasks, [])
 
 
 class ChildTests(SimpleTestCase):
@@ -240,7 +240,7 @@ class ReadyTests(SimpleTestCase):
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
         supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
         processors, now = supervisor.processors, 1000.0
-        first, second = processors.slots
+        first, second = processors.statuses
         self.assertFalse(processors.are_serving(now))
         now += 100
         self.assertFalse(processors.are_serving(now))
@@ -250,8 +250,8 @@ class ReadyTests(SimpleTestCase):
         self.assertTrue(processors.are_serving(now))
         first.sign_on()
         self.assertFalse(processors.are_serving(now))
-        for slot in (first, second):
-            slot.serves = True
+        for status in (first, second):
+            status.serves = True
         processors.serving_since = now
         self.assertTrue(processors.are_serving(now))
 

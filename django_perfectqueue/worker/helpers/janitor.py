@@ -49,10 +49,8 @@ class Janitor(HelperProcess):
     the listener wakes it.
     """
 
-    def __init__(
-        self, plan: Plan, wakeups: Wakeups, registration: WorkerRegistration, *, parent_alive: int
-    ) -> None:
-        super().__init__(plan, parent_alive=parent_alive)
+    def __init__(self, plan: Plan, wakeups: Wakeups, registration: WorkerRegistration) -> None:
+        super().__init__(plan)
         self.using = plan.using
         self.wakeups = wakeups
         self.registration = registration

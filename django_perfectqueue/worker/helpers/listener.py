@@ -43,8 +43,8 @@ class Listener(HelperProcess):
     least each BUSY_INTERVAL.
     """
 
-    def __init__(self, plan: Plan, wakeups: Wakeups, *, parent_alive: int) -> None:
-        super().__init__(plan, parent_alive=parent_alive)
+    def __init__(self, plan: Plan, wakeups: Wakeups) -> None:
+        super().__init__(plan)
         self.wakeups = wakeups
         self.notifications: store.Datagrams | store.Notices | None = None
         self.longest = plan.options.POLL_INTERVAL

@@ -40,14 +40,9 @@ class ProbeServer(HelperProcess):
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        status_page: StatusPage,
-        statuses: Sequence[ProcessorStatus],
-        *,
-        parent_alive: int,
+        self, plan: Plan, status_page: StatusPage, statuses: Sequence[ProcessorStatus]
     ) -> None:
-        super().__init__(plan, parent_alive=parent_alive)
+        super().__init__(plan)
         self.status_page = status_page
         self.statuses = statuses
 

@@ -60,7 +60,7 @@ class Reaper(HelperProcess):
     """
 
     def __init__(self, plan: Plan, leftovers: Leftovers, reporter: Reporter) -> None:
-        super().__init__(plan, parent_alive=-1)  # It waits only for the database.
+        super().__init__(plan)
         self.leftovers = leftovers
         self.reporter = reporter
         self.announcements: list[Callable[[], None]] = []

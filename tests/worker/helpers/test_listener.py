@@ -23,8 +23,6 @@ class ListenerCase(SimpleTestCase):
     def setUp(self):
         self.status, self.wakeup = ProcessorStatus.shared(), Wakeup()
         self.status.seek()
-        self.parent_alive, hold = os.pipe()
-        self.addCleanup(os.close, hold)
         plan = Plan(
             dispatch=Dispatch,
             queues=("default", "mail"),
@@ -32,7 +30,9 @@ class ListenerCase(SimpleTestCase):
             options=Options().replace(POLL_INTERVAL=16.0),
         )
         wakeups = Wakeups([(self.status, self.wakeup)])
-        self.listener = Listener(plan, wakeups, parent_alive=self.parent_alive)
+        self.listener = Listener(plan, wakeups)
+        self.listener.parent_alive, hold = os.pipe()
+        self.addCleanup(os.close, hold)
         self.listener.look_at = time.monotonic() + 100
 
     def looks(self, *outlooks):

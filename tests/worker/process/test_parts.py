@@ -26,11 +26,13 @@ from django_perfectqueue.worker.process.child import Child, fork, next_fork
 from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.report import Reporter, in_parts
 from django_perfectqueue.worker.shared.slot import COUNTED, ProcessorStatus
-from django_perfectqueue.worker.supervisor.helper_slot import HelperSlot
+from django_perfectqueue.worker.supervisor.forks import Children, Place
 from django_perfectqueue.worker.supervisor.processors import how_it_ended
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
 from ...waiting import wait_until
+
+PLAN = Plan(dispatch=Registry, queues=("default",), using="default", options=Options())
 
 
 class WakeupTests(SimpleTestCase):
@@ -191,10 +193,11 @@ class FailureTests(SimpleTestCase):
         """
         And leaves no process behind: its children would work without anyone to watch them.
         """
-        plan = Plan(dispatch=Registry, queues=("default",), using="default", options=Options())
-        supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
+        supervisor = Supervisor(PLAN, Reporter(print, no_style(), 0), None)
         child = fork(lambda: time.sleep(600) or 0)
-        supervisor.forks.children.add(child)
+        place = Place(supervisor.children, "helper", lambda heartbeat_w: 0)
+        place.child = child
+        supervisor.children.places.append(place)
         before = {signum: signal.getsignal(signum) for signum in (*signals.ALL, signal.SIGCHLD)}
         self.addCleanup(lambda: [signal.signal(*pair) for pair in before.items()])
         with (
@@ -256,23 +259,35 @@ class ReadyTests(SimpleTestCase):
         self.assertTrue(processors.are_serving(now))
 
 
-class HelperTests(SimpleTestCase):
+class PlaceTests(SimpleTestCase):
+    def place(self):
+        return Place(Children(PLAN), "janitor", lambda heartbeat_w: 1)
+
     def test_one_that_can_not_live_is_replaced_later_and_later(self):
-        helper = HelperSlot("janitor", lambda: 1, limit=5.0)
-        pauses, now = [], 1000.0
+        place, pauses, now = self.place(), [], 1000.0
         for _death in range(4):
-            helper.fill(mock.Mock(return_value=mock.Mock(born=now, killed=False)), now)
+            with mock.patch.object(place.children, "fork", self.dead(now)):
+                place.fill(now)
             with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
-                helper.reap(lambda child: 1, now + 1)
-            pauses.append(helper.restarts.next_at - now)
-            now = max(now + 1, helper.restarts.next_at)
+                place.reap(now + 1)
+            pauses.append(place.restarts.next_at - now)
+            now = max(now + 1, place.restarts.next_at)
         self.assertEqual(pauses, [0.0, 5.0, 10.0, 20.0])
 
+    def dead(self, now):
+        """Return what forks a process that dies at once."""
+        child = mock.Mock(born=now, killed=False, heartbeat_r=os.open(os.devnull, os.O_RDONLY))
+        child.reap.return_value = 1
+        return lambda name, body: child
+
     def test_one_for_which_there_is_no_room_is_tried_again(self):
-        helper = HelperSlot("janitor", lambda: 1, limit=5.0)
-        with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
-            helper.fill(mock.Mock(side_effect=BlockingIOError("no room")), 1000.0)
-        self.assertEqual((helper.child, helper.restarts.next_at), (None, 1005.0))
+        place, refused = self.place(), mock.Mock(side_effect=BlockingIOError("no room"))
+        with (
+            mock.patch.object(place.children, "fork", refused),
+            self.assertLogs("django_perfectqueue.supervisor", "ERROR"),
+        ):
+            place.fill(1000.0)
+        self.assertEqual((place.child, place.restarts.next_at), (None, 1005.0))
 
 
 class PressTests(SimpleTestCase):

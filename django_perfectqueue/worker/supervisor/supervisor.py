@@ -168,7 +168,7 @@ class Supervisor:
         """Update the status that the probes read."""
         self.status_page.turn(self.processors.alive())
         output.push()
-        self.status_page.status.dropped = output.dropped.total()
+        self.status_page.status.dropped = sum(output.dropped)
 
     def obey(self, signals: Iterable[signal.Signals]) -> None:
         for signum in signals:

@@ -24,7 +24,7 @@ from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process import signals, wakeup
 from django_perfectqueue.worker.process.child import Child, fork, next_fork
 from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.report import Reporter, in_parts
+from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.slot import COUNTED, ProcessorStatus
 from django_perfectqueue.worker.supervisor.forks import Children, Place
 from django_perfectqueue.worker.supervisor.processors import how_it_ended
@@ -174,10 +174,6 @@ class ReporterTests(SimpleTestCase):
             self.lines,
             ["10 finished, 0 retried, 0 failed, 1 cancelled in 2.0 s (5.0 finished a second)"],
         )
-
-    def test_lines_are_written_in_pieces_that_a_pipe_keeps_whole(self):
-        parts = list(in_parts(["x" * 1000] * 9))
-        self.assertEqual([part.count("\n") + 1 for part in parts], [4, 4, 1])
 
     def test_a_reader_that_has_gone_ends_the_talking_and_not_the_work(self):
         def closed(text):

@@ -62,14 +62,14 @@ def register(
     patterns=(),
     now=NOON,
     routes=None,
-    seats=(),
+    states=(),
     leaving=False,
     **options,
 ):
     """
     Have a worker that knows these types, or whatever ``routes`` says as JSON.
 
-    ``seats`` are its processors, as seat() makes them.
+    ``states`` are its processors, as processor() makes them.
     """
     given = {"types": list(types), "patterns": list(patterns)}
     worker = Worker(
@@ -84,13 +84,13 @@ def register(
         queues_text=json.dumps(queues or ["default"]),
         routes_text=routes or json.dumps(given),
     )
-    worker.seats_text = json.dumps(list(seats), separators=(",", ":"))
+    worker.states_text = json.dumps(list(states), separators=(",", ":"))
     worker.leaving = leaving
     store.register(worker, using="default", now=now)
     return worker
 
 
-def seat(number, *tasks, seconds=5.0, pid=None, holder=0, memory=40 * 2**20, **counts):
+def processor(number, *tasks, seconds=5.0, pid=None, holder=0, memory=40 * 2**20, **counts):
     """Return what a worker reports of a processor that runs these tasks, for so many seconds."""
     return {
         "number": number,

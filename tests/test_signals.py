@@ -197,7 +197,7 @@ class StepTests(TransactionTestCase):
             mock.patch.object(base, "take_signals"),
             self.assertLogs("django_perfectqueue.supervisor", "ERROR"),
         ):
-            self.assertEqual(reaper.run(), 0)
+            self.assertEqual(reaper.run(-1, -1), 0)
         self.assertEqual(
             sorted(self.reported()),
             [

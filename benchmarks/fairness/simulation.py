@@ -18,7 +18,7 @@ from django_perfectqueue.worker.buffers.completions import LATE
 from django_perfectqueue.worker.processor.monitor import TICK
 from django_perfectqueue.worker.processor.prefetch import Prefetch
 from django_perfectqueue.worker.shared.crowd import Crowd, account_of
-from django_perfectqueue.worker.shared.slot import Slot
+from django_perfectqueue.worker.shared.slot import ProcessorStatus
 
 from .judge import Run
 from .lines import Held, Lines, Task
@@ -38,7 +38,7 @@ class Processor:
     done: list[tuple[Held, float, float]] = field(default_factory=list)
     """What has run and is not written: what it was, how long it took, and when it ended."""
     idle: bool = True
-    slot: Slot = field(default_factory=Slot.shared)
+    slot: ProcessorStatus = field(default_factory=ProcessorStatus.shared)
 
     def is_late(self, now: float) -> bool:
         return bool(self.done) and now >= self.done[0][2] + LATE

@@ -77,29 +77,29 @@ class ProcessorFacts:
 
 def processors_of(workers: Sequence[Worker], *, using: str) -> dict[int, list[ProcessorFacts]]:
     """Return the processors of each worker, by its id, with what they run."""
-    seats = {worker.id: worker.seats for worker in workers}
-    ids = {task["id"] for some in seats.values() for seat in some for task in seat["tasks"]}
+    states = {worker.id: worker.states for worker in workers}
+    ids = {task["id"] for some in states.values() for state in some for task in state["tasks"]}
     named = names_of(ids, using=using)
     return {
-        worker.id: [processor(worker, seat, named) for seat in seats[worker.id]]
+        worker.id: [processor(worker, state, named) for state in states[worker.id]]
         for worker in workers
     }
 
 
-def processor(worker: Worker, seat: ProcessorState, named: dict[int, Any]) -> ProcessorFacts:
+def processor(worker: Worker, state: ProcessorState, named: dict[int, Any]) -> ProcessorFacts:
     runs = [
         Assignment(
             task_id=task["id"],
             since=worker.seen_at - timedelta(seconds=task["seconds"]),
             **named.get(task["id"], {}),
         )
-        for task in seat["tasks"]
+        for task in state["tasks"]
     ]
     return ProcessorFacts(
-        number=seat["number"],
-        pid=seat["pid"],
-        memory=seat.get("memory"),
-        counts=seat.get("counts", {}),
+        number=state["number"],
+        pid=state["pid"],
+        memory=state.get("memory"),
+        counts=state.get("counts", {}),
         runs=sorted(runs, key=lambda one: one.since),
     )
 
@@ -153,13 +153,13 @@ def location_of(task: Task, *, using: str) -> Location | None:
     clock = workers.values_list(ServerNow(), flat=True).first()
     if clock is None or ticket is None or ticket.holder is None:
         return None
-    seen = workers.seen(clock).filter(seats_text__contains=f'"holder":{ticket.holder},')
+    seen = workers.seen(clock).filter(states_text__contains=f'"holder":{ticket.holder},')
     for worker in seen.order_by("-seen_at")[:WORKERS]:
-        for seat in worker.seats:
-            if seat["holder"] == ticket.holder:
-                runs = processor(worker, seat, {}).runs
+        for state in worker.states:
+            if state["holder"] == ticket.holder:
+                runs = processor(worker, state, {}).runs
                 since = next((one.since for one in runs if one.task_id == task.pk), None)
                 return Location(
-                    host=worker.host, processor=seat["number"], pid=seat["pid"], since=since
+                    host=worker.host, processor=state["number"], pid=state["pid"], since=since
                 )
     return None

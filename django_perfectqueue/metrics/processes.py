@@ -16,12 +16,12 @@ class ProcessCollector(Collector):
     """
     Collects what the processors of a worker do.
 
-    ``seats`` are as in ``Worker.seats``: number, memory, counts and tasks of each.
+    ``states`` are as in ``Worker.states``: number, memory, counts and tasks of each.
     """
 
     live: bool
     ready: bool
-    seats: Sequence[dict[str, Any]]
+    states: Sequence[dict[str, Any]]
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("perfectqueue_worker_live", "Whether it works.", float(self.live))
@@ -38,11 +38,11 @@ class ProcessCollector(Collector):
             "Attempts that ended since the worker started, by how.",
             labels=["processor", "ending"],
         )
-        for seat in self.seats:
-            number = str(seat["number"])
-            if seat["memory"] is not None:
-                memory.add_metric([number], seat["memory"])
-            busy.add_metric([number], len(seat["tasks"]))
-            for word, count in seat["counts"].items():
+        for state in self.states:
+            number = str(state["number"])
+            if state["memory"] is not None:
+                memory.add_metric([number], state["memory"])
+            busy.add_metric([number], len(state["tasks"]))
+            for word, count in state["counts"].items():
                 ended.add_metric([number, word], count)
         yield from (memory, busy, ended)

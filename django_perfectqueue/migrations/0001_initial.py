@@ -1045,8 +1045,8 @@ class Migration(migrations.Migration):
                     models.TextField(db_column="schedules", default="[]", verbose_name="schedules"),
                 ),
                 (
-                    "seats_text",
-                    models.TextField(db_column="seats", default="[]", verbose_name="runs"),
+                    "states_text",
+                    models.TextField(db_column="states", default="[]", verbose_name="runs"),
                 ),
                 ("leaving", models.BooleanField(default=False, verbose_name="leaving")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
@@ -1632,7 +1632,7 @@ class Migration(migrations.Migration):
                         "routes_text", kinds="'object', 'null'"
                     ),
                     django_perfectqueue.models.fields.IsJson("schedules_text", kinds="'array'"),
-                    django_perfectqueue.models.fields.IsJson("seats_text", kinds="'array'"),
+                    django_perfectqueue.models.fields.IsJson("states_text", kinds="'array'"),
                     ("leaving__in", [False, True]),
                     django_perfectqueue.models.fields.IsTime("started_at"),
                     django_perfectqueue.models.fields.IsTime("seen_at"),

@@ -91,7 +91,7 @@ class Worker(models.Model):
     ``pid_space`` is the same for workers that can see each other's pids, and ``start`` is when
     the supervisor started, in ticks since the host did; empty and 0 if unknown.
     ``schedules_text`` is JSON: the names of the schedules that its code declares.
-    ``seats_text`` is JSON: what each processor did when the worker was seen. ``drifted_at``
+    ``states_text`` is JSON: what each processor did when the worker was seen. ``drifted_at``
     is when it last had to correct a counter of what runs, and ``problem`` what of its upkeep
     has failed lately.
     """
@@ -108,7 +108,7 @@ class Worker(models.Model):
     pid_space = models.CharField(max_length=100, default="", db_default="")
     start = models.BigIntegerField(default=0, db_default=0)
     schedules_text = JsonTextField(_("schedules"), db_column="schedules", default="[]")
-    seats_text = JsonTextField(_("runs"), db_column="seats", default="[]")
+    states_text = JsonTextField(_("runs"), db_column="states", default="[]")
     leaving = models.BooleanField(_("leaving"), default=False)
     started_at = ReadableDateTimeField(_("started at"))
     seen_at = ReadableDateTimeField(_("seen at"))
@@ -142,7 +142,7 @@ class Worker(models.Model):
         return list(names_in(self.schedules_text))
 
     @property
-    def seats(self) -> list[ProcessorState]:
+    def states(self) -> list[ProcessorState]:
         """
         Each processor, as it was when the worker was seen.
 
@@ -150,7 +150,7 @@ class Worker(models.Model):
         ``counts`` how many attempts of that place ended in which way, and under ``tasks``
         the ``id`` of each task that it ran and for how many ``seconds``.
         """
-        found = parsed(self.seats_text)
+        found = parsed(self.states_text)
         return list(filter(is_processor_state, found)) if isinstance(found, list) else []
 
     def unreadable(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from django.core.management.color import Style
 
@@ -13,7 +13,6 @@ from django_perfectqueue.lib.printable import printable
 from .attempt.ending import AttemptEnd
 from .shared.slot import COUNTED
 
-LONGEST_WRITE = 4096
 SILENT, USUAL, FULL = 0, 1, 2
 
 Write = Callable[[str], object]
@@ -52,8 +51,7 @@ class Reporter:
     def print_tasks(self, endings: Sequence[AttemptEnd]) -> None:
         """Print a line for each task."""
         if self.verbosity >= USUAL and endings:
-            for part in in_parts(map(self.line, endings)):
-                self.say(part)
+            self.say("\n".join(map(self.line, endings)))
 
     def line(self, ending: AttemptEnd) -> str:
         lease = ending.task.lease
@@ -79,17 +77,3 @@ class Reporter:
         if seconds >= 1.0:
             line += f" ({counts['finished'] / seconds:.1f} finished a second)"
         self.head(line)
-
-
-def in_parts(lines: Iterable[str]) -> Iterable[str]:
-    """Join lines up to the size of an atomic pipe write, so that processes don't mix lines."""
-    part: list[str] = []
-    size = 0
-    for line in lines:
-        if part and size + len(line) >= LONGEST_WRITE:
-            yield "\n".join(part)
-            part, size = [], 0
-        part.append(line)
-        size += len(line) + 1
-    if part:
-        yield "\n".join(part)

@@ -37,7 +37,7 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.test import drain
 
-from ..factories import acquire, fail, finish, register, seat, submit
+from ..factories import acquire, fail, finish, processor, register, submit
 from ..health.test_queues import now
 from ..inspection.test_statistics import ran
 from .forms import press
@@ -91,7 +91,7 @@ def fill(whose):
         for member in ("a", "b"):
             batch.submit(f"{name['key']}-{member}", name["type"], user=name["user"])
     ran(1.0, at=now(), queue=name["queue"], type=name["type"], user=name["user"])
-    register(name["queue"], seats=[seat(1, task.id)], now=None)
+    register(name["queue"], states=[processor(1, task.id)], now=None)
     Schedules().put(name["schedule"], "report", every="1h", user=name["user"])
 
 

@@ -17,10 +17,10 @@ from ..factories import (
     after,
     failed,
     finish,
+    processor,
     register,
     retry,
     running,
-    seat,
     settle,
     submit,
 )
@@ -75,7 +75,7 @@ class StoryTests(AdminTestCase):
 
     def test_queue_type_user_and_worker_are_links(self):
         task, lease = running("k1", now=None, type="mail.send", user="ann & bob")
-        register(now=None, seats=[seat(1, lease.task_id, holder=lease.holder)])
+        register(now=None, states=[processor(1, lease.task_id, holder=lease.holder)])
         reported = self.story(task).content.decode()
         for link in ("?queue=default", "?queue=default&amp;type=mail.send", "?user=ann+%26+bob"):
             with self.subTest(link):
@@ -85,8 +85,8 @@ class StoryTests(AdminTestCase):
     def test_where_it_runs_is_reported(self):
         task, held = running("k1", now=None)
         self.assertNotContains(self.story(task), "runs on")
-        own = seat(2, task.id, pid=77, holder=held.holder)
-        register(host="app1", now=None, seats=[own])
+        own = processor(2, task.id, pid=77, holder=held.holder)
+        register(host="app1", now=None, states=[own])
 
         self.assertContains(self.story(task), "app1:77, processor 2")
 

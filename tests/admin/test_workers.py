@@ -2,7 +2,7 @@ from datetime import timedelta
 
 from django_perfectqueue.models import UNSEEN, Worker
 
-from ..factories import register, seat, submit
+from ..factories import processor, register, submit
 from .staff import AdminTestCase, staff
 
 WORKERS = "/admin/perfectqueue/worker/"
@@ -25,7 +25,7 @@ class WorkerTests(AdminTestCase):
 
     def test_what_it_runs_is_linked(self):
         task = submit("k1", user="ann", now=None)
-        register(now=None, seats=[seat(1, task.id), seat(2, 10**9), seat(3)])
+        register(now=None, states=[processor(1, task.id), processor(2, 10**9), processor(3)])
 
         statements = self.statements(WORKERS)
         self.assertEqual(
@@ -38,7 +38,7 @@ class WorkerTests(AdminTestCase):
 
     def test_who_may_not_see_tasks_sees_how_many_run(self):
         task = submit("secret-report", now=None)
-        register(now=None, seats=[seat(1, task.id)])
+        register(now=None, states=[processor(1, task.id)])
         self.client.force_login(staff("view_worker", name="workers"))
 
         response = self.client.get(WORKERS)
@@ -46,7 +46,7 @@ class WorkerTests(AdminTestCase):
         self.assertNotContains(response, "secret-report")
 
     def test_many_tasks_are_cut_short(self):
-        register(now=None, seats=[seat(number, number) for number in range(1, 13)])
+        register(now=None, states=[processor(number, number) for number in range(1, 13)])
 
         self.assertContains(self.client.get(WORKERS), "<li>and 7 more</li>")
 

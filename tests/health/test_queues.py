@@ -12,7 +12,17 @@ from django_perfectqueue.models import LIVE, Limit, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.records import counts
 
-from ..factories import acquire, fail, finish, register, retry, running, seat, submit, submit_many
+from ..factories import (
+    acquire,
+    fail,
+    finish,
+    processor,
+    register,
+    retry,
+    running,
+    submit,
+    submit_many,
+)
 from ..inspection.test_statistics import ran
 
 
@@ -49,7 +59,7 @@ class OverviewTests(TestCase):
     def test_each_status_is_counted(self):
         for _number in range(3):
             lease = take("mail")
-        register("mail", now=None, seats=[seat(1, lease.task_id)])
+        register("mail", now=None, states=[processor(1, lease.task_id)])
         retry(take("mail"), now=None, wait=60)
         take("mail", lease=0)
         submit(now=None, queue="mail", run_at="1h")
@@ -203,7 +213,7 @@ class OverviewTests(TestCase):
     def test_it_takes_nine_statements_and_one_for_limits_however_many_queues_there_are(self):
         for number in range(20):
             submit(queue=f"queue-{number}", now=None)
-        register("default", now=None, seats=[seat(1, Task.objects.first().pk)])
+        register("default", now=None, states=[processor(1, Task.objects.first().pk)])
         self.assertEqual(self.statements(), 9)
         Limit.objects.create(scope="name", name="full", max_running=0)
         for number in range(20):

@@ -9,7 +9,7 @@ from django_perfectqueue.models import Attempt, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.store import Ending, Failure, settle
-from tests.factories import finish, register, retry, running, seat, submit
+from tests.factories import finish, processor, register, retry, running, submit
 
 from .running import broken, refused, run, run_json
 
@@ -66,8 +66,8 @@ class ShowTests(TestCase):
 
     def test_a_running_task_tells_where_it_runs(self):
         task, held = running("k1", now=None)
-        other, own = seat(1, task.id + 1), seat(2, task.id, pid=77, holder=held.holder)
-        register(host="app1", now=None, seats=[other, own])
+        other, own = processor(1, task.id + 1), processor(2, task.id, pid=77, holder=held.holder)
+        register(host="app1", now=None, states=[other, own])
 
         self.assertRegex(run("pq_show", "k1"), r"runs on +app1:77, processor 2\n  runs since +")
         [reported] = run_json("pq_show", "k1")
@@ -76,8 +76,8 @@ class ShowTests(TestCase):
 
     def test_a_running_task_says_who_has_it_before_its_worker_reported_so(self):
         _task, held = running("k1", now=None)
-        own = seat(2, pid=77, holder=held.holder)
-        register(host="app1", now=None, seats=[seat(1, 10**9), own])
+        own = processor(2, pid=77, holder=held.holder)
+        register(host="app1", now=None, states=[processor(1, 10**9), own])
 
         self.assertRegex(run("pq_show", "k1"), r"held by +app1:77, processor 2\n")
         [reported] = run_json("pq_show", "k1")

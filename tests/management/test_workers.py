@@ -4,7 +4,7 @@ from django.test import TestCase
 
 from django_perfectqueue.models import UNSEEN, Worker
 from django_perfectqueue.queue import Queue
-from tests.factories import register, seat, submit
+from tests.factories import processor, register, submit
 
 from .running import refused, run, run_json
 
@@ -24,7 +24,10 @@ class WorkersTests(TestCase):
     def test_its_processors_are_shown_with_what_they_run(self):
         task = submit("k1", user="ann", queue="mail", now=None)
         register(
-            "mail", now=None, generation=2, seats=[seat(1, task.id, finished=3), seat(2, 10**9)]
+            "mail",
+            now=None,
+            generation=2,
+            states=[processor(1, task.id, finished=3), processor(2, 10**9)],
         )
 
         with self.assertNumQueries(2):
@@ -40,14 +43,14 @@ class WorkersTests(TestCase):
         submit("k1", now=None)
         task = Queue().poll()
         task.progress(0.4, "drawing")
-        register(now=None, seats=[seat(1, task.lease.task_id)])
+        register(now=None, states=[processor(1, task.lease.task_id)])
 
         with self.assertNumQueries(2):
             out = run("pq_workers", "--tasks")
 
         self.assertRegex(out, r"\n    k1 type=report queue=default for 5(\.\d)?s 40%, drawing\n")
         [reported] = run_json("pq_workers")
-        [runs] = reported["seats"][0]["tasks"]
+        [runs] = reported["states"][0]["tasks"]
         self.assertEqual((runs["progress"], runs["stage"]), (0.4, "drawing"))
 
     def test_who_is_leaving_is_shown_as_leaving(self):
@@ -90,14 +93,14 @@ class WorkersTests(TestCase):
 
     def test_json_has_all_that_is_known(self):
         task = submit("k1", now=None)
-        seats = [seat(1, task.id)]
-        worker = register(types=["echo"], patterns=[["^import", 34]], seats=seats, now=None)
+        states = [processor(1, task.id)]
+        worker = register(types=["echo"], patterns=[["^import", 34]], states=states, now=None)
 
         [reported] = run_json("pq_workers")
 
-        [processor] = reported["seats"]
-        self.assertEqual((processor["number"], processor["memory"]), (1, 40 * 2**20))
-        [running] = processor["tasks"]
+        [found] = reported["states"]
+        self.assertEqual((found["number"], found["memory"]), (1, 40 * 2**20))
+        [running] = found["tasks"]
         self.assertEqual((running["id"], running["key"], running["user"]), (task.id, "k1", None))
         self.assertFalse(reported["leaving"])
 

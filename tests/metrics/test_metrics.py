@@ -25,7 +25,7 @@ from django_perfectqueue.metrics.processes import ProcessCollector
 from django_perfectqueue.queue import Queue
 
 from ..admin.staff import staff
-from ..factories import after, failed, register, seat, submit, submit_many
+from ..factories import after, failed, processor, register, submit, submit_many
 from ..inspection.test_statistics import DAY, ran, roll_up
 from ..management.running import run, run_json
 
@@ -171,9 +171,9 @@ class ShippedTests(MetricsTestCase):
         set_limit("smtp", max_running=7)
         register("default", now=None)
         self.samples()
-        seats = [seat(1, finished=3)]
+        states = [processor(1, finished=3)]
         known = self.series(text.of_database("default")[0])
-        known |= self.series(text.written(ProcessCollector(True, True, seats), "")[0])
+        known |= self.series(text.written(ProcessCollector(True, True, states), "")[0])
         known |= {name: {*labels, "instance"} for name, labels in known.items()}
 
         alerts = yaml_expressions((SHIPPED / "alerts.yaml").read_text())
@@ -191,7 +191,7 @@ class ShippedTests(MetricsTestCase):
         ran(1.0)
         written = (
             text.of_database("default")[0]
-            + text.written(ProcessCollector(True, True, [seat(1)]), "")[0]
+            + text.written(ProcessCollector(True, True, [processor(1)]), "")[0]
         )
         for family in text_string_to_metric_families(written.decode()):
             with self.subTest(family.name):

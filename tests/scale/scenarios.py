@@ -18,7 +18,7 @@ from django_perfectqueue.models import Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 
-from ..factories import completion, register, seat
+from ..factories import completion, processor, register
 from .filling import RETENTION
 
 USING = {"using": "default"}
@@ -214,7 +214,7 @@ def command(*arguments):
 def registered():
     """Have a worker that runs one task."""
     task_id = Ticket.objects.filter(state=State.RUNNING).values_list("pk", flat=True).first()
-    register(now=None, seats=[seat(1, task_id)])
+    register(now=None, states=[processor(1, task_id)])
     return ()
 
 

@@ -108,7 +108,7 @@ class BacklogTests(ScaleTestCase):
         self.assertFalse(Attempt.objects.exclude(task_id__in=Ticket.objects.values("pk")).exists())
 
     def test_a_round_ends_in_time_and_the_next_goes_on(self):
-        janitor = Janitor(EVERYTHING, Wakeups(), mock.Mock(), parent_alive=0)
+        janitor = Janitor(EVERYTHING, Wakeups(), mock.Mock())
         [job] = [job for job in janitor.jobs if job.name == "purge"]
         with mock.patch.object(store, "purge", self.noting(store.purge)):
             janitor.run_job(job)

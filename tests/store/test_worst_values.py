@@ -37,7 +37,7 @@ from django_perfectqueue.payload.journal import entry
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 
-from ..factories import acquire, fail, finish, register, seat, submit
+from ..factories import acquire, fail, finish, processor, register, submit
 from ..waiting import wait_until
 from ..worker.workers import WorkerTestCase
 from .worst import FORBIDDEN, all_models, bad_rows, columns, drop_checks, must_be_refused
@@ -82,7 +82,7 @@ def fill():
     Watch.objects.create(task_id=task.pk, person="1")
     BatchDelta.objects.create(batch_id=1, total=0)
     DependencyEvent.objects.create(task_id=task.pk, kind=0)
-    register("default", types=["report"], seats=[seat(1, task.pk)], now=None)
+    register("default", types=["report"], states=[processor(1, task.pk)], now=None)
     Schedules().put("hourly", "report", every="1h", user="bad")
     sign([("default", "done")], "retried", by="ann", using="default")
     store.note_waiting(using="default")

@@ -14,7 +14,7 @@ from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.processor.processor import Processor
 from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.report import Reporter
-from django_perfectqueue.worker.shared.slot import Slot
+from django_perfectqueue.worker.shared.slot import ProcessorStatus
 
 
 class ConcurrentTestCase(TransactionTestCase):
@@ -28,7 +28,7 @@ class ConcurrentTestCase(TransactionTestCase):
         )
         resources = ProcessorResources(
             holder=store.new_holder(),
-            slot=Slot.shared(values.places),
+            status=ProcessorStatus.shared(values.places),
             wakeup=Wakeup(),
             heartbeat_w=self.pipe()[1],
             parent_alive=self.pipe()[0],

@@ -178,7 +178,7 @@ def waiting(queue: QueueFigures) -> str:
 
 def worker_columns() -> list[Column[Worker]]:
     def busy(worker: Worker) -> str:
-        count = sum(bool(seat["tasks"]) for seat in worker.seats)
+        count = sum(bool(state["tasks"]) for state in worker.states)
         return f"{count}/{worker.processors}"
 
     return [

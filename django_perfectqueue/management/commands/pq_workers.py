@@ -86,7 +86,7 @@ class Command(QueueCommand):
                 if named
                 else f"No worker is called '{names[0]}'.{nearest(names[0], known)}"
             )
-        holders = [seat["holder"] for worker in gone for seat in worker.seats]
+        holders = [state["holder"] for worker in gone for state in worker.states]
         using = self.queue.using
         count = store.lapse(holders, using=using, alive_time=conf.options().ALIVE_TIME)
         store.sign_off(*(worker.id for worker in gone), using=using)
@@ -127,7 +127,7 @@ def columns() -> list[Column[ListedWorker]]:
 
 
 def busy(worker: Worker) -> int:
-    return sum(bool(seat["tasks"]) for seat in worker.seats)
+    return sum(bool(state["tasks"]) for state in worker.states)
 
 
 def status_of(worker: ListedWorker) -> str:
@@ -163,6 +163,6 @@ def facts(worker: ListedWorker, processors: list[ProcessorFacts]) -> Facts:
         **picked(worker, "id", "host", "pid", "launcher", "generation", "version"),
         **picked(worker, "started_at", "seen_at", "leaving", "queues", "processors"),
         "gone": worker.is_gone(worker.clock),
-        "seats": [processor.facts() for processor in processors],
+        "states": [processor.facts() for processor in processors],
         **(worker.routes or {"types": None, "patterns": None}),
     }

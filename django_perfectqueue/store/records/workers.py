@@ -13,7 +13,7 @@ from ..database.transaction import retry_transaction, timely
 
 KEPT = 3600.0
 BATCH = 100
-RENEWED = ("seats_text", "leaving", "problem", "seen_at", "drifted_at")
+RENEWED = ("states_text", "leaving", "problem", "seen_at", "drifted_at")
 
 
 @retry_transaction

@@ -57,7 +57,7 @@ class Running:
     """
     An attempt in progress.
 
-    ``index`` is its position in the slot. ``spawn`` starts a coroutine in the event loop of
+    ``index`` is its position in the status. ``spawn`` starts a coroutine in the event loop of
     the handler, if it has one. It ``is_suspect`` if an interrupt may have hit a statement in
     progress. While it is ``alone``, it holds the only write lock of the database, so no
     other process can take its task. ``charged`` is what its user was charged for it while it

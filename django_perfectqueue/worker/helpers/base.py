@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import threading
+import time
 from typing import TYPE_CHECKING
 
 from django.db import connections
@@ -18,18 +23,20 @@ if TYPE_CHECKING:
     from _typeshed import HasFileno
 
 LAST_TRIES = 2.0
+WATCH_INTERVAL = 2.0
 
 
 class HelperProcess:
     """
     A process that serves all processors of a supervisor.
 
-    It ends at any stop signal, and when its supervisor dies.
+    It ends at any stop signal, and when its supervisor dies, which closes ``parent_alive``.
     """
 
-    def __init__(self, plan: Plan, *, parent_alive: int) -> None:
+    parent_alive = -1
+
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parent_alive = parent_alive
         self.wakeup = Wakeup()
         self.stopping = False
         self.orphaned = False
@@ -37,10 +44,13 @@ class HelperProcess:
         self.watchdog = Watchdog([self.link], plan.timeout)
         self.logs_moved = False
 
-    def run(self) -> int:
+    def run(self, heartbeat_w: int, parent_alive: int) -> int:
+        self.parent_alive = parent_alive
         take_signals(self.on_signal)
         keep_few_statements(self.plan.using)
-        self.watchdog.start()
+        threading.Thread(
+            target=self.monitor, args=(heartbeat_w,), name="monitor", daemon=True
+        ).start()
         try:
             self.work()
         except AwayError:
@@ -49,6 +59,15 @@ class HelperProcess:
             self.close()
         connections.close_all()
         return 0
+
+    def monitor(self, heartbeat_w: int) -> None:
+        """Send heartbeats, also while the process waits for the database, and check its calls."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        while True:
+            with contextlib.suppress(OSError):
+                os.write(heartbeat_w, b".")
+            self.watchdog.look(time.monotonic())
+            time.sleep(min(WATCH_INTERVAL, self.plan.options.CHILD_HEARTBEAT_INTERVAL))
 
     def work(self) -> None:
         """Do the work of the helper until it stops."""

@@ -49,10 +49,8 @@ class Janitor(HelperProcess):
     the listener wakes it.
     """
 
-    def __init__(
-        self, plan: Plan, wakeups: Wakeups, registration: WorkerRegistration, *, parent_alive: int
-    ) -> None:
-        super().__init__(plan, parent_alive=parent_alive)
+    def __init__(self, plan: Plan, wakeups: Wakeups, registration: WorkerRegistration) -> None:
+        super().__init__(plan)
         self.using = plan.using
         self.wakeups = wakeups
         self.registration = registration
@@ -175,7 +173,7 @@ class Janitor(HelperProcess):
             self.plan.outage.reconnect()
 
     def fire_timers(self) -> float | None:
-        if self.wakeups.has_free() and self.wakeups.is_tended():
+        if self.wakeups.has_free() and self.wakeups.has_listener():
             return None
         return AT_ONCE if store.fire_due_timers(using=self.using) else None
 

@@ -43,8 +43,8 @@ class Listener(HelperProcess):
     least each BUSY_INTERVAL.
     """
 
-    def __init__(self, plan: Plan, wakeups: Wakeups, *, parent_alive: int) -> None:
-        super().__init__(plan, parent_alive=parent_alive)
+    def __init__(self, plan: Plan, wakeups: Wakeups) -> None:
+        super().__init__(plan)
         self.wakeups = wakeups
         self.notifications: store.SocketListener | store.Listener | None = None
         self.longest = plan.options.POLL_INTERVAL
@@ -60,7 +60,7 @@ class Listener(HelperProcess):
             self.notifications = store.listener_of(self.plan.using)
         while not self.stopping:
             self.link.retry_until_done(self.attend)
-            self.wakeups.tend()
+            self.wakeups.note_listener()
             pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
             self.wait(pause, *self.sources())
 

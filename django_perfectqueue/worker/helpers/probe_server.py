@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from django_perfectqueue.metrics.text import MISSING, written
 
 from ..plan import Plan
-from ..shared.slot import Slot
+from ..shared.slot import ProcessorStatus
 from ..shared.status_page import StatusPage
 from .base import HelperProcess
 from .registration import states_of
@@ -33,23 +33,23 @@ MOST_AT_ONCE = 32
 class ProbeServer(HelperProcess):
     """
     Answers ``/live`` and ``/ready`` over HTTP, from the worker's status in shared memory; and
-    ``/metrics`` with what the processors do, from their ``slots``.
+    ``/metrics`` with what the processors do, from their ``statuses``.
 
     It waits for no task and no database. During a restart the next worker shares the port,
     and the old one gives it up once the next takes tasks.
     """
 
     def __init__(
-        self, plan: Plan, status_page: StatusPage, slots: Sequence[Slot], *, parent_alive: int
+        self, plan: Plan, status_page: StatusPage, statuses: Sequence[ProcessorStatus]
     ) -> None:
-        super().__init__(plan, parent_alive=parent_alive)
+        super().__init__(plan)
         self.status_page = status_page
-        self.slots = slots
+        self.statuses = statuses
 
     def work(self) -> None:
         assert self.plan.health is not None
         try:
-            server = ProbeHTTPServer(self.plan.health, self.status_page, self.slots)
+            server = ProbeHTTPServer(self.plan.health, self.status_page, self.statuses)
         except OSError as error:
             logger.error("The probe server can't listen at %s:%s: %s", *self.plan.health, error)
             return
@@ -73,10 +73,13 @@ class ProbeHTTPServer(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(
-        self, address: tuple[str, int], status_page: StatusPage, slots: Sequence[Slot] = ()
+        self,
+        address: tuple[str, int],
+        status_page: StatusPage,
+        statuses: Sequence[ProcessorStatus] = (),
     ) -> None:
         self.status_page = status_page
-        self.slots = slots
+        self.statuses = statuses
         self.since: dict[socket.socket, float] = {}
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
@@ -144,7 +147,9 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
             self.answer(HTTPStatus.NOT_IMPLEMENTED, MISSING.encode(), "text/plain")
             return
         status = self.server.status_page.status
-        collector = ProcessCollector(status.is_live, status.is_ready, states_of(self.server.slots))
+        collector = ProcessCollector(
+            status.is_live, status.is_ready, states_of(self.server.statuses)
+        )
         text, content_type = written(collector, self.headers.get("Accept", ""))
         self.answer(HTTPStatus.OK, text, content_type)
 

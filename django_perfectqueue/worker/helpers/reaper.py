@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,10 +18,11 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.queue import DISCARDED_GROUP, AcquiredTask
+from django_perfectqueue.queue import AcquiredTask
 
 from ..attempt.ending import AttemptEnd, announce
 from ..attempt.runner import about, ruling_for
+from ..buffers.usage import UsageBuffer
 from ..database.link import AwayError
 from ..plan import Plan
 from ..report import Reporter
@@ -60,20 +62,19 @@ class Reaper(HelperProcess):
     """
 
     def __init__(self, plan: Plan, leftovers: Leftovers, reporter: Reporter) -> None:
-        super().__init__(plan, parent_alive=-1)  # It waits only for the database.
+        super().__init__(plan)
         self.leftovers = leftovers
         self.reporter = reporter
         self.announcements: list[Callable[[], None]] = []
-        self.endings: list[tuple[str, str, str, str]] = []
+        self.usage = UsageBuffer(using=plan.using, kept=plan.options.USAGE_TIME != 0)
 
     def work(self) -> None:
         try:
-            unclear = self.settle_overdue()
-            crashed = (*self.leftovers.crashed, *unclear)
+            crashed = (*self.leftovers.crashed, *self.settle_overdue())
             lost = self.link.retry_until_done(lambda: self.held(crashed)) if crashed else []
             self.link.retry_until_done(lambda: self.give_back(crashed))
             self.report_crashed(lost)
-            self.write_usage()
+            self.link.try_once(self.usage.write, "The usage of a dead processor")
         except AwayError:
             logger.debug("The database is away; the tasks run again when their leases expire.")
         for announcement in self.announcements:
@@ -94,68 +95,45 @@ class Reaper(HelperProcess):
         """Settle a killed task as its handler would have; return whether the reason is known."""
         limit, wait = self.plan.time_limits(lease)
         force = f"It had not ended {wait:g} s after it was asked to, so its processor was killed."
+        seconds = self.leftovers.overdue[lease.task_id]
         error: TaskError
         if cancel:
             error = CancelRequestedError(f"Someone asked for it. {force}")
             word = "cancel requested"
-        elif self.leftovers.overdue[lease.task_id] >= limit:
+        elif seconds >= limit:
             error = TimeLimitError(f"Its time limit is {limit:g} s. {force}")
             word = "timed out"
         else:
             return False
         task = AcquiredTask(lease, worker=self.leftovers.worker)
         handler = self.handler_for(task)
+
+        def end() -> None:
+            task.started = time.monotonic() - seconds
+            if cancel:
+                task._end(store.Ending.cancel(store.Failure(error="cancelled", message=str(error))))
+            else:
+                with logs.about(task):
+                    what = ruling_for(task, handler, error)
+                what.settle(task, store.Failure(error=TIMED_OUT, message=str(error)))
+
         try:
             self.link.retry_until_done(lambda: prepare(handler, error))
-            ending = self.link.retry_until_done(lambda: self.ending(task, handler, error))
-            self.link.retry_until_done(lambda: self.end(task, ending))
+            self.link.retry_until_done(end)
         except PreemptedError:
-            logger.warning(
-                "A killed task had lost its lease. key=%s",
-                printable(lease.key),
-            )
-        else:
-            kind = handler if isinstance(handler, type) or handler is None else type(handler)
-            self.count(lease, task.settled)
-            self.announcements.append(partial(announce, task.settled, task, kind, error))
-            logger.error(
-                "A task was killed with its processor: %s, %s. key=%s type=%s",
-                word,
-                task.settled,
-                printable(lease.key),
-                printable(lease.type),
-            )
-            seconds = self.leftovers.overdue[lease.task_id]
-            self.reporter.print_tasks([AttemptEnd(task.settled, task, kind, seconds, error=error)])
-        return True
-
-    def ending(self, task: AcquiredTask, handler: Handler, error: TaskError) -> store.Ending:
-        """Return how the attempt ends: one that took too long by its handler's rules."""
-        if isinstance(error, CancelRequestedError):
-            return store.Ending.cancel(store.Failure(error="cancelled", message=str(error)))
-        why = store.Failure(error=TIMED_OUT, message=str(error))
-        with logs.about(task):
-            what = ruling_for(task, handler, error)
-        if what.word == "retry":
-            return store.Ending.retry(what.wait, why)
-        if what.word == "discard":
-            letter = store.Failure(error=DISCARDED_GROUP, message=f"{TIMED_OUT}: {error}")
-            return store.Ending.discard(why, letter)
-        return store.Ending.fail(why)
-
-    def end(self, task: AcquiredTask, ending: store.Ending) -> None:
-        """End the attempt; raise PreemptedError where the lease has passed on."""
-        lease, using = task.lease, self.plan.using
-        words = store.settle(
-            [lease],
-            ending,
-            seconds=self.leftovers.overdue[lease.task_id],
-            using=using,
-            worker=self.leftovers.worker,
+            logger.warning("A killed task had lost its lease. key=%s", printable(lease.key))
+            return True
+        kind = handler if isinstance(handler, type) or handler is None else type(handler)
+        self.announcements.append(partial(announce, task.settled, task, kind, error))
+        logger.error(
+            "A task was killed with its processor: %s, %s. key=%s type=%s",
+            word,
+            task.settled,
+            printable(lease.key),
+            printable(lease.type),
         )
-        if lease not in words:
-            raise store.refusal(lease, using=using)
-        task.settled = words[lease]
+        self.report(AttemptEnd(task.settled, task, kind, seconds, error=error))
+        return True
 
     def handler_for(self, task: AcquiredTask) -> Handler:
         """Return the handler for a task; an instance may have other rules than its class."""
@@ -173,34 +151,22 @@ class Reaper(HelperProcess):
         """Log and print the tasks that crashed."""
         for lease, _cancel in lost:
             task = AcquiredTask(lease, worker=self.leftovers.worker)
-            self.count(lease, "crashed")
             logger.error("A task crashed: %s %s", self.leftovers.why.message, about(task))
             seconds = self.leftovers.seconds.get(lease.task_id, 0.0)
-            self.reporter.print_tasks([AttemptEnd("crashed", task, None, seconds)])
+            self.report(AttemptEnd("crashed", task, None, seconds))
 
-    def count(self, lease: store.Lease, word: str) -> None:
-        self.endings.append((lease.queue, lease.user, lease.type, word))
-
-    def write_usage(self) -> None:
-        """Count how the attempts ended; a failed write is lost."""
-        if not self.endings or self.plan.options.USAGE_TIME == 0:
-            return
-        using, ended = self.plan.using, store.ended_so(self.endings)
-        self.link.try_once(
-            lambda: store.add_usage(ended, using=using, at=store.clock(using=using)),
-            "The usage of a dead processor",
-        )
+    def report(self, ending: AttemptEnd) -> None:
+        self.usage.count([ending])
+        self.reporter.print_tasks([ending])
 
     def give_back(self, crashed: tuple[int, ...]) -> int:
+        lost = self.leftovers
         return store.give_back(
-            self.leftovers.holder,
+            lost.holder,
             using=self.plan.using,
             alive_time=self.plan.options.ALIVE_TIME,
             loss=store.Loss(
-                why=self.leftovers.why,
-                worker=self.leftovers.worker,
-                crashed=crashed,
-                seconds=self.leftovers.seconds,
+                why=lost.why, worker=lost.worker, crashed=crashed, seconds=lost.seconds
             ),
         )
 

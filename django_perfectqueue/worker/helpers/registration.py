@@ -21,7 +21,7 @@ from django_perfectqueue.schedules.sync import declared_for
 
 from ..database.link import Link
 from ..plan import Plan
-from ..shared.slot import Slot, TaskSlot
+from ..shared.slot import ProcessorStatus, TaskStatus
 from ..shared.status_page import StatusPage
 
 logger = logging.getLogger("django_perfectqueue.janitor")
@@ -41,11 +41,13 @@ class WorkerRegistration:
     leases of the processor.
     """
 
-    def __init__(self, worker: Worker, status_page: StatusPage, slots: Sequence[Slot]) -> None:
+    def __init__(
+        self, worker: Worker, status_page: StatusPage, statuses: Sequence[ProcessorStatus]
+    ) -> None:
         self.worker = worker
         self.born = time.monotonic()
         self.status_page = status_page
-        self.slots = slots
+        self.statuses = statuses
         self.due_at = 0.0
         self.drifted_at: float | None = None
         self.problems: dict[str, tuple[str, float]] = {}
@@ -57,7 +59,7 @@ class WorkerRegistration:
         if time.monotonic() >= self.due_at or self.has_news():
             self.status_page.wakeup.wait(0)
             self.worker.leaving = self.status_page.status.leaving
-            self.holders = self.seated()
+            self.holders = self.forked_holders()
             self.shown = {begun.task_id for begun in self.begun()}
             self.write(link.using)
             self.give_back_of_dead(link.using)
@@ -71,7 +73,7 @@ class WorkerRegistration:
         """
         if self.status_page.status.leaving and not self.worker.leaving:
             return True
-        if self.seated() != self.holders:
+        if self.forked_holders() != self.holders:
             return True
         now = time.monotonic()
         if now < self.due_at - INTERVAL + SOON:
@@ -80,14 +82,14 @@ class WorkerRegistration:
             now - begun.since >= LONG and begun.task_id not in self.shown for begun in self.begun()
         )
 
-    def seated(self) -> list[int]:
+    def forked_holders(self) -> list[int]:
         """Return the holders; one whose process is just being forked is not yet in the row."""
-        return [slot.holder for slot in self.slots if slot.pid]
+        return [status.holder for status in self.statuses if status.pid]
 
-    def begun(self) -> Iterator[TaskSlot]:
+    def begun(self) -> Iterator[TaskStatus]:
         """Yield the tasks that run."""
-        for slot in self.slots:
-            yield from slot.tasks
+        for status in self.statuses:
+            yield from status.tasks
 
     def note_drift(self, at: float) -> None:
         """Record that a counter was corrected; the row is written soon."""
@@ -108,7 +110,7 @@ class WorkerRegistration:
         return " ".join(f"{step}: {text}" for step, (text, _at) in self.problems.items())
 
     def write(self, using: str) -> None:
-        self.worker.seats_text = json.dumps(states_of(self.slots), separators=(",", ":"))
+        self.worker.states_text = json.dumps(states_of(self.statuses), separators=(",", ":"))
         self.worker.problem = self.lately()
         now = time.monotonic()
         drifted = None if self.drifted_at is None else now - self.drifted_at
@@ -124,7 +126,7 @@ class WorkerRegistration:
         for worker in rows if own.pid_space else ():
             # Of a worker whose supervisor lives, that one gives back.
             if has_ended(worker.pid, worker.start):
-                dead = [seat for seat in worker.seats if has_ended(seat["pid"], seat["start"])]
+                dead = [state for state in worker.states if has_ended(state["pid"], state["start"])]
                 give_back(worker, dead, using=using)
 
     def end(self, link: Link) -> None:
@@ -134,10 +136,10 @@ class WorkerRegistration:
 
 def give_back(worker: Worker, dead: Sequence[ProcessorState], *, using: str) -> None:
     """Give back what these processors of a worker held; delete its entry once all have ended."""
-    holders = [seat["holder"] for seat in dead]
+    holders = [state["holder"] for state in dead]
     if count := store.lapse(holders, using=using, alive_time=options().ALIVE_TIME):
         logger.warning("Tasks of a dead worker are given back. worker=%s count=%s", worker, count)
-    if len(dead) == len(worker.seats):
+    if len(dead) == len(worker.states):
         store.sign_off(worker.id, using=using)
 
 
@@ -159,22 +161,22 @@ def registration_of(plan: Plan) -> Worker:
     )
 
 
-def states_of(slots: Sequence[Slot]) -> list[dict[str, object]]:
-    """Return the facts of each processor, in the form of ``Worker.seats``."""
-    numbered = enumerate(slots, 1)
-    return [{"number": number, **state_of(slot)} for number, slot in numbered if slot.pid]
+def states_of(statuses: Sequence[ProcessorStatus]) -> list[dict[str, object]]:
+    """Return the facts of each processor, in the form of ``Worker.states``."""
+    numbered = enumerate(statuses, 1)
+    return [{"number": number, **state_of(status)} for number, status in numbered if status.pid]
 
 
-def state_of(slot: Slot) -> dict[str, object]:
+def state_of(status: ProcessorStatus) -> dict[str, object]:
     now = time.monotonic()
     return {
-        "pid": slot.pid,
-        "start": start_of(slot.pid),
-        "holder": slot.holder,
-        "memory": memory_of(slot.pid),
-        "counts": {word: count for word, count in slot.totals().items() if count},
+        "pid": status.pid,
+        "start": start_of(status.pid),
+        "holder": status.holder,
+        "memory": memory_of(status.pid),
+        "counts": {word: count for word, count in status.totals().items() if count},
         "tasks": [
-            {"id": begun.task_id, "seconds": round(now - begun.since, 1)} for begun in slot.tasks
+            {"id": begun.task_id, "seconds": round(now - begun.since, 1)} for begun in status.tasks
         ],
     }
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from django.utils.autoreload import StatReloader, autoreload_started
 
-from ..process.signals import REOPEN_LOGS, take_signals
-from ..process.wakeup import Wakeup, readable
+from ..plan import Plan
+from .base import HelperProcess
 
 logger = logging.getLogger("django_perfectqueue.reloader")
 
@@ -43,31 +43,19 @@ class SourceFiles:
         return min(changed, default=None)
 
 
-class Reloader:
-    """Calls ``on_change`` for changed files; ends at any stop signal or with its supervisor."""
+class Reloader(HelperProcess):
+    """Calls ``on_change`` for changed files."""
 
-    def __init__(
-        self, files: SourceFiles, on_change: Callable[[Path], None], *, parent_alive: int
-    ) -> None:
+    def __init__(self, plan: Plan, files: SourceFiles, on_change: Callable[[Path], None]) -> None:
+        super().__init__(plan)
         self.files = files
         self.on_change = on_change
-        self.parent_alive = parent_alive
-        self.wakeup = Wakeup()
-        self.stopping = False
 
-    def run(self) -> int:
-        take_signals(self.on_signal)
+    def work(self) -> None:
         while not self.stopping:
             if file := self.files.changed():
                 self.on_change(file)
-            if self.parent_alive in readable([self.wakeup.read_fd, self.parent_alive], INTERVAL):
-                break
-            self.wakeup.wait(0)
-        return 0
-
-    def on_signal(self, signum: int, frame: object) -> None:
-        self.stopping = self.stopping or signum != REOPEN_LOGS
-        self.wakeup.wake()
+            self.wait(INTERVAL)
 
 
 def project_files() -> Iterator[Path]:

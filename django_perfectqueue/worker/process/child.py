@@ -8,14 +8,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 from django_perfectqueue.lib.processes import kill_tree, send, send_to_group
 
 from . import output
-from .pulse import ChildPulse
 from .signals import held_back
+from .wakeup import drain
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
@@ -31,12 +31,16 @@ class Child:
     A process that a supervisor forked, with the stop signals sent to it.
 
     A stop is repeated at an interval. After a limit the process and its descendants are
-    killed. With a ``pulse`` the process shows that it is alive.
+    killed. ``heartbeat_r`` is the read end of the pipe of its heartbeats, ``seen_at`` when it
+    last sent one, and ``silence`` for how many seconds there were none, if it was killed for
+    that.
     """
 
     pid: int
-    pulse: ChildPulse | None = None
-    born: float = field(default_factory=time.monotonic)
+    heartbeat_r: int = -1
+    born: float = 0.0
+    seen_at: float = 0.0
+    silence: float = 0.0
     stopping_since: float | None = None
     signalled_at: float = 0.0
     killed: bool = False
@@ -70,9 +74,13 @@ class Child:
             self.signalled_at = now
             send(self.pid, signal.SIGTERM)
 
-    def silence(self, now: float) -> float:
-        """Return the seconds since its last sign of life."""
-        return 0.0 if self.pulse is None else max(0.0, now - self.pulse.at.value)
+    def listen(self, now: float, *, limit: float, frozen: bool) -> None:
+        """Kill it after ``limit`` seconds without a heartbeat."""
+        if drain(self.heartbeat_r) or frozen:
+            self.seen_at = now
+        if now - self.seen_at > limit and not self.killed:
+            self.silence = now - self.seen_at
+            self.kill()
 
     def reap(self) -> int | None:
         """
@@ -96,7 +104,7 @@ class Child:
         return code
 
 
-def fork(body: Body, pulse: ChildPulse | None = None) -> Child:
+def fork(body: Body, heartbeat_r: int = -1) -> Child:
     """
     Run a function in a forked process; its result is the exit code.
 
@@ -108,7 +116,8 @@ def fork(body: Body, pulse: ChildPulse | None = None) -> Child:
         pid = os.fork()
         if pid == 0:
             become(body)
-    return Child(pid, pulse)
+    now = time.monotonic()
+    return Child(pid, heartbeat_r, born=now, seen_at=now)
 
 
 def become(body: Body) -> NoReturn:

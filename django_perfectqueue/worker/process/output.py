@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import io
 import logging
-import mmap
 import os
 import select
 import socket
@@ -14,9 +14,9 @@ import stat
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
+
+from .shared_memory import shared
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -24,27 +24,11 @@ if TYPE_CHECKING:
 MOST_KEPT = 1_048_576
 LONGEST_WRITE = 4_096
 LAST_TRIES = 1.0
-SLOTS = 509
-NUMBER = 8
+COUNTERS = 509
 ERRORS = 2
 
-
-class DroppedLines:
-    """The number of dropped lines, in memory that the processes of a worker share."""
-
-    def __init__(self) -> None:
-        self.page = mmap.mmap(-1, SLOTS * NUMBER)
-        self.numbers = memoryview(self.page).cast("q")
-
-    def add(self, lines: int) -> None:
-        """Add to the counter of this process; a counter has one writer and needs no lock."""
-        self.numbers[os.getpid() % SLOTS] += lines
-
-    def total(self) -> int:
-        return sum(self.numbers)
-
-
-dropped = DroppedLines()
+# Each process writes a counter of its own, so that they need no lock.
+dropped = shared(ctypes.c_int64 * COUNTERS)
 
 
 class NonBlockingOutput(io.RawIOBase):
@@ -52,21 +36,22 @@ class NonBlockingOutput(io.RawIOBase):
     Writes to a file without blocking, and buffers the rest.
 
     Otherwise a terminal stopped by Ctrl-S, or a pipe whose reader hangs, would stop all
-    tasks. Beyond a megabyte, lines are dropped and counted.
+    tasks. Beyond a megabyte, lines are dropped and counted. No thread writes, since the
+    supervisor must have no other thread when it forks.
     """
 
     def __init__(self, file: int) -> None:
         self.file = file
         self.own = reopened(file)
-        self.send = sender(self.own)
+        is_socket = stat.S_ISSOCK(os.fstat(file).st_mode)
+        self.channel = socket.socket(fileno=os.dup(file)) if is_socket else None
         self.reset()
         os.register_at_fork(after_in_child=self.reset)
         atexit.register(self.finish)
 
     def reset(self) -> None:
         """Empty the buffer; after a fork its content belongs to the parent."""
-        self.waiting: deque[bytes] = deque()
-        self.size = 0
+        self.waiting = bytearray()
         self.lost = 0
         self.lock = threading.RLock()
 
@@ -84,8 +69,8 @@ class NonBlockingOutput(io.RawIOBase):
         text = bytes(data)
         with self.lock:
             self.push()
-            if self.size + len(text) <= MOST_KEPT:
-                self.keep(text)
+            if len(self.waiting) + len(text) <= MOST_KEPT:
+                self.waiting += text
                 self.push()
             else:
                 self.drop(text)
@@ -94,44 +79,51 @@ class NonBlockingOutput(io.RawIOBase):
     def drop(self, text: bytes) -> None:
         lines = max(1, text.count(b"\n"))
         self.lost += lines
-        dropped.add(lines)
-
-    def keep(self, text: bytes) -> None:
-        for start in range(0, len(text), LONGEST_WRITE):
-            self.waiting.append(text[start : start + LONGEST_WRITE])
-        self.size += len(text)
+        dropped[os.getpid() % COUNTERS] += lines
 
     def push(self) -> None:
         """Write what the file accepts now; drop the buffer when its reader is gone."""
         with self.lock:
-            while self.waiting:
+            while self.waiting or self.lost:
+                if not self.waiting:
+                    self.waiting += dropped_message(self.lost)
+                    self.lost = 0
+                # Whole lines of a size that a pipe takes in one piece, so that processes
+                # don't mix theirs.
+                end = self.waiting.rfind(b"\n", 0, LONGEST_WRITE) + 1
                 try:
-                    written = self.send(self.waiting[0])
+                    written = self.send(bytes(self.waiting[: end or LONGEST_WRITE]))
                 except BlockingIOError:
                     return
                 except OSError:
-                    self.drop(b"".join(self.waiting))
+                    self.drop(bytes(self.waiting))
                     self.waiting.clear()
-                    self.size = self.lost = 0
+                    self.lost = 0
                     return
-                self.size -= written
-                rest = self.waiting.popleft()[written:]
-                if rest:
-                    self.waiting.appendleft(rest)
-            if self.lost:
-                lost, self.lost = self.lost, 0
-                self.keep(dropped_message(lost))
-                self.push()
+                del self.waiting[:written]
+
+    def send(self, data: bytes) -> int:
+        """Write to the file; raise BlockingIOError instead of waiting."""
+        if self.channel is not None:
+            return self.channel.send(data, socket.MSG_DONTWAIT)
+        if not is_writable(self.own, 0.0):
+            raise BlockingIOError
+        return os.write(self.own, data)
 
     def finish(self) -> None:
         """Write the rest, waiting up to a second for a slow reader."""
         until = time.monotonic() + LAST_TRIES
         self.push()
         while self.waiting and (left := until - time.monotonic()) > 0:
-            poll = select.poll()
-            poll.register(self.file, select.POLLOUT)
-            poll.poll(left * 1000)
+            is_writable(self.file, left)
             self.push()
+
+
+def is_writable(file: int, seconds: float) -> bool:
+    """Return whether a file takes something within some seconds."""
+    poll = select.poll()
+    poll.register(file, select.POLLOUT)
+    return bool(poll.poll(seconds * 1000))
 
 
 def dropped_message(lines: int) -> bytes:
@@ -154,22 +146,6 @@ def reopened(file: int) -> int:
     return file
 
 
-def sender(file: int) -> Callable[[bytes], int]:
-    """Return a function that writes to a file and raises BlockingIOError instead of waiting."""
-    if stat.S_ISSOCK(os.fstat(file).st_mode):
-        channel = socket.socket(fileno=os.dup(file))
-        return lambda data: channel.send(data, socket.MSG_DONTWAIT)
-    return lambda data: write_if_ready(file, data)
-
-
-def write_if_ready(file: int, data: bytes) -> int:
-    poll = select.poll()
-    poll.register(file, select.POLLOUT)
-    if not poll.poll(0):
-        raise BlockingIOError
-    return os.write(file, data)
-
-
 outlets: list[NonBlockingOutput] = []
 
 
@@ -177,18 +153,20 @@ def install() -> None:
     """Route all that this process and its children print and log through outlets."""
     for name in ("stdout", "stderr"):
         before = getattr(sys, name)
-        if (after := through_outlet(before)) is not None:
-            setattr(sys, name, after)
-            redirect_logs(before, after)
+        try:
+            after = through_outlet(before)
+        except (AttributeError, OSError, ValueError):
+            continue  # It has no file.
+        setattr(sys, name, after)
+        for handler in log_handlers():
+            if isinstance(handler, logging.StreamHandler) and handler.stream is before:
+                handler.setStream(after)
 
 
-def through_outlet(stream: TextIO) -> TextIO | None:
-    """Return a non-blocking stream to the same file; None without a file."""
-    try:
-        stream.flush()
-        outlet = NonBlockingOutput(stream.fileno())
-    except (AttributeError, OSError, ValueError):
-        return None
+def through_outlet(stream: TextIO) -> TextIO:
+    """Return a non-blocking stream to the same file."""
+    stream.flush()
+    outlet = NonBlockingOutput(stream.fileno())
     outlets.append(outlet)
     return io.TextIOWrapper(
         io.BufferedWriter(outlet),
@@ -196,12 +174,6 @@ def through_outlet(stream: TextIO) -> TextIO | None:
         errors=stream.errors,
         line_buffering=True,
     )
-
-
-def redirect_logs(before: TextIO, after: TextIO) -> None:
-    for handler in log_handlers():
-        if isinstance(handler, logging.StreamHandler) and handler.stream is before:
-            handler.setStream(after)
 
 
 def log_handlers() -> set[logging.Handler]:

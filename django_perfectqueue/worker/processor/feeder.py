@@ -55,7 +55,7 @@ class Feeder:
     def __init__(self, processor: Processor) -> None:
         self.processor = processor
         self.plan, self.options = processor.plan, processor.options
-        self.resources, self.slot = processor.resources, processor.slot
+        self.resources, self.status = processor.resources, processor.status
         self.hand, self.completions = processor.hand, processor.completions
         self.usage, self.journal = processor.usage, processor.journal
         self.prefetch = processor.prefetch
@@ -140,9 +140,9 @@ class Feeder:
     def turn(self) -> bool:
         """Do what is due, or sleep until something is; return False at the end of a burst."""
         last, taken = self.plan.burst and not self.hand.count(), None
-        self.tend(time.monotonic())
+        self.write_due(time.monotonic())
         if not self.failed:
-            if (self.more or self.slot.rung or last) and self.should_take():
+            if (self.more or self.status.rung or last) and self.should_take():
                 taken = self.take()
             else:
                 self.wait()
@@ -169,7 +169,7 @@ class Feeder:
             self.cut_off = self.link.what.family is store.Problem.UNREACHABLE
             return None
 
-    def tend(self, now: float) -> None:
+    def write_due(self, now: float) -> None:
         """Renew, write and release what is due, each once."""
         self.failed = self.cut_off = False
         if self.leases.is_alone():
@@ -234,7 +234,7 @@ class Feeder:
     def take(self) -> list[store.Lease] | None:
         """Claim tasks, with what is to be written, and hand them out; None after an error."""
         self.more = False
-        self.slot.seek()
+        self.status.seek()
         before = time.monotonic()
         taken = self.attempt(self.acquire)
         if taken is None:
@@ -247,7 +247,7 @@ class Feeder:
         known = self.parking.sort(taken)
         if not self.hand.count():
             # A claim does not renew the leases that are held already.
-            self.slot.renewed_at = before
+            self.status.renewed_at = before
             self.leases.held_until = before + self.options.ALIVE_TIME
         self.hand.add(known)
         self.look_around(taken)
@@ -265,9 +265,9 @@ class Feeder:
             self.low = self.prefetch.next() if full and not capped and self.may_go_ahead() else 0
         if taken if self.hand.places == 1 else self.room() <= 0:
             # It gets no wake-ups from now on, so it must look once it has room.
-            self.slot.seeking = False
+            self.status.seeking = False
             self.more = True
-        if full or capped or self.slot.rung:
+        if full or capped or self.status.rung:
             self.more = True
             if taken:
                 self.resources.wakeups.wake_one()
@@ -394,7 +394,7 @@ class Feeder:
         if self.processor.stopping:
             return not self.hand.running()
         over = self.processor.trouble is not None or self.is_over()
-        more = self.more or self.slot.rung or (self.plan.burst and not in_hand)
+        more = self.more or self.status.rung or (self.plan.burst and not in_hand)
         return over or (more and self.should_take())
 
     def pause(self, now: float) -> float:
@@ -405,7 +405,7 @@ class Feeder:
         until = [now + LOOK_UP_AFTER * spread()]
         if now < self.parking.take_at:
             until.append(self.parking.take_at)
-        looks = not (self.more or self.processor.stopping or self.resources.wakeups.is_tended())
+        looks = not (self.more or self.processor.stopping or self.resources.wakeups.has_listener())
         if looks and self.room() > 0:
             until.append(self.poll_at)
         if (late_at := self.completions.late_at(after=self.patience)) is not None:
@@ -417,9 +417,9 @@ class Feeder:
     def is_called(self) -> bool:
         """Return whether it was woken, or a poll is due."""
         now = time.monotonic()
-        if self.slot.rung:
+        if self.status.rung:
             return True
-        if not self.resources.wakeups.is_tended():
+        if not self.resources.wakeups.has_listener():
             return now >= self.poll_at
         if now < self.look_at:
             return False
@@ -469,7 +469,7 @@ class Feeder:
     def close(self) -> None:
         """Release the batch, wait for the running tasks, and write all buffers."""
         self.processor.stop()
-        self.slot.seeking = False
+        self.status.seeking = False
         while self.hand.running() and self.processor.trouble is None:
             self.turn()
         self.processor.executor.dismiss()

@@ -29,13 +29,13 @@ class Leases:
 
     All are renewed together when a third of ALIVE_TIME has passed, so short tasks cost no
     heartbeat. While a task runs, a query every TASK_HEARTBEAT_INTERVAL looks for cancel
-    requests; it runs at once when ``slot.called`` is set.
+    requests; it runs at once when ``status.called`` is set.
     """
 
     def __init__(self, hand: Hand, plan: Plan, resources: ProcessorResources, worker: str) -> None:
         self.hand = hand
         self.plan = plan
-        self.slot = resources.slot
+        self.status = resources.status
         self.holder = resources.holder
         self.worker = worker
         self.alive_time = plan.options.ALIVE_TIME
@@ -46,9 +46,9 @@ class Leases:
     def due_call(self, now: float) -> Callable[[], None] | None:
         """Return the heartbeat that is due, if any."""
         held = self.hand.leases()
-        if held and now - self.slot.renewed_at >= self.alive_time / RENEWALS:
+        if held and now - self.status.renewed_at >= self.alive_time / RENEWALS:
             return lambda: self.heartbeat(held, self.alive_time)
-        if held and self.slot.called:
+        if held and self.status.called:
             return lambda: self.heartbeat(held, None)
         running = self.hand.running()
         if overrun := [one for one in running if one.has_overrun(now)]:
@@ -69,11 +69,11 @@ class Leases:
     def heartbeat(self, held: list[store.Lease], alive_time: float | None) -> None:
         before = time.monotonic()
         self.looked_at = before
-        self.slot.called = False
+        self.status.called = False
         using = self.plan.using
         pulses = store.heartbeat(held, using=using, alive_time=alive_time)
         if alive_time is not None:
-            self.slot.renewed_at = max(self.slot.renewed_at, before)
+            self.status.renewed_at = max(self.status.renewed_at, before)
         answers = list(zip(held, pulses, strict=True))
         for lease in [lease for lease, pulse in answers if not pulse.held]:
             runs = self.hand.attempt(lease) is not None
@@ -92,7 +92,7 @@ class Leases:
         words = store.settle(leases, store.Ending.release(delay), using=self.plan.using)
         cancelled = [lease for lease, word in words.items() if word == "cancelled"]
         store.announce(signals.task_cancelled, cancelled, using=self.plan.using)
-        self.slot.count("released", len(words))
+        self.status.count("released", len(words))
 
     def give_back_uncertain(self, kept: set[tuple[int, int]]) -> None:
         """
@@ -113,7 +113,7 @@ class Leases:
 
     def have_expired(self, now: float) -> bool:
         """Return whether the leases have certainly expired, by this host's clock."""
-        late = now - self.slot.renewed_at >= self.alive_time
+        late = now - self.status.renewed_at >= self.alive_time
         return late and bool(self.hand.leases()) and not self.is_alone()
 
     def is_alone(self) -> bool:
@@ -152,7 +152,7 @@ class Leases:
     def interrupt(self, running: Running, reason: BaseException) -> None:
         """Interrupt a handler; the supervisor kills the processor if that does not end it."""
         if running.active:
-            self.slot.ask_to_stop(running.task.lease.task_id, time.monotonic())
+            self.status.ask_to_stop(running.task.lease.task_id, time.monotonic())
             running.kill(reason)
 
     def cancel(self, lease: store.Lease) -> None:
@@ -168,7 +168,7 @@ class Leases:
         if lease not in words:
             logger.warning("A task lost its lease before it ran. key=%s", printable(lease.key))
         else:
-            self.slot.count("cancelled")
+            self.status.count("cancelled")
             task = AcquiredTask(lease)
             task.settled = "cancelled"
             announce(task.settled, task, self.plan.handler_for(lease))

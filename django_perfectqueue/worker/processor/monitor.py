@@ -63,7 +63,7 @@ class Monitor:
         self.processor = processor
         self.plan = plan
         self.leases = leases
-        self.slot = leases.slot
+        self.status = leases.status
         self.running = leases.hand.running
         self.heartbeat_w = resources.heartbeat_w
         self.parent_alive = resources.parent_alive
@@ -145,7 +145,7 @@ class Monitor:
                     self.orphan()
 
     def beat_at_once(self) -> None:
-        """Send a heartbeat now, so that the supervisor reads the slot."""
+        """Send a heartbeat now, so that the supervisor reads its status."""
         self.next_beat = 0.0
         self.wakeup.wake()
 
@@ -153,13 +153,13 @@ class Monitor:
         """Interrupt a handler beyond its time limit; without a supervisor, kill the process."""
         task = running.task
         if not running.active:
-            self.slot.returned(task.lease.task_id)
+            self.status.returned(task.lease.task_id)
             return
         limit, _wait = self.plan.time_limits(task.lease)
         if now - task.started >= limit:
             reason = f"Task '{task.key}' has run for longer than its time limit of {limit:g} s."
             self.leases.interrupt(running, TimeLimitError(reason))
-        if self.orphaned and self.slot.overdue(now):
+        if self.orphaned and self.status.overdue(now):
             logger.error(
                 "A handler exceeds its time limit; its process ends. key=%s",
                 printable(task.key),

@@ -62,7 +62,7 @@ class Processor:
         self.options = plan.options
         self.resources = resources
         self.reporter = reporter
-        self.slot = resources.slot
+        self.status = resources.status
         self.worker = worker_name()
         places = plan.options.places
         self.accounts = resources.accounts or QueueAccounts(plan.queues, places)
@@ -72,8 +72,8 @@ class Processor:
         self.trouble: BaseException | None = None
         self.remaining = plan.options.MAX_REQUEST_PER_CHILD
         self.recycling = Recycling(plan.options)
-        slots = [slot for slot, _wakeup in resources.wakeups.processors]
-        self.crowd = Crowd(slots, len(slots) * places)
+        statuses = [status for status, _wakeup in resources.wakeups.processors]
+        self.crowd = Crowd(statuses, len(statuses) * places)
         self.hand = Hand(places, self.crowd, lambda: self.feeder.give_way())
         self.prefetch = Prefetch(plan.options.TASK_PREFETCH, places=places)
         self.completions = Completions(self.completions_written)
@@ -139,8 +139,8 @@ class Processor:
 
     def serve(self) -> None:
         """Report the first acquire to the supervisor."""
-        if not self.slot.serves:
-            self.slot.serves = True
+        if not self.status.serves:
+            self.status.serves = True
             self.monitor.beat_at_once()
 
     # For the threads that run tasks.
@@ -208,7 +208,9 @@ class Processor:
         limits = self.plan.time_limits(lease)
         account = account_of(lease) if lease.lane & 1 else lease.lane
         whose = account, 0.0 if lease.is_new else lease.charge
-        self.slot.begin(lease.task_id, since=task.started, limits=limits, index=index, whose=whose)
+        self.status.begin(
+            lease.task_id, since=task.started, limits=limits, index=index, whose=whose
+        )
         if self.shares:
             self.accounts.begin(lease.queue, task.started, index)
         self.usage.begin(task)
@@ -218,7 +220,7 @@ class Processor:
         self.usage.end(task, task.started + seconds)
         if self.shares:
             self.accounts.end(task.lease.queue, seconds, index)
-        self.slot.end(index=index)
+        self.status.end(index=index)
         self.prefetch.ran(task.lease.type, seconds)
         if self.remaining is not None:
             self.remaining -= 1
@@ -234,7 +236,7 @@ class Processor:
 
     def report(self, endings: Sequence[AttemptEnd]) -> None:
         for word, count in Counter([ending.word for ending in endings]).items():
-            self.slot.count(word, count)
+            self.status.count(word, count)
         self.usage.count(endings)
         for ending in endings:
             if ending.task.notes is not None:
@@ -249,5 +251,5 @@ class Processor:
         self.plan.dispatch.after_child_end()
         if self.options.TRACING:
             otel.flush()
-        self.slot.signed_off = True
+        self.status.signed_off = True
         logger.debug("A processor ends. pid=%s", os.getpid())

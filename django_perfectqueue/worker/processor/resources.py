@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..process.wakeup import Wakeup
 from ..shared.queue_order import QueueAccounts
-from ..shared.slot import Slot
+from ..shared.slot import ProcessorStatus
 from ..shared.wakeups import Wakeups
 
 
@@ -15,7 +15,7 @@ class ProcessorResources:
     """The resources that a supervisor gives a processor, and keeps when it dies."""
 
     holder: int
-    slot: Slot
+    status: ProcessorStatus
     wakeup: Wakeup
     heartbeat_w: int
     parent_alive: int

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from django_perfectqueue import store
 
-from .slot import Slot
+from .slot import ProcessorStatus
 
 # In seconds. Tasks that take less can't keep others from a processor.
 SLOW = 0.005
@@ -18,15 +18,15 @@ OVERRUN = 0.02
 
 class Crowd:
     """
-    How many tasks of which users run in this worker, by its slots, as of the last look.
+    How many tasks of which users run in this worker, by their statuses, as of the last look.
 
     ``running`` counts the tasks of each account that are slow, and ``overrun`` those of the
     accounts of which one was never measured, or has run for twice as long as was expected.
     A worker with one processor does not look: there it is never too late for others.
     """
 
-    def __init__(self, slots: Sequence[Slot], processors: int) -> None:
-        self.slots = slots
+    def __init__(self, statuses: Sequence[ProcessorStatus], processors: int) -> None:
+        self.statuses = statuses
         self.processors = processors if processors > 1 else 0
         self.running: Counter[int] = Counter()
         self.overrun: dict[int, int] = {}
@@ -35,8 +35,8 @@ class Crowd:
     def look(self, now: float) -> None:
         running: Counter[int] = Counter()
         overrun = set()
-        for slot in self.slots:
-            for task in slot.tasks:
+        for status in self.statuses:
+            for task in status.tasks:
                 ran, charge = now - task.since, task.charge
                 if not charge or max(ran, charge) >= SLOW:
                     running[task.account] += 1

@@ -31,20 +31,20 @@ RENEWALS = 3
 
 
 class ProcessorCounts(ctypes.Structure):
-    """How many attempts of a slot's processors ended in each way."""
+    """How many attempts of a processor's place ended in each way."""
 
     _fields_ = [(word, ctypes.c_int64) for word in COUNTED]
 
 
 @with_fields
-class TaskSlot(ctypes.Structure):
+class TaskStatus(ctypes.Structure):
     """
     A task whose handler runs; ``task_id`` is 0 where there is none. ``account`` is the lane
     that is charged for it, and ``charge`` what it was expected to take, 0.0 where nobody knew.
 
     Times are in seconds of the monotonic clock, which all processes of a host share.
     ``stopped_id`` and ``returned_id`` name the task that they are about, so that they never
-    hold for the next one in the same slot.
+    hold for the next one in the same place.
     """
 
     task_id: int
@@ -68,7 +68,7 @@ class TaskSlot(ctypes.Structure):
 
 
 @with_fields
-class Slot(ctypes.Structure):
+class ProcessorStatus(ctypes.Structure):
     """
     Shared-memory status of one processor, read by the supervisor, helpers and processors.
 
@@ -91,26 +91,26 @@ class Slot(ctypes.Structure):
     called: bool
     counts: ProcessorCounts
 
-    _task_slots: ctypes.Array[TaskSlot]
+    _task_statuses: ctypes.Array[TaskStatus]
     _lock: threading.Lock
 
     @classmethod
-    def shared(cls, concurrency: int = 1) -> Slot:
-        """Return a slot for a processor that runs up to ``concurrency`` tasks at once."""
+    def shared(cls, concurrency: int = 1) -> ProcessorStatus:
+        """Return the status of a processor that runs up to ``concurrency`` tasks at once."""
         size = ctypes.sizeof(cls)
-        page = mmap.mmap(-1, size + concurrency * ctypes.sizeof(TaskSlot))
-        slot = cls.from_buffer(page)
-        slot._task_slots = (TaskSlot * concurrency).from_buffer(page, size)
-        slot._lock = threading.Lock()
-        return slot
+        page = mmap.mmap(-1, size + concurrency * ctypes.sizeof(TaskStatus))
+        status = cls.from_buffer(page)
+        status._task_statuses = (TaskStatus * concurrency).from_buffer(page, size)
+        status._lock = threading.Lock()
+        return status
 
     @property
-    def tasks(self) -> list[TaskSlot]:
-        """The tasks whose handlers run; copies, since a slot may be written meanwhile."""
-        copies = map(TaskSlot.from_buffer_copy, self._task_slots)
+    def tasks(self) -> list[TaskStatus]:
+        """The tasks whose handlers run; copies, since a status may be written meanwhile."""
+        copies = map(TaskStatus.from_buffer_copy, self._task_statuses)
         return [task for task in copies if task.task_id]
 
-    def overdue(self, now: float) -> list[TaskSlot]:
+    def overdue(self, now: float) -> list[TaskStatus]:
         """Return the tasks that are to be ended by force by now."""
         return [task for task in self.tasks if task.kill_at <= now]
 
@@ -125,8 +125,8 @@ class Slot(ctypes.Structure):
         self.seeking = True
 
     def sign_on(self, holder: int = 0) -> None:
-        """Reset the slot for another processor; the counts stay."""
-        ctypes.memset(ctypes.addressof(self), 0, Slot.counts.offset)
+        """Reset it for another processor; the counts stay."""
+        ctypes.memset(ctypes.addressof(self), 0, ProcessorStatus.counts.offset)
         self.holder = holder
         self.clear()
 
@@ -140,7 +140,7 @@ class Slot(ctypes.Structure):
         whose: tuple[int, float] = (0, 0.0),
     ) -> None:
         """Record that a handler begins; ``whose`` are its account and charge."""
-        task, (time_limit, kill_wait) = self._task_slots[index], limits
+        task, (time_limit, kill_wait) = self._task_statuses[index], limits
         task.stopped_id = task.returned_id = 0
         task.since, task.kill_wait = since, kill_wait
         task.account, task.charge = whose
@@ -150,23 +150,23 @@ class Slot(ctypes.Structure):
 
     def ask_to_stop(self, task_id: int, now: float) -> None:
         """Note that a handler was asked to stop: its ``kill_wait`` counts from the first time."""
-        for task in self._task_slots:
+        for task in self._task_statuses:
             if task.task_id == task_id != task.stopped_id:
                 task.stopped_at = now
                 task.stopped_id = task_id
 
     def returned(self, task_id: int) -> None:
         """Record that a handler has ended, so that its processor is not killed for it."""
-        for task in self._task_slots:
+        for task in self._task_statuses:
             if task.task_id == task_id:
                 task.returned_id = task_id
 
     def end(self, *, index: int = 0) -> None:
-        self._task_slots[index].task_id = 0
+        self._task_statuses[index].task_id = 0
 
     def clear(self) -> None:
         """Clear the running tasks."""
-        for task in self._task_slots:
+        for task in self._task_statuses:
             task.task_id = 0
 
     def count(self, word: str, number: int = 1) -> None:

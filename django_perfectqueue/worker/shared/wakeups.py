@@ -6,20 +6,11 @@ import ctypes
 import time
 from collections.abc import Sequence
 
-from ..process.shared_memory import shared, with_fields
+from ..process.shared_memory import shared
 from ..process.wakeup import Wakeup
-from .slot import Slot
+from .slot import ProcessorStatus
 
-TENDED_FOR = 10.0
-
-
-@with_fields
-class Tended(ctypes.Structure):
-    """
-    Until when a listener sends wake-ups, by the monotonic clock.
-    """
-
-    until: float
+LISTENED_FOR = 10.0
 
 
 class Wakeups:
@@ -30,36 +21,36 @@ class Wakeups:
     look, it looks again or wakes another, so that no wake-up is lost.
     """
 
-    def __init__(self, processors: Sequence[tuple[Slot, Wakeup]] = ()) -> None:
+    def __init__(self, processors: Sequence[tuple[ProcessorStatus, Wakeup]] = ()) -> None:
         self.processors = processors
-        self.tended = shared(Tended)
+        self.listened_until = shared(ctypes.c_double)
 
     def wake_one(self) -> bool:
         """Wake the first free processor; return whether there was one."""
-        for slot, wakeup in self.processors:
-            if slot.is_free:
-                slot.rung = True
+        for status, wakeup in self.processors:
+            if status.is_free:
+                status.rung = True
                 wakeup.wake()
                 return True
         return False
 
     def call(self, holder: int) -> None:
         """Make the processor with this holder check the leases that it holds."""
-        for slot, _wakeup in self.processors:
-            if slot.holder == holder:
-                slot.called = True
+        for status, _wakeup in self.processors:
+            if status.holder == holder:
+                status.called = True
 
     def has_free(self) -> bool:
-        return any(slot.is_free for slot, _wakeup in self.processors)
+        return any(status.is_free for status, _wakeup in self.processors)
 
     def is_at_work(self) -> bool:
         """Return whether any task runs."""
-        return any(slot.tasks for slot, _wakeup in self.processors)
+        return any(status.tasks for status, _wakeup in self.processors)
 
-    def tend(self) -> None:
+    def note_listener(self) -> None:
         """Promise wake-ups for some seconds, during which processors need not poll."""
-        self.tended.until = time.monotonic() + TENDED_FOR
+        self.listened_until.value = time.monotonic() + LISTENED_FOR
 
-    def is_tended(self) -> bool:
+    def has_listener(self) -> bool:
         """Return whether a listener sends wake-ups."""
-        return time.monotonic() < self.tended.until
+        return time.monotonic() < self.listened_until.value

@@ -1,19 +1,109 @@
-"""Fork the processes of a supervisor."""
+"""The child processes of a supervisor: forked, watched, stopped and replaced."""
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 
 from ..database.link import prepare_for_fork
 from ..plan import Plan
-from ..process.child import Body, Child, fork
-from ..process.pulse import ChildPulse
+from ..process.child import Child, Restarts, fork
 from ..process.title import set_title
+from ..process.wakeup import Wakeup
+
+logger = logging.getLogger("django_perfectqueue.supervisor")
+
+HELPER_STOP_LIMIT = 20.0
+
+Body = Callable[[int], int]
+"""What a child does: it gets the write end of its heartbeats, and returns its exit code."""
 
 
-class Forks:
+class Place:
     """
-    Forks the processes of a supervisor, and lists those that live.
+    The processes of one role, of which one after another is forked.
+
+    The pause before a restart grows while they die young. A ``lasting`` place is kept filled
+    until the last processor has ended; a ``vacant`` one is never filled again. ``stop_limit``
+    is how many seconds after a stop its process is killed, or None.
+    """
+
+    def __init__(self, children: Children, name: str, body: Body, *, lasting: bool = False) -> None:
+        self.children = children
+        self.name = name
+        self.body = body
+        self.lasting = lasting
+        self.vacant = False
+        self.stop_limit: float | None = HELPER_STOP_LIMIT
+        self.restarts = Restarts(children.options.CHILD_FORK_FREQUENCY_LIMIT)
+        self.child: Child | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a process is missing, now or until its restart."""
+        return self.child is None and not self.vacant
+
+    def title(self, now: float) -> str:
+        """Return the line above its stack dump."""
+        return f"{self.name.capitalize()}, pid {self.child.pid if self.child else 0}:"
+
+    def fill(self, now: float) -> None:
+        """Fork its process if that is missing and its restart is due."""
+        if not self.is_empty or now < self.restarts.next_at:
+            return
+        try:
+            self.child = self.start()
+        except OSError as error:
+            logger.error("The %s can't be started. %s", self.name, error)
+            self.restarts.postpone(now)
+
+    def start(self) -> Child:
+        return self.children.fork(self.name, self.body)
+
+    def reap(self, now: float) -> None:
+        """Act on the end of its process."""
+        child = self.child
+        if child is None or (code := child.reap()) is None:
+            return
+        self.child = None
+        expected = self.ended(child, code, now)
+        os.close(child.heartbeat_r)
+        self.restarts.note_end(child, now, expected=expected)
+
+    def ended(self, child: Child, code: int, now: float) -> bool:
+        """Report the end of a process; return whether it was no death."""
+        if code and not child.killed:
+            logger.error("The %s died. code=%s", self.name, code)
+        return False
+
+    def watch(self, now: float, *, frozen: bool) -> None:
+        """Kill its process if that is silent; repeat a stop signal."""
+        if (child := self.child) is None:
+            return
+        options, silence = self.children.options, child.silence
+        child.listen(now, limit=options.CHILD_HEARTBEAT_LIMIT, frozen=frozen)
+        if child.silence > silence:
+            logger.error(
+                "The %s is silent; it is killed. pid=%s seconds=%.0f",
+                self.name,
+                child.pid,
+                child.silence,
+            )
+        child.press(now, interval=options.CHILD_KILL_INTERVAL, limit=self.stop_limit)
+
+    def stop(self, *, now: bool = False) -> None:
+        if self.child is not None:
+            self.child.kill() if now else self.child.stop()
+
+    def due(self) -> list[float]:
+        """Return the times of its next actions, by the monotonic clock."""
+        return [self.restarts.next_at] if self.is_empty else []
+
+
+class Children:
+    """
+    The places of a supervisor.
 
     ``closers`` run in each child, and close the descriptors that only the supervisor may
     hold: a copy in a child would keep a pipe open after the supervisor's death.
@@ -21,38 +111,40 @@ class Forks:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.options = plan.options
         self.closers: list[Callable[[], object]] = []
-        self.children: set[Child] = set()
+        self.places: list[Place] = []
 
-    def fork(self, role: str, body: Body, pulse: ChildPulse | None = None) -> Child:
+    @property
+    def alive(self) -> list[Child]:
+        return [place.child for place in self.places if place.child is not None]
+
+    def pids(self) -> set[int]:
+        return {child.pid for child in self.alive}
+
+    def fork(self, role: str, body: Body) -> Child:
+        heartbeat = Wakeup()
+        alive = self.alive
+
         def alone() -> int:
             set_title(role)
             self.plan.outage.process = role
             for close in self.closers:
                 close()
-            return body()
+            for file in (heartbeat.read_fd, *(child.heartbeat_r for child in alive)):
+                os.close(file)
+            return body(heartbeat.write_fd)
 
         prepare_for_fork()
-        child = fork(alone, pulse)
-        self.children.add(child)
-        return child
+        try:
+            return fork(alone, heartbeat.read_fd)
+        except OSError:
+            os.close(heartbeat.read_fd)
+            raise
+        finally:
+            os.close(heartbeat.write_fd)
 
-    def fork_helper(self, role: str, body: Body) -> Child:
-        """Fork a process with a heartbeat thread; in a processor the monitor is that."""
-        pulse = ChildPulse()
-
-        def with_pulse() -> int:
-            pulse.start(self.plan.options.CHILD_HEARTBEAT_INTERVAL)
-            return body()
-
-        return self.fork(role, with_pulse, pulse)
-
-    def reap(self, child: Child) -> int | None:
-        """Return the exit code of a child, negative for a signal, once it is dead."""
-        code = child.reap()
-        if code is not None:
-            self.children.discard(child)
-        return code
-
-    def pids(self) -> set[int]:
-        return {child.pid for child in self.children}
+    def reap(self, now: float) -> None:
+        for place in self.places:
+            place.reap(now)
+        self.places = [place for place in self.places if place.child or not place.vacant]

@@ -8,18 +8,19 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from django_perfectqueue.lib.processes import adopt_orphans, reap_orphans, send
 
 from ..database.link import prepare_for_fork
+from ..helpers.base import HelperProcess
 from ..helpers.janitor import Janitor
 from ..helpers.listener import Listener
+from ..helpers.reaper import Leftovers, Reaper
 from ..helpers.registration import WorkerRegistration, registration_of
 from ..plan import Plan
 from ..process import output
-from ..process.child import Body
 from ..process.signals import (
     ALIVE,
     DETACH,
@@ -39,15 +40,14 @@ from ..process.stack_dump import StackDumps
 from ..process.wakeup import drain, readable
 from ..report import Reporter
 from ..shared.status_page import StatusPage
-from .forks import Forks
-from .helper_slot import Helpers, HelperSlot
-from .processors import Processors
+from .forks import Children, Place
+from .processors import ProcessorPlace, Processors
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 TICK = 0.5
 HELPERS_AFTER = 0.5
-PROBES = "probe server"
+PROBES, REAPER = "probe server", "reaper"
 
 
 class Supervisor:
@@ -69,65 +69,65 @@ class Supervisor:
         self.signal_queue = SignalQueue()
         self.parent_alive, self.parent_alive_w = os.pipe()
         os.set_blocking(self.parent_alive, False)
-        self.forks = Forks(plan)
-        self.forks.closers += [
+        self.children = Children(plan)
+        self.children.closers += [
             lambda: os.close(self.parent_alive_w),
             self.signal_queue.forget,
             self.close_launcher,
         ]
-        self.helpers = Helpers(plan, reporter, self.forks)
         self.processors = Processors(
-            plan, reporter, self.forks, self.helpers.give_back, parent_alive=self.parent_alive
+            self.children, reporter, self.give_back, parent_alive=self.parent_alive
         )
         self.status_page = StatusPage()
         self.stacks = StackDumps()
-        self.helpers.slots = self.needed_helpers()
+        self.children.places = [*self.processors.places, *self.needed_helpers()]
         self.stopping = False
         self.now = self.watched_at = self.began = time.monotonic()
         self.helped = False
 
-    def needed_helpers(self) -> list[HelperSlot]:
-        limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
-        worker = registration_of(self.plan)
-        slots, wakeups = self.processors.slots, self.processors.wakeups
+    def needed_helpers(self) -> list[Place]:
+        plan, page = self.plan, self.status_page
+        statuses, wakeups = self.processors.statuses, self.processors.wakeups
+        registration = WorkerRegistration(registration_of(plan), page, statuses)
+        found = [self.helper("janitor", lambda: Janitor(plan, wakeups, registration), lasting=True)]
+        if not plan.burst:
+            found.insert(0, self.helper("listener", lambda: Listener(plan, wakeups)))
+        # Imported here, as few workers need them; before the fork, so that a restarted helper
+        # runs the code with which the worker started.
+        if plan.reload and not plan.burst:
+            from ..helpers.reloader import Reloader, SourceFiles
 
-        def clean() -> int:
-            registration = WorkerRegistration(worker, self.status_page, slots)
-            return Janitor(self.plan, wakeups, registration, parent_alive=self.parent_alive).run()
+            files = SourceFiles()
+            found.append(self.helper("reloader", lambda: Reloader(plan, files, self.restart_for)))
+        if plan.health is not None:
+            from ..helpers.probe_server import ProbeServer
 
-        def listen() -> int:
-            return Listener(self.plan, wakeups, parent_alive=self.parent_alive).run()
-
-        found = [HelperSlot("janitor", clean, limit, lasting=True)]
-        if not self.plan.burst:
-            found.insert(0, HelperSlot("listener", listen, limit))
-        if self.plan.reload and not self.plan.burst:
-            found.append(HelperSlot("reloader", self.watching(), limit))
-        if self.plan.health is not None:
-            found.append(HelperSlot(PROBES, self.serving_probes(), limit, lasting=True))
+            found.append(
+                self.helper(PROBES, lambda: ProbeServer(plan, page, statuses), lasting=True)
+            )
         return found
 
-    def serving_probes(self) -> Body:
-        """Return the body of a probe server."""
-        # Imported here, as few workers need it; before the fork, so that a restarted helper
-        # runs the code with which the worker started.
-        from ..helpers.probe_server import ProbeServer
+    def helper(
+        self, name: str, make: Callable[[], HelperProcess], *, lasting: bool = False
+    ) -> Place:
+        """Return the place of a helper, which is made in its process, with its descriptors."""
 
-        slots, alive = self.processors.slots, self.parent_alive
-        return lambda: ProbeServer(self.plan, self.status_page, slots, parent_alive=alive).run()
+        def body(heartbeat_w: int) -> int:
+            return make().run(heartbeat_w, self.parent_alive)
 
-    def watching(self) -> Body:
-        """Return the body of a reloader, which requests a restart for each change."""
-        # Imported here, as workers in production do not need it.
-        from ..helpers.reloader import Reloader, SourceFiles
+        return Place(self.children, name, body, lasting=lasting)
 
-        files = SourceFiles()
+    def give_back(self, leftovers: Leftovers) -> None:
+        """Fork a reaper for the leases of a dead processor; without one they run out."""
+        place = self.helper(REAPER, lambda: Reaper(self.plan, leftovers, self.reporter))
+        place.fill(self.now)
+        place.vacant = True
+        self.children.places.append(place)
 
-        def restart(file: Path) -> None:
-            self.reporter.say(f"{file} has changed; the worker starts anew.")
-            send(self.launcher_pid, RESTART)
-
-        return lambda: Reloader(files, restart, parent_alive=self.parent_alive).run()
+    def restart_for(self, file: Path) -> None:
+        """Request a restart; for the reloader."""
+        self.reporter.say(f"{file} has changed; the worker starts anew.")
+        send(self.launcher_pid, RESTART)
 
     def run(self) -> int:
         """Work until a stop, or in a burst until no task is due; return the exit code."""
@@ -166,9 +166,9 @@ class Supervisor:
 
     def show(self) -> None:
         """Update the status that the probes read."""
-        self.status_page.turn(len(self.processors.children))
+        self.status_page.turn(self.processors.alive())
         output.push()
-        self.status_page.status.dropped = output.dropped.total()
+        self.status_page.status.dropped = sum(output.dropped)
 
     def obey(self, signals: Iterable[signal.Signals]) -> None:
         for signum in signals:
@@ -184,22 +184,28 @@ class Supervisor:
             elif signum == REOPEN_LOGS:
                 self.reopen_logs()
             elif signum == DUMP:
-                self.stacks.ask(self.titles())
+                self.stacks.ask(
+                    (place.child.pid, place.title(self.now))
+                    for place in self.children.places
+                    if place.child
+                )
 
     def stop(self, *, now: bool = False) -> None:
         if not self.stopping:
             self.reporter.say("Stopping at once." if now else self.farewell())
-        self.stopping = True
+        self.stopping = self.processors.stopping = True
         self.status_page.leave()
         self.processors.stop(now=now)
-        self.helpers.stop()
 
     def give_up_port(self) -> None:
         """Leave the probes to the worker that follows, which may share the port."""
-        self.helpers.retire(PROBES)
+        for place in self.children.places:
+            if place.name == PROBES:
+                place.vacant = True
+                place.stop()
 
     def farewell(self) -> str:
-        if not any(tenure.slot.tasks for tenure in self.processors.tenures):
+        if not self.processors.wakeups.is_at_work():
             return "Stopping."
         return (
             "Stopping once the running tasks have ended. To end them at once: kill -QUIT"
@@ -208,19 +214,12 @@ class Supervisor:
 
     def reopen_logs(self) -> None:
         reopen_logs()
-        for child in self.forks.children:
+        for child in self.children.alive:
             send(child.pid, REOPEN_LOGS)
 
-    def titles(self) -> Iterator[tuple[int, str]]:
-        """Yield pid and title of each process."""
-        yield from self.processors.titles(self.now)
-        for name, child in self.helpers.named():
-            yield child.pid, f"{name.capitalize()}, pid {child.pid}:"
-
     def reap(self) -> None:
-        self.helpers.reap(self.now)
-        self.processors.reap(self.now, stopping=self.stopping)
-        reap_orphans(self.forks.pids())
+        self.children.reap(self.now)
+        reap_orphans(self.children.pids())
 
     def watch(self) -> None:
         """
@@ -232,20 +231,20 @@ class Supervisor:
         longest = max(self.options.CHILD_HEARTBEAT_LIMIT / 2, 4 * TICK)
         frozen = self.now - self.watched_at > longest
         self.watched_at = self.now
-        self.processors.watch(self.now, frozen=frozen)
-        if self.stopping:
-            for child in self.helpers.reapers:
-                child.stop()
-        self.helpers.watch(self.now, frozen=frozen)
+        for place in self.children.places:
+            place.watch(self.now, frozen=frozen)
+            if self.stopping and not place.lasting:
+                place.stop()
 
     def fill(self) -> None:
         """Fork missing processes whose restart is due."""
-        if self.plan.burst and self.helpers.reapers:
+        if self.plan.burst and any(place.name == REAPER for place in self.children.places):
             return
-        if not self.stopping:
-            self.processors.fill(self.now)
-        if self.may_help() and (not self.stopping or self.processors.tenures):
-            self.helpers.fill(self.now, only_lasting=self.stopping)
+        may_help = self.may_help()
+        for place in self.children.places:
+            wanted = not self.stopping or (place.lasting and self.processors.alive())
+            if wanted and (may_help or isinstance(place, ProcessorPlace)):
+                place.fill(self.now)
 
     def may_help(self) -> bool:
         """
@@ -255,22 +254,24 @@ class Supervisor:
         self.helped = (
             self.helped
             or self.now - self.began >= HELPERS_AFTER
-            or any(slot.serves for slot in self.processors.slots)
+            or any(status.serves for status in self.processors.statuses)
         )
         return self.helped
 
     def is_over(self) -> bool:
-        if self.processors.tenures or self.helpers.reapers:
+        places = self.children.places
+        if any(place.child for place in places if not place.lasting):
             return False
         if not self.stopping:
-            if not self.processors.are_all_vacant():
+            if not all(place.vacant for place in self.processors.places):
                 return False
             self.stopping = True
-        self.helpers.stop(lasting=True)
-        return self.helpers.are_gone()
+        for place in places:
+            place.stop()
+        return not self.children.alive
 
     def wait(self) -> None:
-        heartbeats = [tenure.heartbeat_r for tenure in self.processors.tenures]
+        heartbeats = [child.heartbeat_r for child in self.children.alive]
         launcher = -1 if self.launcher is None else self.launcher.fileno()
         files = [self.signal_queue.read_fd, *heartbeats, *([launcher] if self.launcher else [])]
         if launcher in readable(files, self.pause()):
@@ -283,7 +284,7 @@ class Supervisor:
             self.tell_launcher(ALIVE)
 
     def pause(self) -> float:
-        due = [*self.processors.due(), *self.stacks.due()]
+        due = [at for place in self.children.places for at in place.due()] + self.stacks.due()
         return max(0.01, min([TICK, *(at - self.now for at in due if at > self.now)]))
 
     def tell_launcher(self, word: bytes) -> bool:
@@ -310,7 +311,7 @@ class Supervisor:
             self.launcher = None
 
     def close(self) -> None:
-        for child in self.forks.children:
+        for child in self.children.alive:
             child.kill()
         self.signal_queue.close()
         self.status_page.close()

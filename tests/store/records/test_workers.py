@@ -7,7 +7,7 @@ from django_perfectqueue import store
 from django_perfectqueue.models import UNSEEN, Worker
 from django_perfectqueue.store.records.workers import BATCH, KEPT
 
-from ...factories import NOON, after, seat
+from ...factories import NOON, after, processor
 
 
 def worker(**options):
@@ -40,14 +40,14 @@ class RegisterTests(TestCase):
         one = worker(launcher=5, generation=3)
         register(one)
         row = Worker.objects.get()
-        self.assertEqual((row.seats, row.leaving), ([], False))
+        self.assertEqual((row.states, row.leaving), ([], False))
         started = row.started_at
-        seats = [seat(1, 7)]
-        one.seats_text, one.leaving = json.dumps(seats), True
+        states = [processor(1, 7)]
+        one.states_text, one.leaving = json.dumps(states), True
         register(one, after(10))
         row = Worker.objects.get()
         self.assertEqual((row.seen_at, row.started_at), (after(10), started))
-        self.assertEqual((row.seats, row.leaving), (seats, True))
+        self.assertEqual((row.states, row.leaving), (states, True))
         self.assertEqual((row.launcher, row.generation), (5, 3))
 
     def test_who_leaves_is_seen_but_serves_no_more(self):

@@ -321,7 +321,7 @@ class ProcessorTests(ConcurrentTestCase):
                         Queue().submit(f"{kind}-{word}", kind, {"raise": word})
                 processor = self.processor(type_, routes)
                 self.work(processor)
-                counts = processor.slot.totals()
+                counts = processor.status.totals()
                 self.assertEqual({word: counts[word] for word in expected}, expected)
                 Queue().clear()
 

@@ -18,7 +18,7 @@ from django_perfectqueue.exceptions import ConfigError, TimeLimitError
 from django_perfectqueue.models import Attempt, DeadLetter, Lane, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
-from django_perfectqueue.worker.shared.slot import NEVER, Slot
+from django_perfectqueue.worker.shared.slot import NEVER, ProcessorStatus
 
 from ...databases.lifetime import is_alive
 from ...factories import assert_books_balance, submit
@@ -160,36 +160,36 @@ class ChoiceTests(SimpleTestCase):
                 dispatch.load()
 
 
-class SlotTests(SimpleTestCase):
+class ProcessorStatusTests(SimpleTestCase):
     def setUp(self):
-        self.slot = Slot.shared(2)
+        self.status = ProcessorStatus.shared(2)
 
     def kill_at(self):
-        [begun] = self.slot.tasks
+        [begun] = self.status.tasks
         return begun.kill_at
 
     def test_a_handler_is_ended_some_time_after_its_limit_or_after_it_was_notified(self):
-        self.slot.begin(7, since=100.0, limits=TimeLimits(50.0, 10.0), index=1)
+        self.status.begin(7, since=100.0, limits=TimeLimits(50.0, 10.0), index=1)
         self.assertEqual(self.kill_at(), 160.0)
-        self.slot.ask_to_stop(7, 120.0)
-        self.slot.ask_to_stop(7, 125.0)
+        self.status.ask_to_stop(7, 120.0)
+        self.status.ask_to_stop(7, 125.0)
         self.assertEqual(self.kill_at(), 130.0)
-        self.slot.returned(7)
+        self.status.returned(7)
         self.assertEqual(self.kill_at(), NEVER)
 
     def test_what_is_noted_of_one_does_not_hold_for_the_next(self):
-        self.slot.begin(7, since=100.0, limits=TimeLimits(kill_wait=10.0))
-        self.slot.ask_to_stop(7, 120.0)
+        self.status.begin(7, since=100.0, limits=TimeLimits(kill_wait=10.0))
+        self.status.ask_to_stop(7, 120.0)
         for next_one in (8, 7):
-            self.slot.begin(next_one, since=121.0, limits=TimeLimits(kill_wait=10.0))
+            self.status.begin(next_one, since=121.0, limits=TimeLimits(kill_wait=10.0))
             self.assertEqual(self.kill_at(), NEVER)
-        self.slot.ask_to_stop(8, 125.0)
-        self.assertEqual(self.slot.overdue(1000.0), [])
+        self.status.ask_to_stop(8, 125.0)
+        self.assertEqual(self.status.overdue(1000.0), [])
 
     def test_what_may_never_be_ended_by_force_is_not(self):
-        self.slot.begin(7, since=100.0, limits=TimeLimits(time_limit=5.0))
-        self.slot.ask_to_stop(7, 120.0)
-        self.assertEqual(self.slot.overdue(1e8), [])
+        self.status.begin(7, since=100.0, limits=TimeLimits(time_limit=5.0))
+        self.status.ask_to_stop(7, 120.0)
+        self.assertEqual(self.status.overdue(1e8), [])
 
 
 class ReaperTests(TestCase):

@@ -25,7 +25,7 @@ from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.processor.processor import Processor
 from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.report import Reporter
-from django_perfectqueue.worker.shared.slot import Slot
+from django_perfectqueue.worker.shared.slot import ProcessorStatus
 
 ran = []
 
@@ -53,7 +53,7 @@ class ConnectionLostTests(TransactionTestCase):
         )
         resources = ProcessorResources(
             holder=store.new_holder(),
-            slot=Slot.shared(),
+            status=ProcessorStatus.shared(),
             wakeup=Wakeup(),
             heartbeat_w=pulse,
             parent_alive=parent_alive,
@@ -73,10 +73,10 @@ class ConnectionLostTests(TransactionTestCase):
         while len(self.processor.hand.batch) < len(keys):
             self.processor.feeder.take()
 
-    def tend(self):
+    def write_due(self):
         """Try once what is due; return whether that failed."""
         feeder = self.processor.feeder
-        feeder.tend(time.monotonic())
+        feeder.write_due(time.monotonic())
         return feeder.failed
 
     def test_what_is_next_is_held_while_the_last_is_written(self):
@@ -96,10 +96,10 @@ class ConnectionLostTests(TransactionTestCase):
         self.run_batch()
         self.assertEqual([key for key, _holder in ran], ["a"])
         with mock.patch.object(store, "finish", finish_at_the_second_try):
-            self.assertTrue(self.tend())
+            self.assertTrue(self.write_due())
             self.run_batch()
             self.assertEqual(len(ran), 1)
-            self.assertFalse(self.tend())
+            self.assertFalse(self.write_due())
         self.run_batch()
 
         holder = self.processor.resources.holder
@@ -123,10 +123,10 @@ class ConnectionLostTests(TransactionTestCase):
         self.take("a", "b")
         self.processor.feeder.gives_way = True
         with self.lose_answer("settle"):
-            self.assertTrue(self.tend())
+            self.assertTrue(self.write_due())
         taken = Queue().poll()
         self.run_batch()
-        self.assertFalse(self.tend())
+        self.assertFalse(self.write_due())
 
         self.assertEqual((taken.key, ran), ("a", []))
         taken.heartbeat()
@@ -151,12 +151,12 @@ class ConnectionLostTests(TransactionTestCase):
         self.take("a", "b")
         self.processor.feeder.gives_way = True
         with mock.patch.object(store, "settle", side_effect=OperationalError("gone")):
-            self.assertTrue(self.tend())
+            self.assertTrue(self.write_due())
         self.assertEqual(len(self.processor.feeder.kept()), 2)
         self.run_batch()
         self.assertEqual((ran, self.processor.hand.count()), ([], 0))
 
-        self.assertFalse(self.tend())
+        self.assertFalse(self.write_due())
         self.assertEqual(self.processor.hand.releasing, [])
         self.assertEqual(Queue().poll().key, "a")
 
@@ -164,7 +164,7 @@ class ConnectionLostTests(TransactionTestCase):
         self.take("a", "b")
         self.processor.prefetch.fixed = None
         self.processor.feeder.taken_at = time.monotonic() - 10
-        self.assertFalse(self.tend())
+        self.assertFalse(self.write_due())
 
         self.assertEqual(self.processor.hand.count(), 0)
         self.assertEqual(Queue().poll().key, "a")
@@ -186,7 +186,7 @@ class ConnectionLostTests(TransactionTestCase):
 
     def test_what_another_process_has_renewed_is_run(self):
         self.take("a", "b")
-        self.processor.slot.renewed_at = time.monotonic() + 1
+        self.processor.status.renewed_at = time.monotonic() + 1
         self.run_when_all_have_lapsed()
         self.assertEqual([key for key, _holder in ran], ["a", "b"])
 
@@ -236,7 +236,7 @@ class ConnectionLostTests(TransactionTestCase):
             self.processor.leases.heartbeat([lease], None)
         self.assertEqual(self.processor.hand.releasing, [lease])
 
-        self.assertFalse(self.tend())
+        self.assertFalse(self.write_due())
         self.run_batch()
         self.assertEqual((Queue()["a"].metadata().status, ran), ("cancelled", []))
 

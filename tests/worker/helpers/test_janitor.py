@@ -78,7 +78,7 @@ class JobTests(TestCase):
         self.now = 1000.0
         registration = mock.Mock()
         registration.worker.id = 1
-        self.janitor = Janitor(plan(), Wakeups(), registration, parent_alive=0)
+        self.janitor = Janitor(plan(), Wakeups(), registration)
         self.addCleanup(self.janitor.wakeup.close)
         clock = mock.patch("time.monotonic", self.clock)
         clock.start()

@@ -13,7 +13,7 @@ from django_perfectqueue.worker.helpers import listener
 from django_perfectqueue.worker.helpers.listener import Listener
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.shared.slot import Slot
+from django_perfectqueue.worker.shared.slot import ProcessorStatus
 from django_perfectqueue.worker.shared.wakeups import Wakeups
 
 IDLE = store.Outlook(due=False, wait=None)
@@ -21,18 +21,18 @@ IDLE = store.Outlook(due=False, wait=None)
 
 class ListenerCase(SimpleTestCase):
     def setUp(self):
-        self.slot, self.wakeup = Slot.shared(), Wakeup()
-        self.slot.seek()
-        self.parent_alive, hold = os.pipe()
-        self.addCleanup(os.close, hold)
+        self.status, self.wakeup = ProcessorStatus.shared(), Wakeup()
+        self.status.seek()
         plan = Plan(
             dispatch=Dispatch,
             queues=("default", "mail"),
             using="default",
             options=Options().replace(POLL_INTERVAL=16.0),
         )
-        wakeups = Wakeups([(self.slot, self.wakeup)])
-        self.listener = Listener(plan, wakeups, parent_alive=self.parent_alive)
+        wakeups = Wakeups([(self.status, self.wakeup)])
+        self.listener = Listener(plan, wakeups)
+        self.listener.parent_alive, hold = os.pipe()
+        self.addCleanup(os.close, hold)
         self.listener.look_at = time.monotonic() + 100
 
     def looks(self, *outlooks):
@@ -69,10 +69,10 @@ class RingTests(ListenerCase):
 
 class CallTests(ListenerCase):
     def test_only_the_holder_is_called_and_not_woken(self):
-        self.slot.sign_on(41)
+        self.status.sign_on(41)
         for holder, called in ((40, False), (41, True)):
             self.listener.take([Notification(holder=holder)])
-            self.assertEqual(self.slot.called, called)
+            self.assertEqual(self.status.called, called)
         self.assertFalse(self.woken())
 
     def test_what_is_no_call_is_not_heard(self):
@@ -100,7 +100,7 @@ class LookTests(ListenerCase):
     def at_rest_on_one_host(self):
         """Come to rest where only programs of this host notify; return the longest wait."""
         self.listener.notifications = mock.create_autospec(store.SocketListener, instance=True)
-        self.slot.seek()
+        self.status.seek()
         self.looks(*[IDLE] * 9)
         [wait] = self.looks(IDLE)
         return wait
@@ -139,7 +139,7 @@ class LookTests(ListenerCase):
         self.assertAlmostEqual(wait, 0.5, delta=0.1)
 
     def test_while_all_are_busy_it_asks_for_schedules_only_and_seldom(self):
-        self.slot.seeking = False
+        self.status.seeking = False
         [wait] = self.looks(store.Outlook(due=True, wait=0.0))
         self.assertFalse(self.woken())
         self.assertLessEqual(wait, 0.1)
@@ -148,7 +148,7 @@ class LookTests(ListenerCase):
         self.assertAlmostEqual(self.listener.tick_at - time.monotonic(), 2.0, delta=0.5)
 
     def test_while_all_are_busy_schedules_run_when_they_are_due(self):
-        self.slot.seeking = False
+        self.status.seeking = False
         self.looks(store.Outlook(due=False, wait=0.3, tick=0.3))
         self.assertAlmostEqual(self.listener.tick_at - time.monotonic(), 0.3, delta=0.2)
         self.listener.tick_at = time.monotonic()

@@ -25,7 +25,7 @@ from django_perfectqueue.worker.helpers.registration import (
 )
 from django_perfectqueue.worker.process import signals
 from django_perfectqueue.worker.process.wakeup import Wakeup, readable
-from django_perfectqueue.worker.shared.slot import Slot
+from django_perfectqueue.worker.shared.slot import ProcessorStatus
 from django_perfectqueue.worker.shared.status_page import StatusPage
 
 from ...databases.lifetime import children
@@ -86,9 +86,13 @@ class RegistrationTests(TestCase):
         self.link = link
         self.status_page = StatusPage()
         self.addCleanup(self.status_page.close)
-        self.slots = [Slot.shared(), Slot.shared(2), Slot.shared()]
+        self.statuses = [
+            ProcessorStatus.shared(),
+            ProcessorStatus.shared(2),
+            ProcessorStatus.shared(),
+        ]
         known = registration_of(plan(PROCESSORS=3))
-        self.registration = WorkerRegistration(known, self.status_page, self.slots)
+        self.registration = WorkerRegistration(known, self.status_page, self.statuses)
 
     def tell(self):
         self.registration.renew(self.link)
@@ -102,12 +106,12 @@ class RegistrationTests(TestCase):
         self.assertIsNotNone(self.status_page.status.reached)
 
     def test_it_tells_what_each_processor_does(self):
-        first, second, _empty = self.slots
+        first, second, _empty = self.statuses
         first.pid, second.pid = os.getpid(), 2**22 + 1
         first.count("finished", 3)
-        for seat, task_id in enumerate((7, 8)):
-            second.begin(task_id, since=time.monotonic() - 5, index=seat)
-        one, two = self.tell().seats
+        for state, task_id in enumerate((7, 8)):
+            second.begin(task_id, since=time.monotonic() - 5, index=state)
+        one, two = self.tell().states
         self.assertEqual((one["number"], one["pid"], one["tasks"]), (1, os.getpid(), []))
         self.assertEqual(one["counts"], {"finished": 3})
         self.assertGreater(one["memory"], 2**20)
@@ -146,17 +150,17 @@ class RegistrationTests(TestCase):
         self.assertLess(2 * INTERVAL, UNSEEN.total_seconds())
 
     def test_a_processor_is_written_once_it_has_a_pid(self):
-        slot = self.slots[0]
-        slot.holder, slot.pid = 7, 0
+        status = self.statuses[0]
+        status.holder, status.pid = 7, 0
         self.registration.renew(self.link)
-        self.assertEqual(Worker.objects.get().seats, [])
-        slot.pid = os.getpid()
+        self.assertEqual(Worker.objects.get().states, [])
+        status.pid = os.getpid()
         self.registration.renew(self.link)
-        self.assertEqual([seat["holder"] for seat in Worker.objects.get().seats], [7])
+        self.assertEqual([state["holder"] for state in Worker.objects.get().states], [7])
 
     def test_a_task_that_runs_for_a_second_is_shown_soon(self):
-        slot = self.slots[0]
-        slot.pid = os.getpid()
+        status = self.statuses[0]
+        status.pid = os.getpid()
         with (
             mock.patch.object(store, "register") as register,
             mock.patch("time.monotonic") as now,
@@ -164,7 +168,7 @@ class RegistrationTests(TestCase):
             for second, written in ((0, 1), (3, 1), (4, 2), (5, 2), (9, 2), (14, 3)):
                 now.return_value = 1000.0 + second
                 if second == 3:
-                    slot.begin(7, since=1003.0)
+                    status.begin(7, since=1003.0)
                 self.registration.renew(self.link)
                 self.assertEqual(register.call_count, written, second)
 
@@ -199,7 +203,7 @@ class WorkerTests(WorkerTestCase):
         row = self.registered()
         self.submit("k1", user="ann")
         processor = self.wait_for_note("start")
-        wait_until(lambda: Worker.objects.get().seats[0]["tasks"], within=INTERVAL - 2)
+        wait_until(lambda: Worker.objects.get().states[0]["tasks"], within=INTERVAL - 2)
         wait_until(lambda: probe(port, "/ready") == 200)
         self.assert_metrics(page(port, "/metrics"))
 

@@ -24,13 +24,15 @@ from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process import signals, wakeup
 from django_perfectqueue.worker.process.child import Child, fork, next_fork
 from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.report import Reporter, in_parts
-from django_perfectqueue.worker.shared.slot import COUNTED, Slot
-from django_perfectqueue.worker.supervisor.helper_slot import HelperSlot
+from django_perfectqueue.worker.report import Reporter
+from django_perfectqueue.worker.shared.slot import COUNTED, ProcessorStatus
+from django_perfectqueue.worker.supervisor.forks import Children, Place
 from django_perfectqueue.worker.supervisor.processors import how_it_ended
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
 from ...waiting import wait_until
+
+PLAN = Plan(dispatch=Registry, queues=("default",), using="default", options=Options())
 
 
 class WakeupTests(SimpleTestCase):
@@ -62,24 +64,24 @@ class WakeupTests(SimpleTestCase):
         os.close(read_fd)
 
 
-class SlotTests(SimpleTestCase):
+class ProcessorStatusTests(SimpleTestCase):
     def test_a_supervisor_reads_what_a_dead_processor_was_running(self):
-        slot = Slot.shared(2)
+        status = ProcessorStatus.shared(2)
 
         def live():
-            slot.count("finished", 3)
-            slot.begin(2**62, since=5.0, limits=TimeLimits(2.0, 0.5), index=1)
+            status.count("finished", 3)
+            status.begin(2**62, since=5.0, limits=TimeLimits(2.0, 0.5), index=1)
             os.kill(os.getpid(), signal.SIGKILL)
 
         child = fork(live)
         codes = []
         wait_until(lambda: codes.append(child.reap()) or codes[-1] is not None)
         self.assertEqual(codes[-1], -signal.SIGKILL)
-        [task] = slot.tasks
+        [task] = status.tasks
         self.assertEqual((task.task_id, task.since, task.kill_at), (2**62, 5.0, 7.5))
-        self.assertEqual(slot.totals()["finished"], 3)
-        slot.clear()
-        self.assertEqual(slot.tasks, [])
+        self.assertEqual(status.totals()["finished"], 3)
+        status.clear()
+        self.assertEqual(status.tasks, [])
 
 
 class ChildTests(SimpleTestCase):
@@ -173,10 +175,6 @@ class ReporterTests(SimpleTestCase):
             ["10 finished, 0 retried, 0 failed, 1 cancelled in 2.0 s (5.0 finished a second)"],
         )
 
-    def test_lines_are_written_in_pieces_that_a_pipe_keeps_whole(self):
-        parts = list(in_parts(["x" * 1000] * 9))
-        self.assertEqual([part.count("\n") + 1 for part in parts], [4, 4, 1])
-
     def test_a_reader_that_has_gone_ends_the_talking_and_not_the_work(self):
         def closed(text):
             raise BrokenPipeError
@@ -191,10 +189,11 @@ class FailureTests(SimpleTestCase):
         """
         And leaves no process behind: its children would work without anyone to watch them.
         """
-        plan = Plan(dispatch=Registry, queues=("default",), using="default", options=Options())
-        supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
+        supervisor = Supervisor(PLAN, Reporter(print, no_style(), 0), None)
         child = fork(lambda: time.sleep(600) or 0)
-        supervisor.forks.children.add(child)
+        place = Place(supervisor.children, "helper", lambda heartbeat_w: 0)
+        place.child = child
+        supervisor.children.places.append(place)
         before = {signum: signal.getsignal(signum) for signum in (*signals.ALL, signal.SIGCHLD)}
         self.addCleanup(lambda: [signal.signal(*pair) for pair in before.items()])
         with (
@@ -240,7 +239,7 @@ class ReadyTests(SimpleTestCase):
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
         supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
         processors, now = supervisor.processors, 1000.0
-        first, second = processors.slots
+        first, second = processors.statuses
         self.assertFalse(processors.are_serving(now))
         now += 100
         self.assertFalse(processors.are_serving(now))
@@ -250,29 +249,41 @@ class ReadyTests(SimpleTestCase):
         self.assertTrue(processors.are_serving(now))
         first.sign_on()
         self.assertFalse(processors.are_serving(now))
-        for slot in (first, second):
-            slot.serves = True
+        for status in (first, second):
+            status.serves = True
         processors.serving_since = now
         self.assertTrue(processors.are_serving(now))
 
 
-class HelperTests(SimpleTestCase):
+class PlaceTests(SimpleTestCase):
+    def place(self):
+        return Place(Children(PLAN), "janitor", lambda heartbeat_w: 1)
+
     def test_one_that_can_not_live_is_replaced_later_and_later(self):
-        helper = HelperSlot("janitor", lambda: 1, limit=5.0)
-        pauses, now = [], 1000.0
+        place, pauses, now = self.place(), [], 1000.0
         for _death in range(4):
-            helper.fill(mock.Mock(return_value=mock.Mock(born=now, killed=False)), now)
+            with mock.patch.object(place.children, "fork", self.dead(now)):
+                place.fill(now)
             with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
-                helper.reap(lambda child: 1, now + 1)
-            pauses.append(helper.restarts.next_at - now)
-            now = max(now + 1, helper.restarts.next_at)
+                place.reap(now + 1)
+            pauses.append(place.restarts.next_at - now)
+            now = max(now + 1, place.restarts.next_at)
         self.assertEqual(pauses, [0.0, 5.0, 10.0, 20.0])
 
+    def dead(self, now):
+        """Return what forks a process that dies at once."""
+        child = mock.Mock(born=now, killed=False, heartbeat_r=os.open(os.devnull, os.O_RDONLY))
+        child.reap.return_value = 1
+        return lambda name, body: child
+
     def test_one_for_which_there_is_no_room_is_tried_again(self):
-        helper = HelperSlot("janitor", lambda: 1, limit=5.0)
-        with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
-            helper.fill(mock.Mock(side_effect=BlockingIOError("no room")), 1000.0)
-        self.assertEqual((helper.child, helper.restarts.next_at), (None, 1005.0))
+        place, refused = self.place(), mock.Mock(side_effect=BlockingIOError("no room"))
+        with (
+            mock.patch.object(place.children, "fork", refused),
+            self.assertLogs("django_perfectqueue.supervisor", "ERROR"),
+        ):
+            place.fill(1000.0)
+        self.assertEqual((place.child, place.restarts.next_at), (None, 1005.0))
 
 
 class PressTests(SimpleTestCase):

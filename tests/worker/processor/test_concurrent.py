@@ -56,7 +56,7 @@ class AtOnceTests(ConcurrentTestCase):
                 wait = Together(5).in_a_thread
                 processor = self.processor(type_, {"wait": wait}, CONCURRENCY=5)
                 self.assertEqual(self.work(processor), DONE)
-                self.assertEqual(processor.slot.totals()["finished"], 5)
+                self.assertEqual(processor.status.totals()["finished"], 5)
                 Queue().clear()
 
     def test_coroutines_run_at_once_beside_functions(self):
@@ -64,7 +64,7 @@ class AtOnceTests(ConcurrentTestCase):
         routes = {"coroutine": Together(40).in_the_loop, "function": Together(3).in_a_thread}
         processor = self.processor("async", routes, CONCURRENCY=50)
         self.work(processor)
-        self.assertEqual(processor.slot.totals()["finished"], 43)
+        self.assertEqual(processor.status.totals()["finished"], 43)
 
     def test_users_with_a_cap_never_run_more_and_all_of_theirs_run(self):
         FairShare.objects.create(user="ann", max_running=2)
@@ -87,7 +87,7 @@ class AtOnceTests(ConcurrentTestCase):
                     )
                 processor = self.processor(type_, {"run": run}, CONCURRENCY=6)
                 self.work(processor)
-                self.assertEqual(processor.slot.totals()["finished"], 40)
+                self.assertEqual(processor.status.totals()["finished"], 40)
                 self.assertLessEqual(most["ann"], 2)
                 Queue().clear()
 
@@ -108,7 +108,7 @@ class AtOnceTests(ConcurrentTestCase):
                 options = {"CONCURRENCY": 4, "MAX_REQUEST_PER_CHILD": 7}
                 processor = self.processor(type_, {"run": lambda task: None}, **options)
                 self.assertEqual(self.work(processor), RECYCLED)
-                self.assertEqual(processor.slot.totals()["finished"], 7)
+                self.assertEqual(processor.status.totals()["finished"], 7)
                 self.assertEqual(len(Queue()), 3)
                 Queue().clear()
 
@@ -123,7 +123,7 @@ class AtOnceTests(ConcurrentTestCase):
                 processor = self.processor(type_, {"run": lambda task: None}, **options)
                 with mock.patch.object(processor.feeder, "room", return_value=5):
                     self.assertEqual(self.work(processor), RECYCLED)
-                self.assertEqual(processor.slot.totals()["finished"], 2)
+                self.assertEqual(processor.status.totals()["finished"], 2)
                 self.assertEqual(len(Queue()), 4)
                 Queue().clear()
 
@@ -146,10 +146,10 @@ class AtOnceTests(ConcurrentTestCase):
         for type_ in ("process", *AT_ONCE):
             with self.subTest(type_):
                 processor = self.processor(type_, {}, burst=False)
-                processor.resources.wakeups.tend()
+                processor.resources.wakeups.note_listener()
                 processor.feeder.more = False
-                processor.slot.seek()
-                processor.slot.rung = True
+                processor.status.seek()
+                processor.status.rung = True
                 began = time.monotonic()
                 processor.feeder.wait()
                 self.assertLess(time.monotonic() - began, 1.0)
@@ -162,14 +162,14 @@ class AtOnceTests(ConcurrentTestCase):
         processor = self.processor("thread", {"run": lambda task: None})
         processor.executor.hand_out = lambda: None
         processor.feeder.take()
-        acquired_at = processor.slot.renewed_at
+        acquired_at = processor.status.renewed_at
         processor.feeder.take()
         self.assertEqual(len(processor.hand.batch), 2)
-        self.assertEqual(processor.slot.renewed_at, acquired_at)
+        self.assertEqual(processor.status.renewed_at, acquired_at)
 
         processor.hand.batch.clear()
         processor.feeder.take()
-        self.assertGreater(processor.slot.renewed_at, acquired_at)
+        self.assertGreater(processor.status.renewed_at, acquired_at)
 
     def test_a_handler_that_has_settled_its_task_goes_on_in_peace(self):
         """
@@ -276,7 +276,7 @@ class ErrorTests(ConcurrentTestCase):
                 processor = self.processor(type_, routes)
                 self.work(processor)
                 signal.signal(SIGNAL, before)
-                counts = processor.slot.totals()
+                counts = processor.status.totals()
                 self.assertEqual((counts["retried"], counts["finished"]), (4, 2))
                 errors = set(Attempt.objects.values_list("error", flat=True))
                 self.assertEqual(errors, {"builtins.ValueError", "builtins.SystemExit"})
@@ -466,7 +466,7 @@ class SurroundingsTests(ConcurrentTestCase):
         before = set(threading.enumerate())
         processor = self.processor("async", {"run": run}, CONCURRENCY=10)
         self.work(processor)
-        self.assertEqual(processor.slot.totals()["finished"], 30)
+        self.assertEqual(processor.status.totals()["finished"], 30)
         self.assertLessEqual(len(used), 10)
         self.assertEqual(len({thread for thread, _link in used}), len(used))
         self.assertEqual(set(threading.enumerate()) - before, set())

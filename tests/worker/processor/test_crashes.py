@@ -228,7 +228,7 @@ class CrashTests(WorkerTestCase):
         os.kill(frozen, signal.SIGSTOP)
         self.wait_for_note("start", 2)
         self.assertFalse(is_alive(frozen))
-        self.assertIn("A processor is silent", worker.errors)
+        self.assertIn("The processor 1 is silent", worker.errors)
         self.assertEqual(Queue()["k0"].metadata().ticket.crashes, 1)
         self.assertIn("Its processor stood still for 1 s", Attempt.objects.get().message)
 

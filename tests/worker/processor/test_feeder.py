@@ -65,7 +65,7 @@ class FailingVerbTests(ConcurrentTestCase):
                     wait_until(lambda: time.monotonic() > until)
 
                 self.while_it_fails("settle", processor, "ab", fails_for_longer_than_a_lease)
-                self.assertEqual(processor.slot.totals()["finished"], 1)
+                self.assertEqual(processor.status.totals()["finished"], 1)
                 self.assertEqual(Queue()["a"].metadata().status, "finished")
                 self.assertFalse(Attempt.objects.filter(task__key="a").exists())
                 Queue().clear()
@@ -130,7 +130,7 @@ class LoneWriterTests(ConcurrentTestCase):
         self.work(processor)
         [meanwhile] = [int(one.split()[0]) for one in turns if one != "turn"]
         self.assertLess(meanwhile, 60)
-        self.assertEqual(processor.slot.totals()["finished"], 3)
+        self.assertEqual(processor.status.totals()["finished"], 3)
 
 
 class HandTests(ConcurrentTestCase):
@@ -138,7 +138,7 @@ class HandTests(ConcurrentTestCase):
         processor = self.processor("process", {"run": lambda task: None})
         hand, began = processor.hand, []
         self.submit("run")
-        processor.leases.held_until = processor.slot.renewed_at = time.monotonic()
+        processor.leases.held_until = processor.status.renewed_at = time.monotonic()
         hand.add(processor.feeder.claims.claim(1, time.monotonic()))
         beginning = threading.Thread(target=lambda: began.append(processor.next_task()))
 
@@ -219,14 +219,14 @@ class HandlerConnectionTests(ConcurrentTestCase):
 
 class WakeupTests(ConcurrentTestCase):
     def test_a_ring_while_a_write_is_repeated_is_not_lost(self):
-        """A pause after an error may read its byte: the flag in the slot stays."""
+        """A pause after an error may read its byte: the flag in the status stays."""
         for type_ in ALL:
             with self.subTest(type_):
                 ran, second = {}, f"second-{type_}"
                 routes = {"run": lambda task, ran=ran: ran.setdefault(task.key, time.monotonic())}
                 one = self.processor(type_, routes, burst=False, POLL_INTERVAL=60.0)
-                wakeups = Wakeups([(one.slot, one.resources.wakeup)])
-                wakeups.tend()
+                wakeups = Wakeups([(one.status, one.resources.wakeup)])
+                wakeups.note_listener()
                 object.__setattr__(one.resources, "wakeups", wakeups)
                 broken = []
 

@@ -20,7 +20,7 @@ from django_perfectqueue.worker.processor.processor import Processor
 from django_perfectqueue.worker.processor.recycling import MIB, Recycling
 from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.report import Reporter
-from django_perfectqueue.worker.shared.slot import Slot
+from django_perfectqueue.worker.shared.slot import ProcessorStatus
 
 from ..workers import WorkerTestCase
 
@@ -100,15 +100,15 @@ class IdleTests(SimpleTestCase):
         self.addCleanup(os.close, pulse)
         options = Options().replace(MAX_AGE_PER_CHILD=100)
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
-        slot = Slot.shared()
+        status = ProcessorStatus.shared()
         resources = ProcessorResources(
             holder=1,
-            slot=slot,
+            status=status,
             wakeup=Wakeup(),
             heartbeat_w=pulse,
             parent_alive=parent_alive,
         )
-        resources.wakeups.tend()
+        resources.wakeups.note_listener()
         one = Processor(plan, resources, Reporter(print, no_style(), 0))
         one.recycling.born -= 101
         one.feeder.link = None  # to look for tasks would be an error

@@ -7,7 +7,7 @@ from django.test import SimpleTestCase
 from django_perfectqueue import store
 from django_perfectqueue.worker.buffers.hand import Hand
 from django_perfectqueue.worker.shared.crowd import OVERRUN, SLOW, Crowd, account_of
-from django_perfectqueue.worker.shared.slot import Slot
+from django_perfectqueue.worker.shared.slot import ProcessorStatus
 from tests.factories import lease
 
 ANN, BOB, NOW = 2, 4, 1_000.0
@@ -15,11 +15,11 @@ ANN, BOB, NOW = 2, 4, 1_000.0
 
 class CrowdCase(SimpleTestCase):
     def setUp(self):
-        self.slots = [Slot.shared() for _number in range(4)]
-        self.crowd = Crowd(self.slots, 4)
+        self.statuses = [ProcessorStatus.shared() for _number in range(4)]
+        self.crowd = Crowd(self.statuses, 4)
 
     def run_in(self, number, account, *, ran=0.0, charge=0.01):
-        self.slots[number].begin(number + 1, since=NOW - ran, whose=(account, charge))
+        self.statuses[number].begin(number + 1, since=NOW - ran, whose=(account, charge))
 
     def look(self):
         self.crowd.look(NOW)
@@ -66,12 +66,12 @@ class CrowdTests(CrowdCase):
 
     def test_what_has_ended_does_not_count(self):
         self.run_in(0, ANN)
-        self.slots[0].end()
+        self.statuses[0].end()
 
         self.assertEqual(self.look().running, {})
 
     def test_one_processor_never_looks(self):
-        alone = Crowd(self.slots[:1], 1)
+        alone = Crowd(self.statuses[:1], 1)
         self.assertEqual((alone.processors, alone.look_at), (0, float("inf")))
 
     def test_all_lanes_of_a_user_are_one(self):

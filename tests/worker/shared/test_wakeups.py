@@ -17,16 +17,16 @@ from django_perfectqueue.worker.processor.processor import Processor
 from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared import wakeups
-from django_perfectqueue.worker.shared.slot import Slot
+from django_perfectqueue.worker.shared.slot import ProcessorStatus
 from django_perfectqueue.worker.shared.wakeups import Wakeups
 from tests.factories import lease
 
 
 class WakeupsCase(SimpleTestCase):
     def setUp(self):
-        self.slots = [Slot.shared() for _number in range(3)]
+        self.statuses = [ProcessorStatus.shared() for _number in range(3)]
         self.bells = [Wakeup() for _number in range(3)]
-        self.wakeups = Wakeups(list(zip(self.slots, self.bells, strict=True)))
+        self.wakeups = Wakeups(list(zip(self.statuses, self.bells, strict=True)))
 
     def rung(self):
         return [number for number, wakeup in enumerate(self.bells) if wakeup.wait(0)]
@@ -34,52 +34,52 @@ class WakeupsCase(SimpleTestCase):
 
 class WakeTests(WakeupsCase):
     def test_one_ring_wakes_one(self):
-        for slot in self.slots[1:]:
-            slot.seek()
+        for status in self.statuses[1:]:
+            status.seek()
         self.assertTrue(self.wakeups.wake_one())
         self.assertEqual(self.rung(), [1])
 
     def test_the_next_ring_wakes_the_next(self):
-        for slot in self.slots:
-            slot.seek()
+        for status in self.statuses:
+            status.seek()
         self.assertEqual([self.wakeups.wake_one() for _ring in range(4)], [True] * 3 + [False])
         self.assertEqual(self.rung(), [0, 1, 2])
 
     def test_who_is_busy_or_not_there_is_not_rung(self):
         self.assertFalse(self.wakeups.has_free())
-        self.slots[0].seek()
-        self.slots[0].seeking = False
+        self.statuses[0].seek()
+        self.statuses[0].seeking = False
         self.assertFalse(self.wakeups.wake_one())
-        self.slots[0].seek()
+        self.statuses[0].seek()
         self.assertTrue(self.wakeups.has_free())
-        self.slots[0].sign_on()
+        self.statuses[0].sign_on()
         self.assertFalse(self.wakeups.wake_one())
         self.assertEqual(self.rung(), [])
 
     def test_who_looks_again_can_be_rung_again(self):
-        self.slots[0].seek()
+        self.statuses[0].seek()
         self.wakeups.wake_one()
-        self.slots[0].seek()
+        self.statuses[0].seek()
         self.assertTrue(self.wakeups.wake_one())
 
     def test_counts_and_flags_do_not_share_a_place(self):
-        slot = self.slots[0]
-        slot.seek()
-        slot.rung = True
-        for word in slot.totals():
-            slot.count(word)
-        slot.begin(7, since=1.0)
-        self.assertTrue(slot.rung)
-        self.assertEqual(set(slot.totals().values()), {1})
-        self.assertFalse(slot.signed_off)
+        status = self.statuses[0]
+        status.seek()
+        status.rung = True
+        for word in status.totals():
+            status.count(word)
+        status.begin(7, since=1.0)
+        self.assertTrue(status.rung)
+        self.assertEqual(set(status.totals().values()), {1})
+        self.assertFalse(status.signed_off)
 
     def test_it_is_tended_for_a_while(self):
-        self.assertFalse(self.wakeups.is_tended())
-        self.wakeups.tend()
-        self.assertTrue(self.wakeups.is_tended())
-        with mock.patch.object(wakeups, "TENDED_FOR", 0.0):
-            self.wakeups.tend()
-            self.assertFalse(self.wakeups.is_tended())
+        self.assertFalse(self.wakeups.has_listener())
+        self.wakeups.note_listener()
+        self.assertTrue(self.wakeups.has_listener())
+        with mock.patch.object(wakeups, "LISTENED_FOR", 0.0):
+            self.wakeups.note_listener()
+            self.assertFalse(self.wakeups.has_listener())
 
 
 def held(*, capped=False):
@@ -91,8 +91,8 @@ class ProcessorTests(WakeupsCase):
 
     def setUp(self):
         super().setUp()
-        for slot in self.slots[1:]:
-            slot.seek()
+        for status in self.statuses[1:]:
+            status.seek()
         parent_alive, pulse = os.pipe()
         self.addCleanup(os.close, parent_alive)
         self.addCleanup(os.close, pulse)
@@ -104,7 +104,7 @@ class ProcessorTests(WakeupsCase):
         )
         resources = ProcessorResources(
             holder=1,
-            slot=self.slots[0],
+            status=self.statuses[0],
             wakeup=self.bells[0],
             heartbeat_w=pulse,
             parent_alive=parent_alive,
@@ -136,7 +136,7 @@ class ProcessorTests(WakeupsCase):
         """
 
         def in_vain():
-            self.assertTrue(self.slots[0].is_free)
+            self.assertTrue(self.statuses[0].is_free)
             self.wakeups.wake_one()
             return []
 
@@ -171,7 +171,7 @@ class ProcessorTests(WakeupsCase):
             self.processor.stopping = True
             return []
 
-        self.wakeups.tend()
+        self.wakeups.note_listener()
         self.work(reported)
 
     def stand_back(self):
@@ -230,7 +230,7 @@ class ProcessorTests(WakeupsCase):
 
         self.feeder.look = look
         self.feeder.more = False
-        self.wakeups.tend()
+        self.wakeups.note_listener()
         with (
             mock.patch.object(feeder, "LOOK_UP_AFTER", 0.01),
             mock.patch.object(feeder, "LOOK_AFTER", 0.05),
@@ -243,9 +243,9 @@ class ProcessorTests(WakeupsCase):
         """It is no longer free, so no one else would ring it."""
         self.feeder.more = False
         self.feeder.look = mock.Mock(return_value=store.Outlook(due=True, wait=None))
-        self.slots[0].seek()
-        self.slots[0].rung = True
-        self.wakeups.tend()
+        self.statuses[0].seek()
+        self.statuses[0].rung = True
+        self.wakeups.note_listener()
         with (
             mock.patch.object(feeder, "LOOK_UP_AFTER", 0.01),
             mock.patch.object(feeder, "LOOK_AFTER", 1.0),

@@ -51,8 +51,8 @@ class KilledTreeTests(WorkerTestCase):
 
         def is_entered():
             holders = set(Ticket.objects.values_list("holder", flat=True))
-            seats = [seat for row in Worker.objects.all() for seat in row.seats]
-            return holders <= {seat["holder"] for seat in seats}
+            states = [state for row in Worker.objects.all() for state in row.states]
+            return holders <= {state["holder"] for state in states}
 
         wait_until(is_entered)
         return worker
@@ -69,7 +69,7 @@ class KilledTreeTests(WorkerTestCase):
         worker = self.worker(**self.settings).ready()
         began = time.monotonic()
         self.wait_for_note("start", 4)
-        rows = list(Worker.objects.values("pid", "start", "host", "pid_space", "seats_text"))
+        rows = list(Worker.objects.values("pid", "start", "host", "pid_space", "states_text"))
         self.assertLess(time.monotonic() - began, SOON, (worker.errors, rows))
         wait_until(lambda: "Tasks of a dead worker are given back." in worker.errors)
         self.open_gate()
@@ -92,7 +92,7 @@ class KilledTreeTests(WorkerTestCase):
 
     def holder_of(self, pid):
         rows = Worker.objects.all()
-        return next(s["holder"] for row in rows for s in row.seats if s["pid"] == pid)
+        return next(s["holder"] for row in rows for s in row.states if s["pid"] == pid)
 
     def test_a_worker_that_runs_on_the_host_gives_it_back_as_well(self):
         other = self.worker("--queue", "other", **self.settings).ready()
@@ -104,7 +104,7 @@ class KilledTreeTests(WorkerTestCase):
     def test_so_it_is_where_the_supervisor_died_before_its_processors(self):
         worker = self.busy_worker()
         [row] = Worker.objects.all()
-        processors = {seat["pid"] for seat in row.seats}
+        processors = {state["pid"] for state in row.states}
         kill_all([row.pid])
         wait_until(lambda: set(worker.alive()) <= processors)
         kill_all(worker.alive())

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from django.db import IntegrityError
 
 from django_perfectqueue.exceptions import (
-    AlreadyExistsError,
     AlreadyFinishedError,
     InvalidTaskError,
     NotFoundError,
@@ -29,6 +28,7 @@ from ..notify.ring import ring
 from ..records.trail import sign
 from .after_commit import refuse_unrevisable
 from .steer import FIND, live, lock_tickets, tried
+from .submit import taken
 
 RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" IN ({ids})'
 PRIORITY = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" IN ({ids})'
@@ -112,10 +112,6 @@ def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
         raise taken(to, row.key) from error
     if is_live:
         ring(to or row.queue, using=using)
-
-
-def taken(queue: str, key: str) -> AlreadyExistsError:
-    return AlreadyExistsError(f"Queue '{queue}' already has a task with the key '{key}'.")
 
 
 def locked(db: Session, task_id: int) -> tuple[RevisedRow, bool]:

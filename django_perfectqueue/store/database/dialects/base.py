@@ -237,6 +237,14 @@ class Dialect(ABC):
         """Insert the rows whose primary key is not there yet."""
         self.execute(cursor, f"INSERT {into} ON CONFLICT DO NOTHING", parameters)
 
+    def insert_new(
+        self, cursor: Cursor, insert: str, parameters: Mapping[str, object], now: datetime | None
+    ) -> int | None:
+        """Insert one row; return its id, or None where its unique key is there already."""
+        statement = f'{insert} ON CONFLICT DO NOTHING RETURNING "id"'
+        row = self.execute(cursor, statement, parameters, now=now).fetchone()
+        return int(row[0]) if row else None
+
     def writing(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
         """Prepare a connection for a transaction that reads before it writes."""
         return UNPREPARED

@@ -70,10 +70,11 @@ SUBMIT_TICKETS = portable(
     """
 INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
-    "cancel_requested"
+    "cancel_requested", "followed"
 )
-SELECT "value" ->> 0, "value" ->> 1, "value" ->> 3 IS NOT NULL, -("value" ->> 2),
-    COALESCE("value" ->> 4, "value" ->> 3, {now}), "value" ->> 3, 0, 0, 0, 0
+SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, -("value" ->> 3),
+    COALESCE("value" ->> 5, "value" ->> 4, {now}),
+    CASE WHEN "value" ->> 2 = 1 THEN "value" ->> 4 END, 0, 0, 0, 0, "value" ->> 6
 FROM json_each(%(rows)s)
 RETURNING "lane", (SELECT "has_waiting" FROM "perfectqueue_lane" WHERE "id" = "lane")
 """
@@ -195,7 +196,15 @@ class SQLite(Dialect):
         stored = self.execute(cursor, SUBMIT_TASKS, {"rows": to_json(rows)}, now=now).fetchall()
         ids = Stored({(queue, key): task_id for queue, key, task_id in stored})
         tickets = [
-            (ids[task.queue, task.key], task.lane, task.priority, run_at, expected_at)
+            (
+                ids[task.queue, task.key],
+                task.lane,
+                task.state,
+                task.priority,
+                run_at,
+                expected_at,
+                task.followed,
+            )
             for task, (run_at, expected_at, _) in zip(tasks, moments, strict=True)
             if (task.queue, task.key) in ids
         ]

@@ -85,7 +85,7 @@ def submit_linked(
                 why = "A task of a batch would wait for a callback of that batch."
                 refuse_circle(db, -batch, fresh.values(), why)
             join(db, batch, fresh.values(), MemberCounts())
-        tries.commits(fresh)
+        tries.append(fresh)
     return fresh
 
 

@@ -59,7 +59,7 @@ def replace_now(
             return before
         for submission in submissions:
             fresh |= replace_one(db, submission, using, now)
-        tries.commits(fresh)
+        tries.append(fresh)
     return fresh
 
 

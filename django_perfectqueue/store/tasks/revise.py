@@ -97,7 +97,7 @@ def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
         with in_transaction(using, apart=True) as db:
             row, is_live = locked(db, task_id)
             if to == row.queue:
-                if tries.maybe_committed:
+                if tries:
                     return
                 raise NotSupportedError(f"Task '{row.key}' is in queue '{to}' already.")
             names = {"queue": to, "key": row.key}
@@ -107,7 +107,7 @@ def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
             if is_live:
                 place(db, task_id, row._replace(queue=to or row.queue), using)
             record(row, revision, using)
-            tries.commits(task_id)
+            tries.append(task_id)
     except IntegrityError as error:
         raise taken(to, row.key) from error
     if is_live:
@@ -176,5 +176,5 @@ def set_priority(tries: Tries, ids: Collection[int], priority: int, *, using: st
         if ended := tried(tries, ids).difference(done):
             rows = db.rows(PRIORITIES, {"priority": priority}, ids=ended)
             done.update(id_ for (id_,) in rows)
-        tries.commits(done)
+        tries.append(done)
     return done

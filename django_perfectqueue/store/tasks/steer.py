@@ -167,7 +167,7 @@ def force_finish(
             accounts.write(db)
         announce_ids(db, [(signals.task_finished, done)])
         before = ended_before(db, tries, ids, done, Outcome.FINISHED)
-        tries.commits(done)
+        tries.append(done)
     if running:
         # Their lanes may have been full.
         ring(using=using)
@@ -187,7 +187,7 @@ def ended_before(
 
 def tried(tries: Tries, ids: Collection[int]) -> set[int]:
     """Return which of these tasks earlier tries of this call may have changed."""
-    return {task_id for note in tries.maybe_committed for task_id in note}.intersection(ids)
+    return {task_id for note in tries for task_id in note}.intersection(ids)
 
 
 @retry_remembering_commits
@@ -218,7 +218,7 @@ def cancel_now(
         ended = [one.task_id for one in over]
         announce_ids(db, [(signals.task_cancelled, ended)])
         done |= dict.fromkeys(ended_before(db, tries, ids, done, Outcome.CANCELLED), True)
-        tries.commits(ended)
+        tries.append(ended)
     return done
 
 
@@ -254,7 +254,7 @@ def retry(
         announce_ids(db, [(signals.task_put_back, sorted(done))])
         # None was in its line, nor had it finished, when an earlier try put it there.
         done |= tried(tries, ids)
-        tries.commits(done)
+        tries.append(done)
     return done
 
 

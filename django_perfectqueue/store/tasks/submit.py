@@ -61,8 +61,8 @@ def submit(
     their workers notified.
     """
     connection = connections[using]
-    is_alone = len(submissions) == 1 and now is None and not is_callers(connection)
-    if is_alone and dialect_for(connection).submits_alone(connection):
+    alone = len(submissions) == 1 and dialect_for(connection).submits_alone(connection)
+    if alone and now is None and not is_callers(connection):
         return submit_alone(submissions[0], using=using)
     fresh = store_free(submissions, using=using, now=now)
     notify(submissions, fresh, using=using, now=now)
@@ -174,10 +174,10 @@ def store_alone(
 
     Its id is not known before the commit: so its ticket carries a token until someone takes it.
     """
-    token, known = new_token(), list(tries.maybe_committed)
+    token, known = new_token(), list(tries)
     with reading(using) as db:
         refuse_too_long(db, task)
-        tries.commits(token)
+        tries.append(token)
         try:
             task_id, notified = db.dialect.submit_alone(
                 db.cursor, task, token=token, message=message
@@ -218,7 +218,7 @@ def store_all(
     using: str,
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    if not tries.maybe_committed:
+    if not tries:
         # Most often all keys are free, and not to look at each costs less.
         with suppress(IntegrityError), in_transaction(using, apart=True) as db:
             fresh = store_some(db, db.dialect.submit_free, tries, submissions, now)
@@ -245,9 +245,10 @@ def store_some(
             refuse_too_long(db, task)
         first.setdefault((task.queue, task.key), task)
     fresh = insert(db.cursor, list(first.values()), now) if first else {}
-    # By now an earlier try has committed, or not: the inserting has waited for it.
-    fresh |= stored_before(db, tries)
-    tries.commits(fresh)
+    if tries:
+        # By now an earlier try has committed, or not: the inserting has waited for it.
+        fresh |= stored_before(db, tries)
+    tries.append(fresh)
     return fresh
 
 
@@ -259,9 +260,9 @@ def refuse_too_long(db: Session, task: Submission) -> None:
 
 def stored_before(db: Session, tries: Tries) -> dict[tuple[str, str], int]:
     """Return what earlier tries have stored, by ids that were drawn for these alone."""
-    if not tries.maybe_committed:
+    if not tries:
         return {}
-    ids = {id_ for note in tries.maybe_committed for id_ in note.values()}
+    ids = {id_ for note in tries for id_ in note.values()}
     return {(queue, key): id_ for queue, key, id_ in db.rows(STORED_BEFORE, ids=ids)}
 
 

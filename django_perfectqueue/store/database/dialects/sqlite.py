@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone as clock
 
@@ -18,7 +19,6 @@ from ...values import Completion, Moment, Stored, Submission
 from ..diagnosis import Problem
 from .base import (
     HAS_COPIES,
-    UNPREPARED,
     Closed,
     Dialect,
     Entry,
@@ -117,14 +117,20 @@ RETURNING "id", {HAS_COPIES.replace("{lane}", '"perfectqueue_lane"."id"')}
 )
 
 
-@contextmanager
-def immediate(connection: Any) -> Iterator[None]:
-    mode = connection.transaction_mode
-    connection.transaction_mode = IMMEDIATE
-    try:
-        yield
-    finally:
-        connection.transaction_mode = mode
+class Immediate(transaction.Atomic):
+    """
+    A block that takes the lock of writers when it begins.
+
+    A transaction that has read can't wait for the writer who overtook it.
+    """
+
+    def __enter__(self) -> None:
+        connection: Any = transaction.get_connection(self.using)
+        mode, connection.transaction_mode = connection.transaction_mode, IMMEDIATE
+        try:
+            super().__enter__()
+        finally:
+            connection.transaction_mode = mode
 
 
 class SQLite(Dialect):
@@ -132,11 +138,12 @@ class SQLite(Dialect):
     one_writer = True
     clock = given_clock = "%(now)s"
 
-    def writing(self, connection: Any) -> AbstractContextManager[None]:
-        # A transaction that has read can't wait for the writer who overtook it.
+    def atomic(self, connection: Any) -> AbstractContextManager[None]:
         if connection.connection is None:
             connection.ensure_connection()
-        return UNPREPARED if connection.transaction_mode == IMMEDIATE else immediate(connection)
+        if connection.transaction_mode == IMMEDIATE:
+            return super().atomic(connection)
+        return Immediate(connection.alias, savepoint=True, durable=False)
 
     def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, object]:
         if seconds is None:

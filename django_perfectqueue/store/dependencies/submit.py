@@ -21,8 +21,9 @@ from ..database.transaction import (
 from ..notify.completion import find_all
 from ..records.dependency_events import MemberCounts, join, note
 from ..records.tags import tag_fresh
+from ..tasks.after_commit import seen
 from ..tasks.replace import replace
-from ..tasks.steer import known, live
+from ..tasks.steer import live
 from ..tasks.submit import stored_before
 from ..values import Parent, Submission
 from .batch_counts import share
@@ -290,7 +291,7 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
             ids = [edge[1] for edge in find_parents(db, parents).edges(task_id, parents, 0)]
         refuse_unblocked(db, task_id)
         if strange := set(ids).difference(id_ for (id_,) in db.rows(LINKED, ids=[task_id])):
-            key, other = (known(db, id_).key for id_ in (task_id, min(strange)))
+            key, other = (seen(db, id_).key for id_ in (task_id, min(strange)))
             raise NotFoundError(f"Task '{key}' does not wait for task '{other}'.")
         which = "" if parents is None else ' AND "parent_id" IN ({ids})'
         db.execute(UNLINK + which, {"task_id": task_id}, ids=ids)
@@ -300,7 +301,7 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
 def refuse_unblocked(db: Session, task_id: int) -> None:
     """Lock the ticket of a blocked task; raise NotSupportedError where it is not blocked."""
     if live(db, task_id).state != State.BLOCKED:
-        key = known(db, task_id).key
+        key = seen(db, task_id).key
         raise NotSupportedError(
             f"Task '{key}' is not blocked: what it waits for can be changed only until then."
         )

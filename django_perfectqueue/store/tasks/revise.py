@@ -26,8 +26,9 @@ from ..database.transaction import (
 from ..limits.limit_cache import lane_behind
 from ..notify.ring import ring
 from ..records.trail import sign
-from .after_commit import refuse_unrevisable
-from .steer import FIND, live, lock_tickets, tried
+from .after_commit import SeenTask, refuse_unrevisable
+from .close import lock_tickets
+from .steer import FIND, live, tried
 from .submit import taken
 
 RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" IN ({ids})'
@@ -125,7 +126,7 @@ def locked(db: Session, task_id: int) -> tuple[RevisedRow, bool]:
     if found is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
     row = RevisedRow(*found)
-    refuse_unrevisable(row.key, row.outcome, state)
+    refuse_unrevisable(SeenTask(row.key, row.outcome, state))
     if state is None and not row.outcome:
         raise NotSupportedError(f"Task '{row.key}' was put back in line by someone else.")
     return row, state is not None

@@ -6,14 +6,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from django.db.models import F
 
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import (
-    AlreadyExistsError,
     AlreadyFinishedError,
     InvalidTaskError,
     NotFoundError,
@@ -33,7 +31,6 @@ from django_perfectqueue.payload.inputs import (
 )
 
 from .submission import TaskOptions, submission_of
-from .task_handle import already
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -99,11 +96,7 @@ class Batch:
         terms: dict[str, Any] = {"using": self.using, "surroundings": captured()}
         each = (submission_of(self.queue, **{**terms, "user": self.user, **task}) for task in tasks)
         for given in store.in_chunks(each):
-            linked = partial(store.submit_linked, store.submit_all)
-            submit = linked if any(task.after or task.tags for task in given) else store.submit_all
-            fresh = store.submit_joining(submit, given, self.id, using=self.using)
-            if len(fresh) < len(given):
-                raise AlreadyExistsError(already(self.queue.name, given, fresh))
+            store.submit_linked(store.submit_all, given, batch=self.id, using=self.using)
             count += len(given)
         return count
 
@@ -137,9 +130,7 @@ class Batch:
             raise InvalidTaskError("after is not for a callback: it waits for its batch.")
         mode = WHENS[when].value
         task = task._replace(after=(store.Parent.batch(self.id),), if_failed=mode)
-        fresh = store.submit_linked(store.submit_all, [task], using=self.using)
-        if not fresh:
-            raise AlreadyExistsError(already(self.queue.name, [task], fresh))
+        store.submit_linked(store.submit_all, [task], using=self.using)
         return self.queue[task.key]
 
     def progress(self) -> store.Progress:

@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 
 from django_perfectqueue import models, store
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
+from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.report import UserShare, balance
 from django_perfectqueue.inspection.results import End, results_of, results_of_async
@@ -39,7 +39,7 @@ from .batch import Batch, batch_named, begin
 from .parents import IfFailed, listed
 from .submission import TaskOptions, submission_of
 from .taking import Taking
-from .task_handle import TaskHandle, already
+from .task_handle import TaskHandle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -113,16 +113,12 @@ class Queue(Taking):
         ON_CONFLICT.require("on_conflict", on_conflict, InvalidTaskError)
         task = self[submission.key]
         linked = bool(submission.after or submission.tags)
-        submit = partial(store.submit_linked, store.submit) if linked else store.submit
-        if not submit([submission], using=using, now=now):
-            if on_conflict == "raise":
-                raise AlreadyExistsError(
-                    f"Queue '{self.name}' already has a task with the key '{submission.key}'."
-                )
-            if on_conflict == "ignore":
-                return task
+        submit: Any = store.submit_all if on_conflict == "raise" else store.submit
+        if linked:
+            submit = partial(store.submit_linked, submit)
+        if not submit([submission], using=using, now=now) and on_conflict == "replace":
             replace = store.replace_linked if linked else store.replace
-            replace(submission, using=using, now=now)
+            replace([submission], using=using, now=now)
         return task
 
     @otel.sends
@@ -150,8 +146,6 @@ class Queue(Taking):
             if any(map(AFTER, given)) or any(map(TAGS, given)):
                 submit = partial(store.submit_linked, submit)
             fresh = submit(given, using=using, now=now)
-            if on_conflict == "raise" and len(fresh) < len(given):
-                raise AlreadyExistsError(already(self.name, given, fresh))
             read += len(given)
             stored += len(fresh)
             if progress:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import (
-    AlreadyExistsError,
     NotFoundError,
 )
 from django_perfectqueue.inspection.changes import Snapshot, changes_of, changes_of_async
@@ -262,10 +261,7 @@ class TaskHandle:
             tags=tuple(self.tags),
         )
         with store.together(using=self.using):
-            if not store.submit_linked(store.submit, [submission], using=self.using):
-                raise AlreadyExistsError(
-                    f"Queue '{row.queue}' already has a task with the key '{new}'."
-                )
+            store.submit_linked(store.submit_all, [submission], using=self.using)
             store.sign([(row.queue, self.key)], "copied", by=by, using=self.using)
             store.sign([(row.queue, new)], "made", by=by, using=self.using)
         return self.queue[new]
@@ -284,12 +280,3 @@ class TaskHandle:
     acopy = twin(copy)
     atag = twin(tag)
     auntag = twin(untag)
-
-
-def already(
-    queue: str, given: Iterable[store.Submission], fresh: Mapping[tuple[str, str], int]
-) -> str:
-    taken = sorted({task.key for task in given} - {key for _queue, key in fresh})
-    if not taken:
-        return f"Queue '{queue}' was given a key twice in one batch."
-    return f"Queue '{queue}' already has tasks with these keys: {', '.join(taken[:5])}."

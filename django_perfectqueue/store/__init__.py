@@ -30,7 +30,6 @@ from .dependencies.batches import (
     create_batch,
     forget_batches,
     stop_batches,
-    submit_joining,
 )
 from .dependencies.cancel import Dependents, cancel_request, choose, dependents
 from .dependencies.fold import When

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django_perfectqueue.lib.imports import path_of
+from django_perfectqueue.models import State
 
 CHANNEL = "perfectqueue"
 """The channel of PostgreSQL's notifications that there is work."""
@@ -46,7 +47,7 @@ class Submission(NamedTuple):
     task is acquired. ``time_limit`` is in seconds; None leaves it to the handler.
     ``context`` is JSON text: what of the submitter's surroundings the handler is to find.
     It waits for the tasks in ``after``; ``if_failed`` is a number of IfFailed. ``tags`` are
-    each there once.
+    each there once. ``followed`` is what its ticket says of who follows it.
     """
 
     queue: str
@@ -65,6 +66,13 @@ class Submission(NamedTuple):
     after: tuple[Parent, ...] = ()
     if_failed: int = 0
     tags: tuple[str, ...] = ()
+    followed: int | None = None
+
+    @property
+    def state(self) -> int:
+        """The state in which its ticket is stored."""
+        ready = State.WAITING if self.run_at is None else State.SCHEDULED
+        return int(State.BLOCKED if self.after else ready)
 
     @classmethod
     def like(cls, row: Any, key: str, lane: int, **more: Any) -> Submission:

@@ -332,9 +332,7 @@ class FileTests(TestCase):
 
         message = self.refused(json_lines({"key": "a", "type": "t"}), code=3)
 
-        self.assertIn(
-            "Lines 1 to 1: Queue 'default' already has tasks with these keys: a.", message
-        )
+        self.assertIn("Lines 1 to 1: Queue 'default' already has a task with the key 'a'.", message)
 
     def test_a_key_given_twice_is_an_error_too(self):
         twice = json_lines({"key": "a", "type": "t"}, {"key": "a", "type": "t"})

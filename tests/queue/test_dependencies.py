@@ -145,6 +145,16 @@ class SubmitTests(Cases):
 
 
 class ManyTests(Cases):
+    def test_several_of_which_one_is_taken_add_no_dependency(self):
+        submit("parent")
+        given = [{"key": key, "type": "report", "after": ["parent"]} for key in ("new", "taken")]
+        submit("taken")
+
+        with self.assertRaisesMessage(AlreadyExistsError, "'taken'"):
+            Queue().submit_many(given)
+        self.assertFalse(Dependency.objects.exists())
+        self.assertEqual(Task.objects.count(), Ticket.objects.count())
+
     def test_a_graph_in_one_call_runs_in_its_order(self):
         tasks = [
             {"key": "a", "type": "report"},

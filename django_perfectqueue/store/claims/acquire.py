@@ -149,7 +149,7 @@ def claim(
     refused: list[Completion] = []
     durable = bool(finished) or is_callers(connections[using])
     with in_transaction(using) as db:
-        for lost in tries.maybe_committed:
+        for lost in tries:
             if left := still_held(db, lost.leases):
                 return ClaimResult(left, *lost[1:])
         accounts = Accounts(request.now)
@@ -166,7 +166,7 @@ def claim(
             db.dialect.commit_durably(db.cursor)
         result = search.result(leases, refused, slept)
         if leases:
-            tries.commits(result)
+            tries.append(result)
     return result
 
 

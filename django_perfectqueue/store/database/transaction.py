@@ -44,11 +44,7 @@ def in_transaction(using: str, *, apart: bool = False) -> Iterator[Session]:
     connection = connections[using]
     dialect = dialect_for(connection)
     if not connection.in_atomic_block:
-        with (
-            dialect.writing(connection),
-            dialect.own(connection),
-            connection.cursor() as cursor,
-        ):
+        with dialect.own(connection), connection.cursor() as cursor:
             yield Session(cursor, dialect)
     elif apart:
         with transaction.atomic(using), connection.cursor() as cursor:
@@ -68,11 +64,9 @@ def timely(using: str) -> AbstractContextManager[Session]:
     return in_transaction(using) if dialect_of(using).hosts_clock else reading(using)
 
 
-@contextmanager
-def together(*, using: str) -> Iterator[None]:
+def together(*, using: str) -> AbstractContextManager[None]:
     """Run several verbs in one transaction, or in one savepoint of the caller's."""
-    with dialect_of(using).writing(connections[using]), transaction.atomic(using=using):
-        yield
+    return dialect_of(using).atomic(connections[using])
 
 
 @contextmanager
@@ -83,21 +77,14 @@ def reading(using: str) -> Iterator[Session]:
         yield Session(cursor, dialect_for(connection))
 
 
-class Tries:
-    """
-    The tries of one call, and what each of them was about to commit.
+Tries = list[Any]
+"""
+What each earlier try of one call was about to commit.
 
-    When the connection is lost, so may be the answer to a commit that went through. So a
-    verb notes what it has done as the last thing before its commit, and a later try that
-    finds its work done looks whether it was itself.
-    """
-
-    def __init__(self) -> None:
-        self.maybe_committed: list[Any] = []
-
-    def commits(self, note: object) -> None:
-        self.maybe_committed.append(note)
-
+When the connection is lost, so may be the answer to a commit that went through. So a
+verb notes what it has done as the last thing before its commit, and a later try that
+finds its work done looks whether it was itself.
+"""
 
 shared: ContextVar[dict[str, Tries] | None] = ContextVar("shared", default=None)
 
@@ -151,7 +138,7 @@ def retry_remembering_commits(verb: Callable[Concatenate[Tries, P], R]) -> Calla
         tries = Tries() if known is None else known.setdefault(verb.__qualname__, Tries())
         act = functools.partial(verb, tries, *args, **kwargs)
         result = with_retries(act, tries, using=str(kwargs["using"]))
-        tries.maybe_committed.clear()
+        tries.clear()
         return result
 
     return patient
@@ -167,14 +154,14 @@ def with_retries(act: Callable[[], R], tries: Tries | None = None, *, using: str
     NotMigratedError where a table or a column is missing.
     """
     callers, began, trouble = is_callers(connections[using]), time.monotonic(), None
-    maybe_committed = [] if tries is None else tries.maybe_committed
+    tries = [] if tries is None else tries
     while True:
-        known = len(maybe_committed)
+        known = len(tries)
         try:
             return act()
         except Error as error:
             trouble = trouble or Trouble(using, began)
-            if callers or not trouble.may_pass(error, maybe_committed, known):
+            if callers or not trouble.may_pass(error, tries, known):
                 if isinstance(error, NotMigratedError) or problem_of(error, using=using) != LACKING:
                     raise
                 raise unmigrated(error, using) from error.__cause__
@@ -210,11 +197,11 @@ class Trouble:
         self.repeats = 0
         self.logged = False
 
-    def may_pass(self, error: Error, maybe_committed: list[object], known: int) -> bool:
+    def may_pass(self, error: Error, tries: Tries, known: int) -> bool:
         """Prepare for one more try; return whether there is to be one."""
         dialect = dialect_of(self.using)
         if dialect.passes(error):
-            del maybe_committed[known:]
+            del tries[known:]
         elif dialect.lost(error) and not self.shared:
             self.reconnect(error)
         else:

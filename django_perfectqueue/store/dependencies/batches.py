@@ -6,7 +6,7 @@ A callback is a blocked task whose parent is the batch, by minus the batch's id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from datetime import datetime
 
 from django_perfectqueue.exceptions import (
@@ -16,26 +16,14 @@ from django_perfectqueue.exceptions import (
 )
 
 from ..database.session import Session
-from ..database.transaction import (
-    Tries,
-    in_transaction,
-    reading,
-    retry_remembering_commits,
-    retry_transaction,
-)
-from ..records.dependency_events import MemberCounts, join, note_counts, note_gone
-from ..values import Submission
+from ..database.transaction import in_transaction, reading, retry_transaction
+from ..records.dependency_events import MemberCounts, note_counts, note_gone
 from .batch_counts import Progress, share
-from .graph import refuse_circle
-from .submit import first_there
 
 CREATE = """
-"perfectqueue_batch" ("queue", "name", "user", "parent_id", "total", "finished", "dead", "stopped",
-    "created_at")
-VALUES (%(queue)s, %(name)s, %(user)s, %(parent)s, 0, 0, 0, FALSE, {now})
-"""
-FIND = """
-SELECT "id" FROM "perfectqueue_batch" WHERE "queue" = %(queue)s AND "name" = %(name)s
+INSERT INTO "perfectqueue_batch" (
+    "queue", "name", "user", "parent_id", "total", "finished", "dead", "stopped", "created_at"
+) VALUES (%(queue)s, %(name)s, %(user)s, %(parent)s, 0, 0, 0, FALSE, {now})
 """
 PROGRESS = """
 SELECT "total" + COALESCE(SUM("delta_total"), 0), "finished" + COALESCE(SUM("delta_finished"), 0),
@@ -87,10 +75,9 @@ def create_batch(
     with in_transaction(using) as db:
         if parent is not None:
             refuse_ended_batch(db, parent)
-        if db.execute(FIND, values).fetchone():
+        batch = db.dialect.insert_new(db.cursor, CREATE, values, now)
+        if batch is None:
             raise AlreadyExistsError(f"Queue '{queue}' already has a batch called '{name}'.")
-        db.execute(f"INSERT INTO {CREATE}", values, now=now)
-        batch = int(db.execute(FIND, values).fetchone()[0])
         # It ends though nothing is added: this has it looked at.
         outer = {} if parent is None else {parent: MemberCounts(total=1)}
         note_counts(db, {batch: MemberCounts(), **outer})
@@ -105,38 +92,6 @@ def refuse_ended_batch(db: Session, batch: int) -> None:
         raise BatchEndedError(
             f"Batch '{name}' {'has ended' if ended_at else 'was cancelled'}: nothing can be added."
         )
-
-
-@retry_remembering_commits
-def submit_joining(
-    tries: Tries,
-    submit: Callable[..., dict[tuple[str, str], int]],
-    submissions: Sequence[Submission],
-    batch: int,
-    *,
-    using: str,
-    now: datetime | None = None,
-) -> dict[tuple[str, str], int]:
-    """
-    Store tasks by ``submit`` as members of a batch, all or none.
-
-    Raise BatchEndedError where the batch has ended or was cancelled, InvalidTaskError where one
-    of the tasks waits for its end.
-    """
-    if came_through := first_there(tries.maybe_committed, using=using):
-        return came_through
-    # What a circle refuses was stored by then, and is undone.
-    waits = any(task.after for task in submissions)
-    with in_transaction(using, apart=waits) as db:
-        refuse_ended_batch(db, batch)
-        fresh = submit(submissions, using=using, now=now)
-        if len(fresh) == len(submissions):
-            if waits:
-                why = "A task of a batch would wait for a callback of that batch."
-                refuse_circle(db, -batch, fresh.values(), why)
-            join(db, batch, fresh.values(), MemberCounts())
-        tries.commits(fresh)
-    return fresh
 
 
 @retry_transaction

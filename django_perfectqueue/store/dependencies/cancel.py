@@ -11,8 +11,8 @@ from django.db import connections
 from django_perfectqueue.exceptions import NotSupportedError
 
 from ..database.transaction import reading, retry_transaction
-from ..tasks.after_commit import is_in_block, look_at
-from ..tasks.steer import cancel_each, known
+from ..tasks.after_commit import is_in_block, look_at, seen
+from ..tasks.steer import cancel_each
 from .graph import ancestors, descendants
 from .submit import ROWS
 
@@ -50,7 +50,7 @@ def cancel_request(
     waiting = dependents([task_id], using=using).ids
     if waiting and not together:
         with reading(using) as db:
-            key = known(db, task_id).key
+            key = seen(db, task_id).key
         raise NotSupportedError(
             f"{len(waiting)} tasks wait for task '{key}', directly or not."
             " Cancel them with it: cancel_request(together=True)."

@@ -14,18 +14,20 @@ from ..database.session import Session
 from ..database.transaction import (
     Tries,
     in_transaction,
-    reading,
     retry_remembering_commits,
     retry_transaction,
     together,
 )
 from ..notify.completion import find_all
-from ..records.dependency_events import note
+from ..records.dependency_events import MemberCounts, join, note
 from ..records.tags import tag_fresh
+from ..tasks.after_commit import seen
 from ..tasks.replace import replace
-from ..tasks.steer import known, live
+from ..tasks.steer import live
+from ..tasks.submit import stored_before
 from ..values import Parent, Submission
 from .batch_counts import share
+from .batches import refuse_ended_batch
 from .fold import When
 from .graph import refuse_circle
 
@@ -36,12 +38,7 @@ Edge = tuple[int, int, int, int]
 ROWS = 1_000
 LOOKS = 3
 
-THERE = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 STANDING = 'SELECT "id", "outcome" FROM "perfectqueue_task" WHERE "id" IN ({ids}) ORDER BY "id"'
-BLOCK = """
-UPDATE "perfectqueue_ticket"{hint} SET "state" = 3, "timer_at" = NULL
-WHERE "task_id" IN ({ids})
-"""
 LINK = """
 INSERT INTO "perfectqueue_dependency" ("child_id", "parent_id", "if_failed", "state") VALUES {rows}
 """
@@ -60,61 +57,63 @@ def submit_linked(
     submissions: Sequence[Submission],
     *,
     using: str,
+    batch: int | None = None,
     now: datetime | None = None,
 ) -> dict[tuple[str, str], int]:
     """
-    Store tasks by ``submit``, of which some wait for others or have tags; return what that does.
+    Store tasks by ``submit``, which wait for others, have tags or are members of a batch; return
+    what that does.
 
     All is done in one transaction, which locks nothing but the new rows, and on PostgreSQL its
     parents' from being deleted. A parent is in the database, or earlier among the submissions.
     Raise, before anything is stored, NotFoundError where it is not, InvalidTaskError where it
-    comes later or tasks wait for one another.
+    comes later or tasks wait for one another; BatchEndedError where the batch has ended or was
+    cancelled, and InvalidTaskError where one of the tasks waits for its end.
     """
-    if came_through := first_there(tries.maybe_committed, using=using):
-        return came_through
-    with in_transaction(using):
-        parents = resolve(submissions, using=using)
-        fresh = submit(submissions, using=using, now=now)
-        if fresh:
-            link(submissions, fresh, parents, using=using)
-            tag_fresh(submissions, fresh, using=using)
-        tries.commits(fresh)
+    waits = any(task.after for task in submissions)
+    # What waits for its own batch was stored by then, and is undone.
+    with in_transaction(using, apart=waits and batch is not None) as db:
+        if before := stored_before(db, tries):
+            return before
+        if batch is not None:
+            refuse_ended_batch(db, batch)
+        parents = resolve(db, submissions)
+        fresh = submit(followed(submissions, batch), using=using, now=now)
+        link(db, submissions, fresh, parents)
+        tag_fresh(submissions, fresh, using=using)
+        if batch is not None:
+            if waits:
+                why = "A task of a batch would wait for a callback of that batch."
+                refuse_circle(db, -batch, fresh.values(), why)
+            join(db, batch, fresh.values(), MemberCounts())
+        tries.append(fresh)
     return fresh
+
+
+def followed(submissions: Sequence[Submission], batch: int | None) -> list[Submission]:
+    """Return tasks as followed by a batch, and by those that wait for them."""
+    parents = {parent.name for task in submissions for parent in task.after}
+    marks = [2 * (batch or 0) + ((task.queue, task.key) in parents) for task in submissions]
+    return [
+        task._replace(followed=mark or None) for task, mark in zip(submissions, marks, strict=True)
+    ]
 
 
 def replace_linked(
-    submission: Submission, *, using: str, now: datetime | None = None
+    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
 ) -> dict[tuple[str, str], int]:
     """
-    Do what replace() does with a task that waits for others or has tags.
+    Do what replace() does with tasks that wait for others or have tags.
 
     Raise InvalidTaskError where one of these waits for the task that it replaces.
     """
-
     with together(using=using):
-        fresh = submit_linked(replace_first, [submission], using=using, now=now)
-        task_id = fresh[submission.queue, submission.key]
+        fresh = submit_linked(replace, submissions, using=using, now=now)
         with in_transaction(using) as db:
-            refuse_waiting(db, task_id, {parent for (parent,) in db.rows(PARENTS, ids=[task_id])})
+            for task_id in fresh.values():
+                parents = {parent for (parent,) in db.rows(PARENTS, ids=[task_id])}
+                refuse_waiting(db, task_id, parents)
     return fresh
-
-
-def replace_first(
-    tasks: Sequence[Submission], *, using: str, now: datetime | None
-) -> dict[tuple[str, str], int]:
-    return replace(tasks[0], using=using, now=now)
-
-
-@retry_transaction
-def first_there(
-    tried: Iterable[dict[tuple[str, str], int]], *, using: str
-) -> dict[tuple[str, str], int]:
-    """Return what the earlier try has stored whose commit came through, or nothing."""
-    with reading(using) as db:
-        for fresh in tried:
-            if fresh and db.rows(THERE, ids=list(fresh.values())[:1]):
-                return fresh
-    return {}
 
 
 class FoundParents(NamedTuple):
@@ -132,7 +131,7 @@ class FoundParents(NamedTuple):
             yield child, id_, mode, state.value
 
 
-def resolve(submissions: Sequence[Submission], *, using: str) -> FoundParents:
+def resolve(db: Session, submissions: Sequence[Submission]) -> FoundParents:
     """Return the ids of the parents that are in the database already."""
     earlier: set[tuple[str, str]] = set()
     needed: list[Parent] = []
@@ -142,15 +141,16 @@ def resolve(submissions: Sequence[Submission], *, using: str) -> FoundParents:
                 needed.append(parent)
         earlier.add((task.queue, task.key))
     try:
-        return find_parents(needed, using=using)
+        return find_parents(db, needed)
     except UnknownParentError as error:
         if error.name in earlier:
             raise out_of_order(error.name, submissions) from None
         raise
 
 
-def find_parents(parents: Collection[Parent], *, using: str) -> FoundParents:
+def find_parents(db: Session, parents: Collection[Parent]) -> FoundParents:
     """Return parents, which are kept from being deleted; raise NotFoundError where one is not."""
+    using = db.cursor.db.alias
     by_id = {parent.id for parent in parents if parent.id is not None and parent.id > 0}
     keys: dict[str, list[str]] = {}
     for parent in parents:
@@ -158,7 +158,7 @@ def find_parents(parents: Collection[Parent], *, using: str) -> FoundParents:
             keys.setdefault(parent.queue, []).append(parent.key)
     for _look in range(LOOKS):
         ids = find_by_key(keys, using=using)
-        outcomes = keep({*by_id, *ids.values()}, using=using)
+        outcomes = keep(db, {*by_id, *ids.values()})
         # One that was replaced since its key was read is found by another look.
         if outcomes.keys() >= set(ids.values()):
             break
@@ -166,9 +166,8 @@ def find_parents(parents: Collection[Parent], *, using: str) -> FoundParents:
         raise NotFoundError(f"There is no task with the id {min(missing)} to wait for.")
     finished = {id_ for id_, outcome in outcomes.items() if outcome == Outcome.FINISHED}
     batches = {parent.id for parent in parents if parent.id is not None and parent.id < 0}
-    with reading(using) as db:
-        # One that ends after this commit finds its callbacks.
-        ended = {id_ for id_ in batches if share(db, -id_)[0]}
+    # One that ends after this commit finds its callbacks.
+    ended = {id_ for id_ in batches if share(db, -id_)[0]}
     return FoundParents(ids, finished, ended)
 
 
@@ -182,14 +181,12 @@ def find_by_key(keys: Mapping[str, Sequence[str]], *, using: str) -> dict[tuple[
     return found
 
 
-@retry_transaction
-def keep(ids: Collection[int], *, using: str) -> dict[int, str]:
+def keep(db: Session, ids: Collection[int]) -> dict[int, str]:
     """Keep tasks from being deleted until the commit; return their outcomes."""
     rest = iter(sorted(ids))
     found: dict[int, str] = {}
-    with reading(using) as db:
-        while some := list(islice(rest, ROWS)):
-            found |= dict(db.rows(STANDING + db.dialect.keep_clause(), ids=some))
+    while some := list(islice(rest, ROWS)):
+        found |= dict(db.rows(STANDING + db.dialect.keep_clause(), ids=some))
     return found
 
 
@@ -226,21 +223,16 @@ def circle_from(
     return []
 
 
-def link(submissions: Sequence[Submission], fresh: Ids, found: FoundParents, *, using: str) -> None:
+def link(db: Session, submissions: Sequence[Submission], fresh: Ids, found: FoundParents) -> None:
     linked = [task for task in submissions if task.after and (task.queue, task.key) in fresh]
     parents = found._replace(ids={**found.ids, **fresh})
     children = {fresh[task.queue, task.key]: task for task in linked}
     if children:
-        with in_transaction(using) as db:
-            block = BLOCK.replace("{hint}", db.dialect.by_primary_key)
-            db.execute(block, ids=children)
-            for_each = (
-                parents.edges(id_, one.after, one.if_failed) for id_, one in children.items()
-            )
-            insert(db, chain.from_iterable(for_each))
-            # A batch looks at its callbacks when it ends; what has ended is looked at once more.
-            tasks = [id_ for id_, one in children.items() if one.if_failed < When.DONE]
-            note(db, added=tasks, ended=found.ended)
+        for_each = (parents.edges(id_, one.after, one.if_failed) for id_, one in children.items())
+        insert(db, chain.from_iterable(for_each))
+        # A batch looks at its callbacks when it ends; what has ended is looked at once more.
+        tasks = [id_ for id_, one in children.items() if one.if_failed < When.DONE]
+        note(db, added=tasks, ended=found.ended)
 
 
 def insert(db: Session, edges: Iterable[Edge]) -> None:
@@ -261,7 +253,7 @@ def wait_for(task_id: int, parents: Sequence[Parent], if_failed: int, *, using: 
     parent, InvalidTaskError where one waits for it.
     """
     with in_transaction(using) as db:
-        edges = list(find_parents(parents, using=using).edges(task_id, parents, if_failed))
+        edges = list(find_parents(db, parents).edges(task_id, parents, if_failed))
         refuse_unblocked(db, task_id)
         refuse_waiting(db, task_id, {edge[1] for edge in edges if edge[3] != Dependency.State.MET})
         insert(db, edges)
@@ -294,12 +286,12 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
     Raise NotSupportedError where it is not blocked, NotFoundError where it does not wait for one.
     """
     ids: list[int] = []
-    if parents is not None:
-        ids = [edge[1] for edge in find_parents(parents, using=using).edges(task_id, parents, 0)]
     with in_transaction(using) as db:
+        if parents is not None:
+            ids = [edge[1] for edge in find_parents(db, parents).edges(task_id, parents, 0)]
         refuse_unblocked(db, task_id)
         if strange := set(ids).difference(id_ for (id_,) in db.rows(LINKED, ids=[task_id])):
-            key, other = (known(db, id_).key for id_ in (task_id, min(strange)))
+            key, other = (seen(db, id_).key for id_ in (task_id, min(strange)))
             raise NotFoundError(f"Task '{key}' does not wait for task '{other}'.")
         which = "" if parents is None else ' AND "parent_id" IN ({ids})'
         db.execute(UNLINK + which, {"task_id": task_id}, ids=ids)
@@ -309,7 +301,7 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
 def refuse_unblocked(db: Session, task_id: int) -> None:
     """Lock the ticket of a blocked task; raise NotSupportedError where it is not blocked."""
     if live(db, task_id).state != State.BLOCKED:
-        key = known(db, task_id).key
+        key = seen(db, task_id).key
         raise NotSupportedError(
             f"Task '{key}' is not blocked: what it waits for can be changed only until then."
         )

@@ -21,10 +21,6 @@ DELTA = """
 INSERT INTO "perfectqueue_batchdelta" ("batch_id", "total", "finished", "dead") VALUES {rows}
 """
 JOIN = 'INSERT INTO "perfectqueue_batchmember" ("task_id", "batch_id") VALUES {rows}'
-MARK = """
-UPDATE "perfectqueue_ticket"{hint} SET "followed" = COALESCE("followed", 0) + %(mark)s
-WHERE "task_id" IN ({ids})
-"""
 LEAVING = """
 SELECT "member"."batch_id", "task"."outcome" FROM "perfectqueue_batchmember" AS "member"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "member"."task_id"
@@ -94,11 +90,13 @@ def note_counts(db: Session, changes: Mapping[int, MemberCounts]) -> None:
 
 
 def join(db: Session, batch: int, ids: Collection[int], change: MemberCounts) -> None:
-    """Make live tasks members of a batch, of whose counts this is to be changed, too."""
+    """
+    Make tasks members of a batch, of whose counts this is to be changed, too.
+
+    They were stored in this transaction, as followed by it.
+    """
     rows = ", ".join(f"({task_id}, {batch})" for task_id in sorted(ids))
     db.execute(JOIN.replace("{rows}", rows))
-    mark = MARK.replace("{hint}", db.dialect.by_primary_key)
-    db.execute(mark, {"mark": 2 * batch}, ids=ids)
     change.total += len(ids)
     note_counts(db, {batch: change})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from django.db import connections, transaction
 
@@ -17,6 +17,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import Outcome, State
 
+from ..database.session import Session
 from ..database.transaction import reading
 
 P = ParamSpec("P")
@@ -29,30 +30,45 @@ LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
 WHERE "task"."id" = %(task_id)s
 """
 
-Check = Callable[[str, str, int | None], None]
+
+class SeenTask(NamedTuple):
+    """What SEEN selects; ``state`` is None where it has no ticket."""
+
+    key: str
+    outcome: str
+    state: int | None
 
 
-def refuse_ended(key: str, outcome: str, state: int | None) -> None:
+Check = Callable[[SeenTask], None]
+
+
+def has_ended(task: SeenTask) -> AlreadyFinishedError:
+    return AlreadyFinishedError(f"Task '{task.key}' has ended: it is {task.outcome}.")
+
+
+def refuse_ended(task: SeenTask) -> None:
     """Raise AlreadyFinishedError where a task has ended."""
-    if outcome:
-        raise AlreadyFinishedError(f"Task '{key}' has ended: it is {outcome}.")
+    if task.outcome:
+        raise has_ended(task)
 
 
-def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
+def refuse_unfit(task: SeenTask) -> None:
     """Raise AlreadyFinishedError or NotSupportedError where a task can't be put back."""
-    if outcome == Outcome.FINISHED:
-        raise AlreadyFinishedError(f"Task '{key}' has finished.")
-    if state not in (None, State.SCHEDULED):
-        words = {known.value: known.name.lower() for known in State}
-        raise NotSupportedError(f"Task '{key}' is {words.get(state, 'in no known state')} already.")
+    refuse_finished(task)
+    if task.state not in (None, State.SCHEDULED):
+        raise NotSupportedError(f"Task '{task.key}' is {State(task.state).name.lower()} already.")
 
 
-def refuse_unrevisable(key: str, outcome: str, state: int | None) -> None:
+def refuse_unrevisable(task: SeenTask) -> None:
     """Raise AlreadyFinishedError or NotSupportedError where a task can't be changed."""
-    if outcome == Outcome.FINISHED:
-        raise AlreadyFinishedError(f"Task '{key}' has finished.")
-    if state == State.RUNNING:
-        raise NotSupportedError(f"Task '{key}' is running: only its handler may change it.")
+    refuse_finished(task)
+    if task.state == State.RUNNING:
+        raise NotSupportedError(f"Task '{task.key}' is running: only its handler may change it.")
+
+
+def refuse_finished(task: SeenTask) -> None:
+    if task.outcome == Outcome.FINISHED:
+        raise AlreadyFinishedError(f"Task '{task.key}' has finished.")
 
 
 CHECKS: dict[str, Check] = {"retry": refuse_unfit, "revise": refuse_unrevisable}
@@ -90,10 +106,15 @@ def steer(
 def look_at(task_id: int, check: Check = refuse_ended, *, using: str) -> None:
     """Raise what ``check`` raises for a task as it is now, or NotFoundError."""
     with reading(using) as db:
-        row = db.execute(SEEN, {"task_id": task_id}).fetchone()
+        check(seen(db, task_id))
+
+
+def seen(db: Session, task_id: int) -> SeenTask:
+    """Return a task as it is now; raise NotFoundError when there is none."""
+    row = db.execute(SEEN, {"task_id": task_id}).fetchone()
     if row is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
-    check(*row)
+    return SeenTask(*row)
 
 
 def is_put_off(act: Callable[[], object], *, using: str) -> bool:

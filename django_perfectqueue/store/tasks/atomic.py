@@ -40,8 +40,7 @@ class AtomicTransaction:
         """Open it; it may be idle for ``still`` seconds, or with None for ever."""
         self.is_outermost = not self.connection.in_atomic_block
         with ExitStack() as stack:
-            with self.dialect.writing(self.connection):
-                stack.enter_context(transaction.atomic(using=self.using))
+            stack.enter_context(self.dialect.atomic(self.connection))
             with self.connection.cursor() as cursor:
                 self.patience = self.dialect.set_idle_timeout(cursor, still)
             self.wire = self.connection.connection

@@ -50,13 +50,14 @@ OMIT = (
     'DELETE FROM "perfectqueue_attempt" WHERE "id" IN ({ids})',
     'UPDATE "perfectqueue_attempt" SET "omitted" = %(omitted)s WHERE "id" = %(next)s',
 )
-RUN = f"""
-"task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested",
-COALESCE("charged", (
-    SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
-)), {REACHED}
+TICKET = f"""
+SELECT "task_id", "token", "lane", "state", "attempt", "errors", "crashes", "holder",
+    "cancel_requested", COALESCE("charged", (
+        SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
+    )), {REACHED}
+FROM "perfectqueue_ticket"
 """
-LOST = f'SELECT {RUN} FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})'
+TICKETS = TICKET + '{hint} WHERE "task_id" IN ({ids}) ORDER BY "task_id"'
 LEAVE = 'UPDATE "perfectqueue_ticket"{hint} SET {changes} WHERE "task_id" IN ({ids})'
 COUNTED = {LastEnding.RETRIED: "errors", LastEnding.LOST: "crashes"}
 ONE_MORE = '"{column}" = CASE WHEN "{column}" < {most} THEN "{column}" + 1 ELSE "{column}" END'
@@ -85,21 +86,20 @@ class Loss:
     seconds: Mapping[int, float] = field(default_factory=dict)
 
 
-LAPSED_LEASE = Loss()
-
-
-class HeldTicket(NamedTuple):
+class LockedTicket(NamedTuple):
     """
-    What RUN selects: a ticket that someone holds, and what its lane was charged for it while it
-    ran; where that is nothing, what it is charged for a task.
+    What TICKET selects. ``cost`` is what its lane was charged for it while it ran; where that is
+    nothing, what it is charged for a task. ``reached`` is what REACHED says.
     """
 
     task_id: int
-    token: int
+    token: int | None
     lane: int
+    state: int
     attempt: int
     errors: int
     crashes: int
+    holder: int | None
     cancel_requested: bool
     cost: float | None
     reached: float | None
@@ -119,13 +119,13 @@ class EndedAttempt:
     @classmethod
     def of(
         cls,
-        lease: Lease | HeldTicket,
+        lease: Lease | LockedTicket,
         *,
         worker: str = "",
         seconds: float | None = None,
         errors: int = 0,
     ) -> EndedAttempt:
-        """Return the attempt of a lease, after so many ``errors`` more."""
+        """Return the attempt of a lease or ticket, after so many ``errors`` more."""
         return cls(
             task_id=lease.task_id,
             attempt=lease.attempt,
@@ -239,38 +239,29 @@ def leave(
     db.execute(statement, now=now, after={} if wait is None else {"due": wait}, ids=sorted(ids))
 
 
-def lose(
-    db: Session, accounts: Accounts, ids: Sequence[int], loss: Loss = LAPSED_LEASE
-) -> list[int]:
+def lock_tickets(db: Session, ids: Collection[int]) -> list[LockedTicket]:
+    """Lock the tickets of tasks that have yet to end, in the order of their ids."""
+    if not ids:
+        return []
+    statement = TICKETS.replace("{hint}", db.dialect.by_primary_key) + db.dialect.lock_clause()
+    return [LockedTicket(*row) for row in db.rows(statement, ids=ids)]
+
+
+def lose(db: Session, accounts: Accounts, tickets: Sequence[LockedTicket], loss: Loss) -> list[int]:
     """
-    Take running tasks from a holder that is gone; the caller has locked their tickets.
+    Take running tasks from a holder that is gone.
 
     Return those that may be tried again at once. One that was to be cancelled is, and one
     that has lost its processor too often is failed: it may well be what kills them. From
     the second time on it waits before it is tried again.
     """
-    if not ids:
-        return []
-    rows = db.rows(LOST + db.dialect.current_clause(db.cursor), ids=sorted(ids))
-    return lose_tickets(db, accounts, [HeldTicket(*row) for row in rows], loss)
-
-
-def lose_tickets(
-    db: Session, accounts: Accounts, tickets: Sequence[HeldTicket], loss: Loss
-) -> list[int]:
-    """Do what lose() does, for tickets that have been read."""
     now = accounts.now
     back: list[int] = []
     cancelled, failed = [], []
     for ticket in tickets:
         task_id = ticket.task_id
-        held = EndedAttempt(
-            task_id=task_id,
-            attempt=ticket.attempt,
-            errors=ticket.errors,
-            crashes=min(ticket.crashes + 1, MOST_COUNTED),
-            worker=loss.worker,
-        )
+        crashes = min(ticket.crashes + 1, MOST_COUNTED)
+        held = EndedAttempt.of(ticket._replace(crashes=crashes), worker=loss.worker)
         accounts.lose(
             ticket.lane,
             charge=expected_cost(ticket.cost),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from django_perfectqueue.exceptions import (
-    AlreadyExistsError,
     AlreadyFinishedError,
     NotFoundError,
     NotSupportedError,
@@ -18,7 +18,7 @@ from ..records.dependency_events import MemberCounts, counts_without, join, note
 from ..values import Submission
 from .forget import forget_story
 from .steer import FIND, live
-from .submit import notify, store_free
+from .submit import notify, store_free, stored_before, taken
 
 FORGET = 'DELETE FROM "perfectqueue_task" WHERE "id" = %(id)s'
 ENDED = " AND \"outcome\" <> ''"
@@ -35,41 +35,51 @@ UPDATE "perfectqueue_dependency" SET "parent_id" = %(new)s, "state" = 0 WHERE "i
 
 
 def replace(
-    submission: Submission, *, using: str, now: datetime | None = None
+    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
 ) -> dict[tuple[str, str], int]:
     """
-    Put a task in the place of the one with its key, which is forgotten, also in its batch;
-    return its id by queue and key.
+    Put tasks in the places of those with their keys, which are forgotten, also in their batches;
+    return their ids by queue and key.
 
-    Raise NotSupportedError while that is running, and AlreadyExistsError when others
-    take the key again and again.
+    Raise NotSupportedError while one of these is running, and AlreadyExistsError when others
+    take a key again and again.
     """
-    fresh = replace_now(submission, using=using, now=now)
-    notify([submission], fresh, using=using, now=now)
+    fresh = replace_now(submissions, using=using, now=now)
+    notify(submissions, fresh, using=using, now=now)
     return fresh
 
 
 @retry_remembering_commits
 def replace_now(
-    tries: Tries, submission: Submission, *, using: str, now: datetime | None
+    tries: Tries, submissions: Sequence[Submission], *, using: str, now: datetime | None
 ) -> dict[tuple[str, str], int]:
-    names = {"queue": submission.queue, "key": submission.key}
+    fresh: dict[tuple[str, str], int] = {}
     with in_transaction(using) as db:
-        for _repeat in range(REPEATS):
-            row = db.execute(FIND, names).fetchone()
-            if row and row[0] in tries.maybe_committed:
-                return {(submission.queue, submission.key): row[0]}
-            left = forget(db, row[0], submission.key) if row else {}
-            if left is not None and (fresh := store_free([submission], using=using, now=now)):
-                tries.maybe_committed += fresh.values()
-                if row:
-                    transfer(db, row[0], *fresh.values())
-                for batch, change in left.items():
-                    join(db, batch, fresh.values(), change)
-                return fresh
-        raise AlreadyExistsError(
-            f"Queue '{submission.queue}' already has a task with the key '{submission.key}'."
-        )
+        if before := stored_before(db, tries):
+            return before
+        for submission in submissions:
+            fresh |= replace_one(db, submission, using, now)
+        tries.append(fresh)
+    return fresh
+
+
+def replace_one(
+    db: Session, submission: Submission, using: str, now: datetime | None
+) -> dict[tuple[str, str], int]:
+    for _repeat in range(REPEATS):
+        row = db.execute(FIND, {"queue": submission.queue, "key": submission.key}).fetchone()
+        left = forget(db, row[0], submission.key) if row else {}
+        if left is None:
+            continue
+        for batch in left:
+            submission = submission._replace(followed=2 * batch + (submission.followed or 0))
+        if fresh := store_free([submission], using=using, now=now):
+            if row:
+                transfer(db, row[0], *fresh.values())
+            for batch, change in left.items():
+                join(db, batch, fresh.values(), change)
+            return fresh
+    raise taken(submission.queue, submission.key)
 
 
 def transfer(db: Session, old: int, new: int) -> None:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from django.db import IntegrityError
 
 from django_perfectqueue.exceptions import (
-    AlreadyExistsError,
     AlreadyFinishedError,
     InvalidTaskError,
     NotFoundError,
@@ -27,8 +26,10 @@ from ..database.transaction import (
 from ..limits.limit_cache import lane_behind
 from ..notify.ring import ring
 from ..records.trail import sign
-from .after_commit import refuse_unrevisable
-from .steer import FIND, live, lock_tickets, tried
+from .after_commit import SeenTask, refuse_unrevisable
+from .close import lock_tickets
+from .steer import FIND, live, tried
+from .submit import taken
 
 RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" IN ({ids})'
 PRIORITY = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" IN ({ids})'
@@ -97,7 +98,7 @@ def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
         with in_transaction(using, apart=True) as db:
             row, is_live = locked(db, task_id)
             if to == row.queue:
-                if tries.maybe_committed:
+                if tries:
                     return
                 raise NotSupportedError(f"Task '{row.key}' is in queue '{to}' already.")
             names = {"queue": to, "key": row.key}
@@ -107,15 +108,11 @@ def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
             if is_live:
                 place(db, task_id, row._replace(queue=to or row.queue), using)
             record(row, revision, using)
-            tries.commits(task_id)
+            tries.append(task_id)
     except IntegrityError as error:
         raise taken(to, row.key) from error
     if is_live:
         ring(to or row.queue, using=using)
-
-
-def taken(queue: str, key: str) -> AlreadyExistsError:
-    return AlreadyExistsError(f"Queue '{queue}' already has a task with the key '{key}'.")
 
 
 def locked(db: Session, task_id: int) -> tuple[RevisedRow, bool]:
@@ -129,7 +126,7 @@ def locked(db: Session, task_id: int) -> tuple[RevisedRow, bool]:
     if found is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
     row = RevisedRow(*found)
-    refuse_unrevisable(row.key, row.outcome, state)
+    refuse_unrevisable(SeenTask(row.key, row.outcome, state))
     if state is None and not row.outcome:
         raise NotSupportedError(f"Task '{row.key}' was put back in line by someone else.")
     return row, state is not None
@@ -180,5 +177,5 @@ def set_priority(tries: Tries, ids: Collection[int], priority: int, *, using: st
         if ended := tried(tries, ids).difference(done):
             rows = db.rows(PRIORITIES, {"priority": priority}, ids=ended)
             done.update(id_ for (id_,) in rows)
-        tries.commits(done)
+        tries.append(done)
     return done

@@ -88,8 +88,8 @@ def settle(
     where that was requested; the caller announces that.
     """
     # The first try of a call is refused for good: another call has ended the attempt.
-    tried = {fence for note in tries.maybe_committed for fence in note}
-    tries.commits([lease.fence for lease in leases])
+    tried = {fence for note in tries for fence in note}
+    tries.append([lease.fence for lease in leases])
     with in_transaction(using) as db:
         found = hold_all(db, leases)
         words = {

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
 
 from django_perfectqueue import signals
-from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError
+from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.models import Outcome, State
 
 from ..arithmetic.limit_keys import split
@@ -21,28 +20,25 @@ from ..database.transaction import (
     retry_remembering_commits,
     retry_transaction,
 )
-from ..lanes.accounts import REACHED, Accounts
+from ..lanes.accounts import Accounts
 from ..lanes.wake import wake_sleeping
 from ..limits.limit_cache import lane_behind
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
 from ..records.dependency_events import MemberCounts, note, note_counts, note_ended
-from .after_commit import is_put_off
-from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, add_dead_letters, cases
+from .after_commit import has_ended, is_put_off, seen
+from .close import (
+    CANCELLED,
+    PLACE_IN_LINE,
+    EndedAttempt,
+    LockedTicket,
+    add_dead_letters,
+    cases,
+    lock_tickets,
+)
 
 CHUNK = 1_000
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
-TASK = """
-SELECT "queue", "key", "type", "user", "limits", "priority", "outcome", "attempt", EXISTS (
-    SELECT 1 FROM "perfectqueue_dependency"
-    WHERE "child_id" = "perfectqueue_task"."id" AND "state" < 3
-)
-FROM "perfectqueue_task" WHERE "id" = %(task_id)s
-"""
-TICKETS = f"""
-SELECT "task_id", "lane", "state", "attempt", "errors", "crashes", "holder", {REACHED}
-FROM "perfectqueue_ticket"{{hint}} WHERE "task_id" IN ({{ids}}) ORDER BY "task_id"
-"""
 FLAG = """
 UPDATE "perfectqueue_ticket"{hint} SET "cancel_requested" = TRUE WHERE "task_id" IN ({ids})
 """
@@ -101,33 +97,6 @@ WHERE "child_id" IN ({ids}) AND "parent_id" < 0 AND "state" < 3
 AWAIT = 'UPDATE "perfectqueue_dependency" SET "state" = 1 WHERE "id" IN ({ids})'
 
 
-class TaskRow(NamedTuple):
-    """What TASK selects; ``is_child`` means that it waits for other tasks."""
-
-    queue: str
-    key: str
-    type: str
-    user: str
-    limits: str
-    priority: int
-    outcome: str
-    attempt: int
-    is_child: bool
-
-
-class LockedTicket(NamedTuple):
-    """What TICKETS selects; ``reached`` is what REACHED says."""
-
-    task_id: int
-    lane: int
-    state: int
-    attempt: int
-    errors: int
-    crashes: int
-    holder: int | None
-    reached: float | None
-
-
 @retry_transaction
 def find(queue: str, key: str, *, using: str) -> int:
     """
@@ -167,7 +136,7 @@ def force_finish(
             accounts.write(db)
         announce_ids(db, [(signals.task_finished, done)])
         before = ended_before(db, tries, ids, done, Outcome.FINISHED)
-        tries.commits(done)
+        tries.append(done)
     if running:
         # Their lanes may have been full.
         ring(using=using)
@@ -187,7 +156,7 @@ def ended_before(
 
 def tried(tries: Tries, ids: Collection[int]) -> set[int]:
     """Return which of these tasks earlier tries of this call may have changed."""
-    return {task_id for note in tries.maybe_committed for task_id in note}.intersection(ids)
+    return {task_id for note in tries for task_id in note}.intersection(ids)
 
 
 @retry_remembering_commits
@@ -209,16 +178,12 @@ def cancel_now(
             db.execute(flag, ids=[ticket.task_id for ticket in running])
         for holder in {ticket.holder or 0 for ticket in running}:
             call(holder, using=using)
-        over = [
-            EndedAttempt(ticket.task_id, ticket.attempt, ticket.errors, ticket.crashes)
-            for ticket in tickets
-            if done[ticket.task_id]
-        ]
+        over = [EndedAttempt.of(ticket) for ticket in tickets if done[ticket.task_id]]
         add_dead_letters(db, over, Outcome.CANCELLED, CANCELLED, now=now)
         ended = [one.task_id for one in over]
         announce_ids(db, [(signals.task_cancelled, ended)])
         done |= dict.fromkeys(ended_before(db, tries, ids, done, Outcome.CANCELLED), True)
-        tries.commits(ended)
+        tries.append(ended)
     return done
 
 
@@ -254,7 +219,7 @@ def retry(
         announce_ids(db, [(signals.task_put_back, sorted(done))])
         # None was in its line, nor had it finished, when an earlier try put it there.
         done |= tried(tries, ids)
-        tries.commits(done)
+        tries.append(done)
     return done
 
 
@@ -317,31 +282,13 @@ def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]
 
 def hasten(db: Session, ids: Collection[int], using: str, now: datetime | None) -> set[int]:
     """Make due those of these tasks that wait for their time; return which."""
-    tickets = lock_tickets(db, ids) if ids else []
+    tickets = lock_tickets(db, ids)
     waiting = {ticket.task_id for ticket in tickets if ticket.state == State.SCHEDULED}
     if waiting:
         db.execute(HASTEN, now=now, ids=waiting)
         for (queue,) in db.rows(QUEUES, ids=waiting):
             ring(queue, using=using)
     return waiting
-
-
-def known(db: Session, task_id: int) -> TaskRow:
-    """
-    Return a task's row.
-
-    Raise NotFoundError when there is none.
-    """
-    row = db.execute(TASK, {"task_id": task_id}).fetchone()
-    if row is None:
-        raise NotFoundError(f"There is no task with the id {task_id}.")
-    return TaskRow(*row)
-
-
-def lock_tickets(db: Session, ids: Collection[int]) -> list[LockedTicket]:
-    """Lock the tickets of tasks that have yet to end, in the order of their ids."""
-    statement = TICKETS.replace("{hint}", db.dialect.by_primary_key) + db.dialect.lock_clause()
-    return [LockedTicket(*row) for row in db.rows(statement, ids=ids)]
 
 
 def live(db: Session, task_id: int) -> LockedTicket:
@@ -352,5 +299,4 @@ def live(db: Session, task_id: int) -> LockedTicket:
     """
     for ticket in lock_tickets(db, [task_id]):
         return ticket
-    task = known(db, task_id)
-    raise AlreadyFinishedError(f"Task '{task.key}' has ended: it is {task.outcome}.")
+    raise has_ended(seen(db, task_id))

@@ -10,7 +10,7 @@ from django.db import Error, IntegrityError, connections, transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone
 
-from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.signals import task_submitted
 
 from ..database.dialects import dialect_for
@@ -61,8 +61,8 @@ def submit(
     their workers notified.
     """
     connection = connections[using]
-    is_alone = len(submissions) == 1 and now is None and not is_callers(connection)
-    if is_alone and dialect_for(connection).submits_alone(connection):
+    alone = len(submissions) == 1 and dialect_for(connection).submits_alone(connection)
+    if alone and now is None and not is_callers(connection):
         return submit_alone(submissions[0], using=using)
     fresh = store_free(submissions, using=using, now=now)
     notify(submissions, fresh, using=using, now=now)
@@ -89,12 +89,27 @@ def submit_all(
     """
     Store tasks, or none of them; return what submit() does.
 
-    None are stored when one has a key that is taken.
+    Raise AlreadyExistsError when one has a key that is taken.
     """
-    fresh = store_all(submissions, using=using, now=now)
-    if len(fresh) == len(submissions):
+    # One task is stored or not: that needs no savepoint.
+    if len(submissions) == 1:
+        fresh = submit(submissions, using=using, now=now)
+    elif len(fresh := store_all(submissions, using=using, now=now)) == len(submissions):
         notify(submissions, fresh, using=using, now=now)
+    if len(fresh) < len(submissions):
+        keys = {task.key for task in submissions if (task.queue, task.key) not in fresh}
+        raise taken(submissions[0].queue, *keys)
     return fresh
+
+
+def taken(queue: str, *keys: str) -> AlreadyExistsError:
+    """Return the error for keys that a queue has, or for one that was given twice."""
+    if not keys:
+        return AlreadyExistsError(f"Queue '{queue}' was given a key twice in one batch.")
+    if len(keys) == 1:
+        return AlreadyExistsError(f"Queue '{queue}' already has a task with the key '{keys[0]}'.")
+    some = ", ".join(sorted(keys)[:5])
+    return AlreadyExistsError(f"Queue '{queue}' already has tasks with these keys: {some}.")
 
 
 def notify(
@@ -159,10 +174,10 @@ def store_alone(
 
     Its id is not known before the commit: so its ticket carries a token until someone takes it.
     """
-    token, known = new_token(), list(tries.maybe_committed)
+    token, known = new_token(), list(tries)
     with reading(using) as db:
         refuse_too_long(db, task)
-        tries.commits(token)
+        tries.append(token)
         try:
             task_id, notified = db.dialect.submit_alone(
                 db.cursor, task, token=token, message=message
@@ -203,7 +218,7 @@ def store_all(
     using: str,
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    if not tries.maybe_committed:
+    if not tries:
         # Most often all keys are free, and not to look at each costs less.
         with suppress(IntegrityError), in_transaction(using, apart=True) as db:
             fresh = store_some(db, db.dialect.submit_free, tries, submissions, now)
@@ -230,9 +245,10 @@ def store_some(
             refuse_too_long(db, task)
         first.setdefault((task.queue, task.key), task)
     fresh = insert(db.cursor, list(first.values()), now) if first else {}
-    if tries.maybe_committed:
-        fresh |= stored_before(db, tries, first.keys() - fresh.keys())
-    tries.commits(fresh)
+    if tries:
+        # By now an earlier try has committed, or not: the inserting has waited for it.
+        fresh |= stored_before(db, tries)
+    tries.append(fresh)
     return fresh
 
 
@@ -242,18 +258,12 @@ def refuse_too_long(db: Session, task: Submission) -> None:
         raise InvalidTaskError(f"The data of task '{task.key}' can't be stored: {why}.")
 
 
-def stored_before(
-    db: Session, tries: Tries, taken: set[tuple[str, str]]
-) -> dict[tuple[str, str], int]:
-    """
-    Return which of these keys an earlier try has taken, with the ids of the tasks.
-
-    The ids were drawn for it alone. They are looked for after the inserting, which has
-    waited for that try if its commit was still under way.
-    """
-    ids = {id_ for note in tries.maybe_committed for id_ in note.values()}
-    rows = db.rows(STORED_BEFORE, ids=ids)
-    return {(queue, key): id_ for queue, key, id_ in rows if (queue, key) in taken}
+def stored_before(db: Session, tries: Tries) -> dict[tuple[str, str], int]:
+    """Return what earlier tries have stored, by ids that were drawn for these alone."""
+    if not tries:
+        return {}
+    ids = {id_ for note in tries for id_ in note.values()}
+    return {(queue, key): id_ for queue, key, id_ in db.rows(STORED_BEFORE, ids=ids)}
 
 
 def in_chunks(submissions: Iterable[Submission]) -> Iterator[list[Submission]]:

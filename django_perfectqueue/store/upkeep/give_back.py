@@ -15,19 +15,18 @@ from ..notify.ring import ring
 from ..notify.signals import announce_ids
 from ..tasks.close import (
     CANCELLED,
-    RUN,
+    TICKET,
     EndedAttempt,
-    HeldTicket,
+    LockedTicket,
     Loss,
     add_dead_letters,
     leave,
-    lose_tickets,
+    lose,
 )
 from .timers import admit
 
 HELD = f"""
-SELECT {RUN} FROM "perfectqueue_ticket"
-WHERE "state" = 2 AND "holder" = %(holder)s AND "timer_at" <= {{horizon}}
+{TICKET} WHERE "state" = 2 AND "holder" = %(holder)s AND "timer_at" <= {{horizon}}
 ORDER BY "task_id" + 0
 """
 
@@ -52,11 +51,11 @@ def give_back(
     with in_transaction(using) as db:
         statement = HELD + db.dialect.lock_clause()
         found = db.rows(statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1})
-        tickets = [HeldTicket(*row) for row in found]
+        tickets = [LockedTicket(*row) for row in found]
         left = [ticket for ticket in tickets if (ticket.task_id, ticket.token) not in keep]
         accounts = Accounts(now)
         lost = [ticket for ticket in left if ticket.task_id in loss.crashed]
-        back = lose_tickets(db, accounts, lost, loss)
+        back = lose(db, accounts, lost, loss)
         others = [ticket for ticket in left if ticket.task_id not in loss.crashed]
         back += let_go(db, accounts, others, loss.seconds)
         admit(db, sorted(back), accounts)
@@ -67,7 +66,7 @@ def give_back(
 
 
 def let_go(
-    db: Session, accounts: Accounts, tickets: Sequence[HeldTicket], seconds: Mapping[int, float]
+    db: Session, accounts: Accounts, tickets: Sequence[LockedTicket], seconds: Mapping[int, float]
 ) -> list[int]:
     """Free tasks that have not crashed; return those that are not to be cancelled."""
     back: list[int] = []

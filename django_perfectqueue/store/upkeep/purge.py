@@ -17,8 +17,8 @@ from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Lane, Outcome
 
 from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
+from ..tasks.after_commit import seen
 from ..tasks.forget import forget_story, forget_tasks
-from ..tasks.steer import known
 
 BATCH = 1000
 COUNTED = 10_000
@@ -205,7 +205,7 @@ def delete_ended(task_id: int, *, using: str) -> None:
     if kept_for:
         raise NotSupportedError(" ".join(kept_for))
     with reading(using) as db:
-        task = known(db, task_id)
+        task = seen(db, task_id)
         if task.outcome:
             raise NotSupportedError(
                 f"Task '{task.key}' is kept until the tasks that wait for it, or for its batch,"

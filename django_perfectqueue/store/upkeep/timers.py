@@ -21,7 +21,7 @@ from ..limits.holds import FIRST_ID, SHUT, open_all_shut
 from ..notify.ring import notify
 from ..records.dependency_events import follow, follow_uncommitted
 from ..schedules.fire import fire_schedules
-from ..tasks.close import lose
+from ..tasks.close import Loss, lock_tickets, lose
 
 BATCH = 500
 MOST = 4 * BATCH
@@ -105,7 +105,7 @@ def fire_batch(*, using: str, now: datetime | None) -> int:
         rows = db.rows(statement, {"limit": BATCH}, now=now)
         accounts = Accounts(now)
         lapsed = [task_id for task_id, state, *_ in rows if state == State.RUNNING]
-        back = lose(db, accounts, lapsed)
+        back = lose(db, accounts, lock_tickets(db, lapsed), Loss())
         back += [task_id for task_id, state, *_ in rows if state != State.RUNNING]
         admit(db, back, accounts)
         accounts.write(db)

@@ -134,7 +134,7 @@ class LostCommitTests(TransactionTestCase):
         submit("k1", data=1, now=None)
         given = submission_of(self.queue, "k1", "report", 2)
         with self.lost(way):
-            store.replace(given, using="default")
+            store.replace([given], using="default")
         self.assertEqual(Task.objects.get().data, 2)
 
     @each_way
@@ -533,10 +533,10 @@ class SharedTriesTests(TransactionTestCase):
                 raise answers.pop()
 
         with store.single_operation(), mock.patch.object(connection, "_commit", lose_answer):
-            tasks = [{"key": "k1", "type": "report"}]
+            tasks = [{"key": key, "type": "report"} for key in ("k1", "k2")]
             self.assertRaises(OperationalError, Queue().submit_many, tasks)
             Queue().submit_many(tasks)
-        self.assertEqual(Task.objects.count(), 1)
+        self.assertEqual(Task.objects.count(), 2)
 
 
 class FailedCommitTests(TransactionTestCase):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -84,8 +84,6 @@ class FinishReport(NamedTuple):
 # By the fences of leases whose tickets were closed who follows them, and how many seconds their
 # lanes were charged while they ran, as the tickets say.
 Closed = dict[tuple[int, int], tuple[int | None, float | None]]
-
-UNPREPARED = nullcontext()
 
 
 class Dialect(ABC):
@@ -237,13 +235,21 @@ class Dialect(ABC):
         """Insert the rows whose primary key is not there yet."""
         self.execute(cursor, f"INSERT {into} ON CONFLICT DO NOTHING", parameters)
 
-    def writing(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-        """Prepare a connection for a transaction that reads before it writes."""
-        return UNPREPARED
+    def insert_new(
+        self, cursor: Cursor, insert: str, parameters: Mapping[str, object], now: datetime | None
+    ) -> int | None:
+        """Insert one row; return its id, or None where its unique key is there already."""
+        statement = f'{insert} ON CONFLICT DO NOTHING RETURNING "id"'
+        row = self.execute(cursor, statement, parameters, now=now).fetchone()
+        return int(row[0]) if row else None
+
+    def atomic(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
+        """Open a transaction that may read before it writes, or a savepoint of the caller's."""
+        return transaction.atomic(connection.alias)
 
     def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
         """Open a transaction of the store's own, which sees what others commit."""
-        return transaction.atomic(connection.alias)
+        return self.atomic(connection)
 
     def see_commits(self, cursor: Cursor) -> None:
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError
@@ -28,11 +28,11 @@ WHERE "queue" = %(queue)s AND "key" IN %(keys)s
 INSERT_TICKET = """
 INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
-    "cancel_requested"
+    "cancel_requested", "followed"
 )
 SELECT "task"."id", "given"."lane", "given"."state", -"task"."priority",
     COALESCE("task"."expected_at", "task"."run_at"),
-    CASE WHEN "given"."state" = 1 THEN "task"."run_at" END, 0, 0, 0, 0
+    CASE WHEN "given"."state" = 1 THEN "task"."run_at" END, 0, 0, 0, 0, "given"."followed"
 FROM ({given}) AS "given"
 STRAIGHT_JOIN "perfectqueue_task" AS "task" FORCE INDEX (PRIMARY) ON "task"."id" = "given"."id"
 """
@@ -70,18 +70,25 @@ class MySQLSubmit(Dialect):
         ticket = tickets_of([("LAST_INSERT_ID()", task)])
         several = takes_several_statements(cursor.db)
         statement = f"{insert}; {ticket}" if several else insert
-        try:
-            self.execute(cursor, statement, parameters, now=now)
-        except IntegrityError as error:
-            if is_taken(error):
-                return {}
-            raise
-        task_id = int(cursor.lastrowid)
+        task_id = self.insert_new(cursor, statement, parameters, now)
+        if task_id is None:
+            return {}
         if several:
             cursor.nextset()
         else:
             self.execute(cursor, ticket)
         return {(task.queue, task.key): task_id}
+
+    def insert_new(
+        self, cursor: Cursor, insert: str, parameters: Mapping[str, object], now: datetime | None
+    ) -> int | None:
+        try:
+            self.execute(cursor, insert, parameters, now=now)
+        except IntegrityError as error:
+            if is_taken(error):
+                return None
+            raise
+        return int(cursor.lastrowid)
 
     def insert_of(self, tasks: Sequence[Submission]) -> tuple[str, dict[str, object]]:
         """Return the statement that inserts tasks, and its parameters."""
@@ -136,8 +143,8 @@ class MySQLSubmit(Dialect):
 def tickets_of(tickets: Iterable[tuple[int | str, Submission]]) -> str:
     """Return the statement that inserts the tickets of tasks, each with the SQL of its id."""
     given = " UNION ALL ".join(
-        f'SELECT {task_id} AS "id", {task.lane} AS "lane",'
-        f' {int(task.run_at is not None)} AS "state"'
+        f'SELECT {task_id} AS "id", {task.lane} AS "lane", {task.state} AS "state",'
+        f' {task.followed or "NULL"} AS "followed"'
         for task_id, task in tickets
     )
     return INSERT_TICKET.replace("{given}", given)

@@ -36,10 +36,10 @@ WITH "clock" AS (
 "ticket" AS (
     INSERT INTO "perfectqueue_ticket" (
         "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors",
-        "crashes", "cancel_requested"
+        "crashes", "cancel_requested", "followed"
     )
-    SELECT "id", "lane", CASE WHEN "run_at" IS NULL THEN 0 ELSE 1 END, -"priority",
-        COALESCE("expected_at", "run_at", "now"), "run_at", 0, 0, 0, false
+    SELECT "id", "lane", "state", -"priority", COALESCE("expected_at", "run_at", "now"),
+        CASE WHEN "state" = 1 THEN "run_at" END, 0, 0, 0, false, "followed"
     FROM "given" {kept}
 )
 SELECT "id", "place" FROM "given" {kept}
@@ -60,6 +60,8 @@ COLUMNS = {
     "time_limit": "float8",
     "context": "text",
     "lane": "bigint",
+    "state": "smallint",
+    "followed": "bigint",
 }
 
 SUBMIT = SUBMIT.replace("{into_task}", INTO_TASK)
@@ -92,6 +94,7 @@ class PostgreSQLSubmit(Dialect):
         """Store tasks; a column that is the same in all is sent once."""
         fields = dict(zip(Submission._fields, zip(*tasks, strict=True), strict=True))
         fields["data"] = fields["payload"]
+        fields["state"] = tuple([task.state for task in tasks])
         parameters: dict[str, object] = {}
         columns, arrays = [], []
         for name, kind in COLUMNS.items():

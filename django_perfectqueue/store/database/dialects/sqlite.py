@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone as clock
 
@@ -18,7 +19,6 @@ from ...values import Completion, Moment, Stored, Submission
 from ..diagnosis import Problem
 from .base import (
     HAS_COPIES,
-    UNPREPARED,
     Closed,
     Dialect,
     Entry,
@@ -70,10 +70,11 @@ SUBMIT_TICKETS = portable(
     """
 INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
-    "cancel_requested"
+    "cancel_requested", "followed"
 )
-SELECT "value" ->> 0, "value" ->> 1, "value" ->> 3 IS NOT NULL, -("value" ->> 2),
-    COALESCE("value" ->> 4, "value" ->> 3, {now}), "value" ->> 3, 0, 0, 0, 0
+SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, -("value" ->> 3),
+    COALESCE("value" ->> 5, "value" ->> 4, {now}),
+    CASE WHEN "value" ->> 2 = 1 THEN "value" ->> 4 END, 0, 0, 0, 0, "value" ->> 6
 FROM json_each(%(rows)s)
 RETURNING "lane", (SELECT "has_waiting" FROM "perfectqueue_lane" WHERE "id" = "lane")
 """
@@ -116,14 +117,20 @@ RETURNING "id", {HAS_COPIES.replace("{lane}", '"perfectqueue_lane"."id"')}
 )
 
 
-@contextmanager
-def immediate(connection: Any) -> Iterator[None]:
-    mode = connection.transaction_mode
-    connection.transaction_mode = IMMEDIATE
-    try:
-        yield
-    finally:
-        connection.transaction_mode = mode
+class Immediate(transaction.Atomic):
+    """
+    A block that takes the lock of writers when it begins.
+
+    A transaction that has read can't wait for the writer who overtook it.
+    """
+
+    def __enter__(self) -> None:
+        connection: Any = transaction.get_connection(self.using)
+        mode, connection.transaction_mode = connection.transaction_mode, IMMEDIATE
+        try:
+            super().__enter__()
+        finally:
+            connection.transaction_mode = mode
 
 
 class SQLite(Dialect):
@@ -131,11 +138,12 @@ class SQLite(Dialect):
     one_writer = True
     clock = given_clock = "%(now)s"
 
-    def writing(self, connection: Any) -> AbstractContextManager[None]:
-        # A transaction that has read can't wait for the writer who overtook it.
+    def atomic(self, connection: Any) -> AbstractContextManager[None]:
         if connection.connection is None:
             connection.ensure_connection()
-        return UNPREPARED if connection.transaction_mode == IMMEDIATE else immediate(connection)
+        if connection.transaction_mode == IMMEDIATE:
+            return super().atomic(connection)
+        return Immediate(connection.alias, savepoint=True, durable=False)
 
     def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, object]:
         if seconds is None:
@@ -195,7 +203,15 @@ class SQLite(Dialect):
         stored = self.execute(cursor, SUBMIT_TASKS, {"rows": to_json(rows)}, now=now).fetchall()
         ids = Stored({(queue, key): task_id for queue, key, task_id in stored})
         tickets = [
-            (ids[task.queue, task.key], task.lane, task.priority, run_at, expected_at)
+            (
+                ids[task.queue, task.key],
+                task.lane,
+                task.state,
+                task.priority,
+                run_at,
+                expected_at,
+                task.followed,
+            )
             for task, (run_at, expected_at, _) in zip(tasks, moments, strict=True)
             if (task.queue, task.key) in ids
         ]

@@ -20,7 +20,8 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import DISCARDED_GROUP, AcquiredTask
 
 from ..attempt.ending import AttemptEnd, announce
-from ..attempt.runner import about, ruling_for
+from ..attempt.running import about
+from ..attempt.settling import ruling_for
 from ..database.link import AwayError
 from ..plan import Plan
 from ..report import Reporter

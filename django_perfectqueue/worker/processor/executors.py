@@ -15,7 +15,8 @@ from ..attempt.context import prepare
 from ..attempt.event_loop import Work
 from ..attempt.interrupt_main import MainThreadInterrupter
 from ..attempt.interrupt_thread import ThreadInterrupter
-from ..attempt.runner import Interrupter, Runner, Running
+from ..attempt.runner import Runner
+from ..attempt.running import Interrupter, Running
 from ..database.link import Link
 from ..process.wakeup import Wakeup
 from .feeder import IDLE

@@ -13,7 +13,7 @@ from django_perfectqueue.exceptions import ProcessStopError, TimeLimitError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.lib.processes import kill_own_tree
 
-from ..attempt.runner import Running
+from ..attempt.running import Running
 from ..database.link import Link
 from ..database.watchdog import Watchdog
 from ..plan import Plan

@@ -21,7 +21,7 @@ from django_perfectqueue.tracing import otel
 
 from ..attempt import log_capture
 from ..attempt.ending import AttemptEnd, announce, announced
-from ..attempt.runner import Running
+from ..attempt.running import Running
 from ..buffers.completions import Completions
 from ..buffers.hand import Hand
 from ..buffers.journal import JournalBuffer

@@ -15,7 +15,7 @@ from django_perfectqueue.models import Journal
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.store.database.diagnosis import Problem
 from django_perfectqueue.worker.attempt import log_capture
-from django_perfectqueue.worker.attempt.runner import Running
+from django_perfectqueue.worker.attempt.running import Running
 from django_perfectqueue.worker.buffers import journal
 from django_perfectqueue.worker.buffers.journal import YOUNG, JournalBuffer
 

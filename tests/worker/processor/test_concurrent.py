@@ -18,7 +18,7 @@ from django_perfectqueue.models import Attempt, FairShare, Lane, Task, Ticket, U
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.worker.attempt import sync_calls
 from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL
-from django_perfectqueue.worker.attempt.runner import Running
+from django_perfectqueue.worker.attempt.running import Running
 from django_perfectqueue.worker.processor.feeder import DONE, RECYCLED
 
 from ...waiting import wait_until

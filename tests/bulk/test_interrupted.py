@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from unittest import mock
 
 from django.db import transaction
@@ -132,7 +133,7 @@ class InterruptedTests(TransactionTestCase):
         running = Running(held)
         interruption = Interruption(line, self.files, lambda: in_a_thread(running.kill, reason))
         with reminding(runner.interrupter), interruption:
-            ending = runner.attend(running)
+            ending = copy_context().run(runner.attend, running)
         if ending.completion is not None:
             store.finish([ending.completion], using="default")
         return ending, interruption.place

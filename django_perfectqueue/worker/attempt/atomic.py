@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
 from collections.abc import Callable
 
 from django_perfectqueue import store
@@ -15,7 +16,6 @@ from django_perfectqueue.queue import Deferred
 
 from ..database.link import AwayError
 from .context import within
-from .fork_guard import exit_returning_fork
 from .running import Interrupter, Running
 from .settling import Settler
 from .traceback import from_handler
@@ -45,7 +45,13 @@ class AtomicAttempt:
     def perform(self, run: Callable[[], object], interrupter: Interrupter) -> None:
         try:
             self.begin()
-            self.running.result = exit_returning_fork(run)
+            pid = os.getpid()
+            try:
+                self.running.result = run()
+            finally:
+                if os.getpid() != pid:
+                    # A child that the handler has forked returns here, too.
+                    os._exit(1)
             self.running.active = False
             self.end()
         except BaseException as error:

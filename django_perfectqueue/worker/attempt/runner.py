@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from contextvars import copy_context
 
@@ -19,7 +20,6 @@ from .atomic import AtomicAttempt
 from .context import awithin, within
 from .ending import AttemptEnd, announce_start
 from .event_loop import Work
-from .fork_guard import exit_returning_fork
 from .running import Interrupter, Loop, Running
 from .settling import Settler
 from .traceback import from_handler
@@ -52,24 +52,13 @@ class Runner(Settler):
         self.errors = link.outage.errors
         self.check_at = 0.0
         self.is_traced = otel.is_on()
+        self.attend = self.traced if self.is_traced else self.live
+        """Runs an attempt in the context of the caller, which is for this attempt only."""
         self.restores = bool(options().CONTEXT)
 
     def run(self, task: AcquiredTask) -> AttemptEnd:
-        return self.attend(Running(task))
-
-    def attend(self, running: Running) -> AttemptEnd:
-        """Run an attempt in a context of its own."""
-        self.running = running
-        try:
-            return copy_context().run(self.traced if self.is_traced else self.live, running)
-        finally:
-            self.running = None
-
-    def traced(self, running: Running) -> AttemptEnd:
-        with traced(running.task) as attempt:
-            ending = self.live(running)
-            end_span(attempt, ending)
-        return ending
+        self.running = Running(task)
+        return copy_context().run(self.attend, self.running)
 
     def live(self, running: Running) -> AttemptEnd:
         """The life of an attempt. What goes wrong in a step is kept for the last one."""
@@ -80,6 +69,12 @@ class Runner(Settler):
         self.perform(running)
         self.clean_connections(running)
         return self.settle(running)
+
+    def traced(self, running: Running) -> AttemptEnd:
+        with traced(running.task) as attempt:
+            ending = self.live(running)
+            end_span(attempt, ending)
+        return ending
 
     def check_connections(self, running: Running) -> None:
         """Close those that have broken: all, where another link of this process had trouble."""
@@ -127,11 +122,16 @@ class Runner(Settler):
         if handler.atomic:
             AtomicAttempt(self, running, handler).perform(call, interrupter)
             return
+        pid = os.getpid()
         try:
-            running.result = exit_returning_fork(call)
+            running.result = call()
         except BaseException as error:
             running.error = from_handler(error)
-        running.active = False
+        finally:
+            running.active = False
+            if os.getpid() != pid:
+                # A child that the handler has forked returns here, too.
+                os._exit(1)
 
     def clean_connections(self, running: Running) -> None:
         try:

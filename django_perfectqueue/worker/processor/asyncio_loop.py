@@ -9,7 +9,6 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import TYPE_CHECKING
 
 from django.db import connections
 
@@ -25,9 +24,7 @@ from ..attempt.running import Running
 from ..attempt.sync_calls import SyncCalls
 from ..attempt.tracing import end_span, traced
 from .executors import JOIN_TIMEOUT, Executor, ThreadPool
-
-if TYPE_CHECKING:
-    from .processor import Processor
+from .state import SharedState
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
@@ -39,10 +36,10 @@ class EventLoopThread(Executor):
     The loop waits for handlers only: another thread, the settler, writes failures.
     """
 
-    def __init__(self, processor: Processor) -> None:
-        super().__init__(processor)
+    def __init__(self, state: SharedState) -> None:
+        super().__init__(state)
         # Only the loop can start coroutines, so a thread asks it to start the next task.
-        self.pool = ThreadPool(processor, self.hand_out)
+        self.pool = ThreadPool(state, self.hand_out)
         self.tasks: dict[Running, asyncio.Task[object]] = {}
         self.reasons: dict[Running, BaseException] = {}
         self.sync_calls = SyncCalls()
@@ -68,7 +65,7 @@ class EventLoopThread(Executor):
             while not self.closing:
                 self.run_loop()
         except BaseException as error:
-            self.processor.fail(error)
+            self.state.fail(error)
         close_loop(self.loop)
         self.sync_calls.close()
 
@@ -78,10 +75,6 @@ class EventLoopThread(Executor):
         except (SystemExit, KeyboardInterrupt):
             # Raised in a task that a handler started beside itself; the others go on.
             logger.exception("A task started by a handler raised an exit; it is ignored.")
-
-    def wake(self) -> None:
-        super().wake()
-        self.pool.wake()
 
     def remind(self) -> None:
         self.pool.remind()
@@ -104,7 +97,7 @@ class EventLoopThread(Executor):
     # For the thread of the loop.
 
     def begin(self) -> None:
-        while running := self.processor.next_task():
+        while running := self.state.next_task():
             if self.is_coroutine(running.task):
                 # From the base context: the current one may be that of another task.
                 context = self.base.copy()
@@ -114,7 +107,7 @@ class EventLoopThread(Executor):
                 self.pool.send(running)
 
     def is_coroutine(self, task: AcquiredTask) -> bool:
-        kind = self.processor.plan.handler_for(task.lease)
+        kind = self.state.plan.handler_for(task.lease)
         return kind is not None and kind.is_async
 
     async def attend(self, running: Running) -> None:
@@ -122,9 +115,9 @@ class EventLoopThread(Executor):
             ending = await self.run_traced(running)
             self.tasks.pop(running, None)
             self.reasons.pop(running, None)
-            self.processor.ended(running, ending)
+            self.state.ended(running, ending)
         except BaseException as error:
-            self.processor.fail(error)
+            self.state.fail(error)
         self.begin()
 
     async def run_traced(self, running: Running) -> AttemptEnd:

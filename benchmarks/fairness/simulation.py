@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from django_perfectqueue.worker.attempt.runner import AGAIN, SUDDEN
+from django_perfectqueue.worker.attempt.running import AGAIN, SUDDEN
 from django_perfectqueue.worker.buffers.completions import LATE
 from django_perfectqueue.worker.processor.monitor import TICK
 from django_perfectqueue.worker.processor.prefetch import Prefetch

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from unittest import mock
 
 from django.db import transaction
@@ -23,7 +24,8 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, turns_transaction
-from django_perfectqueue.worker.attempt.runner import Runner, Running
+from django_perfectqueue.worker.attempt.runner import Runner
+from django_perfectqueue.worker.attempt.running import Running
 
 from ..factories import submit
 from ..worker.runners import runner_for
@@ -131,7 +133,7 @@ class InterruptedTests(TransactionTestCase):
         running = Running(held)
         interruption = Interruption(line, self.files, lambda: in_a_thread(running.kill, reason))
         with reminding(runner.interrupter), interruption:
-            ending = runner.attend(running)
+            ending = copy_context().run(runner.attend, running)
         if ending.completion is not None:
             store.finish([ending.completion], using="default")
         return ending, interruption.place

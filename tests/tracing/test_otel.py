@@ -234,5 +234,5 @@ class CrewTests(SpanMixin, ConcurrentTestCase):
 
 @contextmanager
 def caught_errors():
-    with mock.patch("django_perfectqueue.worker.attempt.runner.logger"):
+    with mock.patch("django_perfectqueue.worker.attempt.settling.logger"):
         yield

@@ -49,18 +49,14 @@ class ConcurrentTestCase(TransactionTestCase):
         processor.executor.open()
         processor.monitor.start()
         try:
-            return processor.executor.run()
+            return processor.executor.run(processor.feeder.run)
         finally:
             processor.close()
 
     def close_wakeups(self, processor):
         """Close what a process of its own would close by ending."""
-        executor = processor.executor
-        pool = getattr(executor, "pool", executor)
-        wakeups = [processor.resources.wakeup, processor.monitor.wakeup, *executor.wakeups]
-        if pool is not executor:
-            wakeups += pool.wakeups
-        for wakeup in wakeups:
+        mine = processor.resources.wakeup, processor.monitor_wakeup
+        for wakeup in (*mine, *processor.wakeups):
             wakeup.close()
 
     def beside(self, act):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Application, time_limits
@@ -16,12 +16,9 @@ from django_perfectqueue.queue import Deferred
 
 from ..database.link import AwayError
 from .context import within
-from .ending import AttemptEnd
-from .fork_guard import exit_returning_fork
+from .running import Interrupter, Running
+from .settling import Settler
 from .traceback import from_handler
-
-if TYPE_CHECKING:
-    from .runner import Runner, Running
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
@@ -34,29 +31,34 @@ class AtomicAttempt:
     When the answer to that commit is lost, the database is asked for the outcome.
     """
 
-    def __init__(self, runner: Runner, running: Running, handler: Application) -> None:
-        self.runner = runner
-        self.link = runner.link
+    def __init__(self, settler: Settler, running: Running, handler: Application) -> None:
+        self.settler = settler
+        self.link = settler.link
         self.running = running
         self.task = running.task
         self.handler = handler
         self.joint = store.AtomicTransaction(self.task.lease.using)
         self.before = self.task.snapshot()
-        self.ending = self.maybe_committed = False
+        self.has_returned = self.maybe_committed = False
         self.word = ""
 
-    def perform(self, run: Callable[[], object]) -> AttemptEnd:
+    def perform(self, run: Callable[[], object], interrupter: Interrupter) -> None:
         try:
             self.begin()
-            result = exit_returning_fork(run)
+            pid = os.getpid()
+            try:
+                self.running.result = run()
+            finally:
+                if os.getpid() != pid:
+                    # A child that the handler has forked returns here, too.
+                    os._exit(1)
             self.running.active = False
-            if self.is_left():
-                return self.leave()
-            self.end(result)
+            self.end()
         except BaseException as error:
             self.running.active = False
-            return self.after_error(error)
-        return self.after_commit()
+            if not self.is_committed_after(error):
+                return
+        self.after_commit(interrupter)
 
     def begin(self) -> None:
         limits = time_limits(type(self.handler), self.task.lease.time_limit, options())
@@ -65,27 +67,21 @@ class AtomicAttempt:
         self.task.deferred = Deferred(self.joint.connection)
         self.running.alone = self.joint.is_alone
 
-    def is_left(self) -> bool:
-        deferred = self.task.deferred
-        return not self.handler.auto_finish and not (deferred and deferred.settled)
-
-    def leave(self) -> AttemptEnd:
-        """Roll back an attempt that did not settle its task: the task runs again."""
-        self.undo()
-        self.task.restore(self.before)
-        return self.runner.after_return(self.task, self.handler, None)
-
-    def end(self, result: object) -> None:
-        """Write the result of the task, and commit."""
+    def end(self) -> None:
+        """Commit the result; roll back where the handler did not settle its task: it runs again."""
         task, deferred = self.task, self.task.deferred
         assert deferred is not None
+        if not (self.handler.auto_finish or deferred.settled):
+            self.undo()
+            task.restore(self.before)
+            return
         task.deferred = None
         if not deferred.settled:
-            deferred.add(functools.partial(task.finish, result))
-        self.ending = True
+            deferred.add(functools.partial(task.finish, self.running.result))
+        self.has_returned = True
 
         def write() -> None:
-            self.runner.cleanup.restore_tenants()
+            self.settler.cleanup.restore_tenants()
             self.joint.check()
             self.joint.hasten()
             deferred.write()
@@ -96,51 +92,50 @@ class AtomicAttempt:
 
         self.link.once(write)
 
-    def after_commit(self) -> AttemptEnd:
-        self.running.alone = False
-        self.task.settled = self.word
-        try:
-            self.call_hooks()
-            self.runner.cleanup.run(suspect=self.running.is_suspect)
-        except BaseException as error:
-            self.runner.cleanup.run(suspect=True)
-            return self.runner.after_error(self.task, self.handler, from_handler(error))
-        return self.runner.after_return(self.task, self.handler, None)
-
-    def call_hooks(self) -> None:
+    def after_commit(self, interrupter: Interrupter) -> None:
         """Call the handler's on_commit() hooks within its time limit."""
-        if self.joint.hooks:
-            self.running.active = True
-            try:
-                hooks = functools.partial(
-                    self.runner.interrupter.call, self.running, self.joint.call_hooks
-                )
-                within(self.task, hooks)
-            finally:
-                self.running.active = False
+        running = self.running
+        running.alone = False
+        self.task.settled = self.word
+        if not self.joint.hooks:
+            return
+        running.active = True
+        try:
+            call = functools.partial(interrupter.call, running, self.joint.call_hooks)
+            within(self.task, call)
+        except BaseException as error:
+            running.is_suspect = True
+            running.error = from_handler(error)
+        running.active = False
 
-    def after_error(self, error: BaseException) -> AttemptEnd:
-        task, handler, runner = self.task, self.handler, self.runner
+    def is_committed_after(self, error: BaseException) -> bool:
+        """Undo the attempt; return whether it is committed, though the answer to that was lost."""
+        task, settler, running = self.task, self.settler, self.running
+        running.error = error
         self.undo()
         try:
             outcome = self.outcome()
         except AwayError:
-            return runner.leave(task, handler, error)
-        if outcome == self.expected:
+            running.ending = settler.leave(running)
+            return False
+        # A discarded task is stored as cancelled.
+        if outcome == ("cancelled" if self.word == "discarded" else self.word):
             logger.warning(
                 "The answer to a commit was lost, but the task is committed. key=%s error=%s",
                 printable(task.key),
                 type(error).__qualname__,
             )
-            return self.after_commit()
+            running.error = None
+            return True
         task.restore(self.before)
         if outcome != store.STILL_HELD:
-            return runner.preempted(task, handler, error)
-        if self.is_uncounted(error):
-            return runner.settle(
-                task, handler, lambda: task._end(store.Ending.release(self.delay)), error
-            )
-        return runner.after_error(task, handler, from_handler(error))
+            running.ending = settler.preempted(running)
+        elif self.is_uncounted(error):
+            release = functools.partial(task._end, store.Ending.release(self.delay))
+            running.ending = settler.write_outcome(running, release)
+        else:
+            running.error = from_handler(error)
+        return False
 
     def undo(self) -> None:
         suspect = self.running.is_suspect
@@ -148,8 +143,8 @@ class AtomicAttempt:
             self.joint.abandon()
         else:
             self.joint.roll_back()
-        self.runner.cleanup.run(suspect=suspect)
-        self.running.alone = False
+        self.settler.cleanup.run(suspect=suspect)
+        self.running.alone = self.running.is_suspect = False
         self.task.deferred = None
         self.task.settled = ""
 
@@ -161,11 +156,6 @@ class AtomicAttempt:
         asked = functools.partial(store.outcome_of, self.task.lease, **terms)
         return self.link.retry_until_done(asked)
 
-    @property
-    def expected(self) -> str:
-        """The outcome that the commit writes: a discarded task is stored as cancelled."""
-        return "cancelled" if self.word == "discarded" else self.word
-
     def is_uncounted(self, error: BaseException) -> bool:
         """
         Return whether the attempt does not count: the connection was lost, or the commit
@@ -174,7 +164,7 @@ class AtomicAttempt:
         if self.uncounted >= options().MAX_CRASHES:
             return False
         lost = isinstance(error, AwayError) or self.joint.was_cut_off(error)
-        return lost or (self.ending and self.joint.lost_a_race(error))
+        return lost or (self.has_returned and self.joint.lost_a_race(error))
 
     @property
     def uncounted(self) -> int:

@@ -58,6 +58,8 @@ class EventLoop:
             raise
         finally:
             self.task = self.reason = None
+            # One that was cancelled before its first step was never awaited.
+            coroutine.close()
 
     def end(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[object]) -> None:
         """Cancel a task whose loop was stopped, as by sys.exit() in another task."""

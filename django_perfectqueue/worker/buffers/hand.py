@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from django_perfectqueue import store
 
-from ..attempt.runner import Running
+from ..attempt.running import Running
 from ..shared.crowd import SLOW, Crowd, account_of
 
 

@@ -11,7 +11,7 @@ from django.db import Error
 from django_perfectqueue import store
 from django_perfectqueue.queue import AcquiredTask, note_of
 
-from ..attempt.runner import Running
+from ..attempt.running import Running
 
 LATE = 0.05
 YOUNG = 0.5

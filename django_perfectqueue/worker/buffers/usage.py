@@ -57,9 +57,6 @@ class UsageBuffer:
         self.ahead = moment.timestamp() - (before + time.monotonic()) / 2
         return moment
 
-    def begin(self, task: AcquiredTask) -> None:
-        self.current[id(task)] = task
-
     def end(self, task: AcquiredTask, ended: float) -> None:
         """Count the rest of a task's time at its end."""
         with self.lock:

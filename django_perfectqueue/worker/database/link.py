@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import random
@@ -32,8 +31,6 @@ SHORTEST, LONGEST = 0.1, 1.0
 LONGEST_FOR_A_PERSON = 5.0
 
 OPENED = "perfectqueue_opened"
-
-numbers = itertools.count(1)
 
 
 class AwayError(Exception):
@@ -73,7 +70,6 @@ class Link:
         self.wakeup = wakeup
         self.patience = patience
         self.outage = Outage() if outage is None else outage
-        self.number = next(numbers)
         self.connected_after = self.outage.reconnect_at.value
         self.away_since = 0.0
         self.waits = 0
@@ -97,7 +93,9 @@ class Link:
                     return self.once(verb)
                 except Error as error:
                     self.trouble(error)
-                self.wait()
+                if time.monotonic() - self.away_since >= self.patience():
+                    raise AwayError(f"The database '{self.using}' is away.")
+                self.wakeup.wait(self.pause())
 
     def once(self, verb: Callable[[], R]) -> R:
         """Call once, and log if this ends an outage."""
@@ -130,14 +128,8 @@ class Link:
             self.once(act)
         except Error as error:
             discard(connections[self.using])
-            logger.log(
-                logging.DEBUG if self.problem_of(error).passes else logging.WARNING,
-                "%s can't be written; tasks go on. pid=%s error=%s: %s",
-                what,
-                os.getpid(),
-                type(error).__name__,
-                self.in_one_line(error),
-            )
+            level = logging.DEBUG if self.problem_of(error).passes else logging.WARNING
+            self.log(level, f"{what} can't be written; tasks go on.", error=self.in_one_line(error))
 
     def connect(self) -> None:
         """Open a connection, replace an outdated one, and duplicate its socket."""
@@ -161,42 +153,28 @@ class Link:
     def trouble(self, error: Error) -> None:
         """Drop the connection, and log the error unless it is known."""
         self.what = self.problem_of(error)
-        self.error_text = f"{type(error).__name__}: {self.in_one_line(error)}"
+        self.error_text = self.in_one_line(error)
         self.unanswered = True
         self.close_handle()
         discard(connections[self.using])
-        self.outage.enter(self.number)
+        self.outage.enter(id(self))
         if not self.away_since:
             self.away_since = time.monotonic()
             self.waits = 0
-        self.log_trouble()
+        # The first error in a row may come from a stale connection.
+        still = "still " if self.outage.is_on and self.what.passes else ""
+        is_news = self.waits > 0 and self.outage.is_news(self.what, self.away_since)
+        lead = f"is {still}away" if self.what.passes else "can't be used"
+        self.log(
+            logging.ERROR if is_news else logging.DEBUG,
+            f"The database {lead}: {self.what.words}. Tasks are kept; the worker keeps retrying.",
+            seconds=f"{time.monotonic() - self.away_since:.0f}",
+            error=self.error_text,
+        )
 
     def problem_of(self, error: Error) -> store.Problem:
         silent, self.silent = self.silent, False
         return store.Problem.SILENT if silent else store.problem_of(error, using=self.using)
-
-    def log_trouble(self) -> None:
-        """Log the second error in a row: the first may come from a stale connection."""
-        still = "still " if self.outage.is_on and self.what.passes else ""
-        is_news = self.waits > 0 and self.outage.is_news(self.what, self.away_since)
-        lead = f"is {still}away" if self.what.passes else "can't be used"
-        logger.log(
-            logging.ERROR if is_news else logging.DEBUG,
-            "The database %s: %s. Tasks are kept; the worker keeps retrying."
-            " database=%s process=%s pid=%s seconds=%.0f error=%s",
-            lead,
-            self.what.words,
-            self.using,
-            self.outage.process,
-            os.getpid(),
-            time.monotonic() - self.away_since,
-            self.error_text,
-        )
-
-    def wait(self) -> None:
-        if time.monotonic() - self.away_since >= self.patience():
-            raise AwayError(f"The database '{self.using}' is away.")
-        self.wakeup.wait(self.pause())
 
     def pause(self) -> float:
         """
@@ -217,32 +195,27 @@ class Link:
         """End an outage, if there is one; log that, or that a call had to be repeated."""
         if not self.away_since:
             return
-        seconds = self.outage.leave(self.number)
+        seconds = self.outage.leave(id(self))
         self.away_since = 0.0
         if seconds is not None:
-            logger.warning(
-                "The database is back. database=%s process=%s pid=%s seconds=%.1f",
-                self.using,
-                self.outage.process,
-                os.getpid(),
-                seconds,
-            )
+            self.log(logging.WARNING, "The database is back.", seconds=f"{seconds:.1f}")
             return
-        logger.log(
+        self.log(
             logging.WARNING if self.outage.is_slip_news() else logging.DEBUG,
-            "A call to the database failed and was repeated: %s."
-            " database=%s process=%s pid=%s error=%s",
-            self.what.words,
-            self.using,
-            self.outage.process,
-            os.getpid(),
-            self.error_text,
+            f"A call to the database failed and was repeated: {self.what.words}.",
+            error=self.error_text,
         )
 
+    def log(self, level: int, text: str, **values: str) -> None:
+        """Log a sentence with the names of the database and of this process."""
+        names = {"database": self.using, "process": self.outage.process, "pid": os.getpid()}
+        pairs = [f"{name}={value}" for name, value in {**names, **values}.items()]
+        logger.log(level, "%s %s", text, " ".join(pairs))
+
     def in_one_line(self, error: BaseException) -> str:
-        """Return the message of an error in one line, without the password."""
+        """Return the class and the message of an error in one line, without the password."""
         password = str(connections[self.using].settings_dict["PASSWORD"] or "")
-        text = " ".join(str(error).split())
+        text = " ".join([f"{type(error).__name__}:", *str(error).split()])
         return text.replace(password, STARS) if password else text
 
 

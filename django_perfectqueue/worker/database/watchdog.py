@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -27,20 +28,15 @@ class Watchdog:
 
     def __init__(self, links: Sequence[Link], timeout: float | None) -> None:
         self.links = list(links)
-        self.timeout = timeout
+        self.timeout = math.inf if timeout is None else timeout
         self.ended = threading.Event()
-
-    def add(self, link: Link) -> None:
-        """Check another link, too."""
-        self.links.append(link)
 
     def start(self) -> None:
         """Check every few seconds in a new thread."""
-        if self.timeout is not None:
+        if math.isfinite(self.timeout):
             threading.Thread(target=self.run, name="watchdog", daemon=True).start()
 
     def run(self) -> None:
-        assert self.timeout is not None
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while not self.ended.wait(min(LEAST, self.timeout) / 2):
             try:
@@ -54,19 +50,15 @@ class Watchdog:
     def look(self, now: float) -> None:
         for link in self.links:
             since, socket_handle = link.calling_since, link.socket_handle
-            if self.timeout is None or not since or socket_handle is None:
+            if not since or socket_handle is None:
                 continue
-            waited = now - since
-            if waited >= self.limit(link):
+            waited, limit = now - since, min(self.timeout, max(LEAST, link.patience()))
+            if waited >= limit:
                 link.silent = True
                 if not socket_handle.cancel_sent:
                     socket_handle.cancel_query()
-                elif waited >= self.limit(link) + min(GRACE, self.timeout):
+                elif waited >= limit + min(GRACE, self.timeout):
                     socket_handle.shutdown()
-
-    def limit(self, link: Link) -> float:
-        assert self.timeout is not None
-        return min(self.timeout, max(LEAST, link.patience()))
 
 
 def timeout_for(timeout: float | None, *, alive_time: float) -> float | None:

@@ -21,7 +21,8 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
 
 from ..attempt.ending import AttemptEnd, announce
-from ..attempt.runner import about, ruling_for
+from ..attempt.running import about
+from ..attempt.settling import ruling_for
 from ..buffers.usage import UsageBuffer
 from ..database.link import AwayError
 from ..plan import Plan

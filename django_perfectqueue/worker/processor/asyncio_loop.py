@@ -7,14 +7,11 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import TYPE_CHECKING
 
 from django.db import connections
 
-from django_perfectqueue import tracing
 from django_perfectqueue.application import Application
 from django_perfectqueue.lib import running as current
 from django_perfectqueue.queue import AcquiredTask
@@ -23,13 +20,11 @@ from ..attempt.context import awithin, prepare
 from ..attempt.ending import AttemptEnd, announce_start_async
 from ..attempt.event_loop import Work, close_loop, log_error, new_loop
 from ..attempt.interrupt_thread import ThreadInterrupter
-from ..attempt.runner import Running
+from ..attempt.running import Running
 from ..attempt.sync_calls import SyncCalls
 from ..attempt.tracing import end_span, traced
 from .executors import JOIN_TIMEOUT, Executor, ThreadPool
-
-if TYPE_CHECKING:
-    from .processor import Processor
+from .state import SharedState
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
@@ -41,10 +36,10 @@ class EventLoopThread(Executor):
     The loop waits for handlers only: another thread, the settler, writes failures.
     """
 
-    def __init__(self, processor: Processor) -> None:
-        super().__init__(processor)
+    def __init__(self, state: SharedState) -> None:
+        super().__init__(state)
         # Only the loop can start coroutines, so a thread asks it to start the next task.
-        self.pool = ThreadPool(processor, self.hand_out)
+        self.pool = ThreadPool(state, self.hand_out)
         self.tasks: dict[Running, asyncio.Task[object]] = {}
         self.reasons: dict[Running, BaseException] = {}
         self.sync_calls = SyncCalls()
@@ -70,7 +65,7 @@ class EventLoopThread(Executor):
             while not self.closing:
                 self.run_loop()
         except BaseException as error:
-            self.processor.fail(error)
+            self.state.fail(error)
         close_loop(self.loop)
         self.sync_calls.close()
 
@@ -80,10 +75,6 @@ class EventLoopThread(Executor):
         except (SystemExit, KeyboardInterrupt):
             # Raised in a task that a handler started beside itself; the others go on.
             logger.exception("A task started by a handler raised an exit; it is ignored.")
-
-    def wake(self) -> None:
-        super().wake()
-        self.pool.wake()
 
     def remind(self) -> None:
         self.pool.remind()
@@ -106,67 +97,66 @@ class EventLoopThread(Executor):
     # For the thread of the loop.
 
     def begin(self) -> None:
-        while running := self.processor.next_task():
-            if kind := self.coroutine_kind(running):
+        while running := self.state.next_task():
+            if self.is_coroutine(running.task):
                 # From the base context: the current one may be that of another task.
                 context = self.base.copy()
                 context.run(current.begin, running.task)
-                self.tasks[running] = context.run(self.loop.create_task, self.attend(running, kind))
+                self.tasks[running] = context.run(self.loop.create_task, self.attend(running))
             else:
                 self.pool.send(running)
 
-    def coroutine_kind(self, running: Running) -> type[Application] | None:
-        """Return the handler of a task if it is asynchronous."""
-        kind = self.processor.plan.handler_for(running.task.lease)
-        return kind if kind and kind.is_async else None
+    def is_coroutine(self, task: AcquiredTask) -> bool:
+        kind = self.state.plan.handler_for(task.lease)
+        return kind is not None and kind.is_async
 
-    async def attend(self, running: Running, kind: type[Application]) -> None:
+    async def attend(self, running: Running) -> None:
         try:
-            ending = await self.run_traced(running, kind)
+            ending = await self.run_traced(running)
             self.tasks.pop(running, None)
             self.reasons.pop(running, None)
-            self.processor.ended(running, ending)
+            self.state.ended(running, ending)
         except BaseException as error:
-            self.processor.fail(error)
+            self.state.fail(error)
         self.begin()
 
-    async def run_traced(self, running: Running, kind: type[Application]) -> AttemptEnd:
+    async def run_traced(self, running: Running) -> AttemptEnd:
         if not self.runner.is_traced:
-            return await self.run_in_loop(running, kind)
+            return await self.run_in_loop(running)
         with traced(running.task) as attempt:
-            ending = await self.run_in_loop(running, kind)
+            ending = await self.run_in_loop(running)
             end_span(attempt, ending)
         return ending
 
-    async def run_in_loop(self, running: Running, kind: type[Application]) -> AttemptEnd:
-        task, handler = running.task, None
-        settle: Callable[[], AttemptEnd]
+    async def run_in_loop(self, running: Running) -> AttemptEnd:
+        """The life of an attempt, as that of a runner; what may block is done in the settler."""
+        runner = self.runner
+        runner.resolve_handler(running, self)
+        await self.perform(running)
         try:
-            handler = self.create_handler(running, kind)
-            result = await self.sync_calls.around(self.perform(task, handler))
-            running.active = False
-            settle = functools.partial(self.runner.after_return, task, handler, result)
-            if not task.settled:
-                return settle()
+            if running.error is None and not running.task.settled:
+                return runner.after_return(running)
         except BaseException as error:
-            running.active = False
-            if isinstance(error, asyncio.CancelledError) and running in self.reasons:
-                error = self.reasons[running]
-            settle = functools.partial(self.runner.after_error, task, handler, error)
-        return await self.loop.run_in_executor(self.settler, copy_context().run, settle)
+            running.error = error
+        settle = functools.partial(copy_context().run, runner.settle, running)
+        return await self.loop.run_in_executor(self.settler, settle)
 
-    def create_handler(self, running: Running, kind: type[Application]) -> Application:
-        if running.task.lease.context is not None:
-            tracing.restore(running.task.context)
-        handler = kind(running.task)
-        handler.interrupter = functools.partial(self.interrupt, running)
-        running.spawn = self.spawn
-        running.handler = handler
-        return handler
+    async def perform(self, running: Running) -> None:
+        """Run the handler; keep what it returns or raises."""
+        if running.handler is None:
+            return
+        try:
+            await announce_start_async(running.task, type(running.handler))
+            running.result = await self.sync_calls.around(
+                self.called(running.task, running.handler)
+            )
+        except BaseException as error:
+            cancelled = isinstance(error, asyncio.CancelledError)
+            running.error = self.reasons.get(running, error) if cancelled else error
+        running.active = False
 
-    async def perform(self, task: AcquiredTask, handler: Application) -> object:
+    async def called(self, task: AcquiredTask, handler: Application) -> object:
         """Run a handler; exit a child that it forked and that returns, too."""
-        await announce_start_async(task, type(handler))
         try:
             if self.runner.restores:
                 return await awithin(task, handler.arun)

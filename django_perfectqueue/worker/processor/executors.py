@@ -6,8 +6,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from django.db import connections
 
@@ -15,13 +16,10 @@ from ..attempt.context import prepare
 from ..attempt.event_loop import Work
 from ..attempt.interrupt_main import MainThreadInterrupter
 from ..attempt.interrupt_thread import ThreadInterrupter
-from ..attempt.runner import Interrupter, Runner, Running
-from ..database.link import Link
+from ..attempt.runner import Runner
+from ..attempt.running import Interrupter, Running
 from ..process.wakeup import Wakeup
-from .feeder import IDLE
-
-if TYPE_CHECKING:
-    from .processor import Processor
+from .state import IDLE, SharedState
 
 R = TypeVar("R")
 
@@ -29,18 +27,17 @@ JOIN_TIMEOUT = 10.0
 
 
 class Executor:
-    """Runs the tasks that the feeder puts into the hand of its processor."""
+    """Runs the tasks that the feeder puts into the hand of the processor."""
 
-    def __init__(self, processor: Processor) -> None:
-        self.processor = processor
-        self.wakeups: list[Wakeup] = []
+    def __init__(self, state: SharedState) -> None:
+        self.state = state
 
     def open(self) -> None:
         """Prepare in the new process."""
 
-    def run(self) -> int:
+    def run(self, feed: Callable[[], int]) -> int:
         """Run until the end, with the feeder in this thread; return the exit code."""
-        return self.processor.feeder.run()
+        return feed()
 
     def hand_out(self) -> None:
         """Start tasks of the batch in the free places."""
@@ -57,28 +54,22 @@ class Executor:
         """Repeat an interrupt that did not reach the handler."""
         raise NotImplementedError
 
-    def wake(self) -> None:
-        """Wake the threads that wait for the database to settle a task."""
-        for wakeup in self.wakeups:
-            wakeup.wake()
-
     def make_runner(
         self, interrupter: Interrupter, *, drive: Callable[[Work], object] | None = None
     ) -> Runner:
         """Return a runner for this thread, which settles over a link of its own."""
         prepare()
-        processor, plan, wakeup = self.processor, self.processor.plan, Wakeup()
-        self.wakeups.append(wakeup)
-        link = Link(plan.using, wakeup, processor.patience, outage=plan.outage)
-        processor.monitor.watchdog.add(link)
-        return Runner(plan.dispatch, link=link, interrupter=interrupter, drive=drive)
+        wakeup = Wakeup()
+        self.state.wakeups.append(wakeup)
+        link = self.state.link(wakeup)
+        return Runner(self.state.plan.dispatch, link=link, interrupter=interrupter, drive=drive)
 
 
 class MainThread(Executor):
     """Runs one task after another in the main thread; the feeder has a thread of its own."""
 
-    def __init__(self, processor: Processor) -> None:
-        super().__init__(processor)
+    def __init__(self, state: SharedState) -> None:
+        super().__init__(state)
         self.interrupter = MainThreadInterrupter()
         self.given: SimpleQueue[None] = SimpleQueue()
         self.waits = self.over = False
@@ -94,13 +85,13 @@ class MainThread(Executor):
     def remind(self) -> None:
         self.interrupter.remind()
 
-    def run(self) -> int:
-        thread = threading.Thread(target=self.feed, name="feeder", daemon=True)
+    def run(self, feed: Callable[[], int]) -> int:
+        thread = threading.Thread(target=self.feed, args=[feed], name="feeder", daemon=True)
         thread.start()
         try:
             self.work()
         except BaseException as error:
-            self.processor.fail(error)
+            self.state.fail(error)
             raise
         finally:
             self.left.set()
@@ -110,12 +101,12 @@ class MainThread(Executor):
             raise self.error
         return self.code
 
-    def feed(self) -> None:
+    def feed(self, feed: Callable[[], int]) -> None:
         """The life of the feeder's thread. The main thread takes the signals."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         prepare()
         try:
-            self.code = self.processor.feeder.run()
+            self.code = feed()
         except BaseException as error:
             self.error = error
         finally:
@@ -124,18 +115,18 @@ class MainThread(Executor):
             connections.close_all()
 
     def work(self) -> None:
-        processor, runner, prefetch = self.processor, self.runner, self.processor.prefetch
+        state, runner, prefetch = self.state, self.runner, self.state.prefetch
         self.began = time.monotonic()
         while not self.over:
-            if running := processor.next_task() or self.wait():
-                processor.ended(running, runner.attend(running))
+            if running := state.next_task() or self.wait():
+                state.ended(running, copy_context().run(runner.attend, running))
                 if prefetch.tasks >= prefetch.last:
                     self.note_pace()
 
     def note_pace(self) -> None:
         """Note how long the last tasks have taken, with all around them."""
         now = time.monotonic()
-        self.processor.prefetch.paced(now - self.began)
+        self.state.prefetch.paced(now - self.began)
         self.began = now
 
     def wait(self) -> Running | None:
@@ -143,7 +134,7 @@ class MainThread(Executor):
         self.note_pace()
         self.waits = True
         # Again: it may have handed it out just before.
-        running = self.processor.next_task()
+        running = self.state.next_task()
         if running is None and not self.over:
             get(self.given, self.runner)
         self.waits = False
@@ -170,10 +161,10 @@ class ThreadPool(Executor):
     """
 
     def __init__(
-        self, processor: Processor, following: Callable[[], Running | None] | None = None
+        self, state: SharedState, following: Callable[[], Running | None] | None = None
     ) -> None:
-        super().__init__(processor)
-        self.following = following or processor.next_task
+        super().__init__(state)
+        self.following = following or state.next_task
         self.queue: SimpleQueue[Running | None] = SimpleQueue()
         self.lock = threading.Lock()
         self.idle = 0
@@ -181,7 +172,7 @@ class ThreadPool(Executor):
         self.interrupters: list[ThreadInterrupter] = []
 
     def hand_out(self) -> None:
-        while running := self.processor.next_task():
+        while running := self.state.next_task():
             self.send(running)
 
     def send(self, running: Running) -> None:
@@ -192,7 +183,7 @@ class ThreadPool(Executor):
         becomes idle in a moment, so the queue does not wait.
         """
         with self.lock:
-            if self.idle > 0 or len(self.threads) == self.processor.hand.places:
+            if self.idle > 0 or len(self.threads) == self.state.hand.places:
                 self.idle -= 1
             else:
                 self.start()
@@ -224,13 +215,13 @@ class ThreadPool(Executor):
             runner.event_loop.close()
             connections.close_all()
         except BaseException as error:
-            self.processor.fail(error)
+            self.state.fail(error)
 
     def run_on(self, runner: Runner, running: Running) -> None:
         """Run a task, then following tasks while there are any."""
         following: Running | None = running
         while following is not None:
-            self.processor.ended(following, runner.attend(following))
+            self.state.ended(following, copy_context().run(runner.attend, following))
             following = self.following()
         with self.lock:
             self.idle += 1

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from django.db import Error, connections
 
@@ -16,14 +16,11 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
 
 from ..buffers.completions import LATE
-from ..database.link import AwayError, Link
-from .claims import Claims
-from .leases import Leases
-from .parking import STAND_BACK, Parking
-from .prefetch import MOST
-
-if TYPE_CHECKING:
-    from .processor import Processor
+from ..database.link import AwayError
+from ..shared.queue_order import orders
+from .executors import Executor
+from .parking import STAND_BACK
+from .state import IDLE, SharedState
 
 R = TypeVar("R")
 
@@ -31,7 +28,6 @@ logger = logging.getLogger("django_perfectqueue.processor")
 
 DONE = 0
 RECYCLED = 3
-SOON = 0.025
 LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
 LAST_LOOKS = 5
@@ -39,7 +35,7 @@ LEAST_TRIES = 20
 """Of a renewal, at the least, before the leases expire."""
 SHORT = 0.05
 """In seconds: the next tasks are claimed while those run that take no longer."""
-IDLE = 60.0
+WEIGHTS_AFTER = 5.0
 
 
 class Feeder:
@@ -52,64 +48,24 @@ class Feeder:
     its turn. Then it sleeps until the next is due, or until somebody wakes it.
     """
 
-    def __init__(self, processor: Processor) -> None:
-        self.processor = processor
-        self.plan, self.options = processor.plan, processor.options
-        self.resources, self.status = processor.resources, processor.status
-        self.hand, self.completions = processor.hand, processor.completions
-        self.usage, self.journal = processor.usage, processor.journal
-        self.prefetch = processor.prefetch
-        self.worker = processor.worker
-        self.link = Link(
-            self.plan.using, self.resources.wakeup, processor.patience, outage=self.plan.outage
-        )
-        self.leases = Leases(self.hand, self.plan, self.resources, self.worker)
+    def __init__(self, state: SharedState, executor: Executor) -> None:
+        self.state = state
+        self.executor = executor
+        self.plan, self.options = state.plan, state.options
+        self.resources, self.status = state.resources, state.status
+        self.hand, self.completions = state.hand, state.completions
+        self.usage, self.journal = state.usage, state.journal
+        self.prefetch, self.leases, self.parking = state.prefetch, state.leases, state.parking
+        self.link = state.link(self.resources.wakeup)
         self.link.returned = lambda: self.leases.give_back_uncertain(self.kept())
-        self.parking = Parking(self.plan, self.leases)
-        self.claims = Claims(processor, self.parking)
-        # How long a completion may wait for a claim that takes it along.
-        self.patience = SOON if self.hand.places > 1 else LATE
-        self.more = True
+        self.orders = orders(self.options.QUEUE_ORDER, self.plan.queues)
+        self.weights_at = 0.0
         self.rested = self.found_few = False
-        self.held_up = self.gives_way = self.urgent = False
         self.failed = self.cut_off = False
-        # With so many tasks in the batch, or fewer, the end of one may wake the feeder.
-        self.low = MOST if self.hand.places > 1 else 0
         self.looks = self.requested = 0
         self.taken_at = time.monotonic()
-        self.wakes_at = self.poll_at = self.look_at = 0.0
+        self.poll_at = self.look_at = 0.0
         self.idle_since: float | None = None
-
-    # For all threads.
-
-    def wake(self) -> None:
-        self.wakes_at = 0.0
-        self.resources.wakeup.wake()
-
-    def should_wake(self, late_at: float) -> bool:
-        """Return whether there is something to do before the end of its sleep."""
-        wakes_at = self.wakes_at
-        return wakes_at > 0.0 and (wakes_at > late_at or self.has_to_act())
-
-    def hurry(self) -> None:
-        """Write what is completed, and hand out the batch again."""
-        self.urgent = True
-        if self.wakes_at:
-            self.wake()
-
-    def give_way(self) -> None:
-        """Release the batch, as the tasks of others are to come first."""
-        self.gives_way = True
-        self.wake()
-
-    def is_late(self, now: float) -> bool:
-        """Return whether something is due, for which nobody wakes it."""
-        if not self.wakes_at or self.leases.is_alone():
-            return False
-        due = self.leases.due_call(now) is not None
-        return due or self.journal.is_due(now) or self.usage.is_overdue(now)
-
-    # For its own thread.
 
     def run(self) -> int:
         """Feed the executor until a stop, a recycling, or in a burst until nothing is due."""
@@ -123,26 +79,22 @@ class Feeder:
                 self.close()
 
     def feed(self) -> int:
-        processor = self.processor
-        while not processor.stopping:
-            if processor.trouble is not None:
-                raise processor.trouble
-            if self.is_over():
+        state = self.state
+        while not state.stopping:
+            if state.trouble is not None:
+                raise state.trouble
+            if state.is_over():
                 return RECYCLED
             if not self.turn():
                 return DONE
         return DONE
-
-    def is_over(self) -> bool:
-        """Return whether the processor is to be replaced; first its tasks end."""
-        return self.processor.is_spent() and not self.hand.running()
 
     def turn(self) -> bool:
         """Do what is due, or sleep until something is; return False at the end of a burst."""
         last, taken = self.plan.burst and not self.hand.count(), None
         self.write_due(time.monotonic())
         if not self.failed:
-            if (self.more or self.status.rung or last) and self.should_take():
+            if (self.state.more or self.status.rung or last) and self.state.should_take():
                 taken = self.take()
             else:
                 self.wait()
@@ -180,12 +132,18 @@ class Feeder:
             self.cut_off = False
         # The next claim takes them along where nothing is in hand.
         apart = self.hand.count() > 0 or self.link.away_since > 0.0
-        if self.urgent or (apart and self.completions.is_late(now, after=self.patience)):
+        if self.state.urgent or (
+            apart and self.completions.is_late(now, after=self.state.write_after)
+        ):
             self.write_completions()
-        if self.hand.releasing or self.gives_way or (self.hand.batch and self.is_too_long(now)):
+        if (
+            self.hand.releasing
+            or self.state.gives_way
+            or (self.hand.batch and self.is_too_long(now))
+        ):
             # New leases would wait, too, until a place is free.
-            self.held_up = self.more = True
-            self.gives_way = False
+            self.state.held_up = self.state.more = True
+            self.state.gives_way = False
             self.attempt(self.leases.release_rest)
         if self.parking.strange:
             self.attempt(self.parking.park)
@@ -200,47 +158,23 @@ class Feeder:
 
     def is_too_long(self, now: float) -> bool:
         """Return whether to release the batch, which waits behind long tasks."""
-        return self.processor.stopping or now >= self.prefetch.over_at(self.taken_at)
+        return self.state.stopping or now >= self.prefetch.over_at(self.taken_at)
 
     def pause_after_trouble(self) -> None:
         """Wait before the next try, for far less than a lease lasts."""
         pause = min(self.link.pause(), self.options.ALIVE_TIME / LEAST_TRIES)
         self.resources.wakeup.wait(pause)
 
-    def should_take(self) -> bool:
-        """Return whether to claim now: for short tasks, once half of the room is free."""
-        if (
-            self.processor.stopping
-            or self.processor.is_spent()
-            or (self.held_up and not self.hand.free)
-            or self.leases.is_alone()
-            or time.monotonic() < self.parking.take_at
-        ):
-            return False
-        room = self.room()
-        return room > 0 and (not self.hand.batch or 2 * room >= min(MOST, self.prefetch.next()))
-
-    def room(self) -> int:
-        """Return how many more tasks to claim."""
-        with self.hand.lock:
-            # Under the lock, a task that begins or ends is counted exactly once.
-            in_hand, remaining = self.hand.held(), self.processor.remaining
-        if self.hand.places > 1:
-            room = min(MOST, self.prefetch.next() - in_hand)
-        else:
-            room = self.prefetch.next() if in_hand <= self.low else 0
-        return room if remaining is None else min(room, remaining - in_hand)
-
     def take(self) -> list[store.Lease] | None:
         """Claim tasks, with what is to be written, and hand them out; None after an error."""
-        self.more = False
+        self.state.more = False
         self.status.seek()
         before = time.monotonic()
         taken = self.attempt(self.acquire)
         if taken is None:
-            self.more = True
+            self.state.more = True
             return None
-        self.processor.serve()
+        self.state.serve()
         self.taken_at = now = time.monotonic()
         self.poll_at = now + self.options.POLL_INTERVAL * spread()
         self.look_at = now + LOOK_AFTER * spread()
@@ -253,7 +187,7 @@ class Feeder:
         self.look_around(taken)
         self.hand_out()
         if known:
-            self.processor.monitor.wake()
+            self.state.wake_monitor()
         self.write_last_notes()
         return taken
 
@@ -262,13 +196,15 @@ class Feeder:
         capped = any(map(attrgetter("capped"), taken))
         full = len(taken) >= self.requested
         if self.hand.places == 1:
-            self.low = self.prefetch.next() if full and not capped and self.may_go_ahead() else 0
-        if taken if self.hand.places == 1 else self.room() <= 0:
+            self.state.low = (
+                self.prefetch.next() if full and not capped and self.may_go_ahead() else 0
+            )
+        if taken if self.hand.places == 1 else self.state.room() <= 0:
             # It gets no wake-ups from now on, so it must look once it has room.
             self.status.seeking = False
-            self.more = True
+            self.state.more = True
         if full or capped or self.status.rung:
-            self.more = True
+            self.state.more = True
             if taken:
                 self.resources.wakeups.wake_one()
 
@@ -282,11 +218,7 @@ class Feeder:
         """
         if not 0.0 < self.prefetch.mean * self.requested <= SHORT:
             return False
-        if (
-            self.processor.shares
-            or self.processor.remaining is not None
-            or self.prefetch.fixed is not None
-        ):
+        if self.state.shares or self.state.remaining is not None or self.prefetch.fixed is not None:
             return False
         if time.monotonic() < self.parking.look_until:
             return False
@@ -294,7 +226,7 @@ class Feeder:
 
     def hand_out(self) -> None:
         if self.hand.batch:
-            self.processor.executor.hand_out()
+            self.executor.hand_out()
 
     def acquire(self) -> list[store.Lease]:
         """
@@ -311,10 +243,10 @@ class Feeder:
         if self.usage.lacks_clock():
             self.usage.ask_time()
         rested, self.rested = self.rested, False
-        limit = self.requested = max(1, self.room())
+        limit = self.requested = max(1, self.state.room())
         self.prefetch.limit()
-        taken = self.claims.lone_task(limit) if rested else []
-        taken = taken or self.claims.take_in_order(limit)
+        taken = self.lone_task(limit) if rested else []
+        taken = taken or self.take_in_order(limit)
         self.found_few = rested and self.hand.places == 1 and 0 < len(taken) < limit
         return taken
 
@@ -343,6 +275,66 @@ class Feeder:
     def look(self) -> store.Outlook:
         return store.look(self.plan.queues, using=self.plan.using)
 
+    # Claims.
+
+    def lone_task(self, limit: int) -> list[store.Lease]:
+        """After idling, take a single task by the fast path."""
+        if self.completions.waiting or len(self.plan.queues) > 1:
+            return []
+        return store.take_alone(
+            self.plan.queues[0],
+            limit=limit,
+            alive_time=self.options.ALIVE_TIME,
+            holder=self.resources.holder,
+            using=self.plan.using,
+        )
+
+    def take_in_order(self, limit: int) -> list[store.Lease]:
+        """Take tasks in fair order; write completions in the same transaction."""
+        before = time.monotonic()
+        if before < self.parking.look_until:
+            self.parking.unpark(before)
+        taken = self.claim(limit, before)
+        return taken if taken or not self.parking.unpark(before) else self.take_in_order(limit)
+
+    def claim(self, limit: int, now: float) -> list[store.Lease]:
+        """Write completions, and take tasks in fair order, in one transaction."""
+        order = self.queues_in_order(now)
+        crowd = self.state.crowd
+        if crowd.processors:
+            crowd.look(now)
+        request = store.ClaimRequest(
+            queues=order,
+            limit=limit,
+            alive_time=self.options.ALIVE_TIME,
+            holder=self.resources.holder,
+            using=self.plan.using,
+            serial=self.hand.places == 1 or limit > len(self.hand.free),
+            processors=crowd.processors,
+            overrun=crowd.overrun,
+        )
+        with self.completions.batch() as batch:
+            taken, refused = store.finish_and_acquire(
+                batch.completions, request, worker=self.state.worker
+            )
+            batch.refused += refused
+        self.prefetch.took(taken)
+        if self.state.shares:
+            queues = [lease.queue for lease in taken]
+            self.state.accounts.took(order, queues, limit, time.monotonic())
+        return taken
+
+    def queues_in_order(self, now: float) -> Sequence[str]:
+        """Return the order of queues for this acquire; reread their weights every 5 s."""
+        if not self.state.shares:
+            return next(self.orders)
+        if now >= self.weights_at:
+            self.state.accounts.weights = store.queue_weights(
+                self.plan.queues, using=self.plan.using
+            )
+            self.weights_at = now + WEIGHTS_AFTER
+        return self.state.accounts.order(now, [lease.queue for lease in list(self.hand.batch)])
+
     # Sleep.
 
     def wait(self) -> None:
@@ -360,9 +352,9 @@ class Feeder:
             self.write_usage()
         self.rest(now)
         self.sleep()
-        if self.room() > 0 and self.is_called():
+        if self.state.room() > 0 and self.is_called():
             logger.debug("A processor looks for tasks. pid=%s", os.getpid())
-            self.more = True
+            self.state.more = True
 
     def rest(self, now: float) -> None:
         """Have the executor disconnect after a minute of idleness."""
@@ -372,30 +364,17 @@ class Feeder:
             self.idle_since = now
         elif now - self.idle_since >= IDLE:
             self.idle_since = float("inf")
-            self.processor.executor.disconnect()
+            self.executor.disconnect()
 
     def sleep(self) -> None:
         # Set before the check: a task that ends from here on wakes this thread, and
         # has_to_act() sees those that ended before.
-        self.wakes_at = float("inf")
-        if not self.has_to_act():
+        self.state.wakes_at = float("inf")
+        if not self.state.has_to_act():
             pause = self.pause(time.monotonic())
-            self.wakes_at = time.monotonic() + pause
+            self.state.wakes_at = time.monotonic() + pause
             self.resources.wakeup.wait(pause)
-        self.wakes_at = 0.0
-
-    def has_to_act(self) -> bool:
-        """Return whether there is something to do at once."""
-        if self.leases.is_alone():
-            return False
-        in_hand = self.hand.count()
-        if self.urgent or self.gives_way or (self.completions.waiting and not in_hand):
-            return True
-        if self.processor.stopping:
-            return not self.hand.running()
-        over = self.processor.trouble is not None or self.is_over()
-        more = self.more or self.status.rung or (self.plan.burst and not in_hand)
-        return over or (more and self.should_take())
+        self.state.wakes_at = 0.0
 
     def pause(self, now: float) -> float:
         """Return for how long nothing is due that does not wake it."""
@@ -405,10 +384,12 @@ class Feeder:
         until = [now + LOOK_UP_AFTER * spread()]
         if now < self.parking.take_at:
             until.append(self.parking.take_at)
-        looks = not (self.more or self.processor.stopping or self.resources.wakeups.has_listener())
-        if looks and self.room() > 0:
+        looks = not (
+            self.state.more or self.state.stopping or self.resources.wakeups.has_listener()
+        )
+        if looks and self.state.room() > 0:
             until.append(self.poll_at)
-        if (late_at := self.completions.late_at(after=self.patience)) is not None:
+        if (late_at := self.completions.late_at(after=self.state.write_after)) is not None:
             until.append(late_at)
         if self.hand.batch:
             until.append(self.prefetch.over_at(self.taken_at))
@@ -433,9 +414,9 @@ class Feeder:
         """Write the buffered completions; return True."""
         if self.completions.waiting:
             with self.completions.batch() as batch:
-                using, worker = self.plan.using, self.worker
+                using, worker = self.plan.using, self.state.worker
                 batch.refused += store.finish(batch.completions, using=using, worker=worker)
-        self.urgent = False
+        self.state.urgent = False
         return True
 
     def write_completions(self) -> None:
@@ -468,11 +449,11 @@ class Feeder:
 
     def close(self) -> None:
         """Release the batch, wait for the running tasks, and write all buffers."""
-        self.processor.stop()
+        self.state.stop()
         self.status.seeking = False
-        while self.hand.running() and self.processor.trouble is None:
+        while self.hand.running() and self.state.trouble is None:
             self.turn()
-        self.processor.executor.dismiss()
+        self.executor.dismiss()
         acts: list[Callable[[], object]] = [
             self.leases.release_rest,
             self.parking.park,

@@ -12,7 +12,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
 
 from ..attempt.ending import announce
-from ..attempt.runner import Running
+from ..attempt.running import Running
 from ..buffers.hand import Hand
 from ..plan import Plan
 from ..shared.slot import RENEWALS

@@ -6,41 +6,22 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable
 
-from django_perfectqueue.exceptions import ProcessStopError, TimeLimitError
+from django_perfectqueue.exceptions import TimeLimitError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.lib.processes import kill_own_tree
 
-from ..attempt.runner import Running
-from ..database.link import Link
-from ..database.watchdog import Watchdog
-from ..plan import Plan
+from ..attempt.running import Running
 from ..process import output
 from ..process.signals import reopen_logs
-from ..process.wakeup import Wakeup, drain, readable
-from .leases import Leases
-from .resources import ProcessorResources
+from ..process.wakeup import drain, readable
+from .state import SharedState
 
 logger = logging.getLogger("django_perfectqueue.monitor")
 
 TICK = 0.05
 JOIN_TIMEOUT = 10.0
-
-
-class MonitoredProcessor(Protocol):
-    """The parts of a processor that its monitor uses."""
-
-    stop_reason: type[ProcessStopError] | None
-
-    def stop(self) -> None: ...
-
-    def is_busy(self) -> bool:
-        """Return whether a handler runs, or something waits to be run or written."""
-
-    def remind(self, now: float) -> None:
-        """Repeat interrupts that did not reach their handlers; wake the feeder if it is late."""
 
 
 class Monitor:
@@ -52,26 +33,15 @@ class Monitor:
     database calls.
     """
 
-    def __init__(
-        self,
-        processor: MonitoredProcessor,
-        plan: Plan,
-        leases: Leases,
-        links: Sequence[Link],
-        resources: ProcessorResources,
-    ) -> None:
-        self.processor = processor
-        self.plan = plan
-        self.leases = leases
-        self.status = leases.status
-        self.running = leases.hand.running
-        self.heartbeat_w = resources.heartbeat_w
-        self.parent_alive = resources.parent_alive
-        self.wakeup = Wakeup()
-        self.watchdog = Watchdog(links, plan.timeout)
-        self.interval = plan.options.CHILD_HEARTBEAT_INTERVAL
-        self.next_beat = 0.0
-        self.waiting = False
+    def __init__(self, state: SharedState, remind: Callable[[], None]) -> None:
+        self.state = state
+        self.plan = state.plan
+        self.leases = state.leases
+        self.status = state.status
+        self.running = state.hand.running
+        self.remind = remind
+        self.wakeup = state.monitor_wakeup
+        self.parent_alive = state.resources.parent_alive
         self.ended = False
         self.orphaned = False
         self.logs_moved = False
@@ -85,11 +55,6 @@ class Monitor:
         self.wakeup.wake()
         self.thread.join(JOIN_TIMEOUT)
 
-    def wake(self) -> None:
-        """End the wait of an idle monitor: a handler starts."""
-        if self.waiting:
-            self.wakeup.wake()
-
     def run(self) -> None:
         while not self.ended:
             try:
@@ -99,12 +64,12 @@ class Monitor:
             self.wait()
 
     def wait(self) -> None:
-        self.waiting = True
-        until_beat = max(0.0, self.next_beat - time.monotonic())
-        pause = min(TICK, until_beat) if self.processor.is_busy() else until_beat
+        self.state.monitor_waits = True
+        until_beat = max(0.0, self.state.next_beat - time.monotonic())
+        pause = min(TICK, until_beat) if self.state.is_busy() else until_beat
         files = [self.wakeup.read_fd] if self.orphaned else [self.wakeup.read_fd, self.parent_alive]
         ready = readable(files, pause)
-        self.waiting = False
+        self.state.monitor_waits = False
         if self.wakeup.read_fd in ready:
             drain(self.wakeup.read_fd)
         if self.parent_alive in ready and drain(self.parent_alive) is None:
@@ -115,39 +80,36 @@ class Monitor:
         logger.error(
             "The supervisor is gone; this processor ends with its task. pid=%s", os.getpid()
         )
-        self.processor.stop()
+        self.state.stop()
 
     def tick(self, now: float) -> None:
         self.beat(now)
         output.push()
-        self.watchdog.look(now)
+        self.state.watchdog.look(now)
         if self.logs_moved:
             self.logs_moved = False
             reopen_logs()
-        if reason := self.processor.stop_reason:
+        if reason := self.state.stop_reason:
             for running in self.running():
                 running.kill(reason("The processor stops."))
         for running in self.running():
             self.enforce_limits(running, now)
         if self.leases.have_expired(now):
             self.leases.preempt_all()
-        self.processor.remind(now)
+        self.remind()
+        if self.state.is_late(now):
+            self.state.wake()
 
     def beat(self, now: float) -> None:
-        if now >= self.next_beat:
-            self.next_beat = now + self.interval
+        if now >= self.state.next_beat:
+            self.state.next_beat = now + self.plan.options.CHILD_HEARTBEAT_INTERVAL
             try:
-                os.write(self.heartbeat_w, b".")
+                os.write(self.state.resources.heartbeat_w, b".")
             except BlockingIOError:
                 pass
             except OSError:
                 if not self.orphaned:
                     self.orphan()
-
-    def beat_at_once(self) -> None:
-        """Send a heartbeat now, so that the supervisor reads its status."""
-        self.next_beat = 0.0
-        self.wakeup.wake()
 
     def enforce_limits(self, running: Running, now: float) -> None:
         """Interrupt a handler beyond its time limit; without a supervisor, kill the process."""

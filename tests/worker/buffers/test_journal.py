@@ -15,7 +15,7 @@ from django_perfectqueue.models import Journal
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.store.database.diagnosis import Problem
 from django_perfectqueue.worker.attempt import log_capture
-from django_perfectqueue.worker.attempt.runner import Running
+from django_perfectqueue.worker.attempt.running import Running
 from django_perfectqueue.worker.buffers import journal
 from django_perfectqueue.worker.buffers.journal import YOUNG, JournalBuffer
 
@@ -189,7 +189,7 @@ class ProcessorTests(ConcurrentTestCase):
     def test_a_hundred_that_tell_cost_one_statement_a_batch_more(self):
         processor = self.processor("thread", {"report": lambda task: task.progress(1.0)})
         processor.prefetch.fixed = 100
-        processor.feeder.patience = 60.0
+        processor.write_after = 60.0
         self.submit(*["report"] * 100)
         with CaptureQueriesContext(connection) as queries:
             self.work(processor)

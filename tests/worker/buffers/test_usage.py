@@ -35,9 +35,13 @@ def held(user="ann", **options):
     return AcquiredTask(lease)
 
 
+def begin(books, task):
+    books.current[id(task)] = task
+
+
 def ran(books, task, seconds):
     """Have a task run for so long."""
-    books.begin(task)
+    begin(books, task)
     books.end(task, task.started + seconds)
 
 
@@ -86,7 +90,7 @@ class UsageBufferTests(TestCase):
         books = usage()
         task = held()
         task.started -= 3600.0
-        books.begin(task)
+        begin(books, task)
         books.write()
         self.assertAlmostEqual(received()["ann"], 3600.0, delta=10)
         self.assertEqual(of_users().get().ended, 0)
@@ -104,7 +108,7 @@ class UsageBufferTests(TestCase):
         tasks = [held(user) for user in ("ann", "bob")]
         for task in tasks:
             task.started -= 100.0
-            books.begin(task)
+            begin(books, task)
         books.write()
         for task, seconds in zip(tasks, (150.0, 200.0), strict=True):
             books.end(task, task.started + seconds)
@@ -192,7 +196,7 @@ class UsageBufferTests(TestCase):
         thread.start()
         for number in range(2_000):
             task.started = began
-            books.begin(task)
+            begin(books, task)
             books.end(task, began + 1.0 if number % 2 else time.monotonic())
         going.set()
         thread.join()
@@ -217,14 +221,14 @@ class TroubleTests(SimpleTestCase):
         ):
             Feeder.write_usage(processor)
         discard.assert_called_once()
-        self.assertIn("tasks go on. pid=", logs.output[0])
+        self.assertIn("tasks go on. database=default process=worker pid=", logs.output[0])
         self.assertIn("error=OperationalError: disk full", logs.output[0])
 
 
 class OverdueTests(TestCase):
     def test_it_is_written_while_a_task_takes_long(self):
         books = usage()
-        books.begin(held())
+        begin(books, held())
         due = books.next_write + OVERDUE
         self.assertFalse(books.is_overdue(due - 1))
         self.assertTrue(books.is_overdue(due + 1))

@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from contextlib import closing
+from contextvars import copy_context
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,7 +66,8 @@ class ConnectionLostTests(TransactionTestCase):
         """Run what is in hand in this thread, as the main thread of a processor does."""
         self.processor.executor.open()
         while running := self.processor.next_task():
-            self.processor.ended(running, self.processor.executor.runner.attend(running))
+            attend = self.processor.executor.runner.attend
+            self.processor.ended(running, copy_context().run(attend, running))
 
     def take(self, *keys):
         """Have the processor hold these tasks, with none of them running."""
@@ -121,7 +123,7 @@ class ConnectionLostTests(TransactionTestCase):
         Its release was stored, and another has it by now.
         """
         self.take("a", "b")
-        self.processor.feeder.gives_way = True
+        self.processor.gives_way = True
         with self.lose_answer("settle"):
             self.assertTrue(self.write_due())
         taken = Queue().poll()
@@ -149,7 +151,7 @@ class ConnectionLostTests(TransactionTestCase):
 
     def test_what_could_not_be_given_back_is_given_back_later(self):
         self.take("a", "b")
-        self.processor.feeder.gives_way = True
+        self.processor.gives_way = True
         with mock.patch.object(store, "settle", side_effect=OperationalError("gone")):
             self.assertTrue(self.write_due())
         self.assertEqual(len(self.processor.feeder.kept()), 2)

@@ -18,7 +18,7 @@ from django_perfectqueue.models import Attempt, FairShare, Lane, Task, Ticket, U
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.worker.attempt import sync_calls
 from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL
-from django_perfectqueue.worker.attempt.runner import Running
+from django_perfectqueue.worker.attempt.running import Running
 from django_perfectqueue.worker.processor.feeder import DONE, RECYCLED
 
 from ...waiting import wait_until
@@ -121,7 +121,7 @@ class AtOnceTests(ConcurrentTestCase):
                 self.submit(*["run"] * 6)
                 options = {"CONCURRENCY": 4, "MAX_REQUEST_PER_CHILD": 2}
                 processor = self.processor(type_, {"run": lambda task: None}, **options)
-                with mock.patch.object(processor.feeder, "room", return_value=5):
+                with mock.patch.object(processor, "room", return_value=5):
                     self.assertEqual(self.work(processor), RECYCLED)
                 self.assertEqual(processor.status.totals()["finished"], 2)
                 self.assertEqual(len(Queue()), 4)
@@ -130,11 +130,11 @@ class AtOnceTests(ConcurrentTestCase):
     def test_it_sleeps_while_it_can_do_nothing(self):
         processor = self.processor("thread", {}, CONCURRENCY=2)
         feeder, now = processor.feeder, time.monotonic()
-        feeder.more, feeder.poll_at = False, now - 1
+        processor.more, feeder.poll_at = False, now - 1
         self.assertLess(feeder.pause(now), 0.01)
-        feeder.more = True
+        processor.more = True
         self.assertGreater(feeder.pause(now), 1.0)
-        feeder.more, processor.stopping = False, True
+        processor.more, processor.stopping = False, True
         self.assertGreater(feeder.pause(now), 1.0)
 
         processor.hand.batch.append(None)
@@ -146,8 +146,8 @@ class AtOnceTests(ConcurrentTestCase):
         for type_ in ("process", *AT_ONCE):
             with self.subTest(type_):
                 processor = self.processor(type_, {}, burst=False)
-                processor.resources.wakeups.note_listener()
-                processor.feeder.more = False
+                processor.resources.wakeups.tend()
+                processor.more = False
                 processor.status.seek()
                 processor.status.rung = True
                 began = time.monotonic()

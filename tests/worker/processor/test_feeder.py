@@ -59,7 +59,7 @@ class FailingVerbTests(ConcurrentTestCase):
 
                 def fails_for_longer_than_a_lease(processor=processor):
                     wait_until(lambda: processor.hand.running() and processor.hand.batch)
-                    processor.feeder.give_way()
+                    processor.give_way()
                     wait_until(lambda: processor.hand.releasing)
                     until = time.monotonic() + 4.0
                     wait_until(lambda: time.monotonic() > until)
@@ -96,7 +96,7 @@ class FailingVerbTests(ConcurrentTestCase):
         def for_a_while():
             wait_until(lambda: processor.hand.running() and processor.hand.batch)
             store.settle.side_effect = count
-            processor.feeder.give_way()
+            processor.give_way()
             until = time.monotonic() + 3.0
             wait_until(lambda: time.monotonic() > until)
 
@@ -139,7 +139,7 @@ class HandTests(ConcurrentTestCase):
         hand, began = processor.hand, []
         self.submit("run")
         processor.leases.held_until = processor.status.renewed_at = time.monotonic()
-        hand.add(processor.feeder.claims.claim(1, time.monotonic()))
+        hand.add(processor.feeder.claim(1, time.monotonic()))
         beginning = threading.Thread(target=lambda: began.append(processor.next_task()))
 
         def running(real=hand.running):
@@ -268,7 +268,7 @@ class AheadTests(ConcurrentTestCase):
             patched.start()
             self.addCleanup(patched.stop)
         self.one = self.processor("process", {"note": self.note})
-        self.claims = self.one.feeder.claims
+        self.claims = self.one.feeder
 
     def note(self, task):
         self.ran.append(task.key)

@@ -207,19 +207,20 @@ class ProcessorTests(WakeupsCase):
     @mock.patch.object(parking, "STAND_BACK", 60.0)
     def test_one_that_runs_several_goes_on_with_these_while_it_stands_back(self):
         plan = replace(self.processor.plan, options=conf.options().replace(PROCESSOR_TYPE="thread"))
-        self.feeder = Processor(plan, self.processor.resources, self.processor.reporter).feeder
-        self.assertTrue(self.feeder.has_to_act())
+        self.processor = Processor(plan, self.processor.resources, self.processor.reporter)
+        self.feeder = self.processor.feeder
+        self.assertTrue(self.processor.has_to_act())
         self.stand_back()
-        self.assertFalse(self.feeder.has_to_act())
+        self.assertFalse(self.processor.has_to_act())
         self.feeder.parking.take_at = time.monotonic() + 1.0
         self.assertLessEqual(self.feeder.pause(time.monotonic()), 1.0)
         self.feeder.parking.take_at = time.monotonic()
-        self.assertTrue(self.feeder.has_to_act())
+        self.assertTrue(self.processor.has_to_act())
 
     def test_without_anyone_to_ring_it_polls(self):
-        self.feeder.more, self.feeder.poll_at = False, time.monotonic() + 0.01
+        self.processor.more, self.feeder.poll_at = False, time.monotonic() + 0.01
         self.feeder.wait()
-        self.assertTrue(self.feeder.more)
+        self.assertTrue(self.processor.more)
 
     def test_with_someone_to_ring_it_looks_only_now_and_then(self):
         looks = []
@@ -229,19 +230,19 @@ class ProcessorTests(WakeupsCase):
             return store.Outlook(due=len(looks) == 2, wait=None)
 
         self.feeder.look = look
-        self.feeder.more = False
-        self.wakeups.note_listener()
+        self.processor.more = False
+        self.wakeups.tend()
         with (
             mock.patch.object(feeder, "LOOK_UP_AFTER", 0.01),
             mock.patch.object(feeder, "LOOK_AFTER", 0.05),
         ):
-            while not self.feeder.more:
+            while not self.processor.more:
                 self.feeder.wait()
         self.assertEqual(len(looks), 2)
 
     def test_who_was_chosen_by_one_who_died_before_ringing_looks_soon(self):
         """It is no longer free, so no one else would ring it."""
-        self.feeder.more = False
+        self.processor.more = False
         self.feeder.look = mock.Mock(return_value=store.Outlook(due=True, wait=None))
         self.statuses[0].seek()
         self.statuses[0].rung = True
@@ -251,7 +252,7 @@ class ProcessorTests(WakeupsCase):
             mock.patch.object(feeder, "LOOK_AFTER", 1.0),
         ):
             self.feeder.wait()
-        self.assertTrue(self.feeder.more)
+        self.assertTrue(self.processor.more)
         self.feeder.look.assert_not_called()
 
 

@@ -1,0 +1,234 @@
+"""Decide what becomes of a task whose attempt has ended, and write that."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+
+from django.db import Error
+
+from django_perfectqueue import store
+from django_perfectqueue.application import Application
+from django_perfectqueue.application.error_policy import Ruling, failure, plain_failure, ruling
+from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import (
+    CancelRequestedError,
+    InvalidResultError,
+    PayloadError,
+    PreemptedError,
+    ProcessStopError,
+    UnknownTypeError,
+)
+from django_perfectqueue.payload.context import restored
+from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.verdicts import Verdict
+
+from ..database.link import AwayError, ConnectionCleanup, Link
+from .context import awithin, within
+from .ending import AttemptEnd, announce
+from .event_loop import EventLoop, Work, is_coroutine
+from .running import Running, about
+from .traceback import from_handler
+
+logger = logging.getLogger("django_perfectqueue.runner")
+
+LEVELS = {"failed": logging.ERROR, "retried": logging.WARNING}
+
+
+class Settler:
+    """
+    Settles tasks by what their handlers have returned or raised, over one link.
+
+    Coroutines of deciders run in an event loop of this thread unless ``drive`` runs them
+    elsewhere.
+
+    Exceptions in ``stops`` release the task and end the process. KeyboardInterrupt is not
+    one: a worker handles SIGINT itself, so only a handler can raise it.
+    """
+
+    stops: tuple[type[BaseException], ...] = (ProcessStopError,)
+
+    def __init__(self, link: Link, drive: Callable[[Work], object] | None) -> None:
+        self.link = link
+        self.event_loop = EventLoop()
+        self.drive = drive or self.event_loop.drive
+        self.cleanup = ConnectionCleanup()
+        self.left: set[type[Application]] = set()
+
+    def settle(self, running: Running) -> AttemptEnd:
+        """Settle the task of an attempt, or return its completion, which is to be written."""
+        if running.ending is not None:
+            return running.ending
+        if running.error is None:
+            try:
+                return self.after_return(running)
+            except BaseException as error:
+                self.cleanup.run()
+                running.error = from_handler(error)
+        return self.after_error(running, running.error)
+
+    def after_return(self, running: Running) -> AttemptEnd:
+        task, handler = running.task, running.handler
+        if task.settled or handler is None:
+            return ended(running, task.settled)
+        if not handler.auto_finish:
+            self.warn_unsettled(task, type(handler))
+            return ended(running, "left")
+        done = task.completion(running.result)
+        return AttemptEnd("finished", task, type(handler), done.ended - done.started, done)
+
+    def warn_unsettled(self, task: AcquiredTask, kind: type[Application]) -> None:
+        if kind not in self.left:
+            self.left.add(kind)
+            logger.warning(
+                "A handler returned without settling its task; it runs again when its lease"
+                " expires. handler=%s %s",
+                kind.__qualname__,
+                about(task),
+            )
+
+    def after_error(self, running: Running, error: BaseException) -> AttemptEnd:
+        task = running.task
+        if word := task.settled:
+            text = "A handler raised after its task was %s. %s"
+            logger.error(text, word, about(task), exc_info=error)
+            return ended(running, word)
+        if isinstance(error, PreemptedError) and (task._lost or not self.is_held(task)):
+            return self.preempted(running)
+        ending = self.write_outcome(running, self.verb_after(running, error))
+        ending.stop = isinstance(error, self.stops)
+        return ending
+
+    def verb_after(self, running: Running, error: BaseException) -> Callable[[], None]:
+        """Return what settles the task of an attempt that has ended in an error."""
+        task, handler = running.task, running.handler
+        if handler is None and isinstance(error, UnknownTypeError):
+            return functools.partial(task.release, options().RETRY_WAIT)
+        if isinstance(error, CancelRequestedError) and self.is_cancel_requested(task):
+            return task.cancel
+        if isinstance(error, self.stops):
+            return functools.partial(task._end, store.Ending.release())
+        if isinstance(error, PayloadError | InvalidResultError):
+            return functools.partial(task.fail, why=failure(error))
+        if handler is not None and not isinstance(error, Verdict):
+            error = running.error = self.ask(handler, error)
+        self.cleanup.run()
+        what = None if task.settled else ruling_for(task, handler, error)
+        self.cleanup.run()
+        return functools.partial(carry_out, what, task, error)
+
+    def is_held(self, task: AcquiredTask) -> bool:
+        """
+        Return whether the database confirms the lease. A handler may raise PreemptedError
+        without losing it: by settling twice in a rolled-back transaction, or for another task.
+        """
+        try:
+            return self.link.once(lambda: pulse_of(task)).held
+        except Error:
+            self.cleanup.run(suspect=True)
+            return False
+
+    def is_cancel_requested(self, task: AcquiredTask) -> bool:
+        try:
+            return self.link.retry_until_done(lambda: pulse_of(task)).cancel_requested
+        except AwayError:
+            return False
+
+    def ask(self, handler: Application, error: BaseException) -> BaseException:
+        """
+        Let the decider settle the task or raise a verdict; return the error that applies.
+
+        Other exceptions of the decider are logged, and must not end the processor.
+        """
+        try:
+            within(handler.task, functools.partial(self.decide, handler, error))
+        except Verdict as verdict:
+            verdict.__cause__ = verdict.__cause__ or error
+            return verdict
+        except BaseException as trouble:
+            if not isinstance(trouble, PreemptedError) and trouble is not error:
+                logger.error(
+                    "A decider raised; the task is tried again by policy. %s",
+                    about(handler.task),
+                    exc_info=trouble,
+                )
+        return error
+
+    def decide(self, handler: Application, error: BaseException) -> None:
+        decision = handler.decide("unexpected_error_raised", error=error)
+        if is_coroutine(decision):
+            self.drive(awithin(handler.task, lambda: decision))
+
+    def write_outcome(self, running: Running, verb: Callable[[], None]) -> AttemptEnd:
+        """Write the outcome of a task unless it is settled; log it and send its signal."""
+        task = running.task
+        try:
+            if not task.settled:
+                self.link.retry_until_done(verb)
+        except PreemptedError as refusal:
+            running.error = refusal
+            return self.preempted(running)
+        except AwayError:
+            return self.leave(running)
+        log_ending(task, running.error)
+        return ended(running, task.settled)
+
+    def leave(self, running: Running) -> AttemptEnd:
+        text = "A task is left to its lease: the database is away. %s"
+        logger.error(text, about(running.task))
+        return ended(running, "left")
+
+    def preempted(self, running: Running) -> AttemptEnd:
+        text = "A task lost its lease while it ran; no result is written. %s"
+        logger.warning(text, about(running.task))
+        return ended(running, "preempted")
+
+
+def ended(running: Running, word: str) -> AttemptEnd:
+    """Send the signal of an outcome, and return it."""
+    task, error = running.task, running.error
+    kind = None if running.handler is None else type(running.handler)
+    announce(word, task, kind, error)
+    return AttemptEnd(word, task, kind, task.seconds, error=error)
+
+
+def pulse_of(task: AcquiredTask) -> store.Pulse:
+    """Ask the database about a task's lease, without renewing it."""
+    [pulse] = store.heartbeat([task.lease], alive_time=None, using=task.lease.using)
+    return pulse
+
+
+def ruling_for(
+    task: AcquiredTask, handler: Application | type[Application] | None, error: BaseException
+) -> Ruling:
+    """Return the ruling on an error; by default rules if the handler's rules raise."""
+    for asked in (handler, None):
+        try:
+            with restored(task.context):
+                return ruling(task, asked, error)
+        except BaseException:
+            logger.exception("A handler's rules raised; the default rules apply. %s", about(task))
+    return ruling(task, None, Exception())
+
+
+def carry_out(what: Ruling | None, task: AcquiredTask, error: BaseException) -> None:
+    """Settle a task; with a plain reason if the full one can't be stored."""
+    for why in (failure(error), plain_failure(error)):
+        try:
+            return None if what is None else what.settle(task, why)
+        except ValueError:
+            logger.exception("An error can't be stored; a plain message is used. %s", about(task))
+    return None
+
+
+def log_ending(task: AcquiredTask, error: BaseException | None) -> None:
+    level = LEVELS.get(task.settled, logging.INFO)
+    if isinstance(error, Verdict) and task.settled != "failed":
+        level = logging.INFO
+    if isinstance(error, InvalidResultError):
+        # The message says what is wrong; the traceback is mostly that of this package.
+        logger.log(level, "Task %s: %s %s", task.settled, error, about(task))
+        return
+    trace = error if level > logging.INFO else None
+    logger.log(level, "Task %s. %s", task.settled, about(task), exc_info=trace)

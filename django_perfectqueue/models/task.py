@@ -270,7 +270,7 @@ class Attempt(models.Model):
     One attempt that did not finish its task.
 
     The attempt that finishes it is in the task's own row. Of very many the first and
-    the last are kept, as ATTEMPTS_KEPT says; ``omitted`` is how many there were just before
+    the last are kept, Options.ATTEMPTS_KEPT of them; ``omitted`` is how many there were just before
     this one that are not.
     """
 

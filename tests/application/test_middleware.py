@@ -318,7 +318,7 @@ class MemoryLimitTests(RunnerCase):
             with self.assertLogs("django_perfectqueue.processor", "WARNING"):
                 self.run_with(self.failing(ValueError()), around, expect="retried")
         self.assertTrue(recycling.is_due())
-        self.assertTrue(Recycling(Options(MAX_AGE_PER_CHILD=1000.0)).is_due())
+        self.assertTrue(Recycling(Options(RECYCLE={"age": 1000.0})).is_due())
 
     def test_it_must_be_a_size(self):
         for wrong in (0, True, "1G"):

@@ -89,7 +89,7 @@ class MemoryLimit:
     Replaces the processor when it holds more than a number of MiB after a task.
 
     It is read after each task of these handlers, whether or not that has failed; so use it
-    for those that are known to leak, and MAX_MEMORY_PER_CHILD for all.
+    for those that are known to leak, and RECYCLE for all.
     """
 
     def __init__(self, mib: float) -> None:

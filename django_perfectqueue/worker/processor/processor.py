@@ -70,7 +70,7 @@ class Processor:
         self.stopping = False
         self.stop_reason: type[ProcessStopError] | None = None
         self.trouble: BaseException | None = None
-        self.remaining = plan.options.MAX_REQUEST_PER_CHILD
+        self.remaining = plan.options.RECYCLE.get("tasks")
         self.recycling = Recycling(plan.options)
         slots = [slot for slot, _wakeup in resources.wakeups.processors]
         self.crowd = Crowd(slots, len(slots) * places)

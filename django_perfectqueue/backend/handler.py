@@ -14,7 +14,7 @@ from django.utils import timezone
 from django_perfectqueue import signals
 from django_perfectqueue.application import Application
 from django_perfectqueue.application.coroutine_functions import is_async
-from django_perfectqueue.backoff import backoff_at
+from django_perfectqueue.backoff import backoff_at, error_rules
 from django_perfectqueue.compat import Task, TaskContext, normalize_json, task_backends
 from django_perfectqueue.compat import signals as django_signals
 from django_perfectqueue.conf import options
@@ -23,7 +23,7 @@ from django_perfectqueue.logs import Masked
 from django_perfectqueue.queue import AcquiredTask
 
 from . import audience
-from .definition import option_of, rules_of
+from .definition import option_of
 from .results import FAILED, SUCCESSFUL, error_from_exception, running_result, set_attributes
 from .stored_call import StoredCall
 
@@ -163,7 +163,7 @@ def handler_of(definition: AnyTask) -> type[DjangoTask]:
         "kill_wait": option_of(definition, "kill_wait"),
         "atomic": option_of(definition, "atomic"),
         "plain_call": staticmethod(plain_call_of(definition)),
-        **rules_of(definition),
+        **error_rules.rules_of(definition),
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
         "__doc__": function.__doc__,

@@ -4,6 +4,7 @@ import json
 import os
 
 from benchmarks.place import this_place
+from django_perfectqueue.conf import Options
 
 given = json.loads(os.environ.get("BENCHMARK_DJANGO", "{}"))
 
@@ -12,5 +13,9 @@ USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = given.pop("apps", [])
 DATABASES = {"default": this_place().django(persistent=given.pop("persistent", False))}
+
+# What is no setting, but a constant of the package.
+for _name, _value in given.pop("constants", {}).items():
+    setattr(Options, _name, _value)
 
 globals().update(given)

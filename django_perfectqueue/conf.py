@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -31,7 +31,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 PLACES = 10
 OTHERS = "*"
 QUIET = "quiet"
-SECRET = ("ENCRYPTION_KEYS", "METRICS_TOKEN")
+SECRET = ("METRICS_TOKEN",)
 SENSITIVE = (
     "password",
     "passwd",
@@ -57,13 +57,19 @@ _path = Check(
     lambda value: isinstance(value, str) and "." in value,
 )
 _eager = Check(f"True, False or '{QUIET}'", lambda value: isinstance(value, bool) or value == QUIET)
-_folder = Check(
-    "the absolute path of a folder",
-    lambda value: isinstance(value, str | Path) and os.path.isabs(value),
+_notify = Check(
+    "True, False or the absolute path of a folder",
+    lambda value: (
+        isinstance(value, bool) or (isinstance(value, str | Path) and os.path.isabs(value))
+    ),
 )
 _texts = names("a list of texts, none of them empty")
 _paths = names(
     "a list of dotted paths, such as 'myapp.middleware.Timing'", lambda path: "." in path
+)
+_codecs = Check(
+    "a list of dotted paths of codecs, or of codecs such as FernetCodec()",
+    lambda value: isinstance(value, list | tuple) and all(value),
 )
 _words = names(
     "a list of words in lower case, with _ for - and spaces",
@@ -73,15 +79,30 @@ _backoff = Check(
     f"{BACKOFF.what}, or a dotted path to one",
     lambda value: "." in value if isinstance(value, str) else BACKOFF.holds(value),
 )
-_statuses = ("finished", "failed", "cancelled", "expired")
-_retention_times = Check(
-    f"a dict with keys from {', '.join(_statuses)}, whose values are seconds or None",
-    lambda value: (
-        isinstance(value, Mapping)
-        and all(status in _statuses for status in value)
-        and all(map(_seconds.or_none().holds, value.values()))
-    ),
-)
+RETENTION: Mapping[str, float | None] = {OTHERS: DAY, "failed": None}
+_retention = {
+    **dict.fromkeys((OTHERS, "finished", "failed", "cancelled", "expired"), _seconds.or_none()),
+    "count": _count.or_none(),
+}
+_recycle = {
+    "tasks": _positive.or_none(),
+    "age": _positive_seconds.or_none(),
+    "memory": _positive.or_none(),
+}
+
+
+def _dict_of(checks: Mapping[str, Check]) -> Check:
+    """Return the check of a dict that has some of these keys."""
+    each = "; ".join(f"{name!r}: {check.what}" for name, check in checks.items())
+    return Check(
+        f"a dict with keys from {each}",
+        lambda value: (
+            isinstance(value, Mapping)
+            and all(name in checks and checks[name].holds(one) for name, one in value.items())
+        ),
+    )
+
+
 _policy = Check(
     f"{choice(*POLICIES).what}, or a dict from names of queues, or '*' for all others, to these",
     lambda value: (
@@ -103,67 +124,74 @@ def _setting(default: object, check: Check) -> Any:
 class Options:
     """Every setting with its value. Times are in seconds."""
 
+    PROCESSORS: int = _setting(1, _positive)
+    PROCESSOR_TYPE: str = _setting("process", choice(*PROCESSOR_TYPES))
+    CONCURRENCY: int | None = _setting(None, _positive.or_none())
+    TIME_LIMIT: float | None = _setting(None, _positive_seconds.or_none())
+    MAX_ATTEMPTS: int = _setting(5, _positive)
+    RETRY_WAIT: float = _setting(15.0, _seconds)
+    ALIVE_TIME: float = _setting(50.0, _positive_seconds)
+    RETENTION: Mapping[str, float | None] = _setting({}, _dict_of(_retention))
+
     DEFAULT_QUEUE: str = _setting("default", _name)
     DATABASE: str | None = _setting(None, _name.or_none())
-    DATABASE_TIMEOUT: float | None = _setting(30.0, _positive_seconds.or_none())
-    EAGER: bool | str = _setting(False, _eager)
+
     DISPATCH: str | None = _setting(None, _path.or_none())
     MIDDLEWARE: Sequence[str] = _setting((), _paths)
-    POLICY: str | Mapping[str, str] = _setting("fair", _policy)
+    EAGER: bool | str = _setting(False, _eager)
+
+    RETRY_WAIT_LIMIT: float = _setting(3_600.0, _seconds)
+    BACKOFF: BackoffFunction | str | None = _setting(None, _backoff.or_none())  # noqa: RUF009
+    MAX_CRASHES: int = _setting(5, _positive)
+    TASK_KILL_WAIT: float | None = _setting(10.0, _seconds.or_none())
+
+    USAGE_TIME: float | None = _setting(30 * DAY, _seconds.or_none())
+
     MAX_PAYLOAD_SIZE: int = _setting(1_048_576, _positive)
     MAX_RESULT_SIZE: int | None = _setting(None, _positive.or_none())
-    COMPRESS_ABOVE: int | None = _setting(None, _count.or_none())
-    CODECS: Sequence[str] = _setting((), _texts)
-    ENCRYPTION_KEYS: Sequence[str] | None = _setting(None, _texts.or_none())
-    READ_PLAIN: bool = _setting(True, TRUE_OR_FALSE)
+    CODECS: Sequence[object] = _setting((), _codecs)
     SENSITIVE: Sequence[str] = _setting(SENSITIVE, _words)
     CONTEXT: Sequence[str] = _setting((), _texts)
     SCHEDULES_PER_USER: int | None = _setting(None, _count.or_none())
-    TRACING: bool = _setting(False, TRUE_OR_FALSE)
 
-    ALIVE_TIME: float = _setting(50.0, _positive_seconds)
-    MAX_ATTEMPTS: int = _setting(5, _positive)
-    BACKOFF: BackoffFunction | str | None = _setting(None, _backoff.or_none())  # noqa: RUF009
-    MAX_CRASHES: int = _setting(5, _positive)
-    RETRY_WAIT: float = _setting(15.0, _seconds)
-    RETRY_WAIT_LIMIT: float = _setting(3_600.0, _seconds)
-    TIME_LIMIT: float | None = _setting(None, _positive_seconds.or_none())
-    TASK_KILL_WAIT: float | None = _setting(10.0, _seconds.or_none())
-    RETENTION_TIME: float | None = _setting(DAY, _seconds.or_none())
-    RETENTION_TIMES: Mapping[str, float | None] = _setting({"failed": None}, _retention_times)
-    RETENTION_COUNT: int | None = _setting(None, _count.or_none())
-    ATTEMPTS_KEPT: int = _setting(100, whole(2))
-    PURGE_INTERVAL: float = _setting(30.0, _positive_seconds)
-    IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _positive_seconds.or_none())
-    USAGE_TIME: float | None = _setting(30 * DAY, _seconds.or_none())
+    POLICY: str | Mapping[str, str] = _setting("fair", _policy)
+    QUEUE_ORDER: str = _setting(FAIR, choice(*QUEUE_ORDERS))
 
     ADMIN_SCOPE: str | None = _setting(None, _path.or_none())
     METRICS_TOKEN: str | None = _setting(None, _name.or_none())
     LATE_AFTER: float | None = _setting(300.0, _seconds.or_none())
-
-    JOURNAL_INTERVAL: float = _setting(1.0, _positive_seconds)
     LOG_CAPTURE: str | None = _setting("INFO", choice(*LEVELS).or_none())
-    LOG_LINES_SIZE: int = _setting(16_384, whole(1_000))
+    TRACING: bool = _setting(False, TRUE_OR_FALSE)
 
-    PROCESSORS: int = _setting(1, _positive)
-    PROCESSOR_TYPE: str = _setting("process", choice(*PROCESSOR_TYPES))
-    CONCURRENCY: int | None = _setting(None, _positive.or_none())
-    QUEUE_ORDER: str = _setting(FAIR, choice(*QUEUE_ORDERS))
-    TASK_PREFETCH: int | None = _setting(None, _count.or_none())
     POLL_INTERVAL: float = _setting(1.0, _positive_seconds)
-    NOTIFY: bool = _setting(True, TRUE_OR_FALSE)
-    RUNTIME_FOLDER: str | Path | None = _setting(None, _folder.or_none())  # noqa: RUF009
-    TASK_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
-    MAX_REQUEST_PER_CHILD: int | None = _setting(None, _positive.or_none())
-    MAX_AGE_PER_CHILD: float | None = _setting(None, _positive_seconds.or_none())
-    MAX_MEMORY_PER_CHILD: int | None = _setting(None, _positive.or_none())
+    NOTIFY: bool | str | Path = _setting(True, _notify)  # noqa: RUF009
+    TASK_PREFETCH: int | None = _setting(None, _count.or_none())
 
-    CHILD_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
+    RECYCLE: Mapping[str, Any] = _setting({}, _dict_of(_recycle))
+
+    DATABASE_TIMEOUT: float | None = _setting(30.0, _positive_seconds.or_none())
+    IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _positive_seconds.or_none())
+    TASK_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
     CHILD_HEARTBEAT_LIMIT: float = _setting(60.0, _positive_seconds)
-    CHILD_KILL_INTERVAL: float = _setting(2.0, _positive_seconds)
     CHILD_GRACEFUL_KILL_LIMIT: float | None = _setting(None, _seconds.or_none())
-    CHILD_FORK_FREQUENCY_LIMIT: float = _setting(5.0, _seconds)
-    DETACH_WAIT: float = _setting(10.0, _seconds)
+
+    # These are no settings: no project has a reason for another value, but tests have.
+    ATTEMPTS_KEPT: ClassVar[int] = 100
+    """How many unfinished attempts of a task are kept: the first half of them and the last."""
+    LOG_LINES_SIZE: ClassVar[int] = 16_384
+    """How many characters of an attempt's log are kept."""
+    JOURNAL_INTERVAL: ClassVar[float] = 1.0
+    """The shortest interval at which a processor writes progress and logs."""
+    PURGE_INTERVAL: ClassVar[float] = 30.0
+    """How often a worker looks for tasks to purge."""
+    CHILD_HEARTBEAT_INTERVAL: ClassVar[float] = 2.0
+    """How often a processor reports to its supervisor."""
+    CHILD_KILL_INTERVAL: ClassVar[float] = 2.0
+    """How often a processor that is to stop is asked again; the time between TERM and KILL."""
+    CHILD_FORK_FREQUENCY_LIMIT: ClassVar[float] = 5.0
+    """A processor that dies younger than this is not replaced at once the second time."""
+    DETACH_WAIT: ClassVar[float] = 10.0
+    """After INT the launcher leaves within this time, while the supervisor drains."""
 
     def __iter__(self) -> Iterator[str]:
         return (option.name for option in fields(self))
@@ -180,7 +208,19 @@ class Options:
 
     def retention_time(self, status: str) -> float | None:
         """Return how long a task that ended so is kept; None is for ever."""
-        return self.RETENTION_TIMES.get(status, self.RETENTION_TIME)
+        times = {**RETENTION, **self.RETENTION}
+        return times.get(status, times[OTHERS])
+
+    @property
+    def retention_count(self) -> int | None:
+        """How many newer ended tasks of its queue a finished task outlives; None is any number."""
+        count = self.RETENTION.get("count")
+        return None if count is None else int(count)
+
+    @property
+    def notify_folder(self) -> str | Path | None:
+        """Where the sockets of workers are; None is the temporary folder of the system."""
+        return None if isinstance(self.NOTIFY, bool) else self.NOTIFY
 
     def policy(self, queue: str) -> str:
         """Return the name of the policy by which a queue is served."""

@@ -31,7 +31,9 @@ class OptionsTests(SimpleTestCase):
             "TASK_PREFETCH": (True, "or None"),
             "PROCESSOR_TYPE": ("fiber", "one of 'process', 'thread', 'async'"),
             "DISPATCH": ("TaskDispatch", "dotted path"),
-            "RETENTION_TIMES": ({"done": 1}, "dict with keys from"),
+            "RETENTION": ({"done": 1}, "dict with keys from"),
+            "RECYCLE": ({"tasks": 0}, "'tasks': a whole number of at least 1, or None"),
+            "NOTIFY": ("run", "the absolute path of a folder"),
             "DEFAULT_QUEUE": ("", "1 to 100 characters"),
             "POLICY": (7, "or a dict from names of queues"),
             "QUEUE_ORDER": ("robin", "one of 'fair', 'ordered', 'round_robin', 'shuffled'"),
@@ -48,13 +50,13 @@ class OptionsTests(SimpleTestCase):
             conf.options()
 
     def test_each_status_has_its_own_retention(self):
-        options = conf.Options().replace(
-            RETENTION_TIME=60, RETENTION_TIMES={"failed": None, "cancelled": 5}
-        )
+        options = conf.Options().replace(RETENTION={"*": 60, "cancelled": 5, "count": 7})
 
         self.assertEqual(options.retention_time("finished"), 60)
         self.assertIsNone(options.retention_time("failed"))
         self.assertEqual(options.retention_time("cancelled"), 5)
+        self.assertEqual(options.retention_count, 7)
+        self.assertEqual(conf.Options().retention_time("expired"), 86_400)
 
     def test_each_queue_has_the_policy_that_is_given_to_it_or_to_all_others(self):
         for given, reported in (

@@ -60,7 +60,7 @@ class Host:
             "CHILD_FORK_FREQUENCY_LIMIT": 0.2,
             "DETACH_WAIT": 1.0,
             "PROCESSORS": terms.processors,
-            "RUNTIME_FOLDER": str(self.home / "bell"),
+            "NOTIFY": str(self.home / "bell"),
         }
         self.configure()
         self.wanted = False

@@ -6,6 +6,7 @@ import os
 from benchmarks.chaos.clock import pretend
 from benchmarks.chaos.terms import HOST, this_folder
 from benchmarks.place import this_place
+from django_perfectqueue.conf import CHECKS, Options
 
 SECRET_KEY = "not a secret"
 USE_TZ = True
@@ -20,12 +21,16 @@ LOGGING = {
 }
 PERFECTQUEUE = {
     "DISPATCH": "benchmarks.chaos.handlers.ChaosDispatch",
-    "RETENTION_TIME": None,
+    "RETENTION": {"*": None},
     "MAX_ATTEMPTS": 30_000,
     "MAX_CRASHES": 30_000,
     "RETRY_WAIT": 0.2,
     "RETRY_WAIT_LIMIT": 2.0,
     **json.loads(this_folder().options(os.environ[HOST]).read_text()),
 }
+
+# What is no setting, but a constant of the package.
+for _name in PERFECTQUEUE.keys() - CHECKS.keys():
+    setattr(Options, _name, PERFECTQUEUE.pop(_name))
 
 pretend(os.environ[HOST], this_folder().clock(os.environ[HOST]))

@@ -77,7 +77,7 @@ class Sleepers(PerfectQueue):
         self.scenario = scenario
 
     def settings(self, processes: int) -> dict[str, Any]:
-        options = {"TASK_PREFETCH": self.scenario.prefetch, "RETENTION_TIME": None}
+        options = {"TASK_PREFETCH": self.scenario.prefetch, "RETENTION": {"*": None}}
         return {"PERFECTQUEUE": options}
 
     def prepare(self) -> None:

@@ -49,7 +49,7 @@ class Load(PerfectQueue):
     """
 
     def settings(self, processes: int) -> dict[str, Any]:
-        return {"PERFECTQUEUE": {"RETENTION_TIME": None, "MAX_CRASHES": 50, "RETRY_WAIT": 0.05}}
+        return {"PERFECTQUEUE": {"RETENTION": {"*": None}, "MAX_CRASHES": 50, "RETRY_WAIT": 0.05}}
 
     def workers(self, processes: int) -> list[list[str]]:
         return [

@@ -59,7 +59,7 @@ class Load(PerfectQueue):
         self.submitted = 0
 
     def settings(self, processes: int) -> dict[str, Any]:
-        return {"PERFECTQUEUE": {"RETENTION_TIME": None}}
+        return {"PERFECTQUEUE": {"RETENTION": {"*": None}}}
 
     def workers(self, processes: int) -> list[list[str]]:
         return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]

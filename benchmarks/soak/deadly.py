@@ -10,7 +10,7 @@ NAMES = {
     "files": "open files of the supervisor",
     "threads": "threads of the supervisor",
     "memory_kib": "anonymous memory of the supervisor, KiB",
-    "folder": "sockets in RUNTIME_FOLDER",
+    "folder": "sockets in the folder of NOTIFY",
 }
 ALLOWED = {"memory_kib": 256.0}
 """What may be more at the end; the allocator keeps some memory that it has had."""

@@ -51,15 +51,15 @@ SETTINGS = {
     "ALIVE_TIME": 20,
     "MAX_CRASHES": 1,
     "MAX_ATTEMPTS": 1,
-    "MAX_REQUEST_PER_CHILD": 5,
-    "MAX_MEMORY_PER_CHILD": 200,
-    "CHILD_HEARTBEAT_INTERVAL": 0.2,
+    "RECYCLE": {"tasks": 5, "memory": 200},
     "CHILD_HEARTBEAT_LIMIT": 3,
+    "RETENTION": {"*": RETENTION, "failed": RETENTION},
+    "USAGE_TIME": RETENTION,
+}
+CONSTANTS = {
+    "CHILD_HEARTBEAT_INTERVAL": 0.2,
     "CHILD_KILL_INTERVAL": 0.05,
     "CHILD_FORK_FREQUENCY_LIMIT": 0,
-    "RETENTION_TIME": RETENTION,
-    "RETENTION_TIMES": {},
-    "USAGE_TIME": RETENTION,
 }
 
 
@@ -81,7 +81,8 @@ class Dying(PerfectQueue):
         self.submitted = 0
 
     def settings(self, processes: int) -> dict[str, Any]:
-        return {"PERFECTQUEUE": {**SETTINGS, "RUNTIME_FOLDER": str(self.folder)}}
+        given = {**SETTINGS, "NOTIFY": str(self.folder)}
+        return {"PERFECTQUEUE": given, "constants": CONSTANTS}
 
     def workers(self, processes: int) -> list[list[str]]:
         return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]

@@ -50,7 +50,7 @@ class Soaked(PerfectQueue):
     """This package, with a retention that lets the tables become steady soon."""
 
     def settings(self, processes: int) -> dict[str, Any]:
-        kept = {"RETENTION_TIME": RETENTION, "RETENTION_TIMES": {}, "USAGE_TIME": RETENTION}
+        kept = {"RETENTION": {"*": RETENTION, "failed": RETENTION}, "USAGE_TIME": RETENTION}
         return {"PERFECTQUEUE": kept}
 
     def workers(self, processes: int) -> list[list[str]]:

@@ -8,12 +8,11 @@ from typing import ClassVar
 
 from django.utils.module_loading import import_string
 
+from django_perfectqueue.backoff import error_rules
 from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
 
-from .error_policy import check_policy
 from .handler import Application, Function, from_function
 from .middleware.chain import arounds
-from .time_limits import check_time_limits
 
 Pattern = str | re.Pattern[str]
 Route = type[Application] | Function | str
@@ -157,8 +156,8 @@ def checked_handler(handler: type[Application]) -> type[Application]:
 
     Raise ConfigError when its limits, its rules for errors or its middleware will not do.
     """
-    check_time_limits(handler)
-    check_policy(handler)
+    for name, problem in error_rules.problems(handler):
+        raise ConfigError(f"{handler.__qualname__}.{name} {problem}")
     arounds[handler]
     return handler
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_perfectqueue import store
 from django_perfectqueue.backoff import (
-    BACKOFF,
     Backoff,
     Exponential,
     Fixed,
@@ -18,8 +17,6 @@ from django_perfectqueue.backoff import (
     error_rules,
 )
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.lib.checks import number, whole
 from django_perfectqueue.lib.durations import LONGEST, is_number
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.printable import printable
@@ -71,7 +68,7 @@ def ruling(task: AcquiredTask, handler: Handler, error: BaseException) -> Ruling
         return Ruling("snooze", Snooze(error.after).after)
     if isinstance(error, Discard):
         return Ruling("discard", reason=error.reason)
-    rule, waits = error_rules.rule_for(rules_of(handler), cause(error))
+    rule, waits = error_rules.rule_for(error_rules.rules_of(handler), cause(error))
     if rule in FINAL and not isinstance(error, Retry):
         return Ruling(FINAL[rule])
     asked = isinstance(error, Retry) or rule == error_rules.RETRY_ON
@@ -111,10 +108,6 @@ def failure(error: BaseException) -> store.Failure:
 
 def plain_failure(error: BaseException) -> store.Failure:
     return store.Failure(error=path_of(type(cause(error))))
-
-
-def rules_of(handler: Handler) -> dict[str, object]:
-    return {name: getattr(handler, name, ()) for name in error_rules.RULES}
 
 
 def most_attempts(handler: Handler, *, asked: bool) -> int:
@@ -206,18 +199,3 @@ def checked_wait(wait: object) -> float:
     if not is_number(seconds) or not seconds <= LONGEST:
         raise TypeError(f"backoff must return a number of seconds or None, not {wait!r}.")
     return max(0.0, float(seconds))
-
-
-CHECKS = {
-    "max_attempts": whole(1).or_none(),
-    "retry_wait": number(0, LONGEST, of="seconds").or_none(),
-    "backoff": BACKOFF.or_none(),
-}
-
-
-def check_policy(handler: type[Application]) -> None:
-    """Raise ConfigError unless a handler's attempts, waits and rules are such."""
-    for name, check in CHECKS.items():
-        check.require(f"{handler.__qualname__}.{name}", getattr(handler, name), ConfigError)
-    for name, problem in error_rules.problems(rules_of(handler)):
-        raise ConfigError(f"{handler.__qualname__}.{name} {problem}")

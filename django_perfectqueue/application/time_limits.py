@@ -6,17 +6,11 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from django_perfectqueue.conf import Options
-from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.lib.checks import number
 
 if TYPE_CHECKING:
     from .handler import Application
 
 NEVER = math.inf
-CHECKS = {
-    "time_limit": number(0, NEVER, above=True, of="seconds").or_none(),
-    "kill_wait": number(0, NEVER, of="seconds").or_none(),
-}
 
 
 class TimeLimits(NamedTuple):
@@ -47,9 +41,3 @@ def time_limits(
     limit = options.TIME_LIMIT if limit is None else limit
     wait = options.TASK_KILL_WAIT if wait is None else wait
     return TimeLimits(NEVER if limit is None else limit, NEVER if wait is None else wait)
-
-
-def check_time_limits(handler: type[Application]) -> None:
-    """Raise ConfigError unless a handler's limits are lengths of time, or None."""
-    for name, check in CHECKS.items():
-        check.require(f"{handler.__qualname__}.{name}", getattr(handler, name), ConfigError)

@@ -28,7 +28,9 @@ from django_perfectqueue.compat import (
     task_backends,
 )
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, PayloadError
+from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.distinct import distinct
+from django_perfectqueue.payload.inputs import KEY
 
 from . import registry
 from .checks import is_installed, not_installed
@@ -129,17 +131,18 @@ class PerfectQueueBackend(BaseTaskBackend):
                 raise InvalidTask("on_conflict is for one task: enqueue_many() raises.")
             where = (task.queue_name, option_of(task, "batch"))
             targets.setdefault(where, (self.target(task), []))[1].append(submission)
-        with refusals_as_invalid(), transaction.atomic(using=self.using):
-            for target, submissions in targets.values():
-                target.submit_many(submissions)
+        try:
+            with transaction.atomic(using=self.using):
+                for target, submissions in targets.values():
+                    target.submit_many(submissions)
+        except (InvalidTaskError, NotFoundError) as error:
+            raise InvalidTask(str(error)) from error
         results = [result for _task, result, _submission in prepared]
         for result in results:
             signals.task_enqueued.send(type(self), task_result=result)
         return results
 
-    async def aenqueue_many(self, calls: Iterable[TaskCall]) -> list[AnyResult]:
-        """Do what enqueue_many() does."""
-        return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
+    aenqueue_many = twin(enqueue_many)
 
     def prepared(
         self, task: AnyTask, args: Iterable[object], kwargs: Mapping[str, object]
@@ -239,11 +242,15 @@ class PerfectQueueBackend(BaseTaskBackend):
         Raise TaskResultDoesNotExist where there is none, where it is none of Django's
         tasks, or where its function is not known here.
         """
+        from django_perfectqueue.models import Task
+
         from . import results
 
-        if not is_id(result_id):
+        if not KEY.holds(result_id):
             raise TaskResultDoesNotExist(result_id)
-        queues = self.queue_names or stored_queues(self.using)
+        # Without QUEUES all that have tasks, by a look at the index for each.
+        rows_of_all = Task.objects.using(self.using)
+        queues = self.queue_names or distinct(rows_of_all, "queue", limit=None)
         rows = results.rows_of(result_id, queues, using=self.using)
         if not rows:
             raise TaskResultDoesNotExist(result_id)
@@ -298,15 +305,6 @@ class PerfectQueueBackend(BaseTaskBackend):
 
 
 @contextmanager
-def refusals_as_invalid() -> Iterator[None]:
-    """Raise for what the queue refuses what Django's tasks raise for it."""
-    try:
-        yield
-    except (InvalidTaskError, NotFoundError) as error:
-        raise InvalidTask(str(error)) from error
-
-
-@contextmanager
 def lost_as_no_result() -> Iterator[None]:
     """Raise for a task that is gone what Django's tasks raise for it."""
     try:
@@ -328,11 +326,7 @@ def configured() -> Iterator[PerfectQueueBackend]:
 
 def discover() -> None:
     """Import all modules in which tasks are defined."""
-    registry.discover(
-        dict.fromkeys(
-            name for backend in configured() for name in backend.options.get("modules", ())
-        )
-    )
+    registry.discover(name for one in configured() for name in one.options.get("modules", ()))
 
 
 def definition_of(type_: str) -> AnyTask | None:
@@ -340,21 +334,3 @@ def definition_of(type_: str) -> AnyTask | None:
     if type_ not in registry.definitions and apps.ready:
         discover()
     return registry.definitions.get(type_)
-
-
-def is_id(value: object) -> bool:
-    """Return whether a value can be the id of a task."""
-    from django_perfectqueue.queue import KEY_LENGTH, checked
-
-    try:
-        checked("id", value, KEY_LENGTH)
-    except InvalidTaskError:
-        return False
-    return True
-
-
-def stored_queues(using: str) -> list[str]:
-    """Return the names of all queues that have tasks, by a look at the index for each."""
-    from django_perfectqueue.models import Task
-
-    return distinct(Task.objects.using(using), "queue", limit=None)

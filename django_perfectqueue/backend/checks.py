@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,10 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from django_perfectqueue.backoff import BACKOFF, backoff_at
+from django_perfectqueue.backoff.error_rules import CHECKS
 from django_perfectqueue.compat import APP
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.lib.checks import Check, choice, nearest, number, whole
+from django_perfectqueue.lib.checks import Check, choice, nearest
 
 if TYPE_CHECKING:
     from .base import PerfectQueueBackend
@@ -115,9 +115,9 @@ RULES = {
     "backoff": backoff,
     "database": database,
     "id_function": id_function,
-    "max_attempts": whole(1).or_none().problem,
+    "max_attempts": CHECKS["max_attempts"].or_none().problem,
     "modules": modules,
-    "time_limit": number(0, math.inf, above=True, of="seconds").or_none().problem,
+    "time_limit": CHECKS["time_limit"].or_none().problem,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -10,18 +9,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 
-from django_perfectqueue.backoff import BACKOFF, error_rules
+from django_perfectqueue.backoff import error_rules
 from django_perfectqueue.backoff.error_rules import Rule, RuleWithWaits
 from django_perfectqueue.compat import InvalidTask, Task
-from django_perfectqueue.lib.checks import (
-    TRUE_OR_FALSE,
-    Check,
-    choice,
-    names,
-    nearest,
-    number,
-    whole,
-)
+from django_perfectqueue.lib.checks import TRUE_OR_FALSE, Check, choice, names, nearest
 
 from . import registry
 
@@ -157,18 +148,13 @@ def option_of(task: AnyTask, name: str) -> Any:
     return getattr(task, name, DEFAULTS[name])
 
 
-def rules_of(task: AnyTask) -> dict[str, object]:
-    """Return what a task says of the classes of its errors."""
-    return {name: option_of(task, name) for name in error_rules.RULES}
-
-
 def check_options(task: AnyTask) -> None:
     """Raise InvalidTask when one of our words has a value that will not do."""
     for name, check in CHECKS.items():
         value = option_of(task, name)
         if value is not None:
             check.require(name, value, InvalidTask)
-    for name, problem in error_rules.problems(rules_of(task)):
+    for name, problem in error_rules.problems(task):
         raise InvalidTask(f"{name} {problem}")
     if option_of(task, "atomic") and iscoroutinefunction(task.func):
         raise InvalidTask("A coroutine can't be atomic: Django has no transactions there.")
@@ -180,10 +166,6 @@ NAME = Check(
 )
 NAMES = names("a list of names")
 CHECKS = {
-    "max_attempts": whole(1),
-    "backoff": BACKOFF,
-    "time_limit": number(0, math.inf, above=True, of="seconds"),
-    "kill_wait": number(0, math.inf, of="seconds"),
     "atomic": TRUE_OR_FALSE,
     "user": NAME,
     "key": NAME,

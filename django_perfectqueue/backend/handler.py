@@ -14,7 +14,7 @@ from django.utils import timezone
 from django_perfectqueue import signals
 from django_perfectqueue.application import Application
 from django_perfectqueue.application.coroutine_functions import is_async
-from django_perfectqueue.backoff import backoff_at
+from django_perfectqueue.backoff import backoff_at, error_rules
 from django_perfectqueue.compat import Task, TaskContext, normalize_json, task_backends
 from django_perfectqueue.compat import signals as django_signals
 from django_perfectqueue.conf import options
@@ -23,12 +23,12 @@ from django_perfectqueue.logs import Masked
 from django_perfectqueue.queue import AcquiredTask
 
 from . import audience
-from .definition import option_of, rules_of
+from .definition import option_of
 from .results import FAILED, SUCCESSFUL, error_from_exception, running_result, set_attributes
 from .stored_call import StoredCall
 
 if TYPE_CHECKING:
-    from django_perfectqueue.compat import AnyResult, AnyTask
+    from django_perfectqueue.compat import AnyTask
 
 logger = logging.getLogger("django_perfectqueue.backend")
 
@@ -72,7 +72,8 @@ class DjangoTask(Application):
     # Only an error asks for these three.
     @OfCall
     def backoff(self) -> object:
-        return option_of(self.definition, "backoff") or self.usual_backoff()
+        backoff = option_of(self.definition, "backoff") or self.backend.options.get("backoff")
+        return backoff_at(backoff) if isinstance(backoff, str) else backoff
 
     @OfCall
     def attempts_when_asked(self) -> int:
@@ -91,19 +92,12 @@ class DjangoTask(Application):
             usual = options().MAX_ATTEMPTS
         return int(given or self.backend.options.get("max_attempts") or usual)
 
-    def usual_backoff(self) -> object:
-        backoff = self.backend.options.get("backoff")
-        return backoff_at(backoff) if isinstance(backoff, str) else backoff
-
     def for_backoff(self, error: BaseException) -> object:
         """Return the result with this error, as a backoff is given it."""
         if self.task.django_result in (None, UNHEARD):
-            self.task.django_result = self.result()
+            self.task.django_result = running_result(self.task, self.call, self.definition)
         add_error(self.task, error)
         return self.task.django_result
-
-    def result(self) -> AnyResult:
-        return running_result(self.task, self.call, self.definition)
 
     def is_heard(self) -> bool:
         """Return whether the function, an earlier attempt or anyone else needs the result."""
@@ -114,7 +108,8 @@ class DjangoTask(Application):
         if not self.is_heard():
             self.task.django_result = UNHEARD
             return True
-        result = self.task.django_result = self.result()
+        result = running_result(self.task, self.call, self.definition)
+        self.task.django_result = result
         django_signals.task_started.send_robust(sender=type(self.backend), task_result=result)
         return True
 
@@ -157,21 +152,22 @@ class CoroutineTask(DjangoTask):
 def handler_of(definition: AnyTask) -> type[DjangoTask]:
     """Return the handler that runs this task."""
     function = definition.func
+    usual = task_backends[definition.backend].options.get("time_limit")
     names = {
         "definition": definition,
-        "time_limit": time_limit_of(definition),
+        "time_limit": option_of(definition, "time_limit") or usual,
         "kill_wait": option_of(definition, "kill_wait"),
         "atomic": option_of(definition, "atomic"),
         "plain_call": staticmethod(plain_call_of(definition)),
-        **rules_of(definition),
+        **error_rules.rules_of(definition),
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
         "__doc__": function.__doc__,
     }
     kind = CoroutineTask if is_async(function) else DjangoTask
     made = type(function.__name__, (kind,), names)
-    for signal, receiver in ENDINGS.items():
-        signal.connect(receiver, sender=made)
+    for signal in ENDINGS:
+        signal.connect(ended, sender=made)
     return made
 
 
@@ -182,61 +178,31 @@ def plain_call_of(definition: AnyTask) -> Callable[..., object]:
     return call
 
 
-def time_limit_of(definition: AnyTask) -> float | None:
-    """Return the seconds that an attempt may take by its definition, or else by its backend."""
-    usual = task_backends[definition.backend].options.get("time_limit")
-    limit: float | None = option_of(definition, "time_limit") or usual
-    return limit
-
-
-def finished(sender: type[DjangoTask], task: AcquiredTask, **kwargs: object) -> None:
-    if task.django_result is not UNHEARD:
-        send_task_finished(sender, task, SUCCESSFUL)
-
-
-def failed(
+def ended(
     sender: type[DjangoTask],
     task: AcquiredTask,
+    signal: Signal,
     error: BaseException | None = None,
     **kwargs: object,
 ) -> None:
-    make_result(sender, task)
-    add_error(task, error)
-    send_task_finished(sender, task, FAILED)
-
-
-def cancelled(
-    sender: type[DjangoTask],
-    task: AcquiredTask,
-    error: BaseException | None = None,
-    **kwargs: object,
-) -> None:
-    make_result(sender, task)
-    reason = error_from_exception(CancelRequestedError(f"Task '{task.key}' was cancelled."))
-    add_error(task, error)
-    result = task.django_result
-    if result is not None and kind_of_last(result) != reason.exception_class_path:
-        result.errors.append(reason)
-    send_task_finished(sender, task, FAILED)
-
-
-def make_result(kind: type[DjangoTask], task: AcquiredTask) -> None:
-    """Make the result of a first attempt of which nobody heard; its end is logged as an error."""
-    if task.django_result is UNHEARD:
-        task.django_result = running_result(task, StoredCall.of(task.data), kind.definition)
-
-
-def send_task_finished(kind: type[DjangoTask], task: AcquiredTask, status: object) -> None:
     """Send Django's task_finished for a task that has ended, unless it never began."""
+    if task.django_result is UNHEARD:
+        if signal is signals.task_finished:
+            return
+        # Nobody has heard of its start; its end is logged as an error.
+        task.django_result = running_result(task, StoredCall.of(task.data), sender.definition)
     if (result := task.django_result) is None:
         return
+    add_error(task, error)
+    if signal is signals.task_cancelled:
+        reason = error_from_exception(CancelRequestedError(f"Task '{task.key}' was cancelled."))
+        kinds = [one.exception_class_path for one in result.errors]
+        if kinds[-1:] != [reason.exception_class_path]:
+            result.errors.append(reason)
+    status = SUCCESSFUL if signal is signals.task_finished else FAILED
     set_attributes(result, status=status, finished_at=timezone.now())
     backend = type(task_backends[result.backend])
     django_signals.task_finished.send_robust(sender=backend, task_result=result)
-
-
-def kind_of_last(result: AnyResult) -> str:
-    return str(result.errors[-1].exception_class_path) if result.errors else ""
 
 
 def add_error(task: AcquiredTask, error: BaseException | None) -> None:
@@ -246,9 +212,9 @@ def add_error(task: AcquiredTask, error: BaseException | None) -> None:
         result.errors.append(error_from_exception(error))
 
 
-ENDINGS: dict[Signal, Callable[..., None]] = {
-    signals.task_finished: finished,
-    signals.task_failed: failed,
-    signals.task_discarded: failed,
-    signals.task_cancelled: cancelled,
-}
+ENDINGS: tuple[Signal, ...] = (
+    signals.task_finished,
+    signals.task_failed,
+    signals.task_discarded,
+    signals.task_cancelled,
+)

@@ -93,7 +93,11 @@ def result_of(rows: Sequence[Mapping[str, Any]], definition: AnyTask, *, alias: 
     Raise PayloadError when its data can't be read.
     """
     row = rows[0]
-    tries = [attempt_columns(row) for row in rows if row["attempt_id"] is not None]
+    tries = [
+        {name: row[f"attempt_{name}"] for name in OF_ATTEMPTS}
+        for row in rows
+        if row["attempt_id"] is not None
+    ]
     starts = [one["started_at"] for one in tries if one["started_at"]]
     workers = [one["worker"] for one in tries]
     status = STATUSES[row["status"]]
@@ -130,7 +134,10 @@ def running_result(task: AcquiredTask, call: StoredCall, definition: AnyTask) ->
     """Return the result of a task whose next attempt began in this process."""
     now = timezone.now() - timedelta(seconds=time.monotonic() - task.started)
     lease = task.lease
-    tries = earlier_attempts(task) if lease.attempt > 1 else []
+    tries: list[dict[str, Any]] = []
+    if lease.attempt > 1:
+        attempts = Attempt.objects.using(lease.using).filter(task_id=lease.task_id)
+        tries = list(attempts.order_by("id").values(*OF_ATTEMPTS))
     starts = [one["started_at"] for one in tries if one["started_at"]]
     return build_result(
         lease.key,
@@ -149,11 +156,6 @@ def running_result(task: AcquiredTask, call: StoredCall, definition: AnyTask) ->
     )
 
 
-def earlier_attempts(task: AcquiredTask) -> list[dict[str, object]]:
-    attempts = Attempt.objects.using(task.lease.using).filter(task_id=task.lease.task_id)
-    return list(attempts.order_by("id").values(*OF_ATTEMPTS))
-
-
 def build_result(
     key: str,
     call: StoredCall,
@@ -165,22 +167,23 @@ def build_result(
     alias: str,
     **facts: object,
 ) -> AnyResult:
-    facts["task"] = variant(definition, call, queue=queue, priority=priority)
-    facts["id"] = key
-    facts["enqueued_at"] = call.enqueued_at or created_at
-    facts["args"], facts["kwargs"] = call.args, call.kwargs
-    facts["backend"] = alias
-    return result_from_plain(facts)
-
-
-def result_from_plain(facts: Mapping[str, object]) -> AnyResult:
     """
     Return a result of values that have been through JSON.
 
     Its own constructor would bring the arguments into that form once more.
     """
     result: AnyResult = object.__new__(TaskResult)
-    set_attributes(result, **USUAL, **facts)
+    set_attributes(
+        result,
+        **USUAL,
+        **facts,
+        task=variant(definition, call, queue=queue, priority=priority),
+        id=key,
+        enqueued_at=call.enqueued_at or created_at,
+        args=call.args,
+        kwargs=call.kwargs,
+        backend=alias,
+    )
     return result
 
 
@@ -188,10 +191,6 @@ def set_attributes(result: AnyResult, **values: object) -> None:
     """Set attributes of a result, which is frozen for its users."""
     for name, value in values.items():
         object.__setattr__(result, name, value)
-
-
-def attempt_columns(row: Mapping[str, object]) -> dict[str, object]:
-    return {name: row[f"attempt_{name}"] for name in OF_ATTEMPTS}
 
 
 def error_of(attempt: Mapping[str, Any]) -> object:

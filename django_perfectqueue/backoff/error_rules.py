@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from django_perfectqueue.lib.durations import seconds_of
+from django_perfectqueue.lib.checks import number, whole
+from django_perfectqueue.lib.durations import LONGEST, seconds_of
 
 from . import BACKOFF, Backoff, BackoffFunction, Wait
 
@@ -14,6 +16,20 @@ Rule = type[BaseException] | Iterable[type[BaseException]]
 RuleWithWaits = Rule | Mapping[type[BaseException], Backoff | BackoffFunction | Wait | None]
 
 RETRY_ON, DISCARD_ON, FAIL_ON = RULES = ("retry_on", "discard_on", "fail_on")
+
+CHECKS = {
+    "max_attempts": whole(1),
+    "retry_wait": number(0, LONGEST, of="seconds"),
+    "backoff": BACKOFF,
+    "time_limit": number(0, math.inf, above=True, of="seconds"),
+    "kill_wait": number(0, math.inf, of="seconds"),
+}
+"""What handlers and Django's tasks say of their attempts must be, where it is not None."""
+
+
+def rules_of(target: object) -> dict[str, object]:
+    """Return what a handler or a task says of the classes of its errors."""
+    return {name: getattr(target, name, ()) for name in RULES}
 
 
 def rule_for(rules: Mapping[str, object], error: BaseException) -> tuple[str, object]:
@@ -53,10 +69,13 @@ def hashable(value: object) -> object:
         return value
 
 
-def problems(rules: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each rule that will not do, and what it must be and is not."""
+def problems(target: object) -> Iterator[tuple[str, str]]:
+    """Yield each name of CHECKS and RULES whose value will not do, and what it must be."""
+    for name, check in CHECKS.items():
+        if (given := getattr(target, name, None)) is not None and (problem := check.problem(given)):
+            yield name, problem
     seen: dict[type, str] = {}
-    for name, value in rules.items():
+    for name, value in rules_of(target).items():
         try:
             pairs: list[tuple[object, object]] = list(by_class(value))
         except (TypeError, ValueError):

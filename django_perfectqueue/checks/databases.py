@@ -142,20 +142,20 @@ def check_routers(alias: str) -> Iterator[CheckMessage]:
 def notify_problems(alias: str) -> Iterator[CheckMessage]:
     try:
         # It raises where none can be written to.
-        options().RUNTIME_FOLDER or tempfile.gettempdir()
+        options().notify_folder or tempfile.gettempdir()
     except OSError as error:
         yield warning(
             6,
             f"Submits can't notify workers: {error.strerror}. These see tasks only when they look.",
-            f"Set {SETTING}['RUNTIME_FOLDER'] or the environment variable TMPDIR to a folder.",
+            f"Set {SETTING}['NOTIFY'] or the environment variable TMPDIR to a folder.",
         )
         return
     if (folder := datagrams.folder_of(alias)) is None:
         return
     parent = os.path.dirname(folder)
     hint = (
-        f"Set {SETTING}['RUNTIME_FOLDER'] to another folder, which workers and those who submit"
-        f" share, or {SETTING}['NOTIFY'] to False."
+        f"Set {SETTING}['NOTIFY'] to another folder, which workers and those who submit share, or"
+        " to False."
     )
     # Where a worker has made its folder already, others need only send there.
     is_made = os.path.lexists(folder)

@@ -62,7 +62,7 @@ def check_references(alias: str) -> Iterator[CheckMessage]:
                     f"{field} is a foreign key with a constraint to rows that workers delete:"
                     " those that it refers to stay for ever.",
                     "Give it db_constraint=False and on_delete=DO_NOTHING, or delete or clear its"
-                    " rows before RETENTION_TIME has passed.",
+                    " rows before RETENTION deletes them.",
                 )
 
 

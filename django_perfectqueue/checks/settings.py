@@ -73,11 +73,11 @@ def relations(values: Options) -> Iterator[CheckMessage]:
     if values.CHILD_HEARTBEAT_INTERVAL >= values.CHILD_HEARTBEAT_LIMIT:
         yield error(
             9,
-            "CHILD_HEARTBEAT_INTERVAL is not below CHILD_HEARTBEAT_LIMIT: healthy processors"
-            " would be killed between two heartbeats.",
-            "Set CHILD_HEARTBEAT_INTERVAL to a third of CHILD_HEARTBEAT_LIMIT at most.",
+            "CHILD_HEARTBEAT_LIMIT is not above the interval of heartbeats: healthy processors"
+            " would be killed between two of them.",
+            f"Set CHILD_HEARTBEAT_LIMIT above {values.CHILD_HEARTBEAT_INTERVAL:g} seconds.",
         )
-    if any(path.endswith(".PickleCodec") for path in values.CODECS):
+    if any("PickleCodec" in str(codec) for codec in values.CODECS):
         yield warning(
             20,
             "CODECS has a codec that unpickles: who can write to the database can then run code"

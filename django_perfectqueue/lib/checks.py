@@ -22,6 +22,7 @@ ALIASES = {
     "rate_limit": "limits",
     "task_id": "key",
     "bind": "takes_context",
+    "MAX_REQUEST_PER_CHILD": "RECYCLE",
 }
 """What other queues call it."""
 

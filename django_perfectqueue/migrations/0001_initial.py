@@ -51,8 +51,6 @@ class Migration(migrations.Migration):
                 ("omitted", models.IntegerField(db_default=0, verbose_name="omitted")),
             ],
             options={
-                "verbose_name": "attempt",
-                "verbose_name_plural": "attempts",
                 "ordering": ["task_id", "id"],
                 "default_permissions": ("view",),
             },
@@ -226,8 +224,6 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "dependency",
-                "verbose_name_plural": "dependencies",
                 "default_permissions": ("view",),
             },
         ),
@@ -244,8 +240,6 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "dependency event",
-                "verbose_name_plural": "dependency events",
                 "default_permissions": (),
             },
         ),
@@ -332,8 +326,6 @@ class Migration(migrations.Migration):
                 ("opens_at", models.DateTimeField(null=True, verbose_name="opens at")),
             ],
             options={
-                "verbose_name": "hold",
-                "verbose_name_plural": "holds",
                 "default_permissions": ("view",),
             },
         ),
@@ -356,8 +348,6 @@ class Migration(migrations.Migration):
                 ("updated_at", models.DateTimeField(verbose_name="updated at")),
             ],
             options={
-                "verbose_name": "journal",
-                "verbose_name_plural": "journals",
                 "ordering": ["task_id", "number"],
                 "default_permissions": ("view",),
             },
@@ -554,8 +544,6 @@ class Migration(migrations.Migration):
                 ("next_at", models.DateTimeField(null=True, verbose_name="next at")),
             ],
             options={
-                "verbose_name": "meter",
-                "verbose_name_plural": "meters",
                 "default_permissions": ("view",),
             },
         ),
@@ -865,8 +853,6 @@ class Migration(migrations.Migration):
                 ("kept_at", models.DateTimeField(verbose_name="kept at")),
             ],
             options={
-                "verbose_name": "step",
-                "verbose_name_plural": "steps",
                 "default_permissions": ("view",),
             },
         ),
@@ -887,8 +873,6 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "tag",
-                "verbose_name_plural": "tags",
                 "default_permissions": ("view",),
             },
         ),
@@ -1021,8 +1005,6 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "watched task",
-                "verbose_name_plural": "watched tasks",
                 "default_permissions": (),
             },
         ),
@@ -1120,8 +1102,6 @@ class Migration(migrations.Migration):
                 ("dead", models.IntegerField(default=0, verbose_name="dead")),
             ],
             options={
-                "verbose_name": "change of a batch",
-                "verbose_name_plural": "changes of batches",
                 "default_permissions": (),
                 "indexes": [models.Index(fields=["batch_id"], name="perfectqueue_delta_batch")],
             },
@@ -1144,8 +1124,6 @@ class Migration(migrations.Migration):
                 ("batch_id", models.BigIntegerField(verbose_name="batch")),
             ],
             options={
-                "verbose_name": "member of a batch",
-                "verbose_name_plural": "members of batches",
                 "default_permissions": (),
             },
         ),
@@ -1254,8 +1232,6 @@ class Migration(migrations.Migration):
                 ("followed", models.BigIntegerField(null=True, verbose_name="followed")),
             ],
             options={
-                "verbose_name": "ticket",
-                "verbose_name_plural": "tickets",
                 "default_permissions": ("view",),
             },
         ),

@@ -6,21 +6,16 @@ A task is two rows. ``Task`` is wide and written twice: at submit, and when it e
 changes on the way. Neither has an index on a column that the other phase writes.
 """
 
-from django_perfectqueue.payload.names import EVERYONE, LAST_CHARACTER, LIMIT_LENGTH, LIMITS_LENGTH
+from django_perfectqueue.payload.names import EVERYONE
 
 from .batch import Batch, BatchDelta, BatchMember
 from .dead_letter import DISCARDED_GROUP, DeadLetter
 from .dependency import Dependency, DependencyEvent, IfFailed
-from .fields import UNDELETABLE, Kept, M, NoDeleteQuerySet
 from .lane import Hold, Lane, Policy
 from .rule import (
     CHANGES,
     CHANGES_OF_ONE,
-    LEAST_PERIOD,
-    LEAST_WEIGHT,
     MOST_BURST_TIME,
-    MOST_PERIOD,
-    MOST_WEIGHT,
     Change,
     FairShare,
     Limit,
@@ -39,16 +34,13 @@ from .status import (
     Status,
     condition,
     id_for,
-    live_conditions,
 )
 from .task import (
     Attempt,
     Journal,
-    JournalQuerySet,
     Step,
     Tag,
     Task,
-    TaskManager,
     TaskQuerySet,
     Watch,
     type_condition,
@@ -64,18 +56,10 @@ __all__ = [
     "DEAD",
     "DISCARDED_GROUP",
     "EVERYONE",
-    "LAST_CHARACTER",
-    "LEAST_PERIOD",
-    "LEAST_WEIGHT",
-    "LIMITS_LENGTH",
-    "LIMIT_LENGTH",
     "LIVE",
     "MOST_BURST_TIME",
-    "MOST_PERIOD",
-    "MOST_WEIGHT",
     "NAME_LENGTH",
     "PARKED_FROM",
-    "UNDELETABLE",
     "UNFINISHED",
     "UNSEEN",
     "WAIT_BUCKETS",
@@ -92,14 +76,10 @@ __all__ = [
     "Hold",
     "IfFailed",
     "Journal",
-    "JournalQuerySet",
-    "Kept",
     "Lane",
     "LastEnding",
     "Limit",
-    "M",
     "Meter",
-    "NoDeleteQuerySet",
     "Outcome",
     "Overview",
     "Policy",
@@ -110,7 +90,6 @@ __all__ = [
     "Step",
     "Tag",
     "Task",
-    "TaskManager",
     "TaskQuerySet",
     "Ticket",
     "Usage",
@@ -119,6 +98,5 @@ __all__ = [
     "WorkerQuerySet",
     "condition",
     "id_for",
-    "live_conditions",
     "type_condition",
 ]

@@ -51,8 +51,6 @@ class BatchMember(models.Model):
     batch_id = models.BigIntegerField(_("batch"))
 
     class Meta:
-        verbose_name = _("member of a batch")
-        verbose_name_plural = _("members of batches")
         default_permissions = ()
         indexes = [models.Index(fields=["batch_id", "task"], name="perfectqueue_member_batch")]
 
@@ -75,8 +73,6 @@ class BatchDelta(models.Model):
     dead = models.IntegerField(_("dead"), default=0)
 
     class Meta:
-        verbose_name = _("change of a batch")
-        verbose_name_plural = _("changes of batches")
         default_permissions = ()
         indexes = [models.Index(fields=["batch_id"], name="perfectqueue_delta_batch")]
 

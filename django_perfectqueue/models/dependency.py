@@ -44,8 +44,6 @@ class Dependency(models.Model):
     state = models.SmallIntegerField(_("state"), choices=State.choices, db_default=State.NEW.value)
 
     class Meta:
-        verbose_name = _("dependency")
-        verbose_name_plural = _("dependencies")
         default_permissions = ("view",)
         indexes = [
             models.Index(fields=["child", "id"], name="perfectqueue_dep_child"),
@@ -74,8 +72,6 @@ class DependencyEvent(models.Model):
     kind = models.SmallIntegerField(_("kind"), choices=Kind.choices)
 
     class Meta:
-        verbose_name = _("dependency event")
-        verbose_name_plural = _("dependency events")
         default_permissions = ()
 
     def __str__(self) -> str:

@@ -131,8 +131,6 @@ class Hold(models.Model):
     opens_at = ReadableDateTimeField(_("opens at"), null=True)
 
     class Meta:
-        verbose_name = _("hold")
-        verbose_name_plural = _("holds")
         default_permissions = ("view",)
         indexes = [
             models.Index(fields=["queue", "opens_at"], name="perfectqueue_hold_opens"),

@@ -103,8 +103,6 @@ class Meter(models.Model):
     next_at = ReadableDateTimeField(_("next at"), null=True)
 
     class Meta:
-        verbose_name = _("meter")
-        verbose_name_plural = _("meters")
         default_permissions = ("view",)
 
     def __str__(self) -> str:

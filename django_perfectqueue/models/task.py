@@ -270,7 +270,7 @@ class Attempt(models.Model):
     One attempt that did not finish its task.
 
     The attempt that finishes it is in the task's own row. Of very many the first and
-    the last are kept, as ATTEMPTS_KEPT says; ``omitted`` is how many there were just before
+    the last are kept, Options.ATTEMPTS_KEPT of them; ``omitted`` is how many there were just before
     this one that are not.
     """
 
@@ -298,8 +298,6 @@ class Attempt(models.Model):
     omitted = models.IntegerField(_("omitted"), db_default=0)
 
     class Meta:
-        verbose_name = _("attempt")
-        verbose_name_plural = _("attempts")
         default_permissions = ("view",)
         ordering = ["task_id", "id"]
 
@@ -334,8 +332,6 @@ class Journal(models.Model):
     objects = JournalQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("journal")
-        verbose_name_plural = _("journals")
         default_permissions = ("view",)
         ordering = ["task_id", "number"]
         constraints = [
@@ -365,8 +361,6 @@ class Step(models.Model):
     kept_at = ReadableDateTimeField(_("kept at"))
 
     class Meta:
-        verbose_name = _("step")
-        verbose_name_plural = _("steps")
         default_permissions = ("view",)
         constraints = [
             models.UniqueConstraint(fields=["task", "name"], name="perfectqueue_step_name"),
@@ -383,8 +377,6 @@ class Tag(models.Model):
     tag = ExactCharField(_("tag"), max_length=TAG_LENGTH)
 
     class Meta:
-        verbose_name = _("tag")
-        verbose_name_plural = _("tags")
         default_permissions = ("view",)
         constraints = [
             models.UniqueConstraint(fields=["task", "tag"], name="perfectqueue_tag_task"),
@@ -402,8 +394,6 @@ class Watch(models.Model):
     person = ExactCharField(_("person"), max_length=255)
 
     class Meta:
-        verbose_name = _("watched task")
-        verbose_name_plural = _("watched tasks")
         default_permissions = ()
         constraints = [
             models.UniqueConstraint(fields=["task", "person"], name="perfectqueue_watch_task"),

@@ -59,8 +59,6 @@ class Ticket(Kept):
     objects = KeptManager()
 
     class Meta:
-        verbose_name = _("ticket")
-        verbose_name_plural = _("tickets")
         default_permissions = ("view",)
         indexes = [
             PartialIndex(

@@ -52,6 +52,16 @@ class Codec:
     """
 
     name: ClassVar[str] = ""
+    reads_plain: bool = True
+    """As the first of CODECS: whether plain JSON is read, which anyone may have written."""
+    compress_above: int | None = None
+    """Text with more characters is stored as gzip in base64, if that is shorter; None is none."""
+
+    def __init__(self, *, compress_above: int | None = None) -> None:
+        self.compress_above = compress_above
+
+    def prepare(self) -> None:
+        """Called before it is used, when settings are ready; raise ConfigError if it can't be."""
 
     def dumps(self, value: object) -> str:
         """Return a value as text; raise TypeError or ValueError when that can't be."""
@@ -78,14 +88,25 @@ class FernetCodec(Codec):
     """
     Encrypts with AES-128-CBC and signs with HMAC-SHA256, as Fernet does.
 
-    The first of ENCRYPTION_KEYS encrypts, and each of them decrypts. Without that setting
-    keys are derived from SECRET_KEY and SECRET_KEY_FALLBACKS by HKDF. Needs the package
-    cryptography, by the extra ``encryption``.
+    The first of ``keys`` encrypts, and each of them decrypts; None derives them from SECRET_KEY
+    and SECRET_KEY_FALLBACKS by HKDF. Without ``reads_plain`` only what a codec has sealed is
+    read. Needs the package cryptography, by the extra ``encryption``.
     """
 
     name = "fernet"
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        keys: Sequence[str | bytes] | None = None,
+        *,
+        compress_above: int | None = None,
+        reads_plain: bool = True,
+    ) -> None:
+        super().__init__(compress_above=compress_above)
+        self.keys = keys
+        self.reads_plain = reads_plain
+
+    def prepare(self) -> None:
         try:
             from cryptography.fernet import Fernet, InvalidToken, MultiFernet
         except ImportError as error:
@@ -93,15 +114,17 @@ class FernetCodec(Codec):
                 "FernetCodec needs the package cryptography:"
                 " pip install 'django-perfectqueue[encryption]'."
             ) from error
+        keys = self.keys
+        if keys is None:
+            keys = [derived(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
         try:
-            keys = [Fernet(key) for key in encryption_keys()]
-        except ValueError as error:
+            self.fernet = MultiFernet([Fernet(key) for key in keys])
+        except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"{SETTING}['ENCRYPTION_KEYS'] has something that is no key."
+                "FernetCodec has something that is no key."
                 " Make one with: python -c 'from cryptography.fernet import Fernet;"
                 " print(Fernet.generate_key().decode())'."
             ) from error
-        self.fernet = MultiFernet(keys)
         self.invalid = InvalidToken
 
     def seal(self, text: str) -> str:
@@ -137,12 +160,6 @@ class PickleCodec(Codec):
             raise ValueError(f"it can't be unpickled: {error}") from error
 
 
-def encryption_keys() -> Sequence[str | bytes]:
-    if (given := options().ENCRYPTION_KEYS) is not None:
-        return given
-    return [derived(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
-
-
 def derived(secret: str | bytes) -> bytes:
     """Return a key of Fernet's form by HKDF (RFC 5869)."""
     from cryptography.hazmat.primitives.hashes import SHA256
@@ -160,29 +177,27 @@ def codecs() -> dict[str, Codec]:
 
     Raise ConfigError when an entry of CODECS is no codec.
     """
-    made = [codec_at(path) for path in options().CODECS]
+    made = [codec_at(given) for given in options().CODECS] or [JSONCodec()]
     found = {codec.name: codec for codec in made}
     if len(found) < len(made):
         raise ConfigError(f"{SETTING}['CODECS'] has two codecs of one name.")
-    found = found or {"": Codec()}
-    if not (options().READ_PLAIN or next(iter(found))):
-        raise ConfigError(
-            f"{SETTING}['READ_PLAIN'] is False, but the first of CODECS writes plain JSON: name"
-            " one that seals, such as FernetCodec."
-        )
+    for codec in made:
+        codec.prepare()
     return found
 
 
-def codec_at(path: str) -> Codec:
-    kind = imported(path, f"{SETTING}['CODECS']")
-    if not (isinstance(kind, type) and issubclass(kind, Codec)):
-        raise ConfigError(f"'{path}' in {SETTING}['CODECS'] is not a subclass of Codec.")
-    if kind.name and (kind.name == GZIP or not NAME.fullmatch(kind.name)):
+def codec_at(given: object) -> Codec:
+    codec = imported(given, f"{SETTING}['CODECS']") if isinstance(given, str) else given
+    if isinstance(codec, type) and issubclass(codec, Codec):
+        codec = codec()
+    if not isinstance(codec, Codec):
+        raise ConfigError(f"{given!r} in {SETTING}['CODECS'] is no codec.")
+    if codec.name and (codec.name == GZIP or not NAME.fullmatch(codec.name)):
         raise ConfigError(
-            f"The codec '{path}' has the name {kind.name!r}; it must be lower-case letters and"
+            f"The codec {given!r} has the name {codec.name!r}; it must be lower-case letters and"
             f" digits, begin with a letter, and not be '{GZIP}'."
         )
-    return kind()
+    return codec
 
 
 def writer() -> Codec:
@@ -191,8 +206,8 @@ def writer() -> Codec:
 
 
 def stored(text: str, codec: Codec) -> str:
-    """Return what a codec has dumped, compressed where COMPRESS_ABOVE says so, and sealed."""
-    above = options().COMPRESS_ABOVE
+    """Return what a codec has dumped, compressed where it is long, and sealed."""
+    above = codec.compress_above
     text = codec.seal(text if above is None or len(text) <= above else packed(text))
     return f"{codec.name}:{text}" if codec.name else text
 
@@ -212,10 +227,10 @@ def decode(text: str) -> JSON:
                 f"The stored text was written by a codec '{name}', which is not in"
                 f" {SETTING}['CODECS'].{nearest(name, codecs())}"
             )
-    if not options().READ_PLAIN:
+    if not writer().reads_plain:
         raise PayloadError(
-            f"The stored text is plain, and {SETTING}['READ_PLAIN'] is False: who can write to"
-            " the database but has no key may have written it."
+            "The stored text is plain, and reads_plain of the codec is False: someone who can"
+            " write to the database but has no key may have written it."
         )
     try:
         return from_json(unpacked(text) if colon else text)

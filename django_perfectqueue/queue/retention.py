@@ -52,7 +52,7 @@ class PurgeRule:
                 status: older_than if statuses or kept is not None else None
                 for status, kept in retention.items()
             }
-        keep = None if statuses or older_than is not None else options().RETENTION_COUNT
+        keep = None if statuses or older_than is not None else options().retention_count
         if keep is None and all(seconds is None for seconds in retention.values()):
             raise ConfigError("The settings keep these tasks for ever.")
         chosen = {name: value for name, value in only.items() if value is not None}

@@ -5,7 +5,7 @@ from unittest import mock
 
 from django.test import SimpleTestCase, TestCase, override_settings
 
-from django_perfectqueue.application import Application, Dispatch, handler, recycle
+from django_perfectqueue.application import Application, Dispatch, Fixed, handler, recycle
 from django_perfectqueue.application.handler import from_function
 from django_perfectqueue.application.middleware import (
     MemoryLimit,
@@ -254,7 +254,7 @@ class ErrorTests(RunnerCase):
 
 class RetryOnTests(RunnerCase):
     def test_only_its_errors_are_tried_again_by_its_rule(self):
-        around = RetryOn(ConnectionError, attempts=9, wait=1000.0, longest=2000.0)
+        around = RetryOn(ConnectionError, attempts=9, wait=Fixed(1000.0))
         row = self.run_with(
             self.failing(ConnectionResetError("gone")), around, expect="retried", max_attempts=1
         )
@@ -318,7 +318,7 @@ class MemoryLimitTests(RunnerCase):
             with self.assertLogs("django_perfectqueue.processor", "WARNING"):
                 self.run_with(self.failing(ValueError()), around, expect="retried")
         self.assertTrue(recycling.is_due())
-        self.assertTrue(Recycling(Options(MAX_AGE_PER_CHILD=1000.0)).is_due())
+        self.assertTrue(Recycling(Options(RECYCLE={"age": 1000.0})).is_due())
 
     def test_it_must_be_a_size(self):
         for wrong in (0, True, "1G"):

@@ -1,7 +1,7 @@
 """The backend under test, with what Django's tests look at beside the contract."""
 
 from django_perfectqueue.backend import PerfectQueueBackend
-from django_perfectqueue.backend.base import stored_queues
+from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 
@@ -17,7 +17,7 @@ class Inspected(PerfectQueueBackend):
         return [self.get_result(key) for key in list(keys)]
 
     def clear(self):
-        for name in stored_queues(self.using):
+        for name in distinct(Task.objects.using(self.using), "queue", limit=None):
             Queue(name, using=self.using).clear()
 
 

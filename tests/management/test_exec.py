@@ -54,7 +54,8 @@ class ExecTests(SimpleTestCase):
         for number, (option, (setting, kind, _metavar)) in enumerate(OVERRIDES.items(), start=2):
             text = {"processor_type": "thread", "queue_order": "shuffled"}.get(option, str(number))
             words += [f"--{option.replace('_', '-')}", text]
-            expected[setting] = kind(text)
+            name, _dot, key = setting.partition(".")
+            expected[name] = {**expected.get(name, {}), key: kind(text)} if key else kind(text)
         options = options_of(*words)
         self.assertEqual(options_of(*arguments(options)), options)
         chosen = chosen_options(options)

@@ -701,7 +701,7 @@ class CeleryBeatTests(TableTestCase):
         again = {"clocked_id": None, "one_off": False, "crontab_id": 1}
         self.add(1, **again, task="celery.backend_cleanup")
         out = run("pq_import", "celery-beat")
-        self.assertIn("1 of Celery's own: RETENTION_TIME does it here", out)
+        self.assertIn("1 of Celery's own: RETENTION does it here", out)
 
     def test_one_queue_of_many(self):
         self.insert(self.clocks, id=1, clocked_time=NOON)

@@ -35,7 +35,7 @@ class PurgeTests(TestCase):
         self.assertEqual(run("pq_purge"), "0 tasks are deleted.\n")
         self.assertEqual(keys(), ["broken", "done", "gone", "live"])
 
-    @override_settings(PERFECTQUEUE={"RETENTION_TIME": 0})
+    @override_settings(PERFECTQUEUE={"RETENTION": {"*": 0}})
     def test_the_retention_of_the_settings_is_applied_now(self):
         self.assertEqual(run("pq_purge"), "2 tasks are deleted.\n")
         self.assertEqual(keys(), ["broken", "live"])
@@ -96,7 +96,7 @@ class PurgeTests(TestCase):
         run("pq_purge", *old, "--group", group, "--user", "ann")
         self.assertEqual(keys(), ["broken", "done", "gone", "live"])
 
-    @override_settings(PERFECTQUEUE={"RETENTION_COUNT": 3, "RETENTION_TIME": None})
+    @override_settings(PERFECTQUEUE={"RETENTION": {"count": 3, "*": None}})
     def test_a_count_is_of_a_queue(self):
         """Tasks of other queues, and those that have yet to end, push none out."""
         submit_many(20, queue="reports")
@@ -104,7 +104,7 @@ class PurgeTests(TestCase):
         run("pq_purge")
         self.assertEqual(Task.objects.filter(outcome="finished").count(), 1)
 
-    @override_settings(PERFECTQUEUE={"RETENTION_COUNT": 2})
+    @override_settings(PERFECTQUEUE={"RETENTION": {"count": 2}})
     def test_a_count_that_is_kept_is_reported_by_a_dry_run_too(self):
         reported = run_json("pq_purge", "--dry-run")[0]["would_delete"]
 

@@ -9,6 +9,7 @@ from django.test import SimpleTestCase, TestCase, override_settings, tag
 import django_perfectqueue as pq
 from django_perfectqueue import logs, store
 from django_perfectqueue.checks.settings import check_settings
+from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.models import Journal
 from django_perfectqueue.payload.journal import LONGEST_LINE, Notes, entry, part_of, read
@@ -114,9 +115,8 @@ class LineTests(SimpleTestCase):
 class SettingTests(SimpleTestCase):
     def test_values_that_will_not_do_are_reported(self):
         for name, value, word in (
-            ("JOURNAL_INTERVAL", 0, "above 0"),
             ("LOG_CAPTURE", "info", "Did you mean 'INFO'"),
-            ("LOG_LINES_SIZE", 10, "at least 1,000"),
+            ("LATE_AFTER", -1, "at least 0"),
         ):
             with self.subTest(name), override_settings(PERFECTQUEUE={name: value}):
                 [found] = check_settings()
@@ -158,7 +158,7 @@ class TellingTests(TestCase):
         with self.assertNumQueries(3):
             self.task.progress(1.0)
 
-    @override_settings(PERFECTQUEUE={"JOURNAL_INTERVAL": 3600.0})
+    @mock.patch.object(Options, "JOURNAL_INTERVAL", 3600.0)
     def test_the_last_is_written_with_the_end(self):
         for tenths, settle in enumerate(("finish", "retry", "fail", "cancel", "release"), 1):
             with self.subTest(settle):

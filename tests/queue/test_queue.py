@@ -20,6 +20,7 @@ from django_perfectqueue.exceptions import (
     PreemptedError,
 )
 from django_perfectqueue.models import DeadLetter, Lane, Status, Task, TaskQuerySet, Ticket
+from django_perfectqueue.payload import JSONCodec
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.upkeep import clear
 
@@ -231,7 +232,7 @@ class QueueTests(TestCase):
 
     def test_long_data_can_be_stored_compressed(self):
         data, queue = {"rows": ["ü"] * 1000}, Queue()
-        with override_settings(PERFECTQUEUE={"COMPRESS_ABOVE": 100}):
+        with override_settings(PERFECTQUEUE={"CODECS": [JSONCodec(compress_above=100)]}):
             submit("long", data=data)
             submit("short", data={"a": 1}, now=after(1))
         held = queue.poll(now=after(2))
@@ -241,7 +242,7 @@ class QueueTests(TestCase):
         self.assertLess(len(stored["long"]), 200)
         self.assertEqual(stored["short"], '{"a":1}')
         self.assertEqual((held.data, queue["long"].metadata().data), (data, data))
-        with override_settings(PERFECTQUEUE={"COMPRESS_ABOVE": 100}):
+        with override_settings(PERFECTQUEUE={"CODECS": [JSONCodec(compress_above=100)]}):
             held.finish(data)
         self.assertEqual(queue["long"].metadata().result, data)
 

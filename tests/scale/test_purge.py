@@ -7,6 +7,7 @@ from django.test import TransactionTestCase, skipUnlessDBFeature, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.admin.parts.search import plain
+from django_perfectqueue.conf import Options
 from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.store.upkeep.purge import BATCH
 from django_perfectqueue.worker.helpers.janitor import Janitor, Purge
@@ -18,7 +19,7 @@ from ..worker.helpers.test_janitor import plan, whole_round
 from .case import ScaleTestCase
 from .filling import SCALE, mostly
 
-EVERYTHING = plan(RETENTION_TIME=0.0, RETENTION_TIMES={}, PURGE_INTERVAL=0.1)
+EVERYTHING = plan(RETENTION={"*": 0.0, "failed": 0.0})
 
 
 def purge(**options):
@@ -107,6 +108,7 @@ class BacklogTests(ScaleTestCase):
         self.assertFalse(DeadLetter.objects.exists())
         self.assertFalse(Attempt.objects.exclude(task_id__in=Ticket.objects.values("pk")).exists())
 
+    @mock.patch.object(Options, "PURGE_INTERVAL", 0.1)
     def test_a_round_ends_in_time_and_the_next_goes_on(self):
         janitor = Janitor(EVERYTHING, Wakeups(), mock.Mock())
         [job] = [job for job in janitor.jobs if job.name == "purge"]

@@ -3,6 +3,7 @@
 import logging
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 from django.core.management.color import no_style
 from django.test import TransactionTestCase, override_settings
@@ -15,6 +16,7 @@ from django_perfectqueue.worker.process.child import fork
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
+from ..constants import taken_from
 from ..databases import die_with_parent
 from ..waiting import wait_until
 from .workers import QUICK
@@ -40,7 +42,11 @@ class ForkedWorkerTestCase(TransactionTestCase):
 
     def worker(self, dispatch, **settings):
         """Fork a supervisor, which forks the rest."""
-        given = override_settings(PERFECTQUEUE={**QUICK, "RETRY_WAIT": 0, **settings})
+        values = {**QUICK, "RETRY_WAIT": 0, **settings}
+        constants = mock.patch.multiple(conf.Options, **taken_from(values))
+        constants.start()
+        self.addCleanup(constants.stop)
+        given = override_settings(PERFECTQUEUE=values)
         given.enable()
         self.addCleanup(given.disable)
 

@@ -8,6 +8,7 @@ import types
 from pathlib import Path
 
 import django_perfectqueue  # noqa: F401
+from tests.constants import set_constants
 from tests.fleet.disguise import pretend
 from tests.settings import *  # noqa: F403
 from tests.worker.statements import log_statements
@@ -48,4 +49,5 @@ if statements := given.pop("STATEMENTS", None):
 DATABASES["default"]["OPTIONS"] |= given.pop("OPTIONS", {})  # noqa: F405
 TASKS = given.pop("TASKS", TASKS)  # noqa: F405
 
+set_constants(given)
 PERFECTQUEUE = given

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import logging
-import random
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
 from django.core.mail import mail_admins
 
-from django_perfectqueue import store
-from django_perfectqueue.backoff import next_wait
-from django_perfectqueue.conf import options
+from django_perfectqueue.backoff import Backoff, Wait
 from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError, ProcessStopError
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.verdicts import Verdict
 
-from ..error_policy import ruling
+from ..error_policy import failure, most_attempts, wait_by
 
 if TYPE_CHECKING:
     from ..handler import Application
@@ -35,32 +31,28 @@ logger = logging.getLogger("django_perfectqueue.errors")
 runner_logger = logging.getLogger("django_perfectqueue.runner")
 
 
-class OnErrors(ABC):
+class OnErrors:
     """Calls ``handle()`` with each error of a handler, in a thread where that is a coroutine."""
 
     def around_perform(self, handler: Application, perform: Perform) -> object:
         try:
             return perform()
-        except NO_ERRORS:
-            raise
         except Exception as error:
-            if not self.handle(handler, error):
+            if isinstance(error, NO_ERRORS) or not self.handle(handler, error):
                 raise
             return None
 
     async def aaround_perform(self, handler: Application, perform: APerform) -> object:
         try:
             return await perform()
-        except NO_ERRORS:
-            raise
         except Exception as error:
-            if not await sync_to_async(self.handle)(handler, error):
+            if isinstance(error, NO_ERRORS) or not await sync_to_async(self.handle)(handler, error):
                 raise
             return None
 
-    @abstractmethod
     def handle(self, handler: Application, error: Exception) -> bool:
         """Return whether the error goes no further."""
+        raise NotImplementedError
 
 
 class RetryOn(OnErrors):
@@ -70,56 +62,37 @@ class RetryOn(OnErrors):
     What is no error it lets through, even where it is for every Exception: a verdict, say,
     or that the task is to stop.
 
-    ``attempts`` is how many may end in an error, whichever it is, and ``wait`` the seconds
-    before the second one, doubling from there up to ``longest``, which is RETRY_WAIT_LIMIT
-    unless it is given. What is left out is as the handler's ``max_attempts`` and
-    ``retry_wait`` say. After the last attempt the error goes up.
+    ``attempts`` is how many may end in an error, whichever it is; None is what the handler
+    says. ``wait`` is a wait or a backoff, as in ``retry_on``; None is the handler's. After the
+    last attempt the error goes up.
     """
 
     def __init__(
         self,
         *errors: type[Exception],
         attempts: int | None = None,
-        wait: float | None = None,
-        longest: float | None = None,
+        wait: Backoff | Wait | None = None,
     ) -> None:
         if not errors:
             raise TypeError("RetryOn needs an exception: RetryOn(ConnectionError).")
         self.errors = errors
         self.attempts = attempts
-        self.first = wait
-        self.longest = longest
+        self.backoff = wait
 
     def handle(self, handler: Application, error: Exception) -> bool:
-        if not isinstance(error, self.errors):
+        task = handler.task
+        most = self.attempts or most_attempts(handler, asked=True)
+        if not isinstance(error, self.errors) or task.settled or task.lease.errors + 1 >= most:
             return False
-        wait = self.wait_of(handler, error)
+        wait = wait_by(self.backoff, task, handler, error)
         if wait is None:
             return False
-        handler.task.retry(wait, why=store.Failure.of(error))
-        facts = as_text(facts_of(handler))
-        name = type(error).__qualname__
+        task.retry(wait, why=failure(error))
+        text, name = as_text(facts_of(handler)), type(error).__qualname__
         runner_logger.warning(
-            "A task is tried again after an error. %s seconds=%.1f error=%s", facts, wait, name
+            "A task is tried again after an error. %s seconds=%.1f error=%s", text, wait, name
         )
         return True
-
-    def wait_of(self, handler: Application, error: Exception) -> float | None:
-        """Return the seconds until the next attempt; None where the error is to go up."""
-        task = handler.task
-        errors = task.lease.errors + 1
-        if task.settled or (self.attempts is not None and errors >= self.attempts):
-            return None
-        what = ruling(task, handler, error)
-        usual = what.wait if what.word == "retry" else None
-        if self.attempts is None and usual is None:
-            return None
-        if self.first is None and usual is not None:
-            return usual
-        first = options().RETRY_WAIT if self.first is None else self.first
-        longest = options().RETRY_WAIT_LIMIT if self.longest is None else self.longest
-        chance = random.random()  # noqa: S311
-        return next_wait(errors, first=first, longest=longest, chance=chance)
 
 
 def log_error(error: BaseException, facts: Facts) -> None:

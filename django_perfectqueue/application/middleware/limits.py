@@ -7,7 +7,8 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from django_perfectqueue.exceptions import TimeLimitError
@@ -31,7 +32,22 @@ processor_logger = logging.getLogger("django_perfectqueue.processor")
 Seconds = Callable[["Application"], float | None]
 
 
-class TimeLimit:
+class Around:
+    """Puts a context manager, ``around()``, around functions and coroutines."""
+
+    def around(self, handler: Application) -> AbstractContextManager[None]:
+        raise NotImplementedError
+
+    def around_perform(self, handler: Application, perform: Perform) -> object:
+        with self.around(handler):
+            return perform()
+
+    async def aaround_perform(self, handler: Application, perform: APerform) -> object:
+        with self.around(handler):
+            return await perform()
+
+
+class TimeLimit(Around):
     """
     Interrupts a handler after a number of seconds.
 
@@ -45,77 +61,58 @@ class TimeLimit:
             SECONDS.require("The limit", seconds, ValueError)
         self.seconds = seconds
 
-    def around_perform(self, handler: Application, perform: Perform) -> object:
-        seconds = self.seconds_for(handler)
+    @contextmanager
+    def around(self, handler: Application) -> Iterator[None]:
+        seconds = self.seconds(handler) if callable(self.seconds) else self.seconds
         if seconds is None:
-            return perform()
-        timer = threading.Timer(seconds, kill, [handler, seconds])
-        timer.daemon = True
-        timer.start()
-        try:
-            return perform()
-        finally:
-            timer.cancel()
-
-    async def aaround_perform(self, handler: Application, perform: APerform) -> object:
-        seconds = self.seconds_for(handler)
-        if seconds is None:
-            return await perform()
+            yield
+            return
+        SECONDS.require("The limit", seconds, ValueError)
         # The loop itself does not keep a task alive that nobody refers to.
-        endings: set[object] = set()
+        endings: list[object] = []
 
         def end() -> None:
-            outcome = kill(handler, seconds)
-            if inspect.iscoroutine(outcome):
-                endings.add(asyncio.ensure_future(outcome))
+            if inspect.iscoroutine(outcome := kill(handler, seconds)):
+                endings.append(asyncio.ensure_future(outcome))
 
-        timer = asyncio.get_running_loop().call_later(seconds, end)
+        timer: asyncio.TimerHandle | threading.Timer
+        if handler.is_async:
+            timer = asyncio.get_running_loop().call_later(seconds, end)
+        else:
+            timer = threading.Timer(seconds, end)
+            timer.daemon = True
+            timer.start()
         try:
-            return await perform()
+            yield
         finally:
             timer.cancel()
 
-    def seconds_for(self, handler: Application) -> float | None:
-        if not callable(self.seconds):
-            return self.seconds
-        seconds = self.seconds(handler)
-        if seconds is not None:
-            SECONDS.require("The limit", seconds, ValueError)
-        return seconds
 
-
-class MemoryLimit:
+class MemoryLimit(Around):
     """
     Replaces the processor when it holds more than a number of MiB after a task.
 
     It is read after each task of these handlers, whether or not that has failed; so use it
-    for those that are known to leak, and MAX_MEMORY_PER_CHILD for all.
+    for those that are known to leak, and RECYCLE for all.
     """
 
     def __init__(self, mib: float) -> None:
         self.mib = MIB.require("The limit", mib, ValueError)
 
-    def around_perform(self, handler: Application, perform: Perform) -> object:
+    @contextmanager
+    def around(self, handler: Application) -> Iterator[None]:
         try:
-            return perform()
+            yield
         finally:
-            self.look(handler)
-
-    async def aaround_perform(self, handler: Application, perform: APerform) -> object:
-        try:
-            return await perform()
-        finally:
-            self.look(handler)
-
-    def look(self, handler: Application) -> None:
-        if (size := resident()) >= self.mib * BYTES_PER_MIB:
-            processor_logger.warning(
-                "A processor has grown large by a task; it is replaced. pid=%s mib=%.0f type=%s",
-                os.getpid(),
-                size / BYTES_PER_MIB,
-                printable(handler.task.type),
-            )
-            replace_processor()
+            if (size := resident()) >= self.mib * BYTES_PER_MIB:
+                processor_logger.warning(
+                    "A processor has grown large by a task; it is replaced. pid=%s mib=%.0f"
+                    " type=%s",
+                    os.getpid(),
+                    size / BYTES_PER_MIB,
+                    printable(handler.task.type),
+                )
+                replace_processor()
 
 
 def kill(handler: Application, seconds: float) -> object:

@@ -28,7 +28,6 @@ from .program import Completed, Program
 
 VERDICTS = ("finish", "retry", "release", "fail")
 USUAL = {0: "finish", os.EX_TEMPFAIL: "release", 126: "fail", 127: "fail"}
-SHELL = "/bin/sh"
 TAIL = 2000
 OF_GRACE = 0.9
 NOT_THERE = (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC, errno.EISDIR)
@@ -63,10 +62,8 @@ class CommandHandler(Application):
     """
 
     decider: ClassVar[type[Decider]] = CommandDecider
-    command: ClassVar[Sequence[str] | str] = ()
-    """The program and its arguments, the key not among them; with ``shell`` one text."""
-    shell: ClassVar[bool] = False
-    """Whether ``command`` is a text for ``/bin/sh``; the key follows it as an argument."""
+    command: ClassVar[Sequence[str]] = ()
+    """The program and its arguments, the key not among them."""
     exit_codes: ClassVar[Mapping[int, str]] = {}
     """
     What an exit code means: ``finish``, ``retry``, ``release`` or ``fail``. For those that
@@ -89,8 +86,6 @@ class CommandHandler(Application):
 
     def argv(self) -> list[str]:
         """Return the program and its arguments."""
-        if isinstance(self.command, str):
-            return [SHELL, "-c", f'{self.command} "$@"', SHELL, self.task.key]
         if not self.command:
             raise CommandNotFoundError(f"{type(self).__qualname__} names no command.")
         return [*self.command, self.task.key]
@@ -185,10 +180,9 @@ class CommandHandler(Application):
 
 def check_command(kind: type[CommandHandler]) -> None:
     """Raise ConfigError when what a handler says of its program can't be meant."""
-    if isinstance(kind.command, str) != kind.shell and kind.command:
+    if isinstance(kind.command, str):
         raise ConfigError(
-            f"{kind.__qualname__}.command must be a list of words, such as ['convert', '-v'];"
-            " only with shell = True is it one text."
+            f"{kind.__qualname__}.command must be a list of words, such as ['convert', '-v']."
         )
     for code, verdict in kind.exit_codes.items():
         if verdict not in VERDICTS:

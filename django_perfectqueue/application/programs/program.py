@@ -9,8 +9,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import IO
 
 from django_perfectqueue.lib.processes import (
@@ -29,6 +30,9 @@ LAST_CHUNKS = 16
 TICK = 0.05
 FIRST_REST = 0.0005
 CAN_LOOK_FIRST = hasattr(os, "waitid")  # not on macOS before Python 3.13
+
+Turn = Callable[[IO[bytes]], bool]
+"""Reads or writes a chunk; returns whether there may be more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +95,6 @@ class Program:
         self.stopping = False
         self.kill_at = float("inf")
         self.rest = FIRST_REST
-        self.selector = selectors.DefaultSelector()
-        self.readers: list[Callable[[], bool]] = []
 
     def stop(self) -> None:
         """Ask it to stop; may be called from any thread, at any time, any number of times."""
@@ -104,21 +106,7 @@ class Program:
 
         Raise OSError when it can't be started.
         """
-        with ExitStack() as opened:
-            opened.callback(self.selector.close)
-            began = time.monotonic()
-            process = self.start(opened)
-            self.attend(process)
-            seconds = time.monotonic() - began
-        return Completed(
-            argv=self.argv,
-            code=process.returncode,
-            stdout=self.stdout,
-            stderr=self.stderr,
-            seconds=seconds,
-        )
-
-    def start(self, opened: ExitStack) -> subprocess.Popen[bytes]:
+        began = time.monotonic()
         process = subprocess.Popen(  # noqa: S603
             self.argv,
             bufsize=0,
@@ -129,65 +117,68 @@ class Program:
             env=self.environment,
             start_new_session=True,
         )
-        opened.callback(self.close, process)
-        self.watch_output(process.stdout, self.stdout)
-        self.watch_output(process.stderr, self.stderr)
-        self.watch_input(process.stdin)
-        return process
-
-    def watch_output(self, stream: IO[bytes] | None, output: Output) -> None:
-        assert stream is not None
-        file = stream.fileno()
-        os.set_blocking(file, False)
-
-        def read() -> bool:
-            """Return whether there may be more."""
-            try:
-                chunk = os.read(file, CHUNK)
-            except BlockingIOError:
-                return False
-            output.add(chunk)
-            if not chunk:
-                self.selector.unregister(file)
-                self.readers.remove(read)
-            return bool(chunk)
-
-        self.readers.append(read)
-        self.selector.register(file, selectors.EVENT_READ, read)
-
-    def watch_input(self, stream: IO[bytes] | None) -> None:
-        assert stream is not None
-        if not self.given:
-            stream.close()
-            return
-        file = stream.fileno()
-        os.set_blocking(file, False)
-
-        def write() -> None:
-            """Write the next chunk; the program need not read it."""
-            try:
-                self.given = self.given[os.write(file, self.given[:CHUNK]) :]
-            except BlockingIOError:
-                return
-            except BrokenPipeError:
-                self.given = self.given[:0]
-            if not self.given:
-                self.selector.unregister(file)
-                stream.close()
-
-        self.selector.register(file, selectors.EVENT_WRITE, write)
+        try:
+            with selectors.DefaultSelector() as self.selector:
+                self.attend(process)
+        finally:
+            self.close(process)
+        return Completed(
+            argv=self.argv,
+            code=process.returncode,
+            stdout=self.stdout,
+            stderr=self.stderr,
+            seconds=time.monotonic() - began,
+        )
 
     def attend(self, process: subprocess.Popen[bytes]) -> None:
         """Read and write until it has ended; end it when it must stop."""
+        self.watch(process.stdout, selectors.EVENT_READ, partial(self.read, self.stdout))
+        self.watch(process.stderr, selectors.EVENT_READ, partial(self.read, self.stderr))
+        self.watch(process.stdin, selectors.EVENT_WRITE, self.write)
         while not has_ended(process):
             if self.stopping:
                 self.press(process)
             for key, _events in self.wait():
-                key.data()
-        self.read_rest()
+                key.data(key.fileobj)
+        # What is left in the pipes, up to a bound: what it has started may write for ever.
+        for key in list(self.selector.get_map().values()):
+            for _turn in range(LAST_CHUNKS):
+                if not key.data(key.fileobj):
+                    break
         if self.stop_sent:
-            self.end_survivors(process)
+            # What it has started and left behind is ended, too.
+            send_to_group(process.pid, signal.SIGKILL)
+            kill_marked(f"{RUN}={self.mark}")
         process.wait()
+
+    def watch(self, stream: IO[bytes] | None, event: int, turn: Turn) -> None:
+        assert stream is not None
+        os.set_blocking(stream.fileno(), False)
+        self.selector.register(stream, event, turn)
+
+    def read(self, output: Output, stream: IO[bytes]) -> bool:
+        """Read a chunk; return whether there may be more."""
+        try:
+            chunk = os.read(stream.fileno(), CHUNK)
+        except BlockingIOError:
+            return False
+        output.add(chunk)
+        if not chunk:
+            self.selector.unregister(stream)
+        return bool(chunk)
+
+    def write(self, stream: IO[bytes]) -> bool:
+        """Write the next chunk; the program need not read it."""
+        try:
+            self.given = self.given[os.write(stream.fileno(), self.given[:CHUNK]) :]
+        except BlockingIOError:
+            return False
+        except BrokenPipeError:
+            self.given = self.given[:0]
+        if not self.given:
+            self.selector.unregister(stream)
+            stream.close()
+        return False
 
     def wait(self) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for its streams, at most TICK."""
@@ -214,22 +205,6 @@ class Program:
         """End it, and all that it has started."""
         kill_tree(process.pid)
         kill_marked(f"{RUN}={self.mark}")
-
-    def end_survivors(self, process: subprocess.Popen[bytes]) -> None:
-        """End what it has started and left behind."""
-        send_to_group(process.pid, signal.SIGKILL)
-        kill_marked(f"{RUN}={self.mark}")
-
-    def read_rest(self) -> None:
-        """
-        Read what it has left in the pipes.
-
-        That is bounded: what it has started may go on writing there for ever.
-        """
-        for read in list(self.readers):
-            for _turn in range(LAST_CHUNKS):
-                if not read():
-                    break
 
     def close(self, process: subprocess.Popen[bytes]) -> None:
         """Leave no process and no file behind, whatever has broken this off."""

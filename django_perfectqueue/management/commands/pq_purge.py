@@ -33,7 +33,7 @@ class Command(QueueCommand):
             "--older-than",
             metavar="SPAN",
             help=(
-                "How long ago they must have ended, such as 7d, instead of RETENTION_TIME. What the"
+                "How long ago they must have ended, such as 7d, instead of RETENTION. What the"
                 " settings keep for ever stays, unless its --status is given."
             ),
         )

@@ -280,7 +280,7 @@ class CeleryBeat(Table):
 
     def found(self, row: Row) -> Importable:
         if row.task == CLEANUP:
-            raise StaysError("of Celery's own: RETENTION_TIME does it here", left_behind=False)
+            raise StaysError("of Celery's own: RETENTION does it here", left_behind=False)
         if row.solar_id is not None:
             raise StaysError("by the sun: not possible here", row.task)
         if row.total_run_count and (row.one_off or row.clocked_id is not None):

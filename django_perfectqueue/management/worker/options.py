@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from typing import Any
 
 from django.core.management.base import CommandParser
 
@@ -19,9 +20,9 @@ OVERRIDES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "queue_order": ("QUEUE_ORDER", str, "ORDER"),
     "poll_interval": ("POLL_INTERVAL", float, "SECONDS"),
     "prefetch": ("TASK_PREFETCH", at_least(0), "N"),
-    "max_requests": ("MAX_REQUEST_PER_CHILD", at_least(1), "N"),
-    "max_age": ("MAX_AGE_PER_CHILD", float, "SECONDS"),
-    "max_memory": ("MAX_MEMORY_PER_CHILD", at_least(1), "MIB"),
+    "max_requests": ("RECYCLE.tasks", at_least(1), "N"),
+    "max_age": ("RECYCLE.age", float, "SECONDS"),
+    "max_memory": ("RECYCLE.memory", at_least(1), "MIB"),
 }
 """The options that override a setting: the setting, the type and the word for a value."""
 
@@ -108,11 +109,12 @@ def flag(option: str) -> str:
 
 def chosen_options(options: CommandOptions) -> conf.Options:
     """Return the settings, with what the command line says instead."""
-    given = {
-        setting: options[name]
-        for name, (setting, *_more) in OVERRIDES.items()
-        if options[name] is not None
-    }
+    given: dict[str, Any] = {}
+    for name, (setting, *_more) in OVERRIDES.items():
+        if (value := options[name]) is not None:
+            setting, _dot, key = setting.partition(".")
+            known = given.get(setting, getattr(conf.options(), setting))
+            given[setting] = {**known, key: value} if key else value
     values = conf.options().replace(**given)
     if values.PROCESSOR_TYPE == "process" and given.get("CONCURRENCY", 1) > 1:
         raise ConfigError(

@@ -83,7 +83,7 @@ def folder_for(connection: Any) -> str | None:
         named = [given.get(name) for name in ("unix_socket", "host", "port", "read_default_file")]
         identity = (entry["HOST"], entry["PORT"], entry["NAME"], *named)
     try:
-        parent = os.fspath(options().RUNTIME_FOLDER or tempfile.tempdir or tempfile.gettempdir())
+        parent = os.fspath(options().notify_folder or tempfile.tempdir or tempfile.gettempdir())
     except FileNotFoundError:
         return None  # Workers see tasks when they look, and check says why.
     return folder(parent, connection.vendor, *identity)
@@ -190,5 +190,5 @@ def make(folder: str) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "This is no folder", folder)
     if found.st_uid not in (os.geteuid(), ROOT) or found.st_mode & WRITABLE_BY_OTHERS:
-        reason = "Another user may write to it; set RUNTIME_FOLDER to a folder of the worker's own"
+        reason = "Another user may write to it; set NOTIFY to a folder of the worker's own"
         raise PermissionError(errno.EACCES, reason, folder)

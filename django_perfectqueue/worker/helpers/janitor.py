@@ -258,8 +258,8 @@ class Purge:
         """Start a round: first ``slow``, then ``front``."""
         self.at_front = False
         self.kept_for.clear()
-        if self.plan.options.RETENTION_COUNT is not None:
-            self.count(self.plan.options.RETENTION_COUNT)
+        if self.plan.options.retention_count is not None:
+            self.count(self.plan.options.retention_count)
 
     def forget_batches(self) -> None:
         keep = self.plan.options.retention_time("finished")
@@ -268,7 +268,7 @@ class Purge:
 
     def count(self, keep: int) -> None:
         """
-        Find the tasks beyond RETENTION_COUNT, once enough new tasks were submitted.
+        Find the tasks beyond the count of RETENTION, once enough new tasks were submitted.
 
         Enough is a tenth of the rows read the last time. So a submit costs at most ten row
         reads, and at most a tenth too many are kept.

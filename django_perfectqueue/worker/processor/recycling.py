@@ -27,7 +27,7 @@ class Recycling:
     """
 
     def __init__(self, options: Options) -> None:
-        age, memory = options.MAX_AGE_PER_CHILD, options.MAX_MEMORY_PER_CHILD
+        age, memory = options.RECYCLE.get("age"), options.RECYCLE.get("memory")
         self.born = time.monotonic()
         self.age = None if age is None else age * random.uniform(EARLIEST, 1.0)  # noqa: S311
         self.memory = (

@@ -65,7 +65,7 @@ class SharedState:
         self.stopping = False
         self.stop_reason: type[ProcessStopError] | None = None
         self.trouble: BaseException | None = None
-        self.remaining = plan.options.MAX_REQUEST_PER_CHILD
+        self.remaining = plan.options.RECYCLE.get("tasks")
         self.recycling = Recycling(plan.options)
         statuses = [status for status, _wakeup in resources.wakeups.processors]
         self.crowd = Crowd(statuses, len(statuses) * places)

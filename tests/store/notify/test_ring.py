@@ -355,7 +355,7 @@ class DatagramTests(SimpleTestCase):
         folder = TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.parent = Path(folder.name)
-        settings = override_settings(PERFECTQUEUE={"RUNTIME_FOLDER": self.parent})
+        settings = override_settings(PERFECTQUEUE={"NOTIFY": self.parent})
         settings.enable()
         self.addCleanup(settings.disable)
         self.folder = Path(datagrams.folder_of("default"))
@@ -424,7 +424,7 @@ class DatagramTests(SimpleTestCase):
         self.folder.mkdir()
         for mode in (0o1777, 0o775):
             self.folder.chmod(mode)
-            refused = self.assertRaisesMessage(PermissionError, "RUNTIME_FOLDER")
+            refused = self.assertRaisesMessage(PermissionError, "set NOTIFY")
             with self.subTest(oct(mode)), refused:
                 self.ear()
         self.folder.chmod(0o755)
@@ -436,7 +436,7 @@ class DatagramTests(SimpleTestCase):
         with (
             mock.patch("os.geteuid", return_value=other),
             mock.patch.object(datagrams, "ROOT", -1),
-            self.assertRaisesMessage(PermissionError, "RUNTIME_FOLDER"),
+            self.assertRaisesMessage(PermissionError, "set NOTIFY"),
         ):
             self.ear()
 
@@ -469,7 +469,7 @@ class DatagramTests(SimpleTestCase):
 
     def test_a_path_that_is_too_long_for_a_socket_is_reported(self):
         long = self.parent / ("x" * 100)
-        with override_settings(PERFECTQUEUE={"RUNTIME_FOLDER": long}):
+        with override_settings(PERFECTQUEUE={"NOTIFY": long}):
             self.assertFalse(datagrams.fits(datagrams.folder_of("default")))
             with self.assertRaises(OSError) as caught:
                 self.ear()

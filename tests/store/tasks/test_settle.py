@@ -1,7 +1,10 @@
+from unittest import mock
+
 from django.db import transaction
 from django.test import TestCase, override_settings
 
 from django_perfectqueue import store
+from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import (
     AlreadyFinishedError,
     NotFoundError,
@@ -504,7 +507,7 @@ class ClearTests(TestCase):
         assert_books_balance(self)
 
 
-@override_settings(PERFECTQUEUE={"ATTEMPTS_KEPT": 4})
+@mock.patch.object(Options, "ATTEMPTS_KEPT", 4)
 class HistoryTests(TestCase):
     """A task that is tried again and again has as many rows as one that is tried a few times."""
 

@@ -93,7 +93,7 @@ class ClockTests(WorkerTestCase):
 
     def test_what_has_finished_is_deleted_on_an_idle_queue(self):
         self.submit("k0", "note")
-        self.worker(RETENTION_TIME=0.1, PURGE_INTERVAL=0.2)
+        self.worker(RETENTION={"*": 0.1}, PURGE_INTERVAL=0.2)
 
         def forgotten():
             return not Queue()["k0"].exists()

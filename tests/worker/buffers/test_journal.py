@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 import django_perfectqueue as pq
 from django_perfectqueue import store
+from django_perfectqueue.conf import Options
 from django_perfectqueue.models import Journal
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.store.database.diagnosis import Problem
@@ -227,7 +228,8 @@ class ProcessorTests(ConcurrentTestCase):
                     pq.progress(1.0, "done")
 
                 routes = {"function": function, "coroutine": coroutine}
-                processor = self.processor(kind, routes, JOURNAL_INTERVAL=0.01)
+                with mock.patch.object(Options, "JOURNAL_INTERVAL", 0.01):
+                    processor = self.processor(kind, routes)
                 keys = self.submit("function", "coroutine")
 
                 looked = []

@@ -25,7 +25,7 @@ class PoolTests(WorkerTestCase):
         for number in range(30):
             self.submit(f"k{number}", "note", user=f"u{number % 3}")
         self.submit("dies", "die-once")
-        worker = self.burst("--processors", "2", POOL=True, MAX_REQUEST_PER_CHILD=5)
+        worker = self.burst("--processors", "2", POOL=True, RECYCLE={"tasks": 5})
 
         self.assertEqual(Task.objects.filter(outcome="finished").count(), 31)
         self.assertGreater(len(worker.processors()), 6)

@@ -39,7 +39,7 @@ class PurgeTests(TestCase):
         finish(*acquire(2), now=after(0))
         failed("c")
         submit("d")
-        purge = Purge(plan(RETENTION_TIME=0.0))
+        purge = Purge(plan(RETENTION={"*": 0.0}))
         with mock.patch.object(store, "purgeable", at_noon(store.purgeable)):
             whole_round(purge)
         self.assertEqual(set(Task.objects.values_list("key", flat=True)), {"c", "d"})
@@ -50,7 +50,7 @@ class PurgeTests(TestCase):
         for number, queue in enumerate(order):
             submit(f"{queue}-{number}", queue=queue)
             finish(*acquire(1, queues=[queue]), now=after(0))
-        purge = Purge(plan(RETENTION_COUNT=3, RETENTION_TIME=None))
+        purge = Purge(plan(RETENTION={"count": 3, "*": None}))
         with mock.patch.object(store, "purgeable", partial(store.purgeable, limit=1)):
             whole_round(purge)
         left = ["busy-2", "busy-4", "busy-6", "quiet-0", "quiet-3", "quiet-5"]
@@ -59,7 +59,7 @@ class PurgeTests(TestCase):
     def test_they_are_counted_when_enough_has_been_submitted(self):
         submit("a")
         finish(*acquire(1), now=after(0))
-        purge = Purge(plan(RETENTION_COUNT=50, RETENTION_TIME=None))
+        purge = Purge(plan(RETENTION={"count": 50, "*": None}))
         with mock.patch.object(store, "surplus", wraps=store.surplus) as surplus:
             for _round in range(3):
                 whole_round(purge)

@@ -18,7 +18,7 @@ from ...factories import acquire, finish, submit
 from ...waiting import wait_until
 from ..workers import WorkerTestCase
 
-PURGING = {"RETENTION_TIME": 0.0, "PURGE_INTERVAL": 0.2}
+PURGING = {"RETENTION": {"*": 0.0}, "PURGE_INTERVAL": 0.2}
 
 
 def order_of(app_label="tests", **options):

@@ -105,7 +105,7 @@ class AtOnceTests(ConcurrentTestCase):
         for type_ in AT_ONCE:
             with self.subTest(type_):
                 self.submit(*["run"] * 10)
-                options = {"CONCURRENCY": 4, "MAX_REQUEST_PER_CHILD": 7}
+                options = {"CONCURRENCY": 4, "RECYCLE": {"tasks": 7}}
                 processor = self.processor(type_, {"run": lambda task: None}, **options)
                 self.assertEqual(self.work(processor), RECYCLED)
                 self.assertEqual(processor.status.totals()["finished"], 7)
@@ -119,7 +119,7 @@ class AtOnceTests(ConcurrentTestCase):
         for type_ in AT_ONCE:
             with self.subTest(type_):
                 self.submit(*["run"] * 6)
-                options = {"CONCURRENCY": 4, "MAX_REQUEST_PER_CHILD": 2}
+                options = {"CONCURRENCY": 4, "RECYCLE": {"tasks": 2}}
                 processor = self.processor(type_, {"run": lambda task: None}, **options)
                 with mock.patch.object(processor, "room", return_value=5):
                     self.assertEqual(self.work(processor), RECYCLED)

@@ -91,7 +91,7 @@ class CrashTests(WorkerTestCase):
         """
         It is what deletes old tasks; nobody would notice for days.
         """
-        worker = self.worker(RETENTION_TIME=0.1, PURGE_INTERVAL=0.2).ready()
+        worker = self.worker(RETENTION={"*": 0.1}, PURGE_INTERVAL=0.2).ready()
         for helper in worker.helpers():
             os.kill(helper, signal.SIGKILL)
         wait_until(lambda: "The janitor died" in worker.errors)
@@ -117,7 +117,7 @@ class CrashTests(WorkerTestCase):
         At the limit of open files it could start no other, and nothing would run any more.
         """
         soon = {"CHILD_FORK_FREQUENCY_LIMIT": 0, "CHILD_HEARTBEAT_LIMIT": 2, "TASK_KILL_WAIT": 0.1}
-        once = {"MAX_ATTEMPTS": 1, "MAX_CRASHES": 1, "MAX_REQUEST_PER_CHILD": 2}
+        once = {"MAX_ATTEMPTS": 1, "MAX_CRASHES": 1, "RECYCLE": {"tasks": 2}}
         worker = self.worker(**soon, **once).ready()
         worker.helpers()
         before = open_files(worker.supervisor)

@@ -47,21 +47,21 @@ class RecyclingTests(SimpleTestCase):
         self.assertEqual(self.due_at([0, 1e9]), [])
 
     def test_who_is_too_old_is_due_and_stays_so(self):
-        self.assertEqual(self.due_at([0, 89, 100, 101], MAX_AGE_PER_CHILD=100), [100, 101])
+        self.assertEqual(self.due_at([0, 89, 100, 101], RECYCLE={"age": 100}), [100, 101])
         self.assertEqual(len(self.logged), 1)
 
     def test_who_has_grown_too_large_is_due(self):
         sizes = [89 * MIB, 100 * MIB]
-        self.assertEqual(self.due_at([1, 2, 3], sizes, MAX_MEMORY_PER_CHILD=100), [2, 3])
+        self.assertEqual(self.due_at([1, 2, 3], sizes, RECYCLE={"memory": 100}), [2, 3])
         self.assertIn("A processor has grown large; it is replaced.", self.logged[0])
 
     def test_memory_is_read_once_a_second(self):
         sizes = [0, 0]
         ages = [tenth / 10 for tenth in range(25)]
-        self.assertEqual(self.due_at(ages, sizes, MAX_MEMORY_PER_CHILD=100), [])
+        self.assertEqual(self.due_at(ages, sizes, RECYCLE={"memory": 100}), [])
 
     def test_those_who_began_together_do_not_leave_together(self):
-        options = Options().replace(MAX_AGE_PER_CHILD=100, MAX_MEMORY_PER_CHILD=100)
+        options = Options().replace(RECYCLE={"age": 100, "memory": 100})
         made = [Recycling(options) for _one in range(20)]
         for limits, most in (([m.age for m in made], 100), ([m.memory for m in made], 100 * MIB)):
             self.assertGreater(len(set(limits)), 10)
@@ -98,7 +98,7 @@ class IdleTests(SimpleTestCase):
         parent_alive, pulse = os.pipe()
         self.addCleanup(os.close, parent_alive)
         self.addCleanup(os.close, pulse)
-        options = Options().replace(MAX_AGE_PER_CHILD=100)
+        options = Options().replace(RECYCLE={"age": 100})
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
         status = ProcessorStatus.shared()
         resources = ProcessorResources(

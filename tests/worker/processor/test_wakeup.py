@@ -115,14 +115,14 @@ class WakeupTests(WakeupCase):
     def test_where_no_socket_can_be_made_it_says_so_and_polls(self):
         if connection.vendor == "postgresql":
             self.skipTest("PostgreSQL needs no socket.")
-        self.idle_worker(RUNTIME_FOLDER=str(self.folder / ("x" * 100)), POLL_INTERVAL=0.2)
+        self.idle_worker(NOTIFY=str(self.folder / ("x" * 100)), POLL_INTERVAL=0.2)
         self.assertLess(self.seconds_until_it_ran("k0"), SOON)
         self.assertIn("too long for a socket", self.log.read_text())
 
     def test_a_worker_that_ends_leaves_no_socket(self):
         folder = self.folder / "bell"
         folder.mkdir()
-        worker = self.idle_worker(RUNTIME_FOLDER=str(folder), POLL_INTERVAL=0.2)
+        worker = self.idle_worker(NOTIFY=str(folder), POLL_INTERVAL=0.2)
         sockets = 0 if connection.vendor == "postgresql" else 1
         self.assertEqual(len(list(folder.glob("perfectqueue-*/*"))), sockets)
         worker.send(signal.SIGTERM)

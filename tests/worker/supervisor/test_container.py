@@ -44,7 +44,7 @@ class ContainerTests(WorkerTestCase):
     def test_a_worker_runs_tasks(self):
         self.submit("k1", "note")
         within = container(self.folder, *self.places_of_the_database())
-        worker = self.burst(within=within, RUNTIME_FOLDER=str(self.folder))
+        worker = self.burst(within=within, NOTIFY=str(self.folder))
         self.assertEqual(worker.errors, "")
         self.assertEqual(self.status("k1"), "finished")
 

@@ -112,7 +112,7 @@ class StepTests(TransactionTestCase):
         for key in ("k1", "k2"):
             submit(key, now=None)
         self.reported()
-        call_command("pq_cancel_request", "k1", verbosity=0)
+        call_command("pq_task", "cancel", "k1", verbosity=0)
         self.assertEqual(self.reported(), [("cancelled", "k1")])
         Queue()["k1"].retry()
         self.assertEqual(self.reported(), [("put_back", "k1")])

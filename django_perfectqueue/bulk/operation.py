@@ -116,8 +116,8 @@ def submit_bulk(operation: Operation, *, queue: str = "", using: str) -> TaskHan
     It runs in ``queue``, or else in that of the filter, or else in the default queue. Raise
     InvalidTaskError where it can't be stored.
     """
-    found = preview(operation.verb, operation.selection, using=using)
-    operation = replace(operation, until=operation.until or found.until)
+    found = preview(operation.verb, operation.selection, until=operation.until, using=using)
+    operation = replace(operation, until=found.until)
     if operation.patch is not None:
         encoded(operation.patch, "The patch")
     key = f"bulk-{uuid4()}"

@@ -253,12 +253,16 @@ class Preview:
         return self.total >= COUNTED
 
 
-def preview(verb: str, selection: Selection, *, using: str) -> Preview:
-    """Return what matches; raise InvalidTaskError where the verb is not for such a status."""
+def preview(verb: str, selection: Selection, *, until: int = 0, using: str) -> Preview:
+    """
+    Return what matches of the tasks up to the id ``until``, by default the newest.
+
+    Raise InvalidTaskError where the verb is not for such a status.
+    """
     if verb not in ALLOWED:
         raise InvalidTaskError(f"'{verb}' is for tasks that are named, not for all that match.")
     selection.check(verb)
-    until = store.newest_id(using=using)
+    until = until or store.newest_id(using=using)
     rows = selection.tasks(verb, using=using).filter(pk__lte=until)
     found: list[Any] = list(rows.values_list(*BY)[:COUNTED])
     return Preview(

@@ -1,14 +1,12 @@
-"""What the commands share: the options that name a queue, and errors that speak to a person."""
+"""What the commands share: what they print, and errors that speak to a person."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import sys
-from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
@@ -19,10 +17,10 @@ from django.db import Error, connections
 from django_perfectqueue.checks.messages import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
 from django_perfectqueue.health.schema import lacks_tables, unmigrated
-from django_perfectqueue.lib.checks import LARGEST, whole
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.queue import Queue, database
 
+from .flags import add_flags
 from .terminal.table import Column, lines, terminal_width
 from .terminal.text import padded
 
@@ -56,27 +54,17 @@ class QueueCommand(SummedUpCommand):
     A command about one queue.
 
     A subclass adds its options in ``add_options``, and acts in ``act``, where
-    ``self.queue`` is the queue that was asked for. One without a ``queue_help`` is about
-    none in particular.
+    ``self.queue`` is the queue that was asked for.
     """
 
     requires_system_checks = ["perfectqueue"]
-    queue_help: str = "Name of the queue (default: DEFAULT_QUEUE)."
     label_width: ClassVar[int] = 12
     queue: Queue
     options: CommandOptions
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add = parser.add_argument
         self.add_options(parser)
-        if self.queue_help:
-            add("--queue", metavar="QUEUE", help=str(self.queue_help))
-        add(
-            "--database",
-            metavar="ALIAS",
-            help="Alias of the database that holds the queue (default: as in the settings).",
-        )
-        add("--json", action="store_true", help="Print JSON for programs, one object a line.")
+        add_flags(parser, ("--database", "--json"))
 
     def add_options(self, parser: CommandParser) -> None:
         raise NotImplementedError
@@ -92,10 +80,28 @@ class QueueCommand(SummedUpCommand):
             using = known_alias(options["database"] or database())
             self.queue = Queue(options.get("queue"), using=using)
         with cli_errors(using):
-            # A database that was never reached is not waited for.
-            connections[using].ensure_connection()
+            self.connect()
             self.act(options)
             self.stdout.flush()
+
+    def connect(self) -> None:
+        """Reach the database: one that was never reached is not waited for."""
+        connections[self.queue.using].ensure_connection()
+
+    def confirm(self, what: str) -> None:
+        """
+        Ask a person whether to do it.
+
+        Raise CommandError for a no, and where there is nobody to ask and no ``--yes``.
+        """
+        if self.options["yes"] or self.options["dry_run"]:
+            return
+        if not (self.stdout.isatty() and sys.stdin.isatty()):
+            raise CommandError(f"{what} Add --yes to do it, or --dry-run to see what it would do.")
+        self.stdout.write(printable(f"{what} Go on? [y/N] "), ending="")
+        self.stdout.flush()
+        if input().strip().lower() not in ("y", "yes"):
+            raise CommandError("Nothing was changed.")
 
     def say(self, text: str) -> None:
         if self.verbosity:
@@ -136,27 +142,6 @@ class QueueCommand(SummedUpCommand):
     ) -> None:
         for line in self.table(columns, rows, indent):
             self.stdout.write(line)
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """Return a type of option: a whole number that is not smaller."""
-    check = whole(least, LARGEST)
-
-    def whole_number(text: str) -> int:
-        with contextlib.suppress(ValueError):
-            if check.holds(int(text)):
-                return int(text)
-        raise ArgumentTypeError(check.problem(text).rstrip("."))
-
-    return whole_number
-
-
-def number(text: str) -> float:
-    """Return the value of an option that is any number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise ArgumentTypeError(f"must be a number, not {text!r}") from None
 
 
 @contextmanager

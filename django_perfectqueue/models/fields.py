@@ -283,7 +283,7 @@ class PartialIndex(models.Index):
 
 UNDELETABLE = (
     "Tasks, tickets and dead letters can't be deleted so, as it would leave behind what belongs"
-    " to them: use the command pq_purge, Queue.purge() or Queue.clear()."
+    " to them: use the command pq_queue purge, Queue.purge() or Queue.clear()."
 )
 
 

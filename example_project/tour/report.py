@@ -92,7 +92,7 @@ def failures(tasks: Sequence[Task]) -> str:
     return "".join(
         f"\nFailed     {task.data['file']}, {task.dead_letter.message}"
         f"\n           {ON_PURPOSE if task.data['file'] == DEFECT else ''}"
-        f"See it: python3 {MANAGE} pq_show {task.key}"
+        f"See it: python3 {MANAGE} pq_task show {task.key}"
         for task in tasks[:FAILURES_SHOWN]
     )
 

@@ -153,7 +153,7 @@ class OverviewTests(AdminTestCase):
         submit_many(4, run_at="1h", now=None)
         with mock.patch.object(counts, "COUNTED", 2):
             page = self.shown()
-            out = run("pq_stats")
+            out = run("pq_queue", "show")
         self.assertIn(">3+<", page)
         self.assertNotIn("0+", page)
         self.assertRegex(out, r"running +-\n")

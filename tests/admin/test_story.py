@@ -50,7 +50,7 @@ class StoryTests(AdminTestCase):
         retry(held)
         [again] = acquire(now=after(900))
         finish(again, now=after(960), seconds=10.0)
-        [reported] = run_json("pq_show", "k1")
+        [reported] = run_json("pq_task", "show", "k1")
         self.assertLess(reported["waited"], 60)
         shown = dict(self.story(task).context["times"])["waited"]
         self.assertEqual(shown, durations.long_duration(reported["waited"]))
@@ -71,7 +71,7 @@ class StoryTests(AdminTestCase):
         Task.objects.update(expires_at=timezone.now() - timedelta(seconds=90))
         self.assertContains(self.story(task), "It expired 1 min 30")
         self.assertContains(self.client.get(LIST), "expired</span>")
-        self.assertRegex(run("pq_list"), r"waiting +\S+ ago +expired 1m3\ds ago")
+        self.assertRegex(run("pq_task", "list"), r"waiting +\S+ ago +expired 1m3\ds ago")
 
     def test_queue_type_user_and_worker_are_links(self):
         task, lease = running("k1", now=None, type="mail.send", user="ann & bob")

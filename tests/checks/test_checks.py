@@ -358,4 +358,4 @@ class RegistrationTests(SimpleTestCase):
 
     @override_settings(PERFECTQUEUE={"XYZZY": 1})
     def test_a_command_waits_for_them(self):
-        self.assertIn("perfectqueue.E001", refused(self, "pq_list"))
+        self.assertIn("perfectqueue.E001", refused(self, "pq_task", "list"))

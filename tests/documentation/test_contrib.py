@@ -165,7 +165,7 @@ class SeveralDatabasesTests(SimpleTestCase):
         return worker
 
     def status(self, database, key):
-        shown = self.manage("pq_show", key, "--json", "--database", database)
+        shown = self.manage("pq_task", "show", key, "--json", "--database", database)
         return json.loads(shown)["status"]
 
     def manage(self, *arguments):

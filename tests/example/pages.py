@@ -21,7 +21,7 @@ FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"`([\w/]+\.(?:py|html))`")
 INDENTED = re.compile(r"^    (\S.*)$", re.MULTILINE)
 OURS = re.compile("DJANGO|PERFECTQUEUE|DATABASE_URL|PYTHON")
-READS = re.compile("pq_(list|show|stats)")
+READS = re.compile("pq_(task (list|show)|queue show)")
 CLIENT = "from django.test import Client; client = Client(SERVER_NAME='localhost')"
 BY_HAND = ("venv", "pip install", "createsuperuser", "runserver")
 VARIABLE = (
@@ -147,7 +147,7 @@ class Project:
             for reported in printed or ["Processor 2 started, pid 1."]:
                 self.worker.wait_for(reported)
             return
-        if "pq_cancel_request" in line:
+        if "pq_task cancel" in line:
             wait_until(self.a_task_runs)
         if printed is None:
             self.run(line)
@@ -170,7 +170,7 @@ class Project:
             self.case.fail("\n".join(said) or str(error))
 
     def a_task_runs(self):
-        return self.run("python manage.py pq_list --status running --json").stdout
+        return self.run("python manage.py pq_task list --status running --json").stdout
 
     def run(self, line):
         done = subprocess.run(

@@ -50,14 +50,14 @@ class DemoTests(TransactionTestCase):
             self.assertEqual(drawn, sorted([*good] * times), folder.name)
 
     def failed(self):
-        reported = self.room.manage("pq_list", "--status", "failed", "--json").stdout
+        reported = self.room.manage("pq_task", "list", "--status", "failed", "--json").stdout
         return [json.loads(line) for line in reported.splitlines()]
 
     def test_every_customer_gets_its_charts_and_the_defect_its_reason(self):
         reported = self.run_demo()
         self.assertIn(DEFECT, reported)
         self.assertIn("its callback counted 97 charts", reported)
-        self.assertIn("reports.count", self.room.manage("pq_schedule").stdout)
+        self.assertIn("reports.count", self.room.manage("pq_schedule", "list").stdout)
         self.assertRegex(reported, r" s   charts: \S.* \d+/\d+ ")
         self.assert_charts(times=1)
         self.assertEqual([task["user"] for task in self.failed()], ["birch"])

@@ -65,7 +65,7 @@ class LimitTests(TestCase):
             for _number in range(3):
                 submit(limits=["y"], now=None)
             acquire(10, now=None)
-            call_command("pq_limit", stdout=io.StringIO())
+            call_command("pq_limit", "list", stdout=io.StringIO())
             self.client.force_login(
                 User.objects.get_or_create(username="boss", is_staff=True, is_superuser=True)[0]
             )

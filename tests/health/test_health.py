@@ -50,7 +50,7 @@ class CommandTests(HealthTestCase):
     def test_all_is_well(self):
         register(now=None)
         self.assertEqual(
-            run("pq_health").splitlines(),
+            run("pq_status", "health").splitlines(),
             [
                 "The database 'default' answers.",
                 "Its tables are there.",
@@ -65,16 +65,16 @@ class CommandTests(HealthTestCase):
                 "Every row can be read.",
             ],
         )
-        self.assertEqual(run("pq_health", "--verbosity", "0"), "")
+        self.assertEqual(run("pq_status", "health", "--verbosity", "0"), "")
 
     def test_nobody_serves_a_queue(self):
         register("mail", now=None)
         register("default", now=None, leaving=True)
-        self.assertIn("serves queue 'mail'", run("pq_health", "--queue", "mail"))
-        reported = refused(self, "pq_health", "--queue", "mail", "--queue", "default")
+        self.assertIn("serves queue 'mail'", run("pq_status", "health", "--queue", "mail"))
+        reported = refused(self, "pq_status", "health", "--queue", "mail", "--queue", "default")
         self.assertIn("No worker serves queue 'default'.", reported)
         Worker.objects.update(seen_at=Worker.objects.get(leaving=False).seen_at - UNSEEN)
-        refused(self, "pq_health", "--queue", "mail")
+        refused(self, "pq_status", "health", "--queue", "mail")
 
     def test_a_type_that_no_worker_knows_fails_it_after_a_minute(self):
         register("default", now=None)
@@ -82,61 +82,65 @@ class CommandTests(HealthTestCase):
         [lease] = acquire(1, now=None)
         store.settle([lease], store.Ending.release(), using="default")
         store.park([lease], lambda _type: False, using="default")
-        self.assertIn("No task has waited for a minute for a worker", run("pq_health"))
+        self.assertIn("No task has waited for a minute for a worker", run("pq_status", "health"))
         Ticket.objects.update(run_at=F("run_at") - timedelta(minutes=2))
 
-        shown = refused(self, "pq_health", "--queue", "default")
+        shown = refused(self, "pq_status", "health", "--queue", "default")
         self.assertIn("serves queue 'default' knows the type 'ghost'.", shown)
         register("mail", now=None)
-        self.assertIn("No task has waited for a minute", run("pq_health", "--queue", "mail"))
+        self.assertIn(
+            "No task has waited for a minute", run("pq_status", "health", "--queue", "mail")
+        )
 
     def test_every_queue_in_which_a_task_is_due_is_looked_at(self):
         register("default", now=None)
         set_share("bob", weight=2)
         submit(queue="later", now=Worker.objects.get().seen_at, run_at="1h")
-        self.assertNotIn("later", run("pq_health"))
+        self.assertNotIn("later", run("pq_status", "health"))
 
         old(90, queue="reports")
-        reported = refused(self, "pq_health", "--oldest", "60")
+        reported = refused(self, "pq_status", "health", "--oldest", "60")
         self.assertIn("No worker serves queue 'reports'.", reported)
         self.assertIn("of queue 'reports' has waited for 1 min 30 s, over 1 min 0 s.", reported)
         self.assertNotIn("later", reported)
-        run("pq_health", "--queue", "default", "--oldest", "60")
+        run("pq_status", "health", "--queue", "default", "--oldest", "60")
 
     @skipUnless(HAS_TASKS, "needs Django's tasks")
     def test_the_queues_of_the_backends_need_a_worker(self):
         register("default", now=None)
         backend = {"BACKEND": "django_perfectqueue.backend.PerfectQueueBackend"}
         with override_settings(TASKS={"default": {**backend, "QUEUES": ["default", "mail"]}}):
-            reported = refused(self, "pq_health")
+            reported = refused(self, "pq_status", "health")
         self.assertIn("1 worker serves queue 'default'.", reported)
         self.assertIn("No worker serves queue 'mail'.", reported)
 
     def test_the_oldest_task_has_waited_too_long(self):
         register(now=None)
         old(90)
-        self.assertIn("has waited for 1 min 30 s.", run("pq_health"))
-        self.assertIn("has waited", run("pq_health", "--oldest", "300"))
-        reported = refused(self, "pq_health", "--oldest", "60")
+        self.assertIn("has waited for 1 min 30 s.", run("pq_status", "health"))
+        self.assertIn("has waited", run("pq_status", "health", "--oldest", "300"))
+        reported = refused(self, "pq_status", "health", "--oldest", "60")
         self.assertIn("waited for 1 min 30 s, over 1 min 0 s.", reported)
 
     def test_what_fell_due_has_been_left_lying(self):
         register(now=None)
         now = Worker.objects.get().seen_at
         submit(now=now - timedelta(seconds=500), run_at=now - timedelta(seconds=90))
-        self.assertIn("have not been processed", refused(self, "pq_health"))
+        self.assertIn("have not been processed", refused(self, "pq_status", "health"))
 
     def test_the_database_is_away(self):
         with unreachable():
-            reported = refused(self, "pq_health")
+            reported = refused(self, "pq_status", "health")
         self.assertIn(f"The database 'default' can't be reached. {SECRET}", reported)
 
     def test_a_counter_had_to_be_corrected_lately(self):
         register(now=None)
         Worker.objects.update(drifted_at=F("seen_at") - timedelta(minutes=5))
-        self.assertIn("were corrected, the last one 5 min 0 s ago", refused(self, "pq_health"))
+        self.assertIn(
+            "were corrected, the last one 5 min 0 s ago", refused(self, "pq_status", "health")
+        )
         Worker.objects.update(drifted_at=F("seen_at") - timedelta(days=1))
-        run("pq_health")
+        run("pq_status", "health")
 
     def test_a_schedule_is_broken_or_late(self):
         register(now=None)
@@ -144,7 +148,7 @@ class CommandTests(HealthTestCase):
             Schedules().put(name, "report", every=3600)
         break_("bad")
         make_late("late")
-        reported = refused(self, "pq_health")
+        reported = refused(self, "pq_status", "health")
         self.assertIn("Schedule 'bad' is broken: There is no time zone", reported)
         self.assertIn("Schedule 'late' is late: it has been due for 1 h 0 min.", reported)
         self.assertNotIn("good", reported)
@@ -156,21 +160,23 @@ class CommandTests(HealthTestCase):
             with self.subTest(column):
                 Worker.objects.update(queues_text='["default"]', routes_text="null")
                 Worker.objects.update(**{f"{column}_text": text})
-                reported = refused(self, "pq_health")
+                reported = refused(self, "pq_status", "health")
                 self.assertIn(f"perfectqueue_worker id={row.pk}: {column} can't be", reported)
 
     def test_what_fails_of_the_upkeep_is_shown(self):
         register(now=None)
         Worker.objects.update(problem="purge: no.")
         self.assertIn("The workers can't do all of their upkeep. purge: no.",
-                      refused(self, "pq_health"))  # fmt: skip
+                      refused(self, "pq_status", "health"))  # fmt: skip
 
     def test_the_tables_are_missing(self):
         with mock.patch.object(checks, "lacks_tables", return_value=True):
-            self.assertIn("is not migrated. Run: manage.py migrate", refused(self, "pq_health"))
+            self.assertIn(
+                "is not migrated. Run: manage.py migrate", refused(self, "pq_status", "health")
+            )
 
     def test_json_tells_it_to_programs(self):
-        reported = refused(self, "pq_health", "--json")
+        reported = refused(self, "pq_status", "health", "--json")
         facts = json.loads(reported.splitlines()[0])
         found = {check["name"]: check["ok"] for check in facts["checks"]}
         self.assertFalse(facts["ok"])
@@ -186,10 +192,14 @@ class CommandTests(HealthTestCase):
         )
 
     def test_bad_input_is_refused(self):
-        self.assertIn("a number of seconds", refused(self, "pq_health", "--oldest", "soon"))
-        self.assertIn("a number of seconds", refused(self, "pq_health", "--oldest", "nan"))
-        self.assertIn("no database", refused(self, "pq_health", "--database", "nowhere"))
-        self.assertIn("queue", refused(self, "pq_health", "--queue", ""))
+        self.assertIn(
+            "a number of seconds", refused(self, "pq_status", "health", "--oldest", "soon")
+        )
+        self.assertIn(
+            "a number of seconds", refused(self, "pq_status", "health", "--oldest", "nan")
+        )
+        self.assertIn("no database", refused(self, "pq_status", "health", "--database", "nowhere"))
+        self.assertIn("queue", refused(self, "pq_status", "health", "--queue", ""))
 
 
 @override_settings(ROOT_URLCONF="tests.health.test_health")
@@ -233,8 +243,8 @@ class ViewTests(HealthTestCase):
         [blocked] = [check for check in answer["checks"] if check["name"] == "blocked"]
         self.assertEqual(blocked["count"], 1)
         self.assertNotIn("ann", str(answer))
-        self.assertIn("'then-ann@example.com' waits for 'mail-ann@", run("pq_health"))
-        self.assertIn('"child": "then-ann@example.com"', run("pq_health", "--json"))
+        self.assertIn("'then-ann@example.com' waits for 'mail-ann@", run("pq_status", "health"))
+        self.assertIn('"child": "then-ann@example.com"', run("pq_status", "health", "--json"))
 
     def test_what_anyone_may_ask_costs_a_few_statements(self):
         set_limit("slow", max_running=5)

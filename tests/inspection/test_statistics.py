@@ -169,8 +169,8 @@ class CommandTests(TestCase):
         ran(1.0, 2.0, 6.0)
         ran(1.0, type="mail", word="failed")
         with mock.patch.object(store, "clock", return_value=after(1)):
-            [found, _mail, _report] = run_json("pq_stats", "--day")
-            shown = run("pq_stats", "--day", "2030-01-01")
+            [found, _mail, _report] = run_json("pq_status", "types")
+            shown = run("pq_status", "types", "--day", "2030-01-01")
         self.assertEqual((found["queue"], found["day"]), ("default", "2030-01-01"))
         self.assertEqual((found["finished"], found["failed"]), (3, 1))
         self.assertEqual(found["run"]["count"], 4)
@@ -180,9 +180,9 @@ class CommandTests(TestCase):
 
     def test_the_command_shows_all_time(self):
         ran(1.0, at=after(-500 * DAY))
-        [everything, report] = run_json("pq_stats", "--day", "all")
+        [everything, report] = run_json("pq_status", "types", "--day", "all")
         self.assertEqual((everything["ended"], everything["day"]), (1, None))
         self.assertEqual(report["type"], "report")
 
     def test_what_is_no_day_is_refused(self):
-        self.assertIn("yesterday", refused(self, "pq_stats", "--day", "yesterday"))
+        self.assertIn("yesterday", refused(self, "pq_status", "types", "--day", "yesterday"))

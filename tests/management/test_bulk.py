@@ -6,7 +6,7 @@ from django.test import TestCase
 from django.utils.timezone import localtime, now
 
 from django_perfectqueue.inspection.steering import actions_of, describe_action
-from django_perfectqueue.management.queues.rule_command import person
+from django_perfectqueue.management.values import person
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain
@@ -25,13 +25,22 @@ class BulkCommandTests(TestCase):
     def test_a_dry_run_prints_counts_and_a_sample_and_does_nothing(self):
         failed("a", user="ann", data={"v": 1, "password": "hunter2"})
         failed("b", user="bob", data={"v": 1})
-        arguments = ("pq_retry", "--all", "--to", "slow", "--patch", '{"v": 2}', "--dry-run")
+        arguments = (
+            "pq_task",
+            "retry",
+            "--all",
+            "--to",
+            "slow",
+            "--patch",
+            '{"v": 2}',
+            "--dry-run",
+        )
 
         out = run(*arguments)
 
-        self.assertIn("2 tasks match: retry.\nBy status: failed 2\n", out)
+        self.assertIn("2 tasks would be tried again.\nBy status: failed 2\n", out)
         self.assertIn("ann 1", out)
-        self.assertIn('{"v": 1}  {"v": 2}', out)
+        self.assertRegex(out, r'\{"v": 1\} +\{"v": 2\}\n')
         self.assertNotIn("hunter2", out)
         [facts] = run_json(*arguments)
         self.assertEqual((facts["total"], facts["statuses"]), (2, {"failed": 2}))
@@ -43,24 +52,28 @@ class BulkCommandTests(TestCase):
         deep = '{"a":' * 3_000 + "1" + "}" * 3_000
         for rate in ("5/0", "5/0.0", "5/" + "9" * 400, "9" * 500 + "/s"):
             with self.subTest(rate=rate[:10]):
-                self.assertIn("rate", refused(self, "pq_retry", "--all", "--rate", rate))
+                self.assertIn("rate", refused(self, "pq_task", "retry", "--all", "--rate", rate))
         for patch in ("[" * 200_000, "9" * 5_000):
             with self.subTest(patch=patch[:10]):
-                self.assertIn("must be JSON", refused(self, "pq_retry", "--all", "--patch", patch))
-        text = refused(self, "pq_retry", "--all", "--patch", deep, "--dry-run")
+                self.assertIn(
+                    "must be JSON", refused(self, "pq_task", "retry", "--all", "--patch", patch)
+                )
+        text = refused(self, "pq_task", "retry", "--all", "--patch", deep, "--dry-run")
         # Python before 3.13 can't even read it.
         self.assertRegex(text, "nested too deeply|maximum recursion depth")
         self.assertEqual(Queue().list().count(), 1)
 
     def test_a_text_that_is_no_utf8_is_refused(self):
-        for command in (("pq_show", "\udcff"), ("pq_retry", "--tag", "\udcff")):
+        for command in (("pq_task", "show", "\udcff"), ("pq_task", "retry", "--tag", "\udcff")):
             self.assertRegex(refused(self, *command), "UTF-8|utf-8")
 
     def test_with_a_rate_a_task_does_it(self):
         task = failed("a", user="ann")
         failed("b", user="bob")
 
-        [asked] = run_json("pq_retry", "--user", "ann", "--rate", "50/min", "--run-in", "bulk")
+        [asked] = run_json(
+            "pq_task", "retry", "--user", "ann", "--rate", "50/min", "--run-in", "bulk", "--yes"
+        )
 
         bulk = Queue("bulk")[asked["key"]]
         self.assertAlmostEqual(bulk.metadata().data["rate"], 50 / 60)
@@ -76,7 +89,7 @@ class BulkCommandTests(TestCase):
             submit(f"other-{number}", **{**mine, **other})
 
         choice = ["--type", "mail", "--user", "ann", "--tag", "x", "--status", "waiting"]
-        run("pq_cancel_request", *choice, "--rate", "100/s", "--run-in", "bulk")
+        run("pq_task", "cancel", *choice, "--rate", "100/s", "--run-in", "bulk", "--yes")
 
         [task] = Queue("bulk").list()
         self.assertEqual(task.data["total"], 1)
@@ -91,48 +104,48 @@ class BulkCommandTests(TestCase):
         submit("new", now=None)
         clock = f"{localtime() - timedelta(hours=1):%H:%M}"
 
-        for command, times, keys in (
-            ("pq_retry", ["--since", "2h"], "late\n"),
-            ("pq_retry", ["--until", "2h"], "early\n"),
-            ("pq_retry", ["--since", clock], "late\n"),
-            ("pq_cancel_request", ["--since", "1d", "--until", clock], "old\n"),
+        for verb, times, key in (
+            ("retry", ["--since", "2h"], "late"),
+            ("retry", ["--until", "2h"], "early"),
+            ("retry", ["--since", clock], "late"),
+            ("cancel", ["--since", "1d", "--until", clock], "old"),
         ):
-            with self.subTest(command, times=times):
-                self.assertTrue(run(command, *times, "--dry-run").startswith(keys))
-        listed = [one["key"] for one in run_json("pq_list", "--since", clock)]
+            with self.subTest(verb, times=times):
+                [found] = run_json("pq_task", verb, *times, "--dry-run")
+                self.assertEqual([one["key"] for one in found["sample"]], [key])
+        listed = [one["key"] for one in run_json("pq_task", "list", "--since", clock)]
         self.assertEqual(sorted(listed), ["late", "new"])
-        run("pq_retry", "--since", "2h", "--rate", "100/s", "--run-in", "bulk")
+        run("pq_task", "retry", "--since", "2h", "--rate", "100/s", "--run-in", "bulk", "--yes")
         drain("bulk")
         self.assertEqual(Queue().list().in_status("failed").get().key, "early")
-        self.assertIn("A time is such as 2h", refused(self, "pq_retry", "--since", "soon"))
-        self.assertIn("A time is such as 2h", refused(self, "pq_list", "--since", "25:00"))
+        self.assertIn("A time is such as 2h", refused(self, "pq_task", "retry", "--since", "soon"))
+        self.assertIn("A time is such as 2h", refused(self, "pq_task", "list", "--since", "25:00"))
 
     def test_cancel_move_and_edit_do_so_too(self):
-        for name, more, left in (
-            ("pq_edit", ["--patch", '{"n": 1}'], "waiting"),
-            ("pq_cancel_request", ["--rate", "100/s"], "cancelled"),
-            ("pq_move", ["--to", "slow", "--group", "cancelled"], "cancelled"),
+        for verb, more, left in (
+            ("edit", ["--patch", '{"n": 1}'], "waiting"),
+            ("cancel", ["--rate", "100/s"], "cancelled"),
+            ("move", ["--to", "slow", "--group", "cancelled"], "cancelled"),
         ):
-            if name == "pq_edit":
+            if verb == "edit":
                 submit("a", type="mail", now=None)
-            choice = [] if name == "pq_move" else ["--type", "mail"]
-            out = run(name, *choice, *more, "--run-in", "bulk")
+            choice = [] if verb == "move" else ["--type", "mail"]
+            out = run("pq_task", verb, *choice, *more, "--run-in", "bulk", "--yes")
             self.assertRegex(out, "Task 'bulk-.*' of queue 'bulk' does it: 1 tasks")
             drain("bulk")
-            queue = Queue("slow" if name == "pq_move" else "default")
+            queue = Queue("slow" if verb == "move" else "default")
             self.assertEqual(queue["a"].metadata().status, left)
         self.assertEqual(Queue("slow")["a"].metadata().data, {"n": 1})
 
     def test_what_is_wrong_is_said_and_nothing_is_stored(self):
         for arguments, reported in (
-            (("pq_retry", "--all", "--rate", "0/s"), "must be so many per time"),
-            (("pq_retry", "--all", "--patch", "{"), "must be JSON"),
-            (("pq_retry", "--all", "--patch", "null"), "null changes nothing"),
-            (("pq_edit", "--all", "--patch", "null"), "null changes nothing"),
-            (("pq_retry", "--all", "--rate", "5/s", "--limit", "3"), "--limit is not for a task"),
-            (("pq_retry", "a", "--rate", "5/s"), "--rate is for --"),
-            (("pq_move", "--all", "--to", "x" * 200), "1 to 100 characters"),
-            (("pq_move", "a"), "--to"),
+            (("pq_task", "retry", "--all", "--rate", "0/s"), "must be so many per time"),
+            (("pq_task", "retry", "--all", "--patch", "{"), "must be JSON"),
+            (("pq_task", "retry", "--all", "--patch", "null"), "null changes nothing"),
+            (("pq_task", "edit", "--all", "--patch", "null"), "null changes nothing"),
+            (("pq_task", "retry", "a", "--rate", "5/s"), "--rate needs a filter"),
+            (("pq_task", "move", "--all", "--to", "x" * 200), "1 to 100 characters"),
+            (("pq_task", "move", "a"), "--to"),
         ):
             with self.subTest(arguments):
                 self.assertIn(reported, refused(self, *arguments))
@@ -143,10 +156,13 @@ class SingleTests(TestCase):
     def test_each_key_is_moved_edited_or_copied_and_says_who_did_it(self):
         failed("a", data={"n": 1})
         self.assertEqual(
-            run("pq_edit", "a", "--patch", '{"n": 2}'), "The data of task 'a' are changed.\n"
+            run("pq_task", "edit", "a", "--patch", '{"n": 2}'),
+            "The data of task 'a' are changed.\n",
         )
-        self.assertEqual(run("pq_move", "a", "--to", "slow"), "Task 'a' is in queue 'slow'.\n")
-        [copied] = run_json("pq_copy", "a", "--queue", "slow")
+        self.assertEqual(
+            run("pq_task", "move", "a", "--to", "slow"), "Task 'a' is in queue 'slow'.\n"
+        )
+        [copied] = run_json("pq_task", "copy", "a", "--queue", "slow")
 
         moved, copy = Queue("slow")["a"], Queue("slow")[copied["done"]]
         self.assertEqual((moved.metadata().data, copy.metadata().data), ({"n": 2}, {"n": 2}))
@@ -162,7 +178,7 @@ class SingleTests(TestCase):
 
     def test_retry_elsewhere_with_other_data(self):
         failed("a")
-        run("pq_retry", "a", "--to", "slow", "--patch", '{"n": 2}')
+        run("pq_task", "retry", "a", "--to", "slow", "--patch", '{"n": 2}')
 
         task = Queue("slow")["a"]
         self.assertEqual((task.metadata().status, task.metadata().data), ("waiting", {"n": 2}))
@@ -171,4 +187,4 @@ class SingleTests(TestCase):
     def test_a_key_that_is_taken_there_is_an_error(self):
         submit("a")
         submit("a", queue="slow")
-        self.assertIn("already has a task", refused(self, "pq_move", "a", "--to", "slow"))
+        self.assertIn("already has a task", refused(self, "pq_task", "move", "a", "--to", "slow"))

@@ -39,7 +39,7 @@ class CommandTests(TestCase):
     def test_metrics_do_not_steer_the_terminal(self):
         submit("waiting", queue="a\x1b[2Jb", now=None)
         out = io.StringIO()
-        call_command("pq_metrics", stdout=out)
+        call_command("pq_status", "metrics", stdout=out)
         self.assertIn("a\\x1b[2Jb", out.getvalue())
         self.assertNotIn("\x1b", out.getvalue())
 
@@ -50,34 +50,40 @@ class CommandTests(TestCase):
         store.note_waiting(using="default")
         queue = ("--queue", NASTY)
         for command in (
-            ("pq_list",),
-            ("pq_list", *queue),
-            ("pq_list", "--queue", NASTY + "x"),
-            ("pq_show", NASTY),
-            ("pq_show", NASTY, *queue),
-            ("pq_show", NASTY + "x"),
-            ("pq_show", "waiting", *queue),
-            ("pq_stats",),
-            ("pq_stats", *queue),
-            ("pq_workers", *queue),
-            ("pq_shares", *queue),
-            ("pq_shares", "--user", NASTY, *queue),
-            ("pq_share", NASTY, "--weight", "2"),
-            ("pq_share", NASTY),
-            ("pq_limit", f"user:{NASTY}", "--max", "1"),
-            ("pq_limit",),
-            ("pq_priority", "waiting", NASTY, "3", *queue),
-            ("pq_retry", "--group", NASTY, "--dry-run"),
-            ("pq_retry", "--group", NASTY + "x"),
-            ("pq_retry", NASTY),
-            ("pq_retry", NASTY, NASTY + "x"),
-            ("pq_cancel_request", NASTY),
-            ("pq_force_finish", NASTY),
+            (
+                "pq_task",
+                "list",
+            ),
+            ("pq_task", "list", *queue),
+            ("pq_task", "list", "--queue", NASTY + "x"),
+            ("pq_task", "show", NASTY),
+            ("pq_task", "show", NASTY, *queue),
+            ("pq_task", "show", NASTY + "x"),
+            ("pq_task", "show", "waiting", *queue),
+            (
+                "pq_queue",
+                "show",
+            ),
+            ("pq_queue", "show", NASTY),
+            ("pq_status", "workers", *queue),
+            ("pq_user", "report", *queue),
+            ("pq_user", "report", NASTY, *queue),
+            ("pq_user", "set", NASTY, "--weight", "2"),
+            ("pq_user", "show", NASTY),
+            ("pq_limit", "set", f"user:{NASTY}", "--max-running", "1"),
+            ("pq_limit", "list"),
+            ("pq_task", "priority", "waiting", NASTY, "3", *queue),
+            ("pq_task", "retry", "--group", NASTY, "--dry-run"),
+            ("pq_task", "retry", "--group", NASTY + "x", "--yes"),
+            ("pq_task", "retry", NASTY),
+            ("pq_task", "retry", NASTY, NASTY + "x"),
+            ("pq_task", "cancel", NASTY),
+            ("pq_task", "finish", NASTY),
             ("pq_submit", NASTY, NASTY, "1"),
             ("pq_submit", NASTY + "2", NASTY, "1"),
-            ("pq_purge", "--queue", NASTY + "x"),
-            ("pq_health", *queue),
-            ("pq_health", "--queue", NASTY + "x"),
+            ("pq_queue", "clear", NASTY + "x", "--yes"),
+            ("pq_status", "health", *queue),
+            ("pq_status", "health", "--queue", NASTY + "x"),
         ):
             with self.subTest(command):
                 out = io.StringIO()

@@ -114,7 +114,8 @@ class AncestorTests(TableTestCase):
             out,
             "Imported: 3 tasks (queue: default).\n"
             "Not to be moved:\n  1 finished\n"
-            "Each task's max_running is not moved; here it is set for a user, by pq_share: ann=3\n",
+            "Each task's max_running is not moved; here it is set for a user, by pq_user set:"
+            " ann=3\n",
         )
         first = task("k1")
         self.assertEqual(

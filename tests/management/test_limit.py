@@ -16,11 +16,13 @@ def terms(name="smtp", scope="name"):
 
 class LimitTests(TestCase):
     def test_only_what_is_given_is_changed(self):
-        run("pq_limit", "smtp", "--rate", "10/min", "--burst", "3")
+        run("pq_limit", "set", "smtp", "--rate", "10/min", "--at-once", "3")
         self.assertEqual(terms(), (None, 10, 60, 3, False))
-        run("pq_limit", "smtp", "--max-running", "2", "--pause")
+        run("pq_limit", "set", "smtp", "--max-running", "2")
+        run("pq_limit", "pause", "smtp")
         self.assertEqual(terms(), (2, 10, 60, 3, True))
-        run("pq_limit", "smtp", "--unpause", "--no-rate")
+        run("pq_limit", "unpause", "smtp")
+        run("pq_limit", "set", "smtp", "--rate", "none")
         self.assertEqual(terms(), (2, None, 1, None, False))
 
     def test_rates_are_written_as_people_do(self):
@@ -36,57 +38,57 @@ class LimitTests(TestCase):
             ("3/1m30s", 3, 90),
         ):
             with self.subTest(text):
-                run("pq_limit", "smtp", "--rate", text)
+                run("pq_limit", "set", "smtp", "--rate", text)
                 self.assertEqual(terms()[1:3], (rate, period))
 
     def test_it_says_what_holds_now(self):
         for arguments, reported in (
             (["--rate", "10/min"], "10 per minute"),
             (["--rate", "2/90"], "2 per 90 seconds"),
-            (["--burst", "1"], "2 per 90 seconds, up to 1 at once"),
-            (["--max-running", "3", "--no-rate"], "at most 3 running"),
-            (["--pause"], "at most 3 running, paused"),
-            (["--unpause", "--no-cap"], "no limit"),
+            (["--at-once", "1"], "2 per 90 seconds, up to 1 at once"),
+            (["--max-running", "3", "--rate", "none"], "at most 3 running"),
+            (["--max-running", "none"], "no limit"),
         ):
             with self.subTest(arguments):
-                out = run("pq_limit", "smtp", *arguments)
+                out = run("pq_limit", "set", "smtp", *arguments)
                 self.assertEqual(out, f"Limit 'name:smtp': {reported}.\n")
 
     def test_each_scope_is_named_before_the_name(self):
         for scope in ("name", "queue", "type", "user"):
-            run("pq_limit", f"{scope}:a:b", "--max-running", "1")
+            run("pq_limit", "set", f"{scope}:a:b", "--max-running", "1")
 
         found = sorted(Limit.objects.values_list("scope", "name"))
         self.assertEqual(found, [(scope, "a:b") for scope in ("name", "queue", "type", "user")])
 
     def test_a_queue_is_paused_and_nothing_is_left_of_it(self):
-        run("pq_limit", "queue:reports", "--pause")
+        run("pq_limit", "pause", "queue:reports")
         self.assertTrue(terms("reports", "queue")[-1])
 
-        out = run("pq_limit", "queue:reports", "--unpause")
+        out = run("pq_limit", "unpause", "queue:reports")
 
-        self.assertEqual(out, "Limit 'queue:reports' is removed: it was only a pause.\n")
+        self.assertEqual(out, "Limit 'queue:reports' is deleted: it was only a pause.\n")
         self.assertFalse(Limit.objects.exists())
 
     def test_a_limit_that_limits_more_outlives_its_pause(self):
-        run("pq_limit", "smtp", "--max-running", "2", "--pause")
+        run("pq_limit", "set", "smtp", "--max-running", "2")
+        self.assertIn("at most 2 running, paused.", run("pq_limit", "pause", "smtp"))
 
-        self.assertIn("at most 2 running.", run("pq_limit", "smtp", "--unpause"))
+        self.assertIn("at most 2 running.", run("pq_limit", "unpause", "smtp"))
 
-    def test_it_is_removed(self):
+    def test_it_is_deleted(self):
         set_limit("smtp", max_running=2)
 
-        self.assertEqual(run("pq_limit", "smtp", "--remove"), "Limit 'name:smtp' is removed.\n")
+        self.assertEqual(run("pq_limit", "delete", "smtp"), "Limit 'name:smtp' is deleted.\n")
         self.assertFalse(Limit.objects.exists())
         self.assertRegex(Change.objects.last().by, r"^\S+@\S+$")
 
     def test_alone_it_lists_all_with_what_runs_now(self):
-        self.assertEqual(run("pq_limit"), "There are no limits.\n")
+        self.assertEqual(run("pq_limit", "list"), "There are no limits.\n")
         set_limit("smtp", max_running=2, rate=1, period=3600)
         set_limit("reports", scope="queue", paused=True)
         Meter.objects.create(key="name:smtp", running=1, next_at=timezone.now() + hours(1))
 
-        out = run("pq_limit")
+        out = run("pq_limit", "list")
 
         self.assertRegex(out, r"name:smtp +1 +2  1 per hour +-  in (1h|59m)\S*\n")
         self.assertRegex(out, r"queue:reports +0 +-  - +-  - +paused\n")
@@ -110,17 +112,17 @@ class LimitTests(TestCase):
                 set_limit("smtp", **given)
                 next_at = at and timezone.now() + at
                 Meter.objects.create(key="name:smtp", running=running, next_at=next_at)
-                self.assertRegex(run("pq_limit"), rf"  {reported}[^\n]*\n$")
+                self.assertRegex(run("pq_limit", "list"), rf"  {reported}[^\n]*\n$")
 
     def test_one_is_shown_with_who_has_changed_it(self):
         set_limit("smtp", rate=10, period=60, by="ann")
 
-        self.assertRegex(run("pq_limit", "smtp"), r"  ann +added: rate 10, period 60\n")
-        [found] = run_json("pq_limit", "smtp")
+        self.assertRegex(run("pq_limit", "show", "smtp"), r"  ann +added: rate 10, period 60\n")
+        [found] = run_json("pq_limit", "show", "smtp")
         self.assertEqual(found["changes"][0]["by"], "ann")
 
     def test_programs_get_json(self):
-        [found] = run_json("pq_limit", "smtp", "--rate", "10/min")
+        [found] = run_json("pq_limit", "set", "smtp", "--rate", "10/min")
 
         self.assertEqual(
             found,
@@ -137,38 +139,42 @@ class LimitTests(TestCase):
                 "next_at": None,
             },
         )
-        self.assertEqual(len(run_json("pq_limit")), 1)
-        removed = [{"limit": "name:smtp", "removed": True}]
-        self.assertEqual(run_json("pq_limit", "smtp", "--remove"), removed)
+        self.assertEqual(len(run_json("pq_limit", "list")), 1)
+        deleted = [{"limit": "name:smtp", "deleted": True}]
+        self.assertEqual(run_json("pq_limit", "delete", "smtp"), deleted)
 
     def test_a_long_list_is_cut_and_says_so(self):
         for number in range(3):
             set_limit(f"l{number}", max_running=2)
 
-        self.assertIn("There are more", run("pq_limit", "--limit", "2"))
-        self.assertEqual(len(run_json("pq_limit", "--limit", "0")), 3)
+        self.assertIn("There are more", run("pq_limit", "list", "--first", "2"))
+        self.assertEqual(len(run_json("pq_limit", "list", "--first", "0")), 3)
 
     def test_bad_input_is_reported_in_a_sentence(self):
         for arguments, reported in (
-            (["smtp"], "There is no limit 'name:smtp'."),
-            (["smtp", "--remove"], "There is no limit"),
-            (["smtp", "--unpause"], "There is no limit"),
-            (["que:x", "--pause"], "There is no scope 'que'"),
-            (["que:x", "--pause"], "Did you mean 'queue'?"),
-            (["queue:", "--pause"], "must be a text of 1"),
-            (["a,b", "--pause"], "comma"),
-            (["smtp", "--rate", "0/min"], "so many per time"),
-            (["smtp", "--rate", "10"], "so many per time"),
-            (["smtp", "--rate", "10/fortnight"], "so many per time"),
-            (["smtp", "--rate", "1/0"], "The period must be a number"),
-            (["smtp", "--burst", "3"], "says nothing without a rate"),
-            (["smtp", "--remove", "--pause"], "--remove takes the limit away"),
-            (["--pause"], "Say which limit"),
-            (["--remove"], "Say which limit"),
+            (["show", "smtp"], "There is no limit 'name:smtp'."),
+            (["delete", "smtp"], "There is no limit"),
+            (["unpause", "smtp"], "There is no limit"),
+            (["pause", "que:x"], "There is no scope 'que'"),
+            (["pause", "que:x"], "Did you mean 'queue'?"),
+            (["pause", "queue:"], "must be a text of 1"),
+            (["pause", "a,b"], "comma"),
+            (["set", "smtp", "--rate", "0/min"], "so many per time"),
+            (["set", "smtp", "--rate", "10"], "so many per time"),
+            (["set", "smtp", "--rate", "10/fortnight"], "so many per time"),
+            (["set", "smtp", "--rate", "1/0"], "The period must be a number"),
+            (["set", "smtp", "--at-once", "3"], "says nothing without a rate"),
+            (["set", "smtp"], "Say what to change: --max-running, --rate, --at-once."),
+            (["pause"], "required"),
         ):
             with self.subTest(arguments):
                 self.assertIn(reported, refused(self, "pq_limit", *arguments))
         self.assertFalse(Limit.objects.exists())
+
+    def test_the_nearest_name_is_said(self):
+        set_limit("smtp", max_running=2)
+
+        self.assertIn("Did you mean 'name:smtp'?", refused(self, "pq_limit", "show", "smpt"))
 
 
 def hours(count):

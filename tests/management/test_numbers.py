@@ -10,11 +10,10 @@ HUGE = "9" * 30
 class NumberTests(TestCase):
     def test_numbers_that_are_too_large_are_refused(self):
         for arguments, reported in (
-            (("pq_list", "--after", HUGE), "must be the id of a task"),
-            (("pq_list", "--after", "-1"), "must be the id of a task"),
-            (("pq_list", "--limit", HUGE), "to 2,147,483,647"),
-            (("pq_batch", "list", "--limit", HUGE), "to 2,147,483,647"),
-            (("pq_purge", "--batch", HUGE), "to 2,147,483,647"),
+            (("pq_task", "list", "--after", HUGE), "must be the id of a task"),
+            (("pq_task", "list", "--after", "-1"), "must be the id of a task"),
+            (("pq_task", "list", "--first", HUGE), "to 2,147,483,647"),
+            (("pq_batch", "list", "--first", HUGE), "to 2,147,483,647"),
         ):
             with self.subTest(arguments):
                 self.assertIn(reported, refused(self, *arguments))

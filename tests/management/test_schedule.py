@@ -148,15 +148,17 @@ class SteerTests(TestCase):
         out = run("pq_schedule", "backfill", "nightly", *span, "--dry-run")
         self.assertIn("3 tasks would be submitted", out)
         self.assertFalse(Task.objects.exists())
-        [done] = run_json("pq_schedule", "backfill", "nightly", *span)
+        [done] = run_json("pq_schedule", "backfill", "nightly", *span, "--yes")
         self.assertEqual(len(done["ticks"]), Task.objects.count())
         self.assertEqual(Task.objects.count(), 3)
-        self.assertIn("0 tasks are", run("pq_schedule", "backfill", "nightly", *span))
-        self.assertIn("2 tasks are", run("pq_schedule", "backfill", "nightly", "--since", "2h"))
-        said = refused(self, "pq_schedule", "backfill", "nightly", "--since", "1000d")
+        self.assertIn("0 tasks are", run("pq_schedule", "backfill", "nightly", *span, "--yes"))
+        self.assertIn(
+            "2 tasks are", run("pq_schedule", "backfill", "nightly", "--since", "2h", "--yes")
+        )
+        said = refused(self, "pq_schedule", "backfill", "nightly", "--since", "1000d", "--yes")
         self.assertIn("more than 1000", said)
         span = ["--since", "1m", "--until", "1h"]
-        said = refused(self, "pq_schedule", "backfill", "nightly", *span)
+        said = refused(self, "pq_schedule", "backfill", "nightly", *span, "--yes")
         self.assertIn("--until must be after --since", said)
 
     def test_a_deleted_one_is_gone_and_its_tasks_stay(self):
@@ -176,14 +178,14 @@ class SteerTests(TestCase):
 
 class ShowTests(TestCase):
     def test_the_list_says_when_and_how_the_last_one_ended(self):
-        self.assertIn("no schedules", run("pq_schedule"))
+        self.assertIn("no schedules", run("pq_schedule", "list"))
         put("a", "--every", "90")
         put("b", "--cron", "0 3 * * *", "--timezone", "Europe/Zurich")
         put("c", "--cron", "0 9 * * *")
         self.assertIn("(UTC)", run("pq_schedule", "show", "c"))
         run("pq_schedule", "delete", "c")
         run("pq_schedule", "run", "a")
-        out = run("pq_schedule")
+        out = run("pq_schedule", "list")
         self.assertEqual(out, run("pq_schedule", "list"))
         for words in ("every 1m30s", "03:00", "(Europe/Zurich)", "waiting", "active"):
             self.assertIn(words, out)
@@ -192,11 +194,11 @@ class ShowTests(TestCase):
             (first["name"], first["every"], first["last_status"]), ("a", 90, "waiting")
         )
         self.assertEqual((second["name"], second["last_status"]), ("b", None))
-        self.assertIn("There are more", run("pq_schedule", "list", "--limit", "1"))
+        self.assertIn("There are more", run("pq_schedule", "list", "--first", "1"))
 
     def test_one_is_shown_with_its_next_ticks_and_its_last_tasks(self):
         put("s", "--every", "1h", "--user", "ann")
-        run("pq_schedule", "backfill", "s", "--since", "3h")
+        run("pq_schedule", "backfill", "s", "--since", "3h", "--yes")
         out = run("pq_schedule", "show", "s")
         for task in Task.objects.all():
             self.assertIn(f"{task.key.rpartition('@')[2]}  waiting", out)
@@ -217,7 +219,9 @@ class ShowTests(TestCase):
     def test_what_comes_from_outside_can_not_steer_the_terminal(self):
         Schedules().put("s\x1b[31m", "report", every=60, user="u\x1b[31m")
         Schedules()["s\x1b[31m"].pause("n\x1b[31m")
-        self.assertNotIn("\x1b", run("pq_schedule") + run("pq_schedule", "show", "s\x1b[31m"))
+        self.assertNotIn(
+            "\x1b", run("pq_schedule", "list") + run("pq_schedule", "show", "s\x1b[31m")
+        )
 
 
 class CheckTests(TestCase):

@@ -22,7 +22,7 @@ class ShowTests(TestCase):
         last = Attempt.objects.filter(task__key=task.key).latest("pk")
         Attempt.objects.filter(pk=last.pk).update(omitted=3)
 
-        out = run("pq_show", "k1")
+        out = run("pq_task", "show", "k1")
 
         self.assertIn("… Attempts 2 to 4 are not stored any more.\nAttempt 5:", out)
 
@@ -38,7 +38,7 @@ class ShowTests(TestCase):
         held.worker = "host/2"
         held.finish({"rows": 3})
 
-        out = run("pq_show", "k1")
+        out = run("pq_task", "show", "k1")
 
         self.assertIn("Task 'k1' in queue 'default'\n", out)
         self.assertRegex(out, r"status +finished, ended \S+ ago\n")
@@ -56,12 +56,12 @@ class ShowTests(TestCase):
         handle = Schedules().put("nightly", "report", every=60)
         task = handle.trigger()
         tick = handle.row().last_at
-        out = run("pq_show", task.key)
+        out = run("pq_task", "show", task.key)
         self.assertRegex(out, r"\n  schedule +nightly\n  tick +" + re.escape(local(tick)))
-        [facts] = run_json("pq_show", task.key)
+        [facts] = run_json("pq_task", "show", task.key)
         self.assertEqual(facts["schedule"], {"name": "nightly", "tick": tick.isoformat()})
         submit("other")
-        [facts] = run_json("pq_show", "other")
+        [facts] = run_json("pq_task", "show", "other")
         self.assertIsNone(facts["schedule"])
 
     def test_a_running_task_tells_where_it_runs(self):
@@ -69,8 +69,10 @@ class ShowTests(TestCase):
         other, own = processor(1, task.id + 1), processor(2, task.id, pid=77, holder=held.holder)
         register(host="app1", now=None, states=[other, own])
 
-        self.assertRegex(run("pq_show", "k1"), r"runs on +app1:77, processor 2\n  runs since +")
-        [reported] = run_json("pq_show", "k1")
+        self.assertRegex(
+            run("pq_task", "show", "k1"), r"runs on +app1:77, processor 2\n  runs since +"
+        )
+        [reported] = run_json("pq_task", "show", "k1")
         place = {name: reported["runs"][name] for name in ("host", "pid", "processor")}
         self.assertEqual(place, {"host": "app1", "pid": 77, "processor": 2})
 
@@ -79,15 +81,15 @@ class ShowTests(TestCase):
         own = processor(2, pid=77, holder=held.holder)
         register(host="app1", now=None, states=[processor(1, 10**9), own])
 
-        self.assertRegex(run("pq_show", "k1"), r"held by +app1:77, processor 2\n")
-        [reported] = run_json("pq_show", "k1")
+        self.assertRegex(run("pq_task", "show", "k1"), r"held by +app1:77, processor 2\n")
+        [reported] = run_json("pq_task", "show", "k1")
         self.assertEqual((reported["runs"]["pid"], reported["runs"]["since"]), (77, None))
 
     def test_a_waiting_task_tells_why_it_still_waits(self):
         submit("k1", now=None)
 
-        self.assertRegex(run("pq_show", "k1"), r"why +No worker serves queue 'default'\.\n")
-        [story] = run_json("pq_show", "k1")
+        self.assertRegex(run("pq_task", "show", "k1"), r"why +No worker serves queue 'default'\.\n")
+        [story] = run_json("pq_task", "show", "k1")
         self.assertEqual(
             story["why"],
             {
@@ -102,8 +104,8 @@ class ShowTests(TestCase):
         broken("k2")
 
         for key, code in (("k1", "running"), ("k2", "ended")):
-            self.assertNotRegex(run("pq_show", key), r"\n +why ")
-            [story] = run_json("pq_show", key)
+            self.assertNotRegex(run("pq_task", "show", key), r"\n +why ")
+            [story] = run_json("pq_task", "show", key)
             self.assertEqual(story["why"]["code"], code)
 
     def test_a_running_task_tells_how_far_it_is_and_what_it_has_logged_last(self):
@@ -115,15 +117,15 @@ class ShowTests(TestCase):
         task.progress(0.4, "drawing")
         task.write_notes()
 
-        out = run("pq_show", "k1")
+        out = run("pq_task", "show", "k1")
 
         self.assertRegex(out, r"\n  progress +\[#{10}\.{14}\]  40%  drawing, \S+ ago\n")
-        self.assertRegex(out, r"\nAttempt 1: running\n  … 3 lines before these: --log\n")
+        self.assertRegex(out, r"\nAttempt 1: running\n  … 3 lines before these: --log all\n")
         self.assertRegex(out, r"\n  \d\d:\d\d:\d\d INFO    task: Page 3\.\n")
         self.assertRegex(out, r" ERROR   task: No room\.\n {11}At all\. \\x1b\[1m\nData\n")
         self.assertNotIn("Page 2.", out)
-        self.assertIn("Page 2.", run("pq_show", "k1", "--log"))
-        self.assertNotIn("Page", run("pq_show", "k1", "--no-log"))
+        self.assertIn("Page 2.", run("pq_task", "show", "k1", "--log", "all"))
+        self.assertNotIn("Page", run("pq_task", "show", "k1", "--log", "none"))
 
     def test_each_attempt_is_shown_with_what_it_has_reported(self):
         """
@@ -141,50 +143,50 @@ class ShowTests(TestCase):
             task.progress(number, of=10)
             way(task)
 
-        out = run("pq_show", "k1", "--log")
+        out = run("pq_task", "show", "k1", "--log", "all")
 
         order = "Uncounted.*Log 1.*Attempt 1: retried.*Log 2.*Attempt 2: finished.*Log 3"
         self.assertRegex(out.replace("\n", " "), order)
         self.assertNotRegex(out, r"\n  progress")
-        self.assertNotIn("Log 2.", run("pq_show", "k1"))
+        self.assertNotIn("Log 2.", run("pq_task", "show", "k1"))
 
-        [story] = run_json("pq_show", "k1")
+        [story] = run_json("pq_task", "show", "k1")
         reported = [(one["acquired"], one["attempt"], one["progress"]) for one in story["journals"]]
         self.assertEqual(reported, [(1, None, 0.1), (2, 1, 0.2), (3, 2, 0.3)])
         self.assertEqual(story["journals"][0]["log"][0]["message"], "Log 1.")
         self.assertIsNone(story["progress"])
-        self.assertNotIn("journals", run_json("pq_show", "k1", "--no-log")[0])
+        self.assertNotIn("journals", run_json("pq_task", "show", "k1", "--log", "none")[0])
 
     def test_tracebacks_are_for_verbosity_two(self):
         _task, lease = running("k1", now=None)
         retry(lease, now=None, why=Failure(error="E", traceback="File x\n  \x1b[1mline"))
 
-        self.assertNotIn("File x", run("pq_show", "k1"))
-        self.assertIn("  File x\n    \\x1b[1mline\n", run("pq_show", "k1", "-v", "2"))
+        self.assertNotIn("File x", run("pq_task", "show", "k1"))
+        self.assertIn("  File x\n    \\x1b[1mline\n", run("pq_task", "show", "k1", "-v", "2"))
 
     def test_a_running_task_shows_its_lease_and_whether_it_is_to_stop(self):
         task, _lease = running("k1", now=None)
         task.cancel_request()
 
-        out = run("pq_show", "k1")
+        out = run("pq_task", "show", "k1")
 
         self.assertRegex(out, r"status +running, leased for \S+\n")
         self.assertRegex(out, r"cancel +requested\n")
         self.assertRegex(out, r"lease until +\d{4}-")
         with override("de"):
-            shown = run("pq_show", "k1")
+            shown = run("pq_task", "show", "k1")
         self.assertEqual(shown, out, "Commands are in English.")
 
     def test_when_it_is_expected_and_its_limits_are_shown(self):
         submit("k1", now=None, expected_at="1d", limits=["mail", "api"])
 
-        out = run("pq_show", "k1")
+        out = run("pq_task", "show", "k1")
 
         self.assertRegex(out, r"status +waiting, due for \S+\n")
         self.assertRegex(out, r"expected at +\d{4}-")
         self.assertRegex(out, r"limits +api, mail\n")
         self.assertNotRegex(out, r"\n  queue ", "The title has it.")
-        [reported] = run_json("pq_show", "k1")
+        [reported] = run_json("pq_task", "show", "k1")
         self.assertEqual(reported["limits"], ["api", "mail"])
         self.assertIsNotNone(reported["expected_at"])
 
@@ -192,7 +194,7 @@ class ShowTests(TestCase):
         _task, lease = running("k1", now=None, expected_at=-60)
         retry(lease, now=None, wait=60)
 
-        out = run("pq_show", "k1")
+        out = run("pq_task", "show", "k1")
 
         self.assertRegex(out, r"status +retrying, due in \S+\n")
         self.assertNotIn("gave it back", out)
@@ -200,29 +202,29 @@ class ShowTests(TestCase):
     def test_a_dead_letter_shows_why(self):
         broken("k1")
 
-        self.assertRegex(run("pq_show", "k1"), r"because +boom\n")
+        self.assertRegex(run("pq_task", "show", "k1"), r"because +boom\n")
 
     def test_a_broken_payload_is_shown_as_it_is(self):
         submit("k1", now=None)
         Task.objects.update(payload="{broken")
 
-        self.assertIn("Data, which is not json\n  {broken\n", run("pq_show", "k1"))
-        [story] = run_json("pq_show", "k1")
+        self.assertIn("Data, which is not json\n  {broken\n", run("pq_task", "show", "k1"))
+        [story] = run_json("pq_task", "show", "k1")
         self.assertEqual(story["broken_data"], "{broken")
 
     def test_data_and_result_can_be_left_out(self):
         _task, lease = running("k1", now=None, data={"secret": 1})
         finish(lease, now=None, result='"secret"')
 
-        self.assertNotIn("secret", run("pq_show", "k1", "--no-data"))
-        [story] = run_json("pq_show", "k1", "--no-data")
+        self.assertNotIn("secret", run("pq_task", "show", "k1", "--no-data"))
+        [story] = run_json("pq_task", "show", "k1", "--no-data")
         self.assertNotIn("secret", str(story))
 
     def test_json_has_the_history(self):
         _task, lease = running("k1", now=None)
         retry(lease, now=None, wait=60, why=Failure(error="E", message="m"))
 
-        [story] = run_json("pq_show", "k1")
+        [story] = run_json("pq_task", "show", "k1")
 
         self.assertEqual((story["status"], story["errors"]), ("retrying", 1))
         [attempt] = story["history"]
@@ -235,11 +237,11 @@ class ShowTests(TestCase):
         _task, lease = running("k1", now=None)
         retry(lease, now=None)
         Queue().poll()._end(store.Ending.release())
-        [reported] = run_json("pq_show", "k1")
+        [reported] = run_json("pq_task", "show", "k1")
         self.assertEqual((reported["attempts"], len(reported["history"])), (1, 1))
         Queue().poll().finish()
 
-        [reported] = run_json("pq_show", "k1")
+        [reported] = run_json("pq_task", "show", "k1")
 
         self.assertEqual(reported["attempts"], 2)
         self.assertEqual(
@@ -251,7 +253,7 @@ class ShowTests(TestCase):
         _task, lease = running("k1", now=None)
         settle([lease], Ending.release(30), using="default")
 
-        out = run("pq_show", "k1")
+        out = run("pq_task", "show", "k1")
 
         self.assertRegex(out, r"note +A worker gave it back untried; perhaps no worker has")
         self.assertRegex(out, r"attempts +0\n")
@@ -266,10 +268,10 @@ class ShowTests(TestCase):
             else:
                 task.discard("There is no such customer.", why=Failure.of(KeyError("ann")))
 
-        out = run("pq_show", "k1")
+        out = run("pq_task", "show", "k1")
         self.assertRegex(out, r"note +Its handler has put it off\.\n")
         self.assertRegex(out, r"attempts +0\n")
-        out = run("pq_show", "k2")
+        out = run("pq_task", "show", "k2")
         self.assertRegex(out, r"note +Its handler has discarded it\.\n")
         self.assertRegex(out, r"because +discarded: There is no such customer\.\n")
         self.assertRegex(out, r"Attempt 1: cancelled .*, host:1\n +builtins\.KeyError: 'ann'\n")
@@ -277,25 +279,25 @@ class ShowTests(TestCase):
     def test_a_task_put_back_by_a_person_was_not_given_back(self):
         broken("k1").retry()
 
-        self.assertNotIn("untried", run("pq_show", "k1"))
+        self.assertNotIn("untried", run("pq_task", "show", "k1"))
 
     def test_a_task_that_was_closed_from_outside_says_so(self):
         submit("k1").force_finish()
 
-        self.assertRegex(run("pq_show", "k1"), r"note +Someone closed it as finished\.\n")
+        self.assertRegex(run("pq_task", "show", "k1"), r"note +Someone closed it as finished\.\n")
 
     def test_it_has_not_waited_since_before_it_was_submitted(self):
         submit("k1", now=None, run_at=-3600)
         Queue().poll().finish()
 
-        [story] = run_json("pq_show", "k1")
+        [story] = run_json("pq_task", "show", "k1")
 
         self.assertLess(story["waited"], 60)
 
     def test_a_key_that_is_not_there_gets_the_nearest_one(self):
         submit("report-2024")
 
-        message = refused(self, "pq_show", "report-2042")
+        message = refused(self, "pq_task", "show", "report-2042")
 
         self.assertEqual(
             message,
@@ -305,4 +307,4 @@ class ShowTests(TestCase):
     def test_a_key_of_another_queue_is_reported(self):
         submit("k1", queue="reports")
 
-        self.assertIn("Queue 'reports' has one.", refused(self, "pq_show", "k1"))
+        self.assertIn("Queue 'reports' has one.", refused(self, "pq_task", "show", "k1"))

@@ -1,15 +1,17 @@
+import io
 import re
+from contextlib import suppress
 from unittest import mock
 
+from django.core.management import CommandError
 from django.test import TestCase
 
-from django_perfectqueue.management.queues.rule_command import person
-from django_perfectqueue.management.tasks import bulk
+from django_perfectqueue.management.values import person
 from django_perfectqueue.models import DeadLetter
 from django_perfectqueue.queue import Queue
 from tests.factories import finish, running, status, submit
 
-from .running import broken, refused, run, run_json
+from .running import Terminal, broken, entered, refused, run, run_json
 
 
 class ForceFinishTests(TestCase):
@@ -17,7 +19,7 @@ class ForceFinishTests(TestCase):
         submit("a", now=None)
         running("b", now=None, priority=1)
 
-        out = run("pq_force_finish", "a", "b")
+        out = run("pq_task", "finish", "a", "b")
 
         self.assertEqual(out, "Task 'a' is finished.\nTask 'b' is finished.\n")
         self.assertEqual(Queue()["b"].metadata().status, "finished")
@@ -26,7 +28,7 @@ class ForceFinishTests(TestCase):
         submit("a")
         submit("b")
 
-        message = refused(self, "pq_force_finish", "a", "none", "b")
+        message = refused(self, "pq_task", "finish", "a", "none", "b")
 
         self.assertIn("Task 'b' is finished.", message)
         self.assertIn("Queue 'default' has no task with the key 'none'.", message)
@@ -36,16 +38,16 @@ class ForceFinishTests(TestCase):
     def test_a_task_that_has_ended_is_an_error(self):
         broken("a")
 
-        message = refused(self, "pq_force_finish", "a")
+        message = refused(self, "pq_task", "finish", "a")
 
         self.assertEqual(message, "Task 'a' has ended: it is failed.")
 
     def test_json_tells_each_key_apart(self):
         submit("a")
 
-        self.assertEqual(run_json("pq_force_finish", "a"), [{"key": "a", "done": "finished"}])
+        self.assertEqual(run_json("pq_task", "finish", "a"), [{"key": "a", "done": "finished"}])
         self.assertIn(
-            '"error": "AlreadyFinishedError"', refused(self, "pq_force_finish", "a", "--json")
+            '"error": "AlreadyFinishedError"', refused(self, "pq_task", "finish", "a", "--json")
         )
 
 
@@ -54,25 +56,24 @@ class CancelRequestTests(TestCase):
         task, _lease = running("b", now=None)
         submit("a", now=None)
 
-        out = run("pq_cancel_request", "a", "b")
+        out = run("pq_task", "cancel", "a", "b")
 
         self.assertIn("Task 'a' is cancelled.\n", out)
         self.assertIn("Task 'b' is held by a processor, and is asked to stop.\n", out)
         self.assertTrue(task.metadata().ticket.cancel_requested)
 
     def test_a_key_that_is_not_there(self):
-        self.assertIn("no task with the key 'a'", refused(self, "pq_cancel_request", "a"))
+        self.assertIn("no task with the key 'a'", refused(self, "pq_task", "cancel", "a"))
 
     def test_all_that_has_not_ended_is_cancelled_or_asked(self):
         broken("failed")
         running("a", now=None)
         submit("b", now=None)
 
+        out = run("pq_task", "cancel", "--all", "--dry-run")
+        self.assertIn("2 tasks would be cancelled or asked to stop.\n", out)
         self.assertEqual(
-            run("pq_cancel_request", "--all", "--dry-run"), "a\nb\n2 tasks would be cancelled.\n"
-        )
-        self.assertEqual(
-            run("pq_cancel_request", "--all"),
+            run("pq_task", "cancel", "--all", "--yes"),
             "1 task is cancelled. 1 is held by a processor, and is asked to stop.\n",
         )
         self.assertEqual(Queue()["b"].metadata().status, "cancelled")
@@ -84,9 +85,11 @@ class CancelRequestTests(TestCase):
         submit("c", type="mail", user="ann", now=None)
 
         terms = ("--type", "import", "--user", "ann", "--status", "running")
-        self.assertEqual(run_json("pq_cancel_request", *terms), [{"cancelled": 0, "requested": 0}])
         self.assertEqual(
-            run_json("pq_cancel_request", *terms[:4]), [{"cancelled": 1, "requested": 0}]
+            run_json("pq_task", "cancel", *terms, "--yes"), [{"cancelled": 0, "requested": 0}]
+        )
+        self.assertEqual(
+            run_json("pq_task", "cancel", *terms[:4], "--yes"), [{"cancelled": 1, "requested": 0}]
         )
 
         self.assertEqual(Queue()["a"].metadata().status, "cancelled")
@@ -99,7 +102,7 @@ class PriorityTests(TestCase):
         submit("a", queue="mail")
         submit("b", queue="mail")
 
-        out = run("pq_priority", "a", "b", "-5", "--queue", "mail")
+        out = run("pq_task", "priority", "a", "b", "-5", "--queue", "mail")
 
         self.assertEqual(out, "Task 'a' has the priority -5.\nTask 'b' has the priority -5.\n")
         self.assertEqual(Queue("mail")["b"].metadata().priority, -5)
@@ -107,7 +110,9 @@ class PriorityTests(TestCase):
     def test_json_tells_a_program_what_was_done(self):
         submit("a")
 
-        self.assertEqual(run_json("pq_priority", "a", "3"), [{"key": "a", "done": "reprioritized"}])
+        self.assertEqual(
+            run_json("pq_task", "priority", "a", "3"), [{"key": "a", "done": "reprioritized"}]
+        )
 
     def test_what_can_not_be_done_is_reported(self):
         broken("a")
@@ -117,14 +122,14 @@ class PriorityTests(TestCase):
             (("a", str(2**31)), "The priority must be a whole number from"),
         ):
             with self.subTest(arguments):
-                self.assertIn(reported, refused(self, "pq_priority", *arguments))
+                self.assertIn(reported, refused(self, "pq_task", "priority", *arguments))
 
 
 class RetryTests(TestCase):
     def test_a_failed_task_is_put_back(self):
         task = broken("a")
 
-        out = run("pq_retry", "a")
+        out = run("pq_task", "retry", "a")
 
         self.assertEqual(out, "Task 'a' will be tried again.\n")
         self.assertEqual(status(task, None), "waiting")
@@ -133,7 +138,7 @@ class RetryTests(TestCase):
         _task, lease = running("a")
         finish(lease)
 
-        self.assertEqual(refused(self, "pq_retry", "a"), "Task 'a' has finished.")
+        self.assertEqual(refused(self, "pq_task", "retry", "a"), "Task 'a' has finished.")
 
     def test_a_group_is_put_back_and_no_other(self):
         for number in range(3):
@@ -141,7 +146,7 @@ class RetryTests(TestCase):
         broken("other")
         DeadLetter.objects.filter(task__key="other").update(group="other")
 
-        out = run("pq_retry", "--group", "boom")
+        out = run("pq_task", "retry", "--group", "boom", "--yes")
 
         self.assertEqual(out, "3 tasks will be tried again.\n")
         self.assertEqual(Queue()["other"].metadata().status, "failed")
@@ -150,28 +155,34 @@ class RetryTests(TestCase):
         broken("a")
         submit("b", now=None).cancel_request()
 
-        self.assertEqual(run_json("pq_retry", "--all"), [{"retried": 1}])
+        self.assertEqual(run_json("pq_task", "retry", "--all", "--yes"), [{"retried": 1}])
         self.assertEqual(Queue()["b"].metadata().status, "cancelled")
-        self.assertEqual(run_json("pq_retry", "--all", "--status", "cancelled"), [{"retried": 1}])
+        self.assertEqual(
+            run_json("pq_task", "retry", "--all", "--status", "cancelled", "--yes"),
+            [{"retried": 1}],
+        )
 
     def test_a_dry_run_only_tells(self):
         task = broken("a")
 
-        out = run("pq_retry", "--all", "--dry-run")
+        out = run("pq_task", "retry", "--all", "--dry-run")
 
-        self.assertEqual(out, "a\n1 task would be tried again.\n")
+        self.assertRegex(
+            out,
+            r"1 task would be tried again\.\nBy status: failed 1\nBy user: - 1\n"
+            r"  key  status  user\n  a    failed\n",
+        )
         self.assertEqual(status(task, None), "failed")
-        self.assertEqual(run_json("pq_retry", "--all", "--dry-run"), [{"key": "a"}])
+        [reported] = run_json("pq_task", "retry", "--all", "--dry-run")
+        self.assertEqual((reported["total"], reported["sample"][0]["key"]), (1, "a"))
 
-    def test_a_long_dry_run_names_the_first_and_counts_the_rest(self):
+    def test_a_dry_run_is_of_the_first_only(self):
         for number in range(3):
             broken(f"boom-{number}")
 
-        with mock.patch.object(bulk, "KEYS_SHOWN", 1):
-            out = run("pq_retry", "--all", "--dry-run")
-            self.assertEqual(len(run_json("pq_retry", "--all", "--dry-run")), 3)
+        [reported] = run_json("pq_task", "retry", "--all", "--first", "2", "--dry-run")
 
-        self.assertEqual(out, "boom-0\n… and 2 more\n3 tasks would be tried again.\n")
+        self.assertEqual(reported["total"], 2)
 
     def test_a_group_that_is_not_there_gets_those_that_are(self):
         broken("a")
@@ -181,77 +192,108 @@ class RetryTests(TestCase):
         DeadLetter.objects.filter(task__key="other").update(group="OSError")
 
         self.assertEqual(
-            run("pq_retry", "--group", "nosuch"),
+            run("pq_task", "retry", "--group", "nosuch", "--yes"),
             "No task of queue 'default' ended for the reason 'nosuch'."
             " There is 'ValueError', 'boom'.\n",
         )
-        self.assertIn("Did you mean 'boom'?", run("pq_retry", "--group", "bom", "--dry-run"))
-        self.assertEqual(run_json("pq_retry", "--group", "nosuch"), [{"retried": 0}])
+        self.assertIn(
+            "Did you mean 'boom'?", run("pq_task", "retry", "--group", "bom", "--dry-run")
+        )
+        self.assertEqual(
+            run_json("pq_task", "retry", "--group", "nosuch", "--yes"), [{"retried": 0}]
+        )
 
     def test_a_queue_that_is_not_there_gets_those_that_are(self):
         broken("a")
 
-        for command in ("pq_retry", "pq_cancel_request"):
+        for verb in ("retry", "cancel"):
             self.assertEqual(
-                run(command, "--all", "--queue", "nosuch"),
+                run("pq_task", verb, "--all", "--queue", "nosuch"),
                 "Queue 'nosuch' has no tasks. There is 'default'.\n",
             )
-        self.assertIn("Did you mean 'default'?", run("pq_retry", "--all", "--queue", "defualt"))
-        self.assertEqual(run_json("pq_retry", "--all", "--queue", "nosuch"), [{"retried": 0}])
+        self.assertIn(
+            "Did you mean 'default'?",
+            run("pq_task", "retry", "--all", "--queue", "defualt", "--yes"),
+        )
+        self.assertEqual(
+            run_json("pq_task", "retry", "--all", "--queue", "nosuch", "--yes"), [{"retried": 0}]
+        )
 
     def test_it_may_be_those_of_a_type_or_a_user(self):
         for key, type_, user in (("a", "mail", "ann"), ("b", "mail", "ben"), ("c", "fax", "ann")):
             broken(key, type=type_, user=user)
 
-        self.assertEqual(run_json("pq_retry", "--type", "mail", "--user", "ann"), [{"retried": 1}])
-        self.assertEqual(run_json("pq_retry", "--user", "ann"), [{"retried": 1}])
+        self.assertEqual(
+            run_json("pq_task", "retry", "--type", "mail", "--user", "ann", "--yes"),
+            [{"retried": 1}],
+        )
+        self.assertEqual(run_json("pq_task", "retry", "--user", "ann", "--yes"), [{"retried": 1}])
         self.assertEqual(Queue()["b"].metadata().status, "failed")
 
     def test_the_first_can_be_tried_before_the_rest(self):
         for number in range(3):
             broken(f"boom-{number}")
 
-        self.assertEqual(run_json("pq_retry", "--all", "--limit", "2"), [{"retried": 2}])
+        self.assertEqual(
+            run_json("pq_task", "retry", "--all", "--first", "2", "--yes"), [{"retried": 2}]
+        )
         self.assertEqual(Queue()["boom-2"].metadata().status, "failed")
-
-    def test_each_is_met_once_however_they_are_paged(self):
-        for number in range(3):
-            broken(f"boom-{number}")
-
-        with mock.patch.object(bulk, "PAGE", 1):
-            reported = run_json("pq_retry", "--all", "--limit", "9", "--dry-run")
-
-        self.assertEqual([row["key"] for row in reported], ["boom-0", "boom-1", "boom-2"])
 
     def test_another_queue_is_left_alone(self):
         submit("a", now=None, queue="reports").cancel_request()
 
-        self.assertEqual(run_json("pq_retry", "--all", "--status", "cancelled"), [{"retried": 0}])
+        self.assertEqual(
+            run_json("pq_task", "retry", "--all", "--status", "cancelled", "--yes"),
+            [{"retried": 0}],
+        )
 
     def test_options_that_do_not_go_together(self):
         for options, says in (
             (["a", "--all"], "but not both"),
             ([], "Which tasks?"),
-            (
-                ["a", "--dry-run"],
-                "--dry-run is for --group, --all, --type, --user, --tag, --since or --until.",
-            ),
-            (
-                ["--status", "failed"],
-                "--status is for --group, --all, --type, --user, --tag, --since or --until.",
-            ),
-            (["--all", "--limit", "0"], "whole number from 1"),
+            (["a", "--dry-run"], "--dry-run needs a filter: --all, --type, --user, --group"),
+            (["--status", "failed"], "--status needs a filter"),
+            (["--all", "--status", "finished"], "'retry' is for tasks that are failed"),
+            (["--all", "--first", "-1"], "whole number from 0"),
+            (["--tag", "a", "--tag", "b"], "steered by one --tag"),
+            (["--batch", "nosuch"], "no batch called 'nosuch'"),
             (["--type", ""], "--type is empty"),
             (["--group", "", "--rate", "1/s"], "--group is empty"),
         ):
             with self.subTest(options):
-                self.assertIn(says, refused(self, "pq_retry", *options))
+                self.assertIn(says, refused(self, "pq_task", "retry", *options, "--yes"))
+
+    def test_keys_that_begin_so_or_are_in_a_batch(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("in-1", "report")
+        submit("in-2", now=None), submit("out", now=None)
+
+        for filters in (["--batch", "nightly"], ["--key-prefix", "in-"]):
+            listed = [one["key"] for one in run_json("pq_task", "list", *filters)]
+            [reported] = run_json("pq_task", "cancel", *filters, "--dry-run")
+            self.assertEqual({one["key"] for one in reported["sample"]}, set(listed))
+            self.assertEqual(len(listed), 2 if "in-" in filters else 1)
+
+    def test_who_changes_many_is_asked(self):
+        broken("a")
+        message = refused(self, "pq_task", "retry", "--all")
+        self.assertIn("1 task would be tried again. Add --yes to do it", message)
+        for answer, status_ in (("n", "failed"), ("", "failed"), ("y", "waiting")):
+            with (
+                self.subTest(answer),
+                mock.patch("sys.stdin", Terminal(f"{answer}\n")),
+                suppress(CommandError),
+            ):
+                out = Terminal()
+                entered("pq_task", "retry", "--all", stdout=out, stderr=io.StringIO())
+            self.assertIn("1 task would be tried again. Go on? [y/N] ", out.getvalue())
+            self.assertEqual(Queue()["a"].metadata().status, status_)
 
     def test_a_type_may_end_with_a_star(self):
         for type_ in ("mail.send", "mail.sort", "other"):
             submit(type_, type=type_, now=None)
 
-        cancelled = run_json("pq_cancel_request", "--type", "mail.*")
+        cancelled = run_json("pq_task", "cancel", "--type", "mail.*", "--yes")
 
         self.assertEqual(cancelled, [{"cancelled": 2, "requested": 0}])
         self.assertEqual(Queue()["other"].metadata().status, "waiting")
@@ -260,7 +302,7 @@ class RetryTests(TestCase):
         submit("a", now=None)
         submit("b", now=None, user="ann")
 
-        cancelled = run_json("pq_cancel_request", "--user", "")
+        cancelled = run_json("pq_task", "cancel", "--user", "", "--yes")
 
         self.assertEqual(cancelled, [{"cancelled": 1, "requested": 0}])
 
@@ -269,37 +311,39 @@ class WhoTests(TestCase):
     """Who steered a task is in its story, whichever door it came through."""
 
     def actions(self, key="k1"):
-        [reported] = run_json("pq_show", key)
+        [reported] = run_json("pq_task", "show", key)
         return [(one["by"], one["did"]) for one in reported["actions"]]
 
     def test_who_ran_a_command(self):
         submit("k1", now=None)
-        run("pq_priority", "k1", "3")
-        run("pq_cancel_request", "k1")
-        run("pq_retry", "k1")
-        run("pq_force_finish", "k1")
+        run("pq_task", "priority", "k1", "3")
+        run("pq_task", "cancel", "k1")
+        run("pq_task", "retry", "k1")
+        run("pq_task", "finish", "k1")
         me = person()
         did = ["finished", "retried", "cancelled", "reprioritized"]
         self.assertEqual(self.actions(), [(me, word) for word in did])
-        self.assertRegex(run("pq_show", "k1"), rf"by +{re.escape(me)}: closed as finished, \S+ ago")
+        self.assertRegex(
+            run("pq_task", "show", "k1"), rf"by +{re.escape(me)}: closed as finished, \S+ ago"
+        )
 
     def test_who_steered_many(self):
         for number in range(3):
             submit(f"k{number}", now=None)
-        run("pq_cancel_request", "--all")
-        run("pq_retry", "--group", "cancelled")
+        run("pq_task", "cancel", "--all", "--yes")
+        run("pq_task", "retry", "--group", "cancelled", "--yes")
         for number in range(3):
             me = person()
             self.assertEqual(self.actions(f"k{number}"), [(me, "retried"), (me, "cancelled")])
 
     def test_a_key_that_is_used_again_has_another_story(self):
         submit("k1", now=None)
-        run("pq_force_finish", "k1")
+        run("pq_task", "finish", "k1")
         Queue().clear()
         submit("k1", now=None)
         self.assertEqual(self.actions(), [])
 
     def test_what_was_refused_was_done_by_nobody(self):
         submit("k1", now=None)
-        refused(self, "pq_retry", "k1")
+        refused(self, "pq_task", "retry", "k1")
         self.assertEqual(self.actions(), [])

@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils.timezone import now as clock
 
-from django_perfectqueue.management.tasks.tasks_file import CHUNK, TasksFile
+from django_perfectqueue.management.tasks_file import CHUNK, TasksFile
 from django_perfectqueue.management.terminal.text import point
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue

@@ -24,18 +24,24 @@ from django_perfectqueue.queue import Queue
 
 from .running import refused
 
-READS = "django_perfectqueue.management.commands.pq_list.Command.tasks"
+READS = "django_perfectqueue.management.listing.chosen"
 EVERY = (
     ("pq_submit", "k", "t", "1"),
     ("pq_submit", "--file", os.devnull, "--atomic"),
-    ("pq_list",),
-    ("pq_show", "k"),
-    ("pq_force_finish", "k"),
-    ("pq_cancel_request", "k"),
-    ("pq_retry", "k"),
-    ("pq_retry", "--all"),
-    ("pq_purge",),
-    ("pq_stats",),
+    (
+        "pq_task",
+        "list",
+    ),
+    ("pq_task", "show", "k"),
+    ("pq_task", "finish", "k"),
+    ("pq_task", "cancel", "k"),
+    ("pq_task", "retry", "k"),
+    ("pq_task", "retry", "--all", "--yes"),
+    ("pq_queue", "purge", "--yes"),
+    (
+        "pq_queue",
+        "show",
+    ),
 )
 TOUCHING = [command for command in EVERY if os.devnull not in command]
 
@@ -126,7 +132,7 @@ class DatabaseTests(unittest.TestCase):
             mock.patch.object(MigrationExecutor, "migration_plan", return_value=["0002"]),
             mock.patch(READS, side_effect=error),
         ):
-            message = refused(self, "pq_list")
+            message = refused(self, "pq_task", "list")
 
         self.assertEqual(message, "The database 'default' is not migrated. Run: manage.py migrate")
 
@@ -145,14 +151,14 @@ class DatabaseTests(unittest.TestCase):
     def test_another_error_of_the_database_is_reported_in_its_words(self):
         error = OperationalError("disk\nfull")
         with mock.patch(READS, side_effect=error):
-            message = refused(self, "pq_list")
+            message = refused(self, "pq_task", "list")
 
         self.assertEqual(message, "The database 'default' refused: disk full")
 
     @unittest.skipUnless(connection.vendor == "sqlite", "SQLite locks a database as a whole.")
     def test_a_locked_database_is_reported_what_to_do_about_it(self):
         with mock.patch(READS, side_effect=OperationalError("database is locked")):
-            message = refused(self, "pq_list")
+            message = refused(self, "pq_task", "list")
 
         self.assertIn("refused: database is locked. Give DATABASES['default'] 'OPTIONS'", message)
         self.assertIn("'timeout': 20", message)
@@ -169,31 +175,31 @@ class TroubleTests(SimpleTestCase):
 
     @override_settings(PERFECTQUEUE={"ALIVE_TME": 3})
     def test_a_wrong_setting_is_named(self):
-        self.assertIn("Did you mean 'ALIVE_TIME'?", refused(self, "pq_list"))
+        self.assertIn("Did you mean 'ALIVE_TIME'?", refused(self, "pq_task", "list"))
 
     @override_settings(PERFECTQUEUE={"DATABASE": "nope"})
     def test_a_wrong_alias_in_the_settings_is_named(self):
-        self.assertIn("DATABASES has no 'nope'", refused(self, "pq_list"))
+        self.assertIn("DATABASES has no 'nope'", refused(self, "pq_task", "list"))
 
     def test_an_empty_or_endless_queue_name(self):
-        message = refused(self, "pq_list", "--queue", "q" * 101)
+        message = refused(self, "pq_task", "list", "--queue", "q" * 101)
 
         self.assertIn("The queue must be a text of 1 to 100 characters", message)
 
     def test_an_interrupt_exits_like_one(self):
         with mock.patch(READS, side_effect=KeyboardInterrupt):
-            refused(self, "pq_list", code=128 + signal.SIGINT)
+            refused(self, "pq_task", "list", code=128 + signal.SIGINT)
 
     def test_a_reader_that_goes_away_leaves_no_traceback(self):
         """
-        As in pq_list | head.
+        As in pq_task list | head.
         """
         with (
             mock.patch(READS, side_effect=BrokenPipeError),
             mock.patch.object(base, "close_stdout") as silent,
             self.assertRaises(SystemExit) as caught,
         ):
-            call_command("pq_list")
+            call_command("pq_task", "list")
 
         self.assertEqual(caught.exception.code, 128 + signal.SIGPIPE)
         silent.assert_called_once_with()
@@ -205,7 +211,7 @@ class TroubleTests(SimpleTestCase):
             self.assertRaises(SystemExit) as caught,
         ):
             write.side_effect = BrokenPipeError
-            call_command("pq_health", json=True)
+            call_command("pq_status", "health", json=True)
 
         self.assertEqual(caught.exception.code, 128 + signal.SIGPIPE)
 
@@ -214,7 +220,7 @@ class TroubleTests(SimpleTestCase):
             mock.patch(READS, side_effect=OSError(errno.EMFILE, "Too many open files")),
             self.assertRaisesMessage(OSError, "Too many open files"),
         ):
-            call_command("pq_list")
+            call_command("pq_task", "list")
 
     def test_every_command_has_its_help(self):
         for name in sorted({name for name, *_arguments in EVERY}):

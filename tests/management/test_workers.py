@@ -15,7 +15,7 @@ class WorkersTests(TestCase):
     def test_they_are_listed_with_what_they_serve(self):
         register("mail", "reports", host="one", pid=17, processors=4, now=None)
 
-        header, row, reported = run("pq_workers").splitlines()
+        header, row, reported = run("pq_status", "workers").splitlines()
 
         self.assertRegex(header, r"^host +pid +generation +since +queues +processors +busy +seen")
         self.assertRegex(row, r"^one +17 +1 +\S+ ago +mail, reports +4 +0 +\S+ ago$")
@@ -31,7 +31,7 @@ class WorkersTests(TestCase):
         )
 
         with self.assertNumQueries(2):
-            out = run("pq_workers", "--tasks")
+            out = run("pq_status", "workers", "--tasks")
 
         _header, row, *lines, _reported = out.splitlines()
         self.assertRegex(row, r"^one +7 +2 .* 2 +2 +\S+ ago$")
@@ -46,17 +46,17 @@ class WorkersTests(TestCase):
         register(now=None, states=[processor(1, task.lease.task_id)])
 
         with self.assertNumQueries(2):
-            out = run("pq_workers", "--tasks")
+            out = run("pq_status", "workers", "--tasks")
 
         self.assertRegex(out, r"\n    k1 type=report queue=default for 5(\.\d)?s 40%, drawing\n")
-        [reported] = run_json("pq_workers")
+        [reported] = run_json("pq_status", "workers")
         [runs] = reported["states"][0]["tasks"]
         self.assertEqual((runs["progress"], runs["stage"]), (0.4, "drawing"))
 
     def test_who_is_leaving_is_shown_as_leaving(self):
         register(host="one", now=None, leaving=True)
 
-        _header, row, reported = run("pq_workers").splitlines()
+        _header, row, reported = run("pq_status", "workers").splitlines()
 
         self.assertRegex(row, r" ago +leaving$")
         self.assertEqual(reported, NOBODY)
@@ -65,14 +65,14 @@ class WorkersTests(TestCase):
         register(host="one", now=None)
         Worker.objects.update(seen_at=Worker.objects.get().seen_at - UNSEEN)
 
-        _header, row, reported = run("pq_workers").splitlines()
+        _header, row, reported = run("pq_status", "workers").splitlines()
 
         self.assertRegex(row, r"^one .* 30s ago +gone$")
         self.assertEqual(reported, NOBODY)
 
     def test_there_are_none(self):
-        self.assertEqual(run("pq_workers"), f"{NOBODY}\n")
-        self.assertEqual(run_json("pq_workers"), [])
+        self.assertEqual(run("pq_status", "workers"), f"{NOBODY}\n")
+        self.assertEqual(run_json("pq_status", "workers"), [])
 
     def test_those_of_one_queue(self):
         register("mail", host="one", now=None)
@@ -96,7 +96,7 @@ class WorkersTests(TestCase):
         states = [processor(1, task.id)]
         worker = register(types=["echo"], patterns=[["^import", 34]], states=states, now=None)
 
-        [reported] = run_json("pq_workers")
+        [reported] = run_json("pq_status", "workers")
 
         [found] = reported["states"]
         self.assertEqual((found["number"], found["memory"]), (1, 40 * 2**20))
@@ -119,13 +119,13 @@ class WorkersTests(TestCase):
     def test_what_a_worker_knows_may_be_unknown(self):
         register(routes="null", now=None)
 
-        [reported] = run_json("pq_workers")
+        [reported] = run_json("pq_status", "workers")
 
         self.assertIsNone(reported["types"])
 
     def test_an_unknown_database_is_refused(self):
-        self.assertIn("no database", refused(self, "pq_workers", "--database", "nowhere"))
+        self.assertIn("no database", refused(self, "pq_status", "workers", "--database", "nowhere"))
 
 
 def reported_hosts(*arguments):
-    return [worker["host"] for worker in run_json("pq_workers", *arguments)]
+    return [worker["host"] for worker in run_json("pq_status", "workers", *arguments)]

@@ -258,8 +258,8 @@ class UrlTests(MetricsTestCase):
 class CommandTests(MetricsTestCase):
     def test_it_prints_them(self):
         register("default", now=None)
-        self.assertIn('perfectqueue_workers{queue="default"} 1.0\n', run("pq_metrics"))
-        rows = run_json("pq_metrics")
+        self.assertIn('perfectqueue_workers{queue="default"} 1.0\n', run("pq_status", "metrics"))
+        rows = run_json("pq_status", "metrics")
         row = {"name": "perfectqueue_workers", "labels": {"queue": "default"}, "value": 1.0}
         self.assertIn(row, rows)
 
@@ -268,7 +268,7 @@ class CommandTests(MetricsTestCase):
             without_library(),
             self.assertRaisesMessage(CommandError, "pip install 'django-perfectqueue[metrics]'"),
         ):
-            run("pq_metrics")
+            run("pq_status", "metrics")
         with without_library(), self.assertRaises(ImproperlyConfigured):
             text.of_database("default")
 

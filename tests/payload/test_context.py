@@ -190,17 +190,17 @@ class ShownTests(TestCase):
     def test_people_see_it_with_stars_for_what_is_sensitive(self):
         with carrying(TENANT, TOKEN):
             in_context(lambda: submit("task"), tenant="acme", token="hunter-22")
-        text = run("pq_show", "task")
+        text = run("pq_task", "show", "task")
         self.assertIn('"tests.payload.test_context.tenant": "acme"', text)
-        [reported] = run_json("pq_show", "task")
+        [reported] = run_json("pq_task", "show", "task")
         self.assertEqual(reported["context"], {TENANT: "acme", TOKEN: "********"})
         self.assertNotIn("hunter", text)
-        self.assertNotIn("acme", run("pq_show", "task", "--no-data"))
+        self.assertNotIn("acme", run("pq_task", "show", "task", "--no-data"))
 
     def test_a_task_without_it_shows_none(self):
         submit("task")
-        self.assertNotIn("ontext", run("pq_show", "task"))
-        self.assertIsNone(run_json("pq_show", "task")[0]["context"])
+        self.assertNotIn("ontext", run("pq_task", "show", "task"))
+        self.assertIsNone(run_json("pq_task", "show", "task")[0]["context"])
 
 
 class SettingTests(SimpleTestCase):

@@ -437,7 +437,11 @@ class BatchTests(TransactionTestCase):
             Queue().purge(0, status="finished")
             Queue().purge(0, status="cancelled")
 
-        for forget in (Queue().clear, lambda: call_command("pq_purge", all=True, yes=True), purge):
+        for forget in (
+            Queue().clear,
+            lambda: call_command("pq_queue", "purge", all=True, yes=True),
+            purge,
+        ):
             begin()
             with self.assertRaises(AlreadyExistsError):
                 begin()

@@ -9,7 +9,6 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection, handler, submit_bulk
 from django_perfectqueue.exceptions import AlreadyFinishedError
-from django_perfectqueue.management.tasks import bulk
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain
 
@@ -35,19 +34,19 @@ class CommandTests(TestCase):
         for options in (["--user", "ann"], ["--type", "report"], ["--all"], ["--tag", "x"]):
             with self.subTest(options):
                 if statuses()[0] == "cancelled":
-                    run("pq_retry", *reversed(KEYS))
-                dry = run("pq_cancel_request", *options, "--dry-run")
-                self.assertIn("6 tasks would be cancelled.", dry)
-                self.assertEqual(run("pq_cancel_request", *options), "6 tasks are cancelled.\n")
+                    run("pq_task", "retry", *reversed(KEYS), "--yes")
+                dry = run("pq_task", "cancel", *options, "--dry-run")
+                self.assertIn("6 tasks would be cancelled or asked to stop.", dry)
+                self.assertEqual(
+                    run("pq_task", "cancel", *options, "--yes"), "6 tasks are cancelled.\n"
+                )
                 self.assertEqual(statuses(), ["cancelled"] * 6)
 
     def test_so_does_a_page_at_a_time(self):
         chain()
-        with mock.patch.object(bulk, "PAGE", 2):
-            keys = [one["key"] for one in run_json("pq_cancel_request", "--all", "--dry-run")]
-            self.assertEqual(keys, [*KEYS])
+        with mock.patch.object(handler, "PAGE", 2):
             self.assertEqual(
-                run_json("pq_cancel_request", "--all"), [{"cancelled": 6, "requested": 0}]
+                run_json("pq_task", "cancel", "--all", "--yes"), [{"cancelled": 6, "requested": 0}]
             )
         self.assertEqual(statuses(), ["cancelled"] * 6)
 
@@ -55,9 +54,9 @@ class CommandTests(TestCase):
         chain()
         for keys in ("abcdef", "fedcba", "cafebd"):
             with self.subTest(keys):
-                run("pq_cancel_request", *keys)
+                run("pq_task", "cancel", *keys, "--yes")
                 self.assertEqual(statuses(), ["cancelled"] * 6)
-                run("pq_retry", *reversed(KEYS))
+                run("pq_task", "retry", *reversed(KEYS), "--yes")
 
     def test_one_stays_for_which_a_task_waits_that_is_not_chosen(self):
         chain(user="ann")
@@ -68,25 +67,26 @@ class CommandTests(TestCase):
         ):
             with self.subTest(options):
                 if "--user" in options:
-                    dry = run("pq_cancel_request", *options, "--dry-run")
-                    self.assertIn("3 tasks would be cancelled.", dry)
-                self.assertIn(left, refused(self, "pq_cancel_request", *options))
+                    dry = run("pq_task", "cancel", *options, "--dry-run")
+                    self.assertIn("3 tasks would be cancelled or asked to stop.", dry)
+                self.assertIn(left, refused(self, "pq_task", "cancel", *options, "--yes"))
                 self.assertEqual(statuses(), ["waiting", *["blocked"] * 2, *["cancelled"] * 3])
-                run("pq_retry", *"fed")
+                run("pq_task", "retry", *"fed", "--yes")
         self.assertEqual(Queue()["g"].metadata().status, "blocked")
 
     def test_the_first_of_a_chain_alone_stay(self):
         chain()
         self.assertIn(
-            "Tasks that are left: 2.", refused(self, "pq_cancel_request", "--all", "--limit=2")
+            "Tasks that are left: 2.",
+            refused(self, "pq_task", "cancel", "--all", "--first=2", "--yes"),
         )
         self.assertEqual(statuses()[:2], ["waiting", "blocked"])
 
     def test_many_cost_some_statements_a_page(self):
         Queue().submit_many({"key": str(n), "type": "report"} for n in range(1_000))
         with CaptureQueriesContext(connection) as statements:
-            out = run("pq_cancel_request", "--all")
-        self.assertEqual(out, "1000 tasks are cancelled.\n")
+            out = run("pq_task", "cancel", "--all", "--yes")
+        self.assertEqual(out, "1,000 tasks are cancelled.\n")
         self.assertLess(len(statements), 40)
 
 

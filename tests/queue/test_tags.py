@@ -177,24 +177,28 @@ class DoorTests(AdminTestCase):
             file.write(json.dumps({"key": "c", "type": "report", "tags": ["red"]}))
             file.flush()
             run("pq_submit", "--file", file.name)
-        self.assertEqual([row["key"] for row in run_json("pq_list", "--tag", "red")], [*"cba"])
-        found = run_json("pq_list", "--tag", "red", "--tag", "round", "--status", "waiting")
+        self.assertEqual(
+            [row["key"] for row in run_json("pq_task", "list", "--tag", "red")], [*"cba"]
+        )
+        found = run_json("pq_task", "list", "--tag", "red", "--tag", "round", "--status", "waiting")
         self.assertEqual([row["key"] for row in found], ["a"])
-        self.assertIn("has no such tasks", run("pq_list", "--tag", "blue"))
-        self.assertRegex(run("pq_show", "a"), r"tags +red, round\n")
-        self.assertEqual(run_json("pq_show", "a")[0]["tags"], ["red", "round"])
+        self.assertIn("has no such tasks", run("pq_task", "list", "--tag", "blue"))
+        self.assertRegex(run("pq_task", "show", "a"), r"tags +red, round\n")
+        self.assertEqual(run_json("pq_task", "show", "a")[0]["tags"], ["red", "round"])
         self.assertIn("1 to 64", refused(self, "pq_submit", "d", "report", "{}", "--tag", "x" * 65))
 
     def test_all_with_a_tag_are_cancelled_and_put_back(self):
         submit("a", "red", user="ann"), submit("b", "red"), submit("c", user="ann")
         terms = ("--tag", "red", "--user", "ann")
-        reported = run_json("pq_cancel_request", *terms)
+        reported = run_json("pq_task", "cancel", *terms, "--yes")
         self.assertEqual(reported, [{"cancelled": 1, "requested": 0}])
-        run("pq_cancel_request", "--all")
-        reported = run_json("pq_retry", "--tag", "red", "--status", "cancelled")
+        run("pq_task", "cancel", "--all", "--yes")
+        reported = run_json("pq_task", "retry", "--tag", "red", "--status", "cancelled", "--yes")
         self.assertEqual(reported, [{"retried": 2}])
         self.assertEqual(Queue()["c"].metadata().status, "cancelled")
-        self.assertIn("Give keys, or", refused(self, "pq_retry", "a", "--tag", "red"))
+        self.assertIn(
+            "Give keys, or", refused(self, "pq_task", "retry", "a", "--tag", "red", "--yes")
+        )
 
     def test_the_admin_lists_by_tag_and_shows_them(self):
         submit("a", "<b>", "red"), submit("b", "red"), submit("c")

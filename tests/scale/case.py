@@ -10,7 +10,7 @@ from django_perfectqueue import models
 from django_perfectqueue.admin.pages import lanes
 from django_perfectqueue.admin.parts import base, filters, search
 from django_perfectqueue.inspection import why_waiting
-from django_perfectqueue.management.commands import pq_stats
+from django_perfectqueue.management import figures
 from django_perfectqueue.store.records import counts
 
 from .filling import SCALE, TABLES, Filling
@@ -75,7 +75,7 @@ BOUNDS = (
     (lanes, "COUNTED", 20),
     (base, "COUNTED", 500),
     (search, "FOUND", 100),
-    (pq_stats, "COUNTED", 500),
+    (figures, "COUNTED", 500),
     (counts, "COUNTED", 500),
     (counts, "LANES", 100),
     (why_waiting, "COUNTED", 20),

@@ -203,7 +203,7 @@ def key_of(prepare):
 
 
 def show(task):
-    command("pq_show", task.key, "--queue", task.queue)
+    command("pq_task", "show", task.key, "--queue", task.queue)
 
 
 def command(*arguments):
@@ -224,7 +224,7 @@ def commanded(*arguments):
 
 def scrape():
     families.kept.clear()
-    command("pq_metrics")
+    command("pq_status", "metrics")
 
 
 def client():
@@ -339,26 +339,36 @@ ROUSE = [
     Scenario("note who waits", note_waiting, 400),
 ]
 COMMANDS = [
-    Scenario("pq_show", show, 1, key_of(failed)),
-    Scenario("pq_list", commanded("pq_list"), BATCH),
-    Scenario("pq_list --user", commanded("pq_list", "--user", "user3"), BATCH),
-    Scenario("pq_list --type", commanded("pq_list", "--type", "type-3"), BATCH),
-    Scenario("pq_list --key-prefix", commanded("pq_list", "--key-prefix", "key-77"), BATCH),
+    Scenario("pq_task show", show, 1, key_of(failed)),
+    Scenario("pq_task list", commanded("pq_task", "list"), BATCH),
+    Scenario("pq_task list --user", commanded("pq_task", "list", "--user", "user3"), BATCH),
+    Scenario("pq_task list --type", commanded("pq_task", "list", "--type", "type-3"), BATCH),
+    Scenario(
+        "pq_task list --key-prefix", commanded("pq_task", "list", "--key-prefix", "key-77"), BATCH
+    ),
     *(
-        Scenario(f"pq_list --status {status}", commanded("pq_list", "--status", status), BATCH)
+        Scenario(
+            f"pq_task list --status {status}",
+            commanded("pq_task", "list", "--status", status),
+            BATCH,
+        )
         for status in STATUSES
     ),
-    Scenario("pq_retry --group", commanded("pq_retry", "--group", "error-3", "--limit", "5"), 5),
-    Scenario("pq_shares", commanded("pq_shares")),
-    Scenario("pq_stats", commanded("pq_stats")),
-    Scenario("pq_stats --day", commanded("pq_stats", "--day")),
-    Scenario("pq_metrics", scrape),
-    Scenario("pq_share", commanded("pq_share"), BATCH),
-    Scenario("pq_share USER", commanded("pq_share", "share-7"), BATCH),
-    Scenario("pq_limit", commanded("pq_limit"), BATCH),
-    Scenario("pq_health", commanded("pq_health", "--oldest", "60")),
-    Scenario("pq_workers", commanded("pq_workers", "--tasks"), 1, registered),
-    Scenario("pq_purge", commanded("pq_purge", "--older-than", "20000d")),
+    Scenario(
+        "pq_task retry --group",
+        commanded("pq_task", "retry", "--group", "error-3", "--first", "5", "--yes"),
+        5,
+    ),
+    Scenario("pq_user report", commanded("pq_user", "report")),
+    Scenario("pq_queue show", commanded("pq_queue", "show")),
+    Scenario("pq_status types", commanded("pq_status", "types")),
+    Scenario("pq_status metrics", scrape),
+    Scenario("pq_user list", commanded("pq_user", "list"), BATCH),
+    Scenario("pq_user show", commanded("pq_user", "show", "share-7"), BATCH),
+    Scenario("pq_limit list", commanded("pq_limit", "list"), BATCH),
+    Scenario("pq_status health", commanded("pq_status", "health", "--oldest", "60")),
+    Scenario("pq_status workers", commanded("pq_status", "workers", "--tasks"), 1, registered),
+    Scenario("pq_queue purge", commanded("pq_queue", "purge", "--older-than", "20000d", "--yes")),
 ]
 PAGES = [
     Scenario("overview", page("overview/"), BATCH, client),

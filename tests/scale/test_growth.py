@@ -20,10 +20,10 @@ MORE = 1.05
 # SQLite counts the steps of its program, those of a row's CHECK at each update among them.
 UNIT = {"postgresql": 1, "mysql": 1, "sqlite": 30}
 GROWS = {
-    "pq_stats": "It counts all that has yet to end.",
-    "pq_purge": "It looks at every task once.",
-    "pq_list --key-prefix": "It sorts all that begin so, or reads past those that do not.",
-    "pq_share": "MariaDB sorts the rows that someone has entered.",
+    "pq_queue show": "It counts all that has yet to end.",
+    "pq_queue purge": "It looks at every task once.",
+    "pq_task list --key-prefix": "It sorts all that begin so, or reads past those that do not.",
+    "pq_user list": "MariaDB sorts the rows that someone has entered.",
     "fair shares": "MariaDB sorts the rows that someone has entered.",
     "fair shares, user": "Any part of a name is looked for among them.",
 }

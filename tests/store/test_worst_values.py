@@ -94,28 +94,49 @@ def fill():
 
 
 COMMANDS = [
-    ("pq_list",),
-    *(("pq_list", "--status", status) for status in ("waiting", "running", "failed", "finished")),
-    ("pq_list", "--json"),
-    ("pq_show", "done"),
-    ("pq_show", "waiting", "--json"),
-    ("pq_stats",),
-    ("pq_stats", "--json"),
-    ("pq_workers",),
-    ("pq_workers", "--json"),
-    ("pq_shares",),
-    ("pq_shares", "--json"),
-    ("pq_share",),
-    ("pq_limit",),
+    (
+        "pq_task",
+        "list",
+    ),
+    *(
+        ("pq_task", "list", "--status", status)
+        for status in ("waiting", "running", "failed", "finished")
+    ),
+    ("pq_task", "list", "--json"),
+    ("pq_task", "show", "done"),
+    ("pq_task", "show", "waiting", "--json"),
+    (
+        "pq_queue",
+        "show",
+    ),
+    ("pq_queue", "show", "--json"),
+    (
+        "pq_status",
+        "workers",
+    ),
+    ("pq_status", "workers", "--json"),
+    (
+        "pq_user",
+        "report",
+    ),
+    ("pq_user", "report", "--json"),
+    ("pq_user", "list"),
+    ("pq_limit", "list"),
     ("pq_schedule", "list"),
     ("pq_schedule", "list", "--json"),
     ("pq_batch", "list"),
     ("pq_batch", "show", "nightly"),
-    ("pq_top", "--once"),
-    ("pq_metrics",),
-    ("pq_health",),
-    ("pq_health", "--json"),
-    ("pq_purge", "--dry-run"),
+    ("pq_status",),
+    (
+        "pq_status",
+        "metrics",
+    ),
+    (
+        "pq_status",
+        "health",
+    ),
+    ("pq_status", "health", "--json"),
+    ("pq_queue", "purge", "--dry-run"),
 ]
 
 
@@ -228,7 +249,7 @@ class WorstValueTests(WorkerTestCase):
 @tag("thorough")
 @override_settings(ROOT_URLCONF="tests.admin.test_scope")
 class UnconstrainedTests(WorstValueTests):
-    """The same, where the constraints were dropped; pq_health names each table and column."""
+    """The same, where the constraints were dropped: health names each table and column."""
 
     def setUp(self):
         super().setUp()
@@ -237,7 +258,7 @@ class UnconstrainedTests(WorstValueTests):
     def run_commands(self):
         super().run_commands()
         with self.assertRaises(CommandError) as refused:
-            call_command("pq_health", verbosity=0)
+            call_command("pq_status", "health", verbosity=0)
         for said in ("perfectqueue_lane id=", "perfectqueue_schedule id=", ": next_at can't be"):
             self.assertIn(said, str(refused.exception))
 

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from django.core.management.base import CommandError, CommandParser, no_translations
+from functools import partial
+from typing import Literal
 
 from django_perfectqueue import models, store
-from django_perfectqueue.bulk.selection import ANY
-from django_perfectqueue.exceptions import NotFoundError
+from django_perfectqueue.bulk import Operation, Preview
+from django_perfectqueue.bulk.selection import ANY, SAMPLE
 from django_perfectqueue.inspection import steering
 from django_perfectqueue.inspection.family import (
     BATCH_STATES,
@@ -17,146 +16,118 @@ from django_perfectqueue.inspection.family import (
     members,
     state_of,
 )
-from django_perfectqueue.lib.checks import nearest
-from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import Task, TaskQuerySet
 from django_perfectqueue.queue import Batch
 
 from ..base import CommandOptions
-from ..queues.rule_command import VerbCommand, first_rows, person
-from ..tasks.bulk import WORDS
-from ..tasks.bulk import counted as counted_tasks
-from ..tasks.facts import Facts, picked
-from ..tasks.family import batch_facts, counted, link_facts, listed
+from ..facts import Facts, batch_facts, counted, link_facts, listed, picked
+from ..flags import MANY
+from ..listing import batch_of
+from ..steering import DONE, print_preview
+from ..steering import counted as told
 from ..terminal.progress import bar
 from ..terminal.table import Column
 from ..terminal.text import local
+from ..values import person
+from ..verbs import NounCommand, Verb, first_rows
 
-SAMPLE = 20
 SIGNED = 500
-DRY = {"cancel": "To be cancelled or asked to stop: %s", "retry": "To be put back in line: %s"}
+"""In the histories of so many tasks it is written who steered their batch."""
 
 
-class Command(VerbCommand):
-    summary = "Shows and steers batches: list (also without a word), show, cancel, retry."
-    queue_help: str = "Queue of the batch (default: DEFAULT_QUEUE; of a list: all)."
-    name_help = "Name of the batch."
+def list_batches(command: NounCommand, options: CommandOptions) -> None:
+    rows = models.Batch.objects.using(command.queue.using).order_by("-pk")
+    if options["queue"]:
+        rows = rows.filter(queue=command.queue.name)
+    found, more = first_rows(rows, options["first"])
+    found = exact(found, using=command.queue.using)
+    none = "There are no batches."
+    command.print_listing(found, for_programs, columns(), more=more, none=none)
 
-    def add_verbs(self, add: Callable[..., CommandParser]) -> None:
-        self.add_listing(add("list", "List them, the newest first.", named=False))
-        add("show", "Show one: its progress, its callbacks, and tasks that have not finished.")
-        for verb, text in (
-            ("cancel", "Take no more tasks, cancel those that wait, ask the others to stop."),
-            ("retry", "Put its failed, cancelled and expired tasks back."),
-        ):
-            add(verb, text).add_argument(
-                "--dry-run",
-                action="store_true",
-                help="Only say how many tasks of which status these are, and list the first.",
-            )
 
-    @no_translations
-    def act(self, options: CommandOptions) -> None:
-        if options["verb"] == "list":
-            self.do_list(options)
-        else:
-            act = self.do_show if options["verb"] == "show" else self.steer
-            act(self.found(options["name"]), options)
+def show(command: NounCommand, options: CommandOptions) -> None:
+    for name in options["names"]:
+        show_one(command, batch_of(command.queue, name))
 
-    def found(self, name: str) -> Batch:
-        try:
-            return self.queue.batch_named(name)
-        except NotFoundError as error:
-            rows = models.Batch.objects.using(self.queue.using).filter(queue=self.queue.name)
-            raise CommandError(f"{error}{nearest(name, distinct(rows, 'name'))}") from error
 
-    def do_list(self, options: CommandOptions) -> None:
-        rows = models.Batch.objects.using(self.queue.using).order_by("-pk")
-        if options["queue"]:
-            rows = rows.filter(queue=self.queue.name)
-        found, more = first_rows(rows, options["limit"])
-        found = exact(found, using=self.queue.using)
-        none = "There are no batches."
-        self.print_listing(found, for_programs, columns(), more=more, none=none)
-
-    def do_show(self, batch: Batch, options: CommandOptions) -> None:
-        rows = models.Batch.objects.using(batch.using).filter(pk=batch.id)
-        [row] = exact(rows, using=batch.using)
-        ids = store.batches_within(batch.id, using=batch.using)
-        called = callbacks(batch.id, using=batch.using)
-        statuses = counts(members(ids, using=batch.using))
-        inner = batch.inner()
-        if self.as_json:
-            self.print_json(
-                {
-                    **batch_facts(batch),
-                    **picked(row, "created_at", "ended_at", "stopped"),
-                    "statuses": statuses,
-                    "batches": [batch_facts(one) for one in inner],
-                    "callbacks": [{**one.facts(), **link_facts(link)} for one, link in called],
-                }
-            )
-            return
-        title = "Batch '%(name)s' in queue '%(queue)s'"
-        words = {"name": batch.name, "queue": batch.queue.name}
-        self.print_title(title % words)
-        self.print_field("status", str(BATCH_STATES[state_of(row)]))
-        self.print_field("progress", f"{bar(batch.progress().part)}, {counted(batch)}")
-        if statuses:
-            self.print_field("statuses", in_words(statuses))
-        if batch.user:
-            self.print_field("user", on_one_line(batch.user))
-        self.print_field("created", local(row.created_at))
-        if row.ended_at:
-            self.print_field("ended", local(row.ended_at))
-        for one in inner:
-            self.print_field("has batch", on_one_line(f"{one.name}: {counted(one)}"))
-        for pair in called:
-            self.print_field("callback", on_one_line(listed([pair], more=False)))
-        self.print_sample(members(ids, using=batch.using).exclude(outcome="finished"))
-
-    def steer(self, batch: Batch, options: CommandOptions) -> None:
-        """Cancel it, or put its dead tasks back."""
-        verb = options["verb"]
-        ids = store.batches_within(batch.id, using=batch.using)
-        tasks = members(ids, using=batch.using).filter(ANY[verb])
-        if options["dry_run"]:
-            self.print_dry_run(batch, tasks, DRY[verb])
-            return
-        names = named(tasks)
-        facts: Facts = {"name": batch.name, "done": WORDS[verb][0]}
-        if verb == "cancel":
-            count, asked = batch.cancel_request()
-            facts |= {"tasks": count, "asked": asked}
-        else:
-            count, asked = batch.retry(), 0
-            facts["tasks"] = count
-        steering.sign(names, WORDS[verb][-1], by=person(), using=batch.using)
-        text = counted_tasks(WORDS[verb][0], count)
-        self.answer(facts, f"{text} {counted_tasks('requested', asked)}" if asked else text)
-
-    def print_dry_run(self, batch: Batch, tasks: TaskQuerySet, text: str) -> None:
-        statuses = counts(tasks)
-        if self.as_json:
-            sample = list(tasks.order_by("pk").values_list("key", flat=True)[:SAMPLE])
-            facts = {"name": batch.name, "dry_run": True, "statuses": statuses}
-            self.print_json({**facts, "tasks": sum(statuses.values()), "sample": sample})
-            return
-        self.say(text % (in_words(statuses) or "none"))
-        self.print_sample(tasks)
-
-    def print_sample(self, tasks: TaskQuerySet) -> None:
-        self.print_table(
-            [
-                Column[Task]("task", lambda task: task.key, elastic=True),
-                Column("status", lambda task: task.status),
-                Column("type", lambda task: task.type, elastic=True, spare=True),
-                Column("user", lambda task: task.user, elastic=True, spare=True),
-            ],
-            tasks.order_by("pk")[:SAMPLE],
-            indent="  ",
+def show_one(command: NounCommand, batch: Batch) -> None:
+    rows = models.Batch.objects.using(batch.using).filter(pk=batch.id)
+    [row] = exact(rows, using=batch.using)
+    ids = store.batches_within(batch.id, using=batch.using)
+    called = callbacks(batch.id, using=batch.using)
+    statuses = counts(members(ids, using=batch.using))
+    inner = batch.inner()
+    if command.as_json:
+        command.print_json(
+            {
+                **batch_facts(batch),
+                **picked(row, "created_at", "ended_at", "stopped"),
+                "statuses": statuses,
+                "batches": [batch_facts(one) for one in inner],
+                "callbacks": [{**one.facts(), **link_facts(link)} for one, link in called],
+            }
         )
+        return
+    command.print_title(f"Batch '{batch.name}' in queue '{batch.queue.name}'")
+    command.print_field("status", str(BATCH_STATES[state_of(row)]))
+    command.print_field("progress", f"{bar(batch.progress().part)}, {counted(batch)}")
+    if statuses:
+        command.print_field("statuses", in_words(statuses))
+    if batch.user:
+        command.print_field("user", on_one_line(batch.user))
+    command.print_field("created", local(row.created_at))
+    if row.ended_at:
+        command.print_field("ended", local(row.ended_at))
+    for one in inner:
+        command.print_field("has batch", on_one_line(f"{one.name}: {counted(one)}"))
+    for pair in called:
+        command.print_field("callback", on_one_line(listed([pair], more=False)))
+    print_sample(command, members(ids, using=batch.using).exclude(outcome="finished"))
+
+
+def steer(verb: Literal["cancel", "retry"], command: NounCommand, options: CommandOptions) -> None:
+    """Cancel them, or put their dead tasks back."""
+    for name in options["names"]:
+        steer_one(verb, command, batch_of(command.queue, name))
+
+
+def steer_one(verb: Literal["cancel", "retry"], command: NounCommand, batch: Batch) -> None:
+    ids = store.batches_within(batch.id, using=batch.using)
+    tasks = members(ids, using=batch.using).filter(ANY[verb])
+    statuses = counts(tasks)
+    total = sum(statuses.values())
+    if command.options["dry_run"]:
+        by_status = list(statuses.items())
+        sample = list(tasks.order_by("pk")[:SAMPLE])
+        found = Preview(total=total, statuses=by_status, users=[], sample=sample, until=0)
+        print_preview(command, Operation(verb=verb), found)
+        return
+    command.confirm(f"Batch '{batch.name}': {told(f'would {verb}', total)}")
+    names = list(tasks.order_by("pk").values_list("queue", "key")[:SIGNED])
+    facts: Facts = {"name": batch.name, "done": DONE[verb][0]}
+    if verb == "cancel":
+        count, asked = batch.cancel_request()
+        facts |= {"tasks": count, "asked": asked}
+    else:
+        count, asked = batch.retry(), 0
+        facts["tasks"] = count
+    steering.sign(names, DONE[verb][-1], by=person(), using=batch.using)
+    text = told(DONE[verb][0], count)
+    command.answer(facts, f"{text} {told('requested', asked)}" if asked else text)
+
+
+def print_sample(command: NounCommand, tasks: TaskQuerySet) -> None:
+    command.print_table(
+        [
+            Column[Task]("task", lambda task: task.key, elastic=True),
+            Column("status", lambda task: task.status),
+            Column("type", lambda task: task.type, elastic=True, spare=True),
+            Column("user", lambda task: task.user, elastic=True, spare=True),
+        ],
+        tasks.order_by("pk")[:SAMPLE],
+        indent="  ",
+    )
 
 
 def for_programs(row: models.Batch) -> Facts:
@@ -186,6 +157,36 @@ def in_words(statuses: dict[str, int]) -> str:
     return f"{words}, among the first {COUNTED}"
 
 
-def named(tasks: TaskQuerySet) -> list[tuple[str, str]]:
-    """Return the names of the first tasks, in whose histories it is written."""
-    return list(tasks.order_by("pk").values_list("queue", "key")[:SIGNED])
+class Command(NounCommand):
+    summary = "Shows batches of tasks, cancels them and retries their failed tasks."
+    metavar = "BATCH"
+    name_help = "Name of a batch."
+    examples = (
+        "pq_batch list",
+        "pq_batch show nightly",
+        "pq_batch cancel nightly --dry-run",
+        "pq_batch retry nightly --yes",
+    )
+    verbs = {
+        "list": Verb(
+            call=list_batches, help="List them, the newest first.", flags=("--queue", "--first")
+        ),
+        "show": Verb(
+            call=show,
+            help="Show their progress, callbacks, and tasks that have not finished.",
+            names="+",
+            flags=("--queue",),
+        ),
+        "cancel": Verb(
+            call=partial(steer, "cancel"),
+            help="Take no more tasks, cancel those that wait, ask the others to stop.",
+            names="+",
+            flags=("--queue", *MANY),
+        ),
+        "retry": Verb(
+            call=partial(steer, "retry"),
+            help="Put their failed, cancelled and expired tasks back.",
+            names="+",
+            flags=("--queue", *MANY),
+        ),
+    }

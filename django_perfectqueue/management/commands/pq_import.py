@@ -12,8 +12,9 @@ from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.worker.discovery import found, with_django_tasks
 
 from ..base import CommandOptions, QueueCommand, known_alias
+from ..facts import Facts, picked
+from ..flags import add_flags
 from ..importing import SOURCES, ImportTally, Move, SkipReason
-from ..tasks.facts import Facts, picked
 from ..terminal.progress import ProgressLine
 
 
@@ -22,10 +23,6 @@ class Command(QueueCommand):
         "Moves the tasks that wait in the table of another queue, and its schedules, into this"
         " one. What was moved before is passed over, so it may be run again. Stop the other"
         " queue's workers first. Exits with 1 when rows are left behind: each says what it lacks."
-    )
-    queue_help = (
-        "The queue that gets them. By default each of django-tasks-db and celery-beat goes to the"
-        " queue of its name, and all others to DEFAULT_QUEUE."
     )
 
     def add_options(self, parser: CommandParser) -> None:
@@ -51,13 +48,9 @@ class Command(QueueCommand):
             metavar="OLD=NEW",
             help="What a type is called here; may be repeated.",
         )
-        add(
-            "--any-type",
-            action="store_true",
-            help="Also tasks of types for which there is no handler.",
-        )
+        add_flags(parser, ("--queue", "--any-type"))
         how = parser.add_mutually_exclusive_group()
-        how.add_argument("--dry-run", action="store_true", help="Only say what would be moved.")
+        add_flags(how, ("--dry-run",))
         how.add_argument(
             "--delete",
             action="store_true",

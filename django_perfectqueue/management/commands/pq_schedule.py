@@ -1,71 +1,90 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, cast
 
-from django.core.management.base import CommandError, CommandParser, no_translations
+from django.core.management.base import CommandError, no_translations
 
+from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError
 from django_perfectqueue.inspection.schedules import in_words, problems_of, statuses_of
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Schedule
 from django_perfectqueue.payload.names import JSON
-from django_perfectqueue.schedules import ScheduleHandle, Schedules
+from django_perfectqueue.schedules import ScheduleHandle, Schedules, Terms
+from django_perfectqueue.schedules.terms import CHECKS
 
 from ..base import CommandOptions
-from ..queues.rule_command import VerbCommand, first_rows, person
-from ..schedules.facts import data_of, fields, for_programs, shown, tick_of
-from ..schedules.terms import add_terms, given_terms, past
+from ..flags import MANY, TERMS
+from ..schedule_facts import data_of, fields, for_programs, shown, tick_of
 from ..terminal.table import Column
+from ..terminal.text import point
+from ..values import EMPTY, past, person
+from ..verbs import NounCommand, Verb, first_rows
 
 NEXT = 5
 LAST = 10
 
 
-class Command(VerbCommand):
-    summary = (
-        "Shows and steers schedules, whose tasks are submitted again and again: list (also without"
-        " a word), show, put, change, pause, unpause, run, backfill, delete, check. Exits with 1 on"
-        " any error; check does so where a schedule is broken or late."
-    )
-    queue_help = ""
+def do(word: str, help_text: str, **words: Any) -> Verb:
+    """Return the verb that a method of the command does."""
+
+    def call(command: Command, options: CommandOptions) -> None:
+        getattr(command, f"do_{word}")(options)
+
+    return Verb(call=call, help=help_text, **words)
+
+
+class Command(NounCommand):
+    summary = "Shows and changes schedules, whose tasks are submitted again and again."
     label_width = 16
     name_help = "Name of the schedule."
-
-    def add_verbs(self, add: Callable[..., CommandParser]) -> None:
-        self.add_listing(add("list", "List them all.", named=False))
-        add("show", "Show one, with its next ticks and its last tasks.")
-        put = add("put", "Store one, or change the one of this name into this one.")
-        put.add_argument("type", metavar="TYPE", help="What handles its tasks.")
-        put.add_argument("data", metavar="JSON", nargs="?", help="Their data, as JSON.")
-        add_terms(put)
-        add_terms(add("change", "Change only what is given."))
-        pause = add("pause", "Submit nothing until it is unpaused.")
-        pause.add_argument("--note", default="", metavar="TEXT", help="Why.")
-        add("unpause", "Go on with the first tick from now.")
-        add("run", "Submit its task now.")
-        backfill = add("backfill", "Submit the tasks of past ticks that have none.")
-        times = "A span ago, unix seconds, or ISO 8601 with an offset."
-        backfill.add_argument("--since", required=True, metavar="TIME", help=times)
-        backfill.add_argument("--until", metavar="TIME", help=times + " Default: now.")
-        backfill.add_argument(
-            "--overlap",
-            choices=("allow", "queue"),
-            default="allow",
-            help="Let all run at once (allow), or one after another (queue).",
-        )
-        backfill.add_argument(
-            "--dry-run", action="store_true", help="Only say which ticks these are."
-        )
-        add("delete", "Delete it; the tasks that it has submitted stay.")
-        add("check", "Say which are broken or late.", named=False)
+    examples = (
+        "pq_schedule list",
+        "pq_schedule put nightly reports.draw '{\"all\": true}' --cron '30 3 * * *'",
+        "pq_schedule change nightly --overlap queue_one",
+        "pq_schedule pause nightly --note 'until the import is done'",
+        "pq_schedule backfill nightly --since 7d --dry-run",
+    )
+    verbs = {
+        "list": do("list", "List them all.", flags=("--first",)),
+        "show": do("show", "Show them, with their next ticks and last tasks.", names="+"),
+        "put": do(
+            "put",
+            "Store one, or change the one of this name into this one.",
+            names="1",
+            values=(
+                ("type", {"metavar": "TYPE", "help": "What handles its tasks."}),
+                ("data", {"metavar": "JSON", "nargs": "?", "help": "Their data, as JSON."}),
+            ),
+            terms=TERMS,
+            submits=True,
+        ),
+        "change": do("change", "Change only what is given.", names="1", terms=TERMS, submits=True),
+        "pause": do(
+            "pause", "Submit nothing until they are unpaused.", names="+", flags=("--note",)
+        ),
+        "unpause": do("unpause", "End the pause: go on with the first tick from now.", names="+"),
+        "run": do("run", "Submit their tasks now.", names="+", submits=True),
+        "backfill": do(
+            "backfill",
+            "Submit the tasks of past ticks that have none.",
+            names="1",
+            flags=("--until", "--overlap", *MANY),
+            required=("--since",),
+            submits=True,
+        ),
+        "delete": do("delete", "Delete them; the tasks that they submitted stay.", names="+"),
+        "check": do("check", "Exit with 1 where one is broken or late, and say why."),
+    }
 
     def act(self, options: CommandOptions) -> None:
         self.schedules = Schedules(using=self.queue.using)
-        getattr(self, f"do_{options['verb']}")(options)
+        super().act(options)
 
-    @no_translations
     def do_list(self, options: CommandOptions) -> None:
-        rows, more = first_rows(self.schedules.list(), options["limit"])
+        rows, more = first_rows(self.schedules.list(), options["first"])
         statuses = statuses_of(rows, using=self.queue.using)
 
         def facts(row: Schedule) -> dict[str, object]:
@@ -82,9 +101,11 @@ class Command(VerbCommand):
         ]
         self.print_listing(rows, facts, columns, more=more, none="There are no schedules.")
 
-    @no_translations
     def do_show(self, options: CommandOptions) -> None:
-        schedule = self.schedules[options["name"]]
+        for name in options["names"]:
+            self.show(self.schedules[name])
+
+    def show(self, schedule: ScheduleHandle) -> None:
         row, ticks, tasks = schedule.row(), schedule.next(NEXT), schedule.last(LAST)
         if self.as_json:
             last = [{"key": one.key, "id": one.pk, "status": one.status} for one in tasks]
@@ -108,7 +129,7 @@ class Command(VerbCommand):
                 "Give a cron expression or an interval: --cron '30 3 * * *' or --every 15m."
             )
         schedule = self.schedules.put(
-            options["name"],
+            options["names"],
             options["type"],
             data_from(options["data"]),
             by=person(),
@@ -117,50 +138,57 @@ class Command(VerbCommand):
         self.report(schedule, "stored", "Schedule '%s' is stored.")
 
     def do_change(self, options: CommandOptions) -> None:
-        schedule, terms = self.schedules[options["name"]], given_terms(options)
+        schedule, terms = self.schedules[options["names"]], given_terms(options)
         if not terms:
             raise CommandError("Say what to change.")
         schedule.change(by=person(), **terms)
         self.report(schedule, "changed", "Schedule '%s' is changed.")
 
     def do_pause(self, options: CommandOptions) -> None:
-        schedule = self.schedules[options["name"]]
-        schedule.pause(options["note"], by=person())
-        self.report(schedule, "paused", "Schedule '%s' is paused.")
+        for schedule in self.named(options):
+            schedule.pause(options["note"], by=person())
+            self.report(schedule, "paused", "Schedule '%s' is paused.")
 
     def do_unpause(self, options: CommandOptions) -> None:
-        schedule = self.schedules[options["name"]]
-        schedule.unpause(by=person())
-        self.report(schedule, "unpaused", "Schedule '%s' goes on.")
+        for schedule in self.named(options):
+            schedule.unpause(by=person())
+            self.report(schedule, "unpaused", "Schedule '%s' goes on.")
 
     def do_run(self, options: CommandOptions) -> None:
-        task = self.schedules[options["name"]].trigger(by=person())
-        facts = {"name": options["name"], "done": "run", "queue": task.queue.name}
-        self.answer({**facts, "key": task.key}, f"Task '{task.key}' is submitted.")
+        for schedule in self.named(options):
+            task = schedule.trigger(by=person())
+            facts = {"name": schedule.name, "done": "run", "queue": task.queue.name}
+            self.answer({**facts, "key": task.key}, f"Task '{task.key}' is submitted.")
+
+    def named(self, options: CommandOptions) -> list[ScheduleHandle]:
+        return [self.schedules[name] for name in options["names"]]
 
     def do_backfill(self, options: CommandOptions) -> None:
         since, until = past("since", options["since"]), past("until", options["until"])
         if until <= since:
             raise CommandError("--until must be after --since.")
-        schedule, dry_run = self.schedules[options["name"]], options["dry_run"]
-        overlap = options["overlap"]
+        schedule, dry_run = self.schedules[options["names"]], options["dry_run"]
+        overlap: Any = options["overlap"] or "allow"
+        if overlap not in ("allow", "queue"):
+            raise CommandError(f"--overlap of a backfill is allow or queue, not '{overlap}'.")
+        if not dry_run and not options["yes"]:
+            ticks = schedule.backfill(since, until, dry_run=True)
+            self.confirm(submitted(ticks, "would be"))
         ticks = schedule.backfill(since, until, overlap=overlap, dry_run=dry_run, by=person())
         if self.as_json:
             facts = {"name": schedule.name, "dry_run": dry_run}
             self.print_json({**facts, "ticks": [tick.isoformat() for tick in ticks]})
             return
-        tasks = "task" if len(ticks) == 1 else "tasks"
-        done = "would be" if dry_run else "is" if len(ticks) == 1 else "are"
-        self.say(f"{len(ticks)} {tasks} {done} submitted.")
+        self.say(submitted(ticks, "would be" if dry_run else "is" if len(ticks) == 1 else "are"))
         for tick in ticks:
             self.say(f"  {shown(tick)}")
 
     def do_delete(self, options: CommandOptions) -> None:
-        self.schedules[options["name"]].delete(by=person())
-        facts = {"name": options["name"], "done": "deleted"}
-        self.answer(facts, f"Schedule '{options['name']}' is deleted.")
+        for schedule in self.named(options):
+            schedule.delete(by=person())
+            facts = {"name": schedule.name, "done": "deleted"}
+            self.answer(facts, f"Schedule '{schedule.name}' is deleted.")
 
-    @no_translations
     def do_check(self, options: CommandOptions) -> None:
         found = list(problems_of(using=self.queue.using))
         if self.as_json:
@@ -188,6 +216,26 @@ class Command(VerbCommand):
     def print_block(self, name: str, values: Sequence[str]) -> None:
         for number, value in enumerate(values or ["-"]):
             self.print_field("" if number else name, value)
+
+
+def submitted(ticks: Sequence[datetime], done: str) -> str:
+    return f"{len(ticks)} {'task' if len(ticks) == 1 else 'tasks'} {done} submitted."
+
+
+def given_terms(options: CommandOptions) -> Terms:
+    """Return the terms that were given."""
+    terms = {name: options[name] for name in CHECKS if name in options}
+    for name in ("starts_at", "ends_at"):
+        if name in terms:
+            terms[name] = None if terms[name] in EMPTY else time_of(name, terms[name])
+    return cast("Terms", terms)
+
+
+def time_of(name: str, text: str) -> datetime | str | None:
+    try:
+        return point(name, text)
+    except InvalidTaskError as error:
+        raise InvalidScheduleError(str(error)) from error
 
 
 def data_from(text: str | None) -> JSON:

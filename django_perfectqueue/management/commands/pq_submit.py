@@ -21,7 +21,8 @@ from django_perfectqueue.queue import ARGUMENTS, Queue
 from django_perfectqueue.schedules.terms import dispatch_here, known_types
 
 from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis
-from ..tasks.tasks_file import TasksFile, parsed
+from ..flags import add_flags
+from ..tasks_file import TasksFile, parsed
 from ..terminal.progress import ProgressLine
 from ..terminal.text import point, seconds
 
@@ -31,7 +32,8 @@ EXAMPLE = """pq_submit k1 user_task '{"uid": 1}'"""
 
 class Command(QueueCommand):
     summary = (
-        "Submits a task, or with --file those of a file with one JSON object a line. Exits with 0"
+        "Submits a task, or with --file those of a file with one JSON object a line: pq_submit k1"
+        """ mail.send '{"to": "ann"}'. Exits with 0"""
         " when it is stored, with --run when it has finished, with 3 when its key is taken already,"
         " and with 1 on any other error."
     )
@@ -41,16 +43,16 @@ class Command(QueueCommand):
         add("key", metavar="KEY", nargs="?", help="Its name in the queue.")
         add("type", metavar="TYPE", nargs="?", help="What handles it.")
         add("data", metavar="JSON", nargs="?", help="Its data, as JSON.")
-        add("-u", "--user", help="For whom it runs.")
+        add_flags(parser, ("--queue", "--user", "--priority", "--limit", "--tag"))
+        add_flags(parser, ("--time-limit",), type=str)
         add(
             "-t",
             "--time",
             dest="run_at",
             metavar="TIME",
-            help="Not to start before this: a span, unix seconds, or ISO 8601 with an offset.",
+            help="Start at this time: a span, unix seconds, or ISO 8601 with an offset.",
         )
-        add("--in", metavar="SPAN", dest="span", help="Not to start before this is over: 5m30s.")
-        add("--priority", type=int, metavar="N", help="Larger goes first among its user's (0).")
+        add("--in", metavar="SPAN", dest="span", help="Start after this delay: 5m30s.")
         add(
             "--expect",
             dest="expected_at",
@@ -61,26 +63,7 @@ class Command(QueueCommand):
             "--expires",
             dest="expires_at",
             metavar="TIME",
-            help="Not to start after this: a span, unix seconds, or ISO 8601 with an offset.",
-        )
-        add(
-            "--limit",
-            action="append",
-            dest="limits",
-            metavar="NAME",
-            help="A limit that it keeps to; may be repeated.",
-        )
-        add(
-            "--tag",
-            action="append",
-            dest="tags",
-            metavar="TAG",
-            help="A tag by which it is found; may be repeated.",
-        )
-        add(
-            "--time-limit",
-            metavar="SPAN",
-            help="For how long an attempt may run: 90s, 5m30s. By default its handler says.",
+            help="Expire at this time: a span, unix seconds, or ISO 8601 with an offset.",
         )
         add(
             "--on-conflict",

@@ -81,7 +81,7 @@ class PerfectQueue(Table):
         return Importable(row.id, row.id, str(type_), data, {"user": user, "run_at": due})
 
     def notes(self) -> list[str]:
-        text = "Each task's max_running is not moved; here it is set for a user, by pq_share: "
+        text = "Each task's max_running is not moved; here it is set for a user, by pq_user set: "
         caps = ", ".join(f"{user}={cap}" for user, cap in sorted(self.caps.items()))
         return [text + caps] if caps else []
 

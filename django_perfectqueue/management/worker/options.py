@@ -11,7 +11,9 @@ from django.core.management.base import CommandParser
 from django_perfectqueue import conf
 from django_perfectqueue.exceptions import ConfigError
 
-from ..base import CommandOptions, at_least
+from ..base import CommandOptions
+from ..flags import add_flags
+from ..values import at_least
 
 OVERRIDES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "processors": ("PROCESSORS", at_least(1), "N"),
@@ -50,14 +52,8 @@ def add_options(parser: CommandParser) -> None:
             " JSON on its standard input, and the key as its last argument."
         ),
     )
-    add(
-        "--queue",
-        action="append",
-        dest="queues",
-        metavar="NAME",
-        help="A queue to serve; may be repeated.",
-    )
-    add("--database", metavar="ALIAS", help="The database of the queues.")
+    add_flags(parser, ("--queue",), action="append", dest="queues")
+    add_flags(parser, ("--database",))
     add(
         "--wait-for-database",
         type=at_least(1),

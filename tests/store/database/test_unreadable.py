@@ -160,10 +160,10 @@ class PagesTests(TransactionTestCase):
                         reverse("admin:perfectqueue_task_change", args=[task.id]),
                     ):
                         self.assertEqual(self.client.get(url).status_code, 200)
-                    self.assertIn("bad", run("pq_list"))
-                    self.assertIn("bad", run("pq_show", "bad"))
-                    run("pq_stats")
-                    run("pq_cancel_request", "bad")
+                    self.assertIn("bad", run("pq_task", "list"))
+                    self.assertIn("bad", run("pq_task", "show", "bad"))
+                    run("pq_queue", "show")
+                    run("pq_task", "cancel", "bad")
                     Queue().clear()
 
     def test_a_word_that_there_is_not_breaks_no_list(self):
@@ -177,7 +177,17 @@ class PagesTests(TransactionTestCase):
                     reverse("admin:perfectqueue_task_change", args=[task.id]),
                 ):
                     self.assertEqual(self.client.get(url).status_code, 200)
-                for words in (("pq_list",), ("pq_show", "bad"), ("pq_stats",)):
+                for words in (
+                    (
+                        "pq_task",
+                        "list",
+                    ),
+                    ("pq_task", "show", "bad"),
+                    (
+                        "pq_queue",
+                        "show",
+                    ),
+                ):
                     run(*words)
                 if "ticket__state" in columns:
                     with self.assertRaises(NotSupportedError):

@@ -243,7 +243,7 @@ class SharesTests(WorkerTestCase):
     """What real workers give is what is reported."""
 
     def reported(self):
-        [found] = run_json("pq_shares", "--over", "hour")
+        [found] = run_json("pq_user", "report", "--over", "hour")
         return {share["user"]: share for share in found["shares"]}
 
     def test_two_users_get_what_their_weights_say(self):

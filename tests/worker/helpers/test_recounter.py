@@ -23,4 +23,4 @@ class WorkerTests(WorkerTestCase):
         self.assertIn("A counter differed from the running tasks", worker.errors)
         self.assertIn("queue='default' user='ann' counted=1 running=0", worker.errors)
         wait_until(lambda: Worker.objects.filter(drifted_at__isnull=False).exists())
-        self.assertIn("were corrected", refused(self, "pq_health"))
+        self.assertIn("were corrected", refused(self, "pq_status", "health"))

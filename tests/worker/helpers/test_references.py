@@ -106,11 +106,11 @@ class PurgeTests(ReferenceCase):
         self.finished("gone", "kept")
         self.refer("kept")
         with self.assertLogs("django_perfectqueue.queue", "WARNING"):
-            call_command("pq_purge", "--older-than=0s", verbosity=0)
+            call_command("pq_queue", "purge", "--older-than=0s", "--yes", verbosity=0)
         self.assertEqual(Task.objects.get().key, "kept")
         submit("later", now=None)
         with self.assertLogs("django_perfectqueue.queue", "WARNING"):
-            call_command("pq_purge", "--all", "--yes", verbosity=0)
+            call_command("pq_queue", "clear", "default", "--yes", verbosity=0)
         self.assertEqual(Task.objects.get().key, "kept")
 
     def test_one_says_what_refers_to_it(self):
@@ -131,7 +131,7 @@ class PurgeTests(ReferenceCase):
 @tag("thorough")
 class RunningTests(ReferenceCase, WorkerTestCase):
     def test_a_worker_purges_around_them_and_goes_on(self):
-        """Its registration is renewed, other tasks run, and pq_health names the table."""
+        """Its registration is renewed, other tasks run, and pq_status health names the table."""
         self.finished("kept", "gone")
         self.refer("kept")
         worker = self.worker(**PURGING).ready()
@@ -143,7 +143,7 @@ class RunningTests(ReferenceCase, WorkerTestCase):
         wait_until(lambda: Worker.objects.get().seen_at > seen)
         self.assertEqual(Task.objects.get().key, "kept")
         with self.assertRaisesRegex(CommandError, "Rows of 'shop_order' refer to tasks"):
-            call_command("pq_health", verbosity=0)
+            call_command("pq_status", "health", verbosity=0)
         self.assertEqual(worker.errors.count("step=purge"), 1, worker.errors)
 
     def test_several_tables_are_named_together_and_logged_once(self):

@@ -166,11 +166,13 @@ class CrashTests(WorkerTestCase):
         self.submit("poison", "die")
         worker = self.burst(MAX_CRASHES=3, RETRY_WAIT=60)
         self.assertEqual(worker.output.count("crashed   poison type=die"), 2)
-        story = run("pq_show", "poison")
+        story = run("pq_task", "show", "poison")
         self.assertRegex(story, r"errors +0\n  crashes +2\n")
         self.assertNotIn("gave it back", story)
         [task] = Queue().list()
-        self.assertEqual(run("pq_show", str(task.id)).splitlines()[0], story.splitlines()[0])
+        self.assertEqual(
+            run("pq_task", "show", str(task.id)).splitlines()[0], story.splitlines()[0]
+        )
 
     def test_a_process_that_a_handler_has_forked_works_on_no_tasks(self):
         self.submit("k0", "fork")

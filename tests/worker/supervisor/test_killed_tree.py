@@ -125,17 +125,17 @@ class KilledTreeTests(WorkerTestCase):
         with self.subTest("but by the word of a person"):
             name = Worker.objects.get().host
             Worker.objects.update(seen_at=ServerNow())
-            self.assertIn("was seen", refused(self, "pq_workers", "--give-back", name))
-            out = run("pq_workers", "--give-back", name, "--force")
+            self.assertIn("was seen", refused(self, "pq_status", "give-back", name))
+            out = run("pq_status", "give-back", name, "--force")
             self.assertEqual(out, "Tasks that are given back: 2.\n")
-            self.assertIn("No worker is called", refused(self, "pq_workers", "--give-back", name))
+            self.assertIn("No worker is called", refused(self, "pq_status", "give-back", name))
             self.open_gate()
             self.burst(**self.settings)
             self.assertEqual({self.status(key) for key in KEYS}, {"finished"})
 
     def test_a_worker_that_lives_is_refused_what_it_writes_after_that(self):
         worker = self.busy_worker()
-        run("pq_workers", "--give-back", str(Worker.objects.get()), "--force")
+        run("pq_status", "give-back", str(Worker.objects.get()), "--force")
         self.wait_for_note("start", 4)
         self.open_gate()
         for key in KEYS:

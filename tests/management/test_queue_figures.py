@@ -4,7 +4,7 @@ from unittest import mock
 from django.test import TestCase
 
 from django_perfectqueue import store
-from django_perfectqueue.management.commands import pq_stats
+from django_perfectqueue.management import figures
 from django_perfectqueue.models import Status, Ticket
 from django_perfectqueue.queue import Queue
 from tests.factories import (
@@ -50,7 +50,7 @@ class StatsTests(TestCase):
         every_status()
         store.wake_forgotten_lanes(using="default")
 
-        [found] = run_json("pq_stats")
+        [found] = run_json("pq_queue", "show")
 
         for status in Status.values:
             with self.subTest(status):
@@ -63,12 +63,12 @@ class StatsTests(TestCase):
         submit("k", queue="reports", now=None)
         store.wake_forgotten_lanes(using="default")
 
-        out = run("pq_stats")
+        out = run("pq_queue", "show")
 
         self.assertRegex(out, r"Queue 'default'\n  waiting +3  the first has been due for \S+\n")
         self.assertRegex(out, r"  failed +boom +1\n")
         self.assertIn("Queue 'reports'\n", out)
-        self.assertNotIn("reports", run("pq_stats", "--queue", "default"))
+        self.assertNotIn("reports", run("pq_queue", "show", "default"))
 
     def test_what_has_ended_is_counted_up_to_a_bound(self):
         """
@@ -79,24 +79,24 @@ class StatsTests(TestCase):
             _task, lease = running(f"d{number}", now=None)
             finish(lease, now=None)
 
-        with mock.patch.object(pq_stats, "COUNTED", 2):
-            [found] = run_json("pq_stats")
-            out = run("pq_stats")
+        with mock.patch.object(figures, "COUNTED", 2):
+            [found] = run_json("pq_queue", "show")
+            out = run("pq_queue", "show")
 
         self.assertEqual(found["counts"]["finished"], 2)
         self.assertEqual(found["more"], ["finished", "failed", "cancelled", "expired"])
         self.assertRegex(out, r"finished +2\+\n")
 
     def test_nothing_at_all_is_said_in_words(self):
-        self.assertIn("no queues yet", run("pq_stats"))
-        self.assertEqual(run_json("pq_stats"), [])
-        self.assertEqual(run_json("pq_stats", "--queue", "x")[0]["counts"]["waiting"], 0)
+        self.assertIn("no queues yet", run("pq_queue", "show"))
+        self.assertEqual(run_json("pq_queue", "show"), [])
+        self.assertEqual(run_json("pq_queue", "show", "x")[0]["counts"]["waiting"], 0)
 
     def test_a_queue_that_is_not_there_gets_those_that_are(self):
-        self.assertEqual(run("pq_stats", "--queue", "x"), "Queue 'x' has no tasks.\n")
+        self.assertEqual(run("pq_queue", "show", "x"), "Queue 'x' has no tasks.\n")
         submit("k", queue="reports")
 
         self.assertEqual(
-            run("pq_stats", "--queue", "x"), "Queue 'x' has no tasks. There is 'reports'.\n"
+            run("pq_queue", "show", "x"), "Queue 'x' has no tasks. There is 'reports'.\n"
         )
-        self.assertIn("Did you mean 'reports'?", run("pq_stats", "--queue", "report"))
+        self.assertIn("Did you mean 'reports'?", run("pq_queue", "show", "report"))

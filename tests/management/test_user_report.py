@@ -29,7 +29,7 @@ class SharesTests(TestCase):
         store.note_waiting(using="default")
         add(basic=50.0, gold=50.0)
 
-        out = run("pq_shares")
+        out = run("pq_user", "report")
         self.assertIn("Queue 'default' in the last hour: 1m40s of processor time\n", out)
         self.assertRegex(out, r"user +weight +running +waiting +entitled +received +more +tasks")
         self.assertRegex(out, r"\n  gold +3 +\d +\d +75.0% +50.0% +-25.0% +2 +1.4s +1.9s\n")
@@ -40,20 +40,20 @@ class SharesTests(TestCase):
     def test_those_who_received_most_come_first_and_the_rest_is_summed_up(self):
         add(ann=1.0, bob=2.0, cem=3.0)
 
-        out = run("pq_shares", "--top", "1", "--over", "minute")
+        out = run("pq_user", "report", "--first", "1", "--over", "minute")
         self.assertRegex(out, r"\n  cem .* 50.0% .*\n  \(others\) .* 50.0% +0.0% +4 ")
 
     def test_one_user_is_asked_for(self):
         add(ann=1.0, bob=2.0)
 
-        [found] = run_json("pq_shares", "--user", "ann")
+        [found] = run_json("pq_user", "report", "ann")
         self.assertEqual([one["user"] for one in found["shares"]], ["ann", None])
-        self.assertIn("User 'zoe' received nothing", run("pq_shares", "-u", "zoe"))
+        self.assertIn("User 'zoe' received nothing", run("pq_user", "report", "zoe"))
 
     def test_a_program_reads_the_figures(self):
         add(ann=1.0)
 
-        [found] = run_json("pq_shares", "--over", "day")
+        [found] = run_json("pq_user", "report", "--over", "day")
         self.assertEqual((found["queue"], found["over"], found["seconds"]), ("default", "day", 1.0))
         [ann] = found["shares"]
         self.assertEqual((ann["received"], ann["entitled"], ann["others"]), (1.0, 1.0, False))
@@ -64,22 +64,24 @@ class SharesTests(TestCase):
     def test_tasks_without_a_user_have_a_line(self):
         add(**{"": 1.0})
 
-        self.assertRegex(run("pq_shares"), r"\n  - .* 100.0%")
+        self.assertRegex(run("pq_user", "report"), r"\n  - .* 100.0%")
 
     def test_where_there_is_nothing_it_says_so(self):
-        said = run("pq_shares", "--queue", "reports")
+        said = run("pq_user", "report", "--queue", "reports")
 
         self.assertEqual(
             said,
             "No task of queue 'reports' ran or waited for a worker in the last hour."
             " Workers write every ten seconds what they did.\n",
         )
-        [found] = run_json("pq_shares", "--queue", "reports")
+        [found] = run_json("pq_user", "report", "--queue", "reports")
         self.assertEqual((found["shares"], found["seconds"], found["wait_p50"]), ([], 0.0, None))
 
     @override_settings(PERFECTQUEUE={"USAGE_TIME": 0})
     def test_where_it_is_switched_off_it_says_so(self):
-        self.assertIn("USAGE_TIME is 0.", run("pq_shares"))
+        self.assertIn("USAGE_TIME is 0.", run("pq_user", "report"))
 
     def test_another_window_is_refused(self):
-        self.assertIn("invalid choice: 'week'", refused(self, "pq_shares", "--over", "week"))
+        self.assertIn(
+            "invalid choice: 'week'", refused(self, "pq_user", "report", "--over", "week")
+        )

@@ -14,7 +14,7 @@ from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.schedules.terms import CHECKS
 
-from ..tasks.facts import content, iso
+from .facts import content, iso
 
 
 def shown(moment: datetime | None) -> str:

@@ -1,3 +1,5 @@
+"""A task's whole story, for people and for programs."""
+
 from __future__ import annotations
 
 import json
@@ -5,7 +7,6 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import cast
 
-from django.core.management.base import CommandParser, no_translations
 from django.utils.timezone import localtime
 
 from django_perfectqueue.exceptions import NotFoundError
@@ -20,12 +21,14 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.journal import Line
 from django_perfectqueue.queue import batch_of
 
-from ..base import CommandOptions, QueueCommand
-from ..tasks.facts import (
+from .base import CommandOptions, QueueCommand
+from .facts import (
     Facts,
     ListedTask,
     content,
     context_of,
+    family_facts,
+    family_fields,
     fields,
     iso,
     journal_facts,
@@ -35,10 +38,9 @@ from ..tasks.facts import (
     story_facts,
     why,
 )
-from ..tasks.family import family_facts, family_fields
-from ..tasks.hints import with_hint
-from ..terminal.progress import bar
-from ..terminal.text import ago, is_id, local
+from .hints import with_hint
+from .terminal.progress import bar
+from .terminal.text import ago, is_id, local
 
 LAST_LINES = 10
 LONGEST_STEP = 200
@@ -46,52 +48,41 @@ BELOW = 11
 PAINT = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
 
 
-class Command(QueueCommand):
-    summary = (
-        "Shows a task's whole story: where it stands, its times, its attempts, its data and what"
-        " became of it."
-    )
+def show_tasks(command: QueueCommand, options: CommandOptions) -> None:
+    for key in options["names"]:
+        TaskPage(command, options).show(key)
 
-    def add_options(self, parser: CommandParser) -> None:
-        add = parser.add_argument
-        add("key", metavar="KEY", help="Key of the task, or its id.")
-        add(
-            "--no-data",
-            action="store_true",
-            help="Leave out its data, its result and its context.",
-        )
-        log = parser.add_mutually_exclusive_group()
-        log.add_argument(
-            "--log",
-            action="store_true",
-            default=None,
-            help="Show all that is kept of what its attempts logged (default: the last lines).",
-        )
-        log.add_argument("--no-log", action="store_false", dest="log", help="Show nothing of that.")
 
-    label_width = 22
-    next_number = 1
+class TaskPage:
+    """A task on a terminal, or as JSON."""
 
-    @no_translations
-    def act(self, options: CommandOptions) -> None:
-        using = self.queue.using
-        task = self.found(options["key"])
+    def __init__(self, command: QueueCommand, options: CommandOptions) -> None:
+        self.command = command
+        self.options = options
+        self.stdout, self.style = command.stdout, command.style
+        self.next_number = 1
+
+    def show(self, key: str) -> None:
+        """Raise NotFoundError, with where it may be found, when there is no such task."""
+        options = self.options
+        using = self.command.queue.using
+        task = self.found(key)
         story = Story(task, using=using)
         own = family(task.pk, using=using, levels=1)
-        batch = batch_of(self.queue, task.pk)
+        batch = batch_of(self.command.queue, task.pk)
         steps = steps_of(task, using=using).iterator()
         listed = story.episodes
-        if self.as_json:
+        if self.command.as_json:
             facts = story_facts(story, with_data=not options["no_data"])
             facts |= family_facts(own, batch)
             facts["actions"] = [action_facts(one) for one in story.actions]
             facts["progress"] = progress_facts(story.progress)
             facts["steps"] = [step_facts(one, with_data=not options["no_data"]) for one in steps]
-            if options["log"] is not False:
+            if options["log"] != "none":
                 facts["journals"] = [found for one in listed if (found := journal_facts(one))]
-            self.print_json(facts)
+            self.command.print_json(facts)
             return
-        self.print_title(f"Task '{task.key}' in queue '{task.queue}'")
+        self.command.print_title(f"Task '{task.key}' in queue '{task.queue}'")
         self.print_fields(standing(story))
         own_facts = [fact for fact in story.about() if fact.name != "queue"]  # the title has it
         self.print_fields(fields([*own_facts, *story.times(), *story.counts()]))
@@ -99,12 +90,13 @@ class Command(QueueCommand):
         self.print_actions(story.actions, task.clock)
         now_at = story.progress
         if now_at:
-            self.print_field("progress", how_far(now_at, task.clock))
+            self.command.print_field("progress", how_far(now_at, task.clock))
         for episode in listed:
             self.print_episode(task, episode)
             is_last = episode is listed[-1]
-            if episode.journal and (options["log"] or (options["log"] is None and is_last)):
-                self.print_log(episode.journal.log, whole=bool(options["log"]))
+            whole = options["log"] == "all"
+            if episode.journal and (whole or (options["log"] == "last" and is_last)):
+                self.print_log(episode.journal.log, whole=whole)
         self.print_steps(steps, with_data=not options["no_data"])
         if not options["no_data"]:
             self.print_content("data", content("data", task.payload))
@@ -119,12 +111,12 @@ class Command(QueueCommand):
 
         Where the queue has no such key it may be the id of a task, of any queue.
         """
-        rows: TaskQuerySet = Task.objects.using(self.queue.using)
+        rows: TaskQuerySet = Task.objects.using(self.command.queue.using)
         rows = rows.select_related("ticket", "dead_letter").with_tries()
         rows = rows.annotate(clock=ServerNow())
         try:
-            with with_hint(self.queue[key]):
-                found = rows.get(id=self.queue[key].id)
+            with with_hint(self.command.queue[key]):
+                found = rows.get(id=self.command.queue[key].id)
         except NotFoundError:
             by_id = rows.filter(id=int(key)).first() if is_id(key) else None
             if by_id is None:
@@ -134,12 +126,12 @@ class Command(QueueCommand):
 
     def print_fields(self, known: Iterable[tuple[str, str]]) -> None:
         for name, value in known:
-            self.print_field(name, on_one_line(value))
+            self.command.print_field(name, on_one_line(value))
 
     def print_actions(self, actions: list[Change], now: datetime) -> None:
         for one in actions:
             what = f"{one.by}: {describe_action(one)}, {ago(one.at, now)}"
-            self.print_field("by", on_one_line(what))
+            self.command.print_field("by", on_one_line(what))
 
     def print_episode(self, task: ListedTask, episode: Episode) -> None:
         if episode.attempt:
@@ -161,7 +153,7 @@ class Command(QueueCommand):
         if len(listed) < len(log):
             hidden = len(log) - len(listed)
             lines = "line" if hidden == 1 else "lines"
-            self.stdout.write(f"  … {hidden} {lines} before these: --log")
+            self.stdout.write(f"  … {hidden} {lines} before these: --log all")
         for line in listed:
             self.print_line(line)
 
@@ -186,7 +178,7 @@ class Command(QueueCommand):
         )
         if attempt.error or attempt.message:
             self.stdout.write("  " + self.style.ERROR(why(attempt.error, attempt.message)))
-        if attempt.traceback and self.verbosity > 1:
+        if attempt.traceback and self.command.verbosity > 1:
             self.print_block(attempt.traceback)
 
     def print_steps(self, steps: Iterable[Step], *, with_data: bool) -> None:

@@ -6,7 +6,7 @@ from django.db import OperationalError
 from django.test import TestCase
 
 from django_perfectqueue import store
-from django_perfectqueue.management.commands import pq_top
+from django_perfectqueue.management.commands import pq_status
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.records import counts
 
@@ -26,7 +26,7 @@ class TopTests(TestCase):
         store.wake_forgotten_lanes(using="default")
 
     def test_it_shows_queues_and_workers_once(self):
-        out = run("pq_top", "--once")
+        out = run("pq_status")
         self.assertIn("Queues that need attention: reports.", out)
         self.assertRegex(out, r"\nqueue +waiting +oldest +running")
         self.assertRegex(out, r"\nreports +1 +6m\d+s .* no worker, late\n")
@@ -37,56 +37,56 @@ class TopTests(TestCase):
     def test_a_count_that_was_cut_off_has_a_plus(self):
         submit_many(4, queue="later", now=None, run_at="1h")
         with mock.patch.object(counts, "COUNTED", 2):
-            out = run("pq_top", "--once")
+            out = run("pq_status")
         self.assertRegex(out, r"\nlater +0 +- +- +- +\d\+ +- ")
         self.assertRegex(out, r"\nqueue +waiting +oldest +running +retrying +scheduled +blocked")
 
     def test_programs_get_a_line_a_queue(self):
-        found = {row["name"]: row for row in run_json("pq_top", "--once")}
+        found = {row["name"]: row for row in run_json("pq_status")}
         self.assertEqual(found["mail"]["waiting"], 3)
         self.assertFalse(found["reports"]["is_well"])
         self.assertEqual(found["mail"]["workers"], 1)
 
-    def watched(self, out, *looks, arguments=()):
+    def watched(self, out, *looks, arguments=("--watch",)):
         """Run it until Ctrl-C after so many looks; return what was written."""
         naps = [*[None] * (len(looks) - 1), KeyboardInterrupt]
         with (
-            mock.patch.object(pq_top.time, "sleep", side_effect=naps) as slept,
-            mock.patch.object(pq_top, "overview", side_effect=looks),
+            mock.patch.object(pq_status.time, "sleep", side_effect=naps) as slept,
+            mock.patch.object(pq_status, "overview", side_effect=looks),
         ):
-            entered("pq_top", *arguments, stdout=out, stderr=io.StringIO())
+            entered("pq_status", *arguments, stdout=out, stderr=io.StringIO())
         self.assertEqual(slept.call_count, len(looks))
         self.slept = slept
         return out.getvalue()
 
     def test_a_terminal_is_redrawn_and_left_as_it_was(self):
-        found = pq_top.overview(using="default")
-        out = self.watched(Terminal(), found, found, arguments=["--interval", "5"])
-        self.assertTrue(out.startswith(pq_top.OPEN))
-        self.assertTrue(out.endswith(pq_top.CLOSE))
-        self.assertEqual(out.count(pq_top.HOME), 2)
+        found = pq_status.overview(using="default")
+        out = self.watched(Terminal(), found, found, arguments=["--watch", "5"])
+        self.assertTrue(out.startswith(pq_status.OPEN))
+        self.assertTrue(out.endswith(pq_status.CLOSE))
+        self.assertEqual(out.count(pq_status.HOME), 2)
         self.slept.assert_called_with(5)
 
     def test_where_there_is_none_it_prints_one_after_the_other(self):
-        found = pq_top.overview(using="default")
+        found = pq_status.overview(using="default")
         out = self.watched(io.StringIO(), found, found)
         self.assertEqual(out.count("need attention"), 2)
         self.assertNotIn("\x1b", out)
 
     def test_it_goes_on_when_the_database_was_away(self):
-        found = pq_top.overview(using="default")
+        found = pq_status.overview(using="default")
         out = self.watched(io.StringIO(), OperationalError("gone"), found)
         self.assertIn("gone", out)
         self.assertIn("need attention", out)
 
     def test_more_than_fits_is_not_drawn(self):
-        found = pq_top.overview(using="default")
+        found = pq_status.overview(using="default")
         size = mock.Mock(lines=3, columns=80)
-        with mock.patch.object(pq_top.shutil, "get_terminal_size", return_value=size):
+        with mock.patch.object(pq_status.shutil, "get_terminal_size", return_value=size):
             out = self.watched(Terminal(), found)
         self.assertEqual(out.count("\n"), 2)
 
     def test_a_wrong_interval_is_refused(self):
         for value in ("0", "-1", "soon"):
             with self.subTest(value):
-                self.assertIn("interval", refused(self, "pq_top", "--interval", value))
+                self.assertIn("--watch", refused(self, "pq_status", "--watch", value))

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from django.core.management.base import CommandError
+from django.utils.text import capfirst
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.fairness.audit import changes_of
+from django_perfectqueue.fairness.shares import (
+    queue_weight,
+    reset_queue_weight,
+    set_queue_weight,
+)
+from django_perfectqueue.fairness.wording import queue_of, weight_of
+from django_perfectqueue.health.queues import overview
+from django_perfectqueue.lib.durations import LONGEST
+from django_perfectqueue.models import QueueShare
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.queue.retention import PurgeRule, purge
+
+from ..base import CommandOptions
+from ..figures import Figures, counts, dead_columns, facts, figures, queue_columns, summary
+from ..flags import MANY
+from ..hints import no_tasks
+from ..terminal.progress import ProgressLine
+from ..terminal.table import GAP
+from ..terminal.text import seconds
+from ..values import number, or_none, person
+from ..verbs import NounCommand, Verb, changes_for_programs
+
+ALWAYS = ("waiting", "running", "finished")
+REASONS = 10
+WEIGHT = {
+    "type": or_none(number),
+    "metavar": "W",
+    "help": "Twice the weight gets twice the time of a worker; none: as if none were set (1).",
+}
+
+
+def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
+    return [Queue(name, using=command.queue.using) for name in options["names"]]
+
+
+def list_queues(command: NounCommand, options: CommandOptions) -> None:
+    found = overview(using=command.queue.using)
+    if command.as_json:
+        for queue in found.queues:
+            command.print_json(facts(queue, found))
+    else:
+        command.print_table(queue_columns(), found.queues)
+
+
+def show(command: NounCommand, options: CommandOptions) -> None:
+    using, top = command.queue.using, options["first"]
+    top = REASONS if top is None else top or None
+    names: list[str | None] = [queue.name for queue in queues_of(command, options)]
+    found = [one for name in names or [None] for one in figures(using, name)]
+    weights = store.queue_weights([one.now.name for one in found], using=using) if found else {}
+    for number_, one in enumerate(found):
+        name, weight = one.now.name, weights.get(one.now.name, 1.0)
+        changes = changes_of(QueueShare(queue=name), using=using)
+        if command.as_json:
+            more = {"weight": weight, "paused": one.now.paused}
+            log = {"changes": list(changes_for_programs(changes))} if names else {}
+            command.print_json({**summary(one, top), **more, **log})
+            continue
+        if number_:
+            command.stdout.write("")
+        if names and one.is_empty:
+            command.say(no_tasks(Queue(name, using=using)))
+        else:
+            print_figures(command, one, top)
+        if weight != 1 or one.now.paused:
+            paused = ", paused" if one.now.paused else ""
+            command.stdout.write(f"  {weight_of(weight)}{paused}")
+        if names:
+            command.print_changes(changes)
+    if not found and not command.as_json:
+        command.say("There are no queues yet: nothing was ever submitted.")
+
+
+def print_figures(command: NounCommand, found: Figures, top: int | None) -> None:
+    command.print_title(f"Queue '{found.now.name}'")
+    for name, count, note in counts(found):
+        if count not in ("0", "-") or name in ALWAYS:
+            command.stdout.write(f"  {name:<10}{count:>8}  {note}".rstrip())
+    if found.dead:
+        command.stdout.write("")
+        command.print_table(dead_columns(), found.dead.most_common(top), GAP)
+
+
+def pause(command: NounCommand, options: CommandOptions) -> None:
+    for queue in queues_of(command, options):
+        queue.pause(by=person())
+        done = {"queue": queue.name, "paused": True}
+        command.answer(done, f"Queue '{queue.name}' is paused: what runs goes on.")
+
+
+def unpause(command: NounCommand, options: CommandOptions) -> None:
+    for queue in queues_of(command, options):
+        was_paused = queue.is_paused()
+        queue.unpause(by=person())
+        done = {"queue": queue.name, "paused": False}
+        text = "is not paused any more" if was_paused else "was not paused"
+        command.answer(done, f"Queue '{queue.name}' {text}.")
+
+
+def weigh(command: NounCommand, options: CommandOptions) -> None:
+    using, weight = command.queue.using, options["weight"]
+    for name in options["names"]:
+        if weight is None:
+            reset_queue_weight(name, by=person(), using=using)
+        else:
+            set_queue_weight(name, weight, by=person(), using=using)
+        held = queue_weight(name, using=using)
+        text = f"{capfirst(queue_of(name))}, as a whole: {weight_of(held)}."
+        command.answer({"queue": name, "weight": held}, text)
+
+
+def clear(command: NounCommand, options: CommandOptions) -> None:
+    for queue in queues_of(command, options):
+        text = f"This deletes every task of the queue '{queue.name}', running ones too."
+        command.confirm(text)
+        count = queue.list().count() if options["dry_run"] else queue.clear()
+        if count or command.as_json:
+            report(command, count, queue=queue.name)
+        else:
+            command.say(no_tasks(queue))
+
+
+def purge_ended(command: NounCommand, options: CommandOptions) -> None:
+    using, dry_run = command.queue.using, options["dry_run"]
+    queues: list[Queue | None] = [*queues_of(command, options)]
+    for queue in queues or [None]:
+        rule = rule_of(queue, options)
+        command.confirm("This deletes ended tasks, as the options and the retention say.")
+        progress = ProgressLine(command.stderr, "%s tasks looked at")
+        found = purge(rule, using=using, dry=dry_run, progress=progress.show)
+        progress.clear()
+        named = {"queue": queue.name} if queue else {}
+        report(command, found.total(), by_status=found if dry_run else {}, **named)
+
+
+def rule_of(queue: Queue | None, options: CommandOptions) -> PurgeRule:
+    """
+    Return the rule that was asked for; by default that of the settings.
+
+    Raise CommandError when it would keep everything.
+    """
+    older_than = seconds("--older-than", options["older_than"])
+    status = options["status"]
+    try:
+        return PurgeRule.of(
+            older_than=None if older_than is None else min(older_than, LONGEST),
+            statuses=[status] if status else (),
+            only={
+                "queue": queue.name if queue else None,
+                **{name: options[name] for name in ("type", "user", "group")},
+            },
+        )
+    except ConfigError as error:
+        raise CommandError(
+            "The settings keep these tasks for ever. Say how long with --older-than."
+        ) from error
+    except ValueError as error:
+        raise CommandError(f"Only tasks that have ended are purged, not '{status}'.") from error
+
+
+def report(
+    command: NounCommand, count: int, *, by_status: Mapping[str, int] | None = None, **named: str
+) -> None:
+    dry_run = command.options["dry_run"]
+    if command.as_json:
+        name = "would_delete" if dry_run else "deleted"
+        found = {name: count} | ({"by_status": by_status} if by_status else {})
+        command.print_json({**named, **found})
+        return
+    tasks = "task" if count == 1 else "tasks"
+    done = "would be" if dry_run else "is" if count == 1 else "are"
+    parts = [f"{number} {status}" for status, number in sorted((by_status or {}).items())]
+    where = f" of queue '{named['queue']}'" if named else ""
+    listed = f"{': ' if parts else ''}{', '.join(parts)}"
+    command.say(f"{count} {tasks}{where} {done} deleted{listed}.")
+
+
+class Command(NounCommand):
+    summary = "Shows queues, pauses and weighs them, and deletes their tasks."
+    metavar = "QUEUE"
+    name_help = "Name of a queue."
+    examples = (
+        "pq_queue list",
+        "pq_queue show reports",
+        "pq_queue pause reports mail",
+        "pq_queue weight mail 3",
+        "pq_queue purge --older-than 7d --yes",
+        "pq_queue clear reports --dry-run",
+    )
+    verbs = {
+        "list": Verb(call=list_queues, help="List all queues with their figures."),
+        "show": Verb(
+            call=show,
+            help="Count the tasks of queues, or of all, by status and by why they did not finish.",
+            names="*",
+            flags=("--first",),
+        ),
+        "pause": Verb(call=pause, help="Start none of their tasks.", names="+"),
+        "unpause": Verb(call=unpause, help="End the pause.", names="+"),
+        "weight": Verb(
+            call=weigh,
+            help="Set what part of a worker's time queues get beside others.",
+            names="+",
+            values=(("weight", WEIGHT),),
+        ),
+        "clear": Verb(
+            call=clear, help="Delete all tasks of queues, running ones too.", names="+", flags=MANY
+        ),
+        "purge": Verb(
+            call=purge_ended,
+            help="Delete ended tasks whose retention is over, of queues or of all, as workers do.",
+            names="*",
+            flags=("--older-than", "--status", "--type", "--user", "--group", *MANY),
+        ),
+    }

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypedDict
+
+from django.core.management.base import CommandError
+from django.utils.text import capfirst
+
+from django_perfectqueue.conf import options as settings
+from django_perfectqueue.fairness.audit import changes_of
+from django_perfectqueue.fairness.report import COUNTED, Balance, UserShare, balance
+from django_perfectqueue.fairness.shares import reset_share, set_share, share
+from django_perfectqueue.fairness.wording import queue_of, share_terms, user_of
+from django_perfectqueue.lib.durations import short_duration
+from django_perfectqueue.models import FairShare
+
+from ..base import CommandOptions, or_dash
+from ..facts import Facts, iso, picked
+from ..terminal.table import GAP, Column
+from ..terminal.text import or_more
+from ..values import person
+from ..verbs import NounCommand, Verb, changed, changes_for_programs, first_rows
+
+CHANGES = ("--weight", "--max-running")
+TOP = 20
+LAST: dict[str, str] = {
+    "minute": "in the last minute",
+    "hour": "in the last hour",
+    "day": "in the last day",
+}
+HELD: dict[str, str] = {
+    "": "",
+    "paused": "paused",
+    "capped": "at its cap",
+    "limited": "behind a limit",
+}
+
+
+class ShareScope(TypedDict):
+    """Where a share is: an empty queue is every queue."""
+
+    queue: str
+    using: str
+
+
+def list_shares(command: NounCommand, options: CommandOptions) -> None:
+    rows = FairShare.objects.using(command.queue.using).order_by("user", "queue")
+    if options["queue"] is not None:
+        rows = rows.filter(queue=options["queue"])
+    found, more = first_rows(rows, options["first"])
+
+    def facts(row: FairShare) -> Facts:
+        return for_programs(row, row.user, row.queue)
+
+    columns = [
+        Column[FairShare]("user", lambda row: row.user or "-", elastic=True),
+        Column("queue", lambda row: row.queue or "(every)", elastic=True),
+        Column("weight", lambda row: f"{row.weight:g}", right=True),
+        Column("at most", lambda row: or_dash(row.max_running), right=True),
+        Column("", lambda row: "paused" if row.paused else ""),
+    ]
+    none = "There are no shares: all users are equals, with weight 1."
+    command.print_listing(found, facts, columns, more=more, none=none)
+
+
+def show(command: NounCommand, options: CommandOptions) -> None:
+    scope = scope_of(command, options)
+    for user in users(options):
+        held = share(user, **scope)
+        own = FairShare(user=user, queue=scope["queue"])
+        changes = changes_of(own, using=scope["using"])
+        if command.as_json:
+            found = for_programs(held, user, scope["queue"])
+            command.print_json({**found, "changes": list(changes_for_programs(changes))})
+            continue
+        lines = [describe_share(held, user, scope["queue"]), source_of(held, own)]
+        command.print_lines(filter(None, lines))
+        command.print_changes(changes)
+
+
+def change(command: NounCommand, options: CommandOptions) -> None:
+    set_all(command, options, changed(options, *CHANGES))
+
+
+def pause(command: NounCommand, options: CommandOptions) -> None:
+    set_all(command, options, {"paused": True})
+
+
+def unpause(command: NounCommand, options: CommandOptions) -> None:
+    set_all(command, options, {"paused": False})
+
+
+def set_all(command: NounCommand, options: CommandOptions, changes: CommandOptions) -> None:
+    scope = scope_of(command, options)
+    for user in users(options):
+        set_share(user, **changes, **scope, by=person())
+        print_share(command, user, scope)
+
+
+def reset(command: NounCommand, options: CommandOptions) -> None:
+    scope = scope_of(command, options)
+    for user in users(options):
+        if not reset_share(user, **scope, by=person()) and not command.as_json:
+            command.say("There was no share of its own.")
+        print_share(command, user, scope)
+
+
+def print_share(command: NounCommand, user: str, scope: ShareScope) -> None:
+    """Say what holds now."""
+    held, queue = share(user, **scope), scope["queue"]
+    command.answer(for_programs(held, user, queue), describe_share(held, user, queue))
+
+
+def scope_of(command: NounCommand, options: CommandOptions) -> ShareScope:
+    return {"queue": options["queue"] or "", "using": command.queue.using}
+
+
+def users(options: CommandOptions) -> list[str]:
+    """Return who is named; raise CommandError unless the options say so."""
+    if bool(options["names"]) == options["no_user"]:
+        raise CommandError("Give users, '*' for all who have no share of their own, or --no-user.")
+    return options["names"] or [""]
+
+
+def report(command: NounCommand, options: CommandOptions) -> None:
+    over, user = options["over"], options["name"]
+    top = TOP if options["first"] is None else options["first"]
+    queue, using = command.queue.name, command.queue.using
+    found = balance(queue, over=over, using=using, top=top, user=user)
+    if command.as_json:
+        command.print_json(summary(found, over))
+    elif not found.shares:
+        command.say(nothing(queue, over))
+    else:
+        time = short_duration(found.total.seconds)
+        title = f"Queue '{found.queue}' {LAST[over]}: {time} of processor time"
+        command.print_title(title)
+        command.stdout.write("")
+        command.print_table(columns(found.total), [*found.shares, found.total], GAP)
+        if user is not None and all(one.others for one in found.shares):
+            command.say(f"User '{user}' received nothing, and none of its tasks waited.")
+
+
+def nothing(queue: str, over: str) -> str:
+    text = f"No task of queue '{queue}' ran or waited for a worker {LAST[over]}."
+    if settings().USAGE_TIME == 0:
+        return text + " It would not be known: USAGE_TIME is 0."
+    return text + " Workers write every ten seconds what they did."
+
+
+def describe_share(held: FairShare, user: str, queue: str) -> str:
+    owner = capfirst(user_of(user))
+    return f"{owner}, {queue_of(queue)}: {share_terms(held)}."
+
+
+def source_of(held: FairShare, own: FairShare) -> str:
+    """Say from which other row it has this, if it has no share of its own."""
+    if held.pk is None:
+        return "It has no share of its own, and nor has everyone else: this is the default."
+    if (held.user, held.queue) == (own.user, own.queue):
+        return ""
+    return (
+        f"It has no share of its own here: this is that of {user_of(held.user)} in"
+        f" {queue_of(held.queue)}."
+    )
+
+
+def for_programs(held: FairShare, user: str, queue: str) -> Facts:
+    return {
+        "user": user or None,
+        "queue": queue or None,
+        **picked(held, "weight", "max_running", "paused"),
+        "from": held.pk and picked(held, "user", "queue"),
+    }
+
+
+def columns(total: UserShare) -> list[Column[UserShare]]:
+    """Return the columns, of which some say nothing of the others or of the total."""
+
+    def name(share: UserShare) -> str:
+        if share.others:
+            return "(all)" if share is total else "(others)"
+        return share.user or "-"
+
+    def own(text: Callable[[UserShare], str]) -> Callable[[UserShare], str]:
+        return lambda share: "" if share.others else text(share)
+
+    def part(text: Callable[[UserShare], str]) -> Callable[[UserShare], str]:
+        return lambda share: "" if share is total else text(share)
+
+    return [
+        Column("user", name, elastic=True),
+        Column("weight", own(lambda share: f"{share.weight:g}"), right=True),
+        Column("running", own(lambda share: f"{share.running:,}"), right=True),
+        Column("waiting", own(lambda share: bounded(share.waiting)), right=True),
+        Column("entitled", part(lambda share: percent(share.entitled)), right=True),
+        Column("received", lambda share: percent(share.received), right=True),
+        Column("more", part(lambda share: signed(share.difference)), right=True),
+        Column("tasks", lambda share: f"{share.tasks:,}", right=True),
+        Column("wait p50", lambda share: duration(share.p50), right=True),
+        Column("p95", lambda share: duration(share.p95), right=True),
+        Column("", part(lambda share: HELD[share.held])),
+    ]
+
+
+def percent(part: float) -> str:
+    return f"{part * 100:.1f}%"
+
+
+def signed(part: float) -> str:
+    """Return a difference with its sign, or none where it is too small to be seen."""
+    rounded = round(part * 100, 1)
+    return f"{rounded:+.1f}%" if rounded else "0.0%"
+
+
+def duration(seconds: float | None) -> str:
+    return "-" if seconds is None else short_duration(seconds)
+
+
+def bounded(count: int) -> str:
+    return or_more(min(count, COUNTED), more=count > COUNTED)
+
+
+def summary(found: Balance, over: str) -> Facts:
+    return {
+        "queue": found.queue,
+        "over": over,
+        "since": iso(found.since),
+        "until": iso(found.until),
+        "seconds": found.total.seconds,
+        "tasks": found.total.tasks,
+        "wait_p50": found.total.p50,
+        "wait_p95": found.total.p95,
+        "shares": [share_facts(share) for share in found.shares],
+    }
+
+
+def share_facts(share: UserShare) -> Facts:
+    figures = {
+        **picked(share, "user", "others", "entitled", "received", "entitled_seconds"),
+        "received_seconds": share.seconds,
+        "tasks": share.tasks,
+        "wait_p50": share.p50,
+        "wait_p95": share.p95,
+    }
+    if share.others:
+        return figures
+    return figures | {
+        **picked(share, "weight", "max_running", "running", "held"),
+        "waiting": min(share.waiting, COUNTED),
+        "more_waiting": share.waiting > COUNTED,
+    }
+
+
+USER = {"metavar": "USER", "nargs": "?", "help": "Only this user."}
+NAMED = ("--no-user", "--queue")
+
+
+class Command(NounCommand):
+    summary = (
+        "Shows and sets the fair shares of users: their weights, how many of their tasks may run at"
+        " once, whether they are paused; and who received how much of the processor time."
+    )
+    metavar = "USER"
+    name_help = "For whom the tasks run; '*': for all who have no share of their own."
+    examples = (
+        "pq_user report --over hour",
+        "pq_user show acme",
+        "pq_user set acme --weight 3 --max-running 10",
+        "pq_user pause acme",
+        "pq_user reset acme",
+    )
+    verbs = {
+        "list": Verb(
+            call=list_shares, help="List all shares that are set.", flags=("--queue", "--first")
+        ),
+        "show": Verb(
+            call=show,
+            help="Show which share holds, and who changed it.",
+            names="*",
+            flags=NAMED,
+        ),
+        "set": Verb(
+            call=change,
+            help="Change only what is given, for tasks that wait already, too.",
+            names="*",
+            flags=NAMED,
+            terms=CHANGES,
+        ),
+        "reset": Verb(
+            call=reset, help="Delete the share: that of '*' holds.", names="*", flags=NAMED
+        ),
+        "pause": Verb(call=pause, help="Start none of the user's tasks.", names="*", flags=NAMED),
+        "unpause": Verb(call=unpause, help="End the pause.", names="*", flags=NAMED),
+        "report": Verb(
+            call=report,
+            help="Show what each user was entitled to and received, and how long it waited.",
+            flags=("--queue", "--over", "--first"),
+            values=(("name", USER),),
+        ),
+    }

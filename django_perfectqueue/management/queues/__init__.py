@@ -1,1 +1,0 @@
-"""What commands on queues, shares and limits share."""

@@ -1,0 +1,135 @@
+"""The values of options: each type of argparse raises ArgumentTypeError, and says what it wants."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import re
+import socket
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+
+from django_perfectqueue.bulk.selection import time_of
+from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.health.checks import seconds as period_of
+from django_perfectqueue.lib.checks import LARGEST, whole
+from django_perfectqueue.lib.durations import LONGEST, seconds_in
+from django_perfectqueue.payload.names import JSON
+
+from .terminal.text import NUMBER, is_id, point
+
+RATE = re.compile(r"(\d{1,15})/(.+)")
+UNITS = {
+    "s": ("s", "sec", "second"),
+    "m": ("m", "min", "minute"),
+    "h": ("h", "hour"),
+    "d": ("d", "day"),
+}
+EMPTY = ("none", "all")
+"""What stands for no value: of a span that there is none, of a count that it is unbounded."""
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a type of option: a whole number that is not smaller."""
+    check = whole(least, LARGEST)
+
+    def whole_number(text: str) -> int:
+        with contextlib.suppress(ValueError):
+            if check.holds(int(text)):
+                return int(text)
+        raise ArgumentTypeError(check.problem(text).rstrip("."))
+
+    return whole_number
+
+
+def number(text: str) -> float:
+    """Return the value of an option that is any number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"must be a number, not {text!r}") from None
+
+
+def or_none(kind: Callable[[str], object]) -> Callable[[str], object]:
+    """Return a type of option that may also be ``none``."""
+    return lambda text: None if text in EMPTY else kind(text)
+
+
+def span(text: str) -> float | str:
+    """Return a span as the API takes it: seconds, or a text such as 15m."""
+    return float(text) if NUMBER.fullmatch(text) else text
+
+
+def some_seconds(text: str) -> float:
+    try:
+        return period_of(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from error
+
+
+def task_id(text: str) -> int:
+    if not is_id(text):
+        raise ArgumentTypeError(f"must be the id of a task, not {text!r}")
+    return int(text)
+
+
+def merge_patch(text: str) -> JSON:
+    """Return the value of an option; null is none, since that stands for no patch."""
+    try:
+        patch: JSON = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentTypeError(f"must be JSON: {error}") from error
+    if patch is None:
+        raise ArgumentTypeError("must say what to change: null changes nothing")
+    return patch
+
+
+def past(name: str, text: str | None) -> datetime:
+    """
+    Return a time that is passed; a span is so long ago, and nothing is now.
+
+    Raise InvalidTaskError for what is no time.
+    """
+    if text is None:
+        return timezone.now()
+    if (seconds := seconds_in(text)) is not None:
+        # A span that is longer begins before any tick all the same.
+        return timezone.now() - timedelta(seconds=min(seconds, LONGEST))
+    with contextlib.suppress(InvalidTaskError):
+        return time_of(text)
+    found = point(name, text)
+    assert isinstance(found, datetime)
+    return found
+
+
+def rate(text: str) -> tuple[int, float]:
+    """
+    Return how many, and within how many seconds, from a text such as "10/min" or "10/60".
+
+    Raise ArgumentTypeError for anything else.
+    """
+    found = RATE.fullmatch(text)
+    if found and int(found[1]):
+        period = found[2]
+        if NUMBER.fullmatch(period) and not period.startswith("-"):
+            return int(found[1]), float(period)
+        units = [unit for unit, words in UNITS.items() if period in words]
+        if (seconds := seconds_in(f"1{units[0]}" if units else period)) is not None:
+            return int(found[1]), seconds
+    raise ArgumentTypeError(
+        f"must be so many per time, such as 10/min, 5/s, 100/h or 10/90s, not {text!r}"
+    )
+
+
+def person() -> str:
+    """Return who runs this command, and on which host."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = str(os.getuid())
+    return f"{name}@{socket.gethostname()}"

@@ -1,0 +1,225 @@
+"""Commands with verbs, ``NOUN VERB NAME… [--filters]``, each a row of a table."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+from django.core.management.base import (
+    CommandError,
+    CommandParser,
+    DjangoHelpFormatter,
+    no_translations,
+)
+from django.db.models import Model, QuerySet
+
+from django_perfectqueue.fairness.wording import difference
+from django_perfectqueue.lib.checks import nearest
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Change
+
+from .base import CommandOptions, QueueCommand
+from .flags import FLAGS, add_flags
+from .terminal.table import Column
+from .terminal.text import local
+
+M = TypeVar("M", bound=Model)
+SHOWN = 10
+LISTED = 100
+WIDTH = 78
+WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
+WRONG_FLAG = re.compile(r"unrecognized arguments: (--[\w-]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """
+    What a command can do: ``call`` is given the command and its options.
+
+    ``names`` is how many names it takes, as argparse writes it, or ``1``. Of ``required`` each
+    must be given, and of ``repeated`` any number; ``terms`` are options of which only those
+    that are given are among the options. ``values`` are the words behind the names.
+    ``submits`` says that its tasks take the language along: all else is in English.
+    """
+
+    call: Callable[[Any, CommandOptions], None]
+    help: str
+    names: str = ""
+    flags: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
+    terms: tuple[str, ...] = ()
+    values: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    submits: bool = False
+
+    def add_to(self, parser: ArgumentParser, metavar: str, help_text: str) -> None:
+        if self.names:
+            nargs = None if self.names == "1" else self.names
+            parser.add_argument("names", metavar=metavar, help=help_text, nargs=nargs)
+        for dest, words in self.values:
+            parser.add_argument(dest, **words)
+        add_flags(parser, self.flags)
+        add_flags(parser, self.required, required=True)
+        for flag in self.repeated:
+            add_flags(parser, (flag,), action="append", dest=f"{flag[2:]}s")
+        add_flags(parser, self.terms, given_only=True)
+
+
+class HelpFormatter(RawDescriptionHelpFormatter, DjangoHelpFormatter):
+    """Leaves the lines of examples as they are, and puts Django's own options last."""
+
+
+class HintingParser(CommandParser):
+    """A parser that names the nearest right word for a wrong one."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = ""
+        if found := WRONG_CHOICE.search(message):
+            hint = nearest(found[1], [word.strip("' ") for word in found[2].split(",")])
+        elif found := WRONG_FLAG.search(message):
+            hint = "" if found[1] in FLAGS else nearest(found[1], FLAGS)
+        super().error(message + ("." + hint if hint else ""))
+        raise AssertionError
+
+
+class NounCommand(QueueCommand):
+    """
+    A command whose first word says what to do: the ``verbs`` are its table.
+
+    Without a word it does ``default``, or says what it can do, with ``examples``.
+    """
+
+    verbs: ClassVar[Mapping[str, Verb]]
+    metavar: ClassVar[str] = "NAME"
+    name_help: ClassVar[str]
+    examples: ClassVar[tuple[str, ...]]
+    default: ClassVar[str] = ""
+    default_flags: ClassVar[tuple[str, ...]] = ()
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: object) -> CommandParser:
+        parser = super().create_parser(
+            prog_name,
+            subcommand,
+            formatter_class=HelpFormatter,
+            epilog=self.examples_text(),
+            **kwargs,
+        )
+        parser.description = textwrap.fill(self.summary, WIDTH)
+        # Django makes a CommandParser whatever its command wants.
+        parser.__class__ = HintingParser
+        return parser
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        shared = [action for action in parser._actions if action.dest != "help"]
+        add_flags(parser, self.default_flags)
+        verbs = parser.add_subparsers(
+            dest="verb", metavar="VERB", title="verbs", parser_class=HintingParser
+        )
+        parser.set_defaults(verb=self.default)
+        for word, verb in self.verbs.items():
+            own: ArgumentParser = verbs.add_parser(
+                word,
+                help=verb.help,
+                description=verb.help,
+                formatter_class=DjangoHelpFormatter,
+            )
+            verb.add_to(own, self.metavar, self.name_help)
+            # They may also stand after the word; what is given before it counts unless they do.
+            for action in shared:
+                again = copy(action)
+                again.default = SUPPRESS
+                own._add_action(again)
+
+    def add_options(self, parser: CommandParser) -> None:
+        return
+
+    def act(self, options: CommandOptions) -> None:
+        if not options["verb"]:
+            self.introduce()
+            return
+        verb = self.verbs[options["verb"]]
+        call = verb.call if verb.submits else no_translations(verb.call)
+        call(self, options)
+
+    def connect(self) -> None:
+        if self.options["verb"]:
+            super().connect()
+
+    def introduce(self) -> None:
+        """Say what this command does."""
+        name = self.__module__.rpartition(".")[2]
+        width = max(map(len, self.verbs))
+        verbs = [f"  {word:{width}}  {verb.help}" for word, verb in self.verbs.items()]
+        lines = [textwrap.fill(self.summary, WIDTH), "", *verbs, "", self.examples_text()]
+        self.stdout.write("\n".join(lines))
+        self.stdout.write(f"The options of a verb: {name} VERB --help")
+
+    def examples_text(self) -> str:
+        return "Examples:\n" + "".join(f"  manage.py {line}\n" for line in self.examples)
+
+    def print_listing(
+        self,
+        rows: Sequence[M],
+        facts: Callable[[M], Mapping[str, object]],
+        columns: Sequence[Column[M]],
+        *,
+        more: bool,
+        none: str,
+    ) -> None:
+        """Print rows, and that there are ``more``; or ``none`` for people where there are none."""
+        if self.as_json:
+            for row in rows:
+                self.print_json(facts(row))
+            return
+        if not rows:
+            self.say(none)
+        self.print_table(columns, rows)
+        if more:
+            self.say("There are more: --first 0 lists all.")
+
+    def print_changes(self, changes: QuerySet[Change]) -> None:
+        if latest := list(changes[:SHOWN]):
+            self.stdout.write("")
+            columns = [
+                Column[Change]("changed", lambda one: local(one.at)),
+                Column[Change]("by", lambda one: one.by or "-", elastic=True),
+                Column("what", difference),
+            ]
+            self.print_table(columns, latest)
+
+    def print_lines(self, values: Iterable[str]) -> None:
+        for value in values:
+            self.stdout.write(printable(value))
+
+
+def first_rows(rows: QuerySet[M], first: int | None) -> tuple[list[M], bool]:
+    """Return the first rows, by default LISTED, and whether there are more; 0 are all."""
+    size = LISTED if first is None else first
+    found = list(rows[: size + 1] if size else rows)
+    return (found[:size], True) if size and len(found) > size else (found, False)
+
+
+def changes_for_programs(changes: QuerySet[Change]) -> Iterator[dict[str, object]]:
+    for one in changes[:SHOWN]:
+        yield {
+            "at": one.at.isoformat(),
+            "by": one.by or None,
+            "before": one.before,
+            "after": one.after,
+        }
+
+
+def changed(options: CommandOptions, *flags: str) -> CommandOptions:
+    """Return what is given of these options; raise CommandError where it is nothing."""
+    given = {
+        name: options[name] for flag in flags if (name := flag[2:].replace("-", "_")) in options
+    }
+    if not given:
+        raise CommandError(f"Say what to change: {', '.join(flags)}.")
+    return given

@@ -302,33 +302,44 @@ class ScheduleHandle:
     def _changed(
         self, by: str, now: datetime | None, *, insert: bool = False, did: str = ""
     ) -> Iterator[tuple[Schedule, datetime]]:
-        """
-        Yield the locked row and the time; save what has been changed, and wake workers.
-
-        A change of the timing, or of what says whether it is active, sets the cursor anew.
-        """
-        with store.together(using=self.using):
-            moment = now or store.clock(using=self.using)
-            row = self._rows().select_for_update().first()
-            if row is None and not insert:
+        """Yield the row and the time as edited() does, and record who has changed what."""
+        with edited(self.name, now, using=self.using) as (row, moment):
+            if row.pk is None and not insert:
                 raise self._missing()
-            row = row or Schedule(name=self.name)
             before = None if row.pk is None else facts(row)
-            former = {name: getattr(row, name) for name in TIMING}
             yield row, moment
             check_user(row, before, using=self.using)
-            active = row.state not in ("gone", "paused")
-            timing = {name: getattr(row, name) for name in TIMING}
-            if active and (before is None or row.problem or timing != former):
+            word = did or ("added" if before is None else "changed")
+            record(self.name, word, by, using=self.using, before=before, after=facts(row))
+
+
+@contextmanager
+def edited(name: str, now: datetime | None, *, using: str) -> Iterator[tuple[Schedule, datetime]]:
+    """
+    Yield the locked row of a schedule, or a new one, and the time; save what has been changed,
+    and wake workers.
+
+    A change of the timing, or of what says whether it is active, sets the cursor anew.
+    """
+    with store.together(using=using):
+        moment = now or store.clock(using=using)
+        rows = Schedule.objects.using(using).select_for_update()
+        row = rows.filter(name=name).first() or Schedule(name=name)
+        was_gone, former = row.origin == Schedule.Origin.GONE, timing_terms(row)
+        yield row, moment
+        if row.state not in ("gone", "paused"):
+            if row.pk is None or was_gone or row.problem or timing_terms(row) != former:
                 start_over(row, moment)
-            elif active:
+            else:
                 # One that had ended goes on where it has more to submit.
                 following = row.next_at or timing_of(row).first_after(moment)
                 set_next(row, following, moment)
-            row.save(using=self.using)
-            word = did or ("added" if before is None else "changed")
-            record(self.name, word, by, using=self.using, before=before, after=facts(row))
-        fire.wake(row, moment, using=self.using)
+        row.save(using=using)
+        fire.wake(row, moment, using=using)
+
+
+def timing_terms(row: Schedule) -> list[object]:
+    return [getattr(row, name) for name in TIMING]
 
 
 def facts(row: Schedule) -> dict[str, object]:

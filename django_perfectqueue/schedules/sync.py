@@ -9,14 +9,12 @@ from datetime import datetime
 from django.db import IntegrityError
 
 from django_perfectqueue import store
-from django_perfectqueue.exceptions import PerfectQueueError
+from django_perfectqueue.exceptions import InvalidScheduleError, PerfectQueueError
 from django_perfectqueue.models import Schedule, Worker
-from django_perfectqueue.store.schedules import fire
-from django_perfectqueue.store.schedules.decide import start_over
 
 from .declared import Declaration, declarations
-from .schedules import whole
-from .terms import TIMING, apply, checked_payload
+from .schedules import edited, whole
+from .terms import apply, checked_payload
 
 logger = logging.getLogger("django_perfectqueue.schedules")
 
@@ -43,16 +41,12 @@ def sync(own: Mapping[str, Declaration], *, using: str, worker: int, first: bool
     for name, declaration in own.items():
         row = rows.get(name)
         # Another worker may have retired it while this one was not seen for a while.
-        differs = is_gone(row) if not first else row is None or is_other(row, declaration)
+        differs = is_gone(row) or (first and (row is None or row.declared_in != declaration.digest))
         if differs and not is_decided_by_younger(name, worker, workers):
             store_declaration(declaration, using=using)
     live = set(own).union(*(other.schedules for other in workers))
     retire((row for name, row in rows.items() if name not in live), using=using)
     return True
-
-
-def is_other(row: Schedule, declaration: Declaration) -> bool:
-    return is_gone(row) or row.declared_in != declaration.digest
 
 
 def is_gone(row: Schedule | None) -> bool:
@@ -69,39 +63,24 @@ def is_decided_by_younger(name: str, worker: int, workers: Iterable[Worker]) -> 
 def store_declaration(declaration: Declaration, *, using: str) -> None:
     """Store one; log why where that fails, so that it holds up no other."""
     try:
-        with store.together(using=using):
-            put_down(declaration, store.clock(using=using), using=using)
+        with edited(declaration.name, None, using=using) as (row, moment):
+            set_declared(row, declaration, moment)
     except IntegrityError:
         return  # Another worker has just stored it.
     except PerfectQueueError as error:
         logger.error("A schedule is not stored. schedule=%s error=%s", declaration.name, error)
 
 
-def put_down(declaration: Declaration, moment: datetime, *, using: str) -> None:
-    rows = Schedule.objects.using(using).select_for_update()
-    row = rows.filter(name=declaration.name).first() or Schedule(
-        name=declaration.name, origin=Schedule.Origin.CODE
-    )
-    if row.origin == Schedule.Origin.ROW:
-        logger.warning(
-            "A schedule is declared in code, and stored by a person under the same name: that"
-            " one stays. schedule=%s",
-            row.name,
-        )
-        return
-    gone = row.origin == Schedule.Origin.GONE
+def set_declared(row: Schedule, declaration: Declaration, now: datetime) -> None:
+    """Make a row what is declared; raise InvalidScheduleError."""
+    if row.pk is not None and row.origin == Schedule.Origin.ROW:
+        raise InvalidScheduleError("A person has stored one of this name: that one stays.")
     row.origin = Schedule.Origin.CODE
     if row.declared_in != declaration.digest:
         row.type = declaration.type
         row.payload = checked_payload(declaration.payload, declaration.type)
-        before = [getattr(row, name) for name in TIMING]
-        apply(row, {**whole(), "context": {}, **declaration.terms}, moment)
-        gone = gone or before != [getattr(row, name) for name in TIMING]
+        apply(row, {**whole(), "context": {}, **declaration.terms}, now)
         row.declared_in = declaration.digest
-    if gone or row.pk is None:
-        start_over(row, moment)
-    row.save(using=using)
-    fire.wake(row, moment, using=using)
 
 
 def retire(rows: Iterable[Schedule], *, using: str) -> None:

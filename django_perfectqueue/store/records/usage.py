@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from operator import add
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import connections
 
@@ -110,12 +110,11 @@ class Tally:
         values = list(amounts)
         if not all(map(math.isfinite, values)):
             return cls()
-        counts = len(WHOLE) + len(PARTS)
-        single: dict[str, Any] = dict(zip((*WHOLE, *PARTS), values[:counts], strict=True))
-        single |= {name: int(single[name]) for name in WHOLE}
-        single |= {name: float(single[name]) for name in PARTS}
-        histograms = [int(count) for count in values[counts:]]
-        return cls(**single, waits=histograms[:WAIT_BUCKETS], runs=histograms[WAIT_BUCKETS:])
+        parts, waits = len(WHOLE), len(WHOLE) + len(PARTS)
+        counts, histograms = map(int, values[:parts]), [*map(int, values[waits:])]
+        sums = map(float, values[parts:waits])
+        found: list[Any] = [*counts, *sums, histograms[:WAIT_BUCKETS], histograms[WAIT_BUCKETS:]]
+        return cls(*found)
 
     @classmethod
     def sum(cls, tallies: Iterable[Tally]) -> Tally:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
-from typing import NamedTuple, TypedDict
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias, TypedDict
 
 from django_perfectqueue.models import Bucket
 
@@ -61,17 +61,16 @@ SELECT {lane}, COUNT(*) FROM (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class UsageTerms:
-    """Under which a user competed: the weight and the cap of its lane."""
-
-    weight: float = 1.0
-    max_running: int | None = None
+Terms: TypeAlias = "tuple[float, int | None]"
+"""Under which a user competed: the weight and the cap of its lane."""
 
 
-class SeenUsage(NamedTuple):
-    """What a user got in a minute, and what is known of whether it wanted more."""
+class UserMinute(NamedTuple):
+    """What a user, or the others, got in a minute, and whether it is known to have wanted more."""
 
+    start: datetime
+    others: bool
+    user: str
     seconds: float
     entitled: float
     eager: int
@@ -112,15 +111,17 @@ def entitled(
     db: Session, queue: str, since: datetime, until: datetime
 ) -> Iterator[tuple[UsageKey, float]]:
     """Yield what users were entitled to in each minute that has not been folded."""
-    rows = db.rows(MINUTES, place(db, queue, since, until))
-    terms = terms_of(db, queue, {user for _start, others, user, *_ in rows if not others})
-    for _start, some in groupby(rows, key=lambda row: row[0]):
-        seen = {
-            UsageKey(queue, bool(others), user): SeenUsage(*amounts)
-            for _start, others, user, *amounts in some
-        }
-        if not any(one.entitled for one in seen.values()):
-            yield from entitle(seen, terms).items()
+    rows = [UserMinute(*row) for row in db.rows(MINUTES, place(db, queue, since, until))]
+    owners = {lane_id(queue, row.user): row.user for row in rows if not row.others}
+    # One that has no lane has the terms of anyone.
+    terms = {
+        owners[lane]: (weight, most) for lane, weight, most in rows_of_lanes(db, TERMS, owners)
+    }
+    for _start, some in groupby(rows, key=attrgetter("start")):
+        minute = list(some)
+        if not any(one.entitled for one in minute):
+            for one, seconds in entitle(minute, terms).items():
+                yield UsageKey(queue, bool(one.others), one.user), seconds
 
 
 def series(
@@ -145,9 +146,7 @@ def totals(queues: Collection[str], *, most: int, using: str) -> dict[UsageKey, 
     }
 
 
-def entitle(
-    seen: Mapping[UsageKey, SeenUsage], terms: Mapping[str, UsageTerms]
-) -> dict[UsageKey, float]:
+def entitle(minute: Sequence[UserMinute], terms: Mapping[str, Terms]) -> dict[UserMinute, float]:
     """
     Return what each was entitled to within one minute.
 
@@ -155,24 +154,17 @@ def entitle(
     those who are summed up as others. Where more waited than were looked at, everyone else who
     got something is taken to have waited for more.
     """
-    many = any(usage_key.others and one.eager for usage_key, one in seen.items())
+    many = any(one.others and one.eager for one in minute)
     found, contenders = {}, {}
-    for usage_key, one in seen.items():
-        if usage_key.others or not math.isfinite(one.seconds):
-            found[usage_key] = one.seconds
+    for one in minute:
+        if one.others or not math.isfinite(one.seconds):
+            found[one] = one.seconds
             continue
-        its = terms.get(usage_key.user, UsageTerms())
-        most = {} if its.max_running is None else {"most": float(its.max_running * Bucket.MINUTE)}
+        weight, cap = terms.get(one.user, (1.0, None))
+        most = math.inf if cap is None else float(cap * Bucket.MINUTE)
         eager = not one.held and bool(one.eager or (many and one.seconds > 0))
-        contenders[usage_key] = Contender(one.seconds, its.weight, eager, **most)
+        contenders[one] = Contender(one.seconds, weight, eager, most)
     return found | entitlements(contenders)
-
-
-def terms_of(db: Session, queue: str, users: Iterable[str]) -> dict[str, UsageTerms]:
-    """Return the terms of users; one that has no lane has those of anyone."""
-    owners = {lane_id(queue, user): user for user in users}
-    rows = rows_of_lanes(db, TERMS, owners)
-    return {owners[lane]: UsageTerms(weight, most) for lane, weight, most in rows}
 
 
 def rows_of_lanes(db: Session, statement: str, lanes: Iterable[int]) -> Iterator[Row]:

@@ -45,7 +45,7 @@ from .lanes.apply_share import apply_shares
 from .lanes.shares import queue_weights
 from .leases.fence import STILL_HELD, outcome_of, refusal
 from .leases.heartbeat import charge, heartbeat
-from .leases.in_hand import InHand, in_hand, lapse
+from .leases.in_hand import in_hand, lapse
 from .limits.limit_cache import forget_limits, known_limits, lane_behind
 from .notify.completion import (
     Ended,

@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 from django_perfectqueue.exceptions import InvalidTaskError
 
-from ..database.session import Session
 from ..database.transaction import reading, retry_transaction
 
 # MySQL stops with an error at the 1,000th level without the hint, which others read past.
@@ -43,7 +42,7 @@ FROM "waiting" WHERE "id" IN ({ids}) LIMIT 1
 """
 WITHIN = """
 WITH RECURSIVE "within" ("id") AS (
-    SELECT "id" FROM "perfectqueue_batch" WHERE "id" = %(batch)s
+    SELECT "id" FROM "perfectqueue_batch" WHERE "id" IN ({ids})
     UNION
     SELECT "batch"."id" FROM "within" JOIN "perfectqueue_batch" AS "batch"
     ON "batch"."parent_id" = "within"."id"
@@ -61,46 +60,39 @@ SELECT /*+ SET_VAR(cte_max_recursion_depth = 4294967295) */ "id" FROM "around"
 """
 
 
-@retry_transaction
 def descendants(ids: Collection[int], *, using: str) -> list[int]:
     """Return the tasks that wait for one of these, and for these again, the last first."""
-    with reading(using) as db:
-        found = walk(db, DESCENDANTS, ids=ids) if ids else set()
-    return sorted(found.difference(ids), reverse=True)
+    return sorted(walk(DESCENDANTS, ids, using=using).difference(ids), reverse=True)
 
 
-@retry_transaction
 def ancestors(ids: Collection[int], *, using: str) -> set[int]:
     """Return the tasks for which these wait, and for which these wait again."""
-    with reading(using) as db:
-        return walk(db, ANCESTORS, ids=ids) if ids else set()
+    return walk(ANCESTORS, ids, using=using)
 
 
-@retry_transaction
 def batches_within(batch: int, *, using: str) -> list[int]:
     """Return a batch and those in it."""
-    with reading(using) as db:
-        return sorted(walk(db, WITHIN, {"batch": batch}))
+    return sorted(walk(WITHIN, [batch], using=using))
 
 
-@retry_transaction
 def batches_around(tasks: Collection[int], *, using: str) -> set[int]:
     """Return the batches in which these tasks are, and those in which these are."""
-    with reading(using) as db:
-        return walk(db, AROUND, ids=tasks) if tasks else set()
+    return walk(AROUND, tasks, using=using)
 
 
-def refuse_circle(db: Session, start: int, parents: Collection[int], why: str) -> None:
+def refuse_circle(start: int, parents: Collection[int], why: str, *, using: str) -> None:
     """
     Raise InvalidTaskError, which says why, where one of these tasks waits for a task or, by
     minus its id, for a batch.
     """
-    if walk(db, WAITING, {"start": start}, ids=parents):
+    if walk(WAITING, parents, using=using, start=start):
         raise InvalidTaskError(why)
 
 
-def walk(
-    db: Session, statement: str, values: dict[str, int] | None = None, *, ids: Collection[int] = ()
-) -> set[int]:
-    rows = db.rows(db.dialect.deep(db.cursor) + statement, values, ids=ids)
+@retry_transaction
+def walk(statement: str, ids: Collection[int], *, using: str, **values: int) -> set[int]:
+    if not ids:
+        return set()
+    with reading(using) as db:
+        rows = db.rows(db.dialect.deep(db.cursor) + statement, values, ids=ids)
     return {id_ for (id_,) in rows}

@@ -84,7 +84,7 @@ def submit_linked(
         if batch is not None:
             if waits:
                 why = "A task of a batch would wait for a callback of that batch."
-                refuse_circle(db, -batch, fresh.values(), why)
+                refuse_circle(-batch, fresh.values(), why, using=using)
             join(db, batch, fresh.values(), MemberCounts())
         tries.append(fresh)
     return fresh
@@ -265,7 +265,8 @@ def refuse_waiting(db: Session, task_id: int, parents: set[int]) -> None:
     # Without parents of its own, which only a blocked task can be given, none ever waits.
     if parents and (task_id in parents or db.rows(PARENTS, ids=parents)):
         take_turn(db)
-        refuse_circle(db, task_id, parents, "These tasks would wait for one another.")
+        why = "These tasks would wait for one another."
+        refuse_circle(task_id, parents, why, using=db.cursor.db.alias)
 
 
 def take_turn(db: Session) -> None:

@@ -18,10 +18,6 @@ STILL_HELD = "running"
 BY_HOLDER = (LastEnding.RETRIED, LastEnding.SNOOZED, LastEnding.RELEASED)
 """The endings that the holder of an attempt writes."""
 
-HELD = """
-SELECT "cancel_requested", "charged" FROM "perfectqueue_ticket"
-WHERE "task_id" = %(task_id)s AND "token" = %(token)s AND "state" = 2
-"""
 TICKET = """
 SELECT "token", "state", "attempt", "last_ending" FROM "perfectqueue_ticket"
 WHERE "task_id" = %(task_id)s
@@ -38,7 +34,7 @@ FROM "perfectqueue_task" AS "task"
 LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
 WHERE "task"."id" = %(task_id)s AND "task"."queue" = %(queue)s AND "task"."key" = %(key)s
 """
-ALL_HELD = """
+HELD = """
 SELECT "task_id", "token", "cancel_requested", "charged" FROM "perfectqueue_ticket"{hint}
 WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
 """
@@ -49,18 +45,15 @@ WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
 Held = tuple[bool, float | None]
 
 
-def hold(db: Session, lease: Lease) -> Held:
+def hold(db: Session, lease: Lease) -> None:
     """
-    Lock the ticket that this lease holds, and return what it says.
+    Lock the ticket that this lease holds.
 
     Raise PreemptedError, and let nothing be written, when the lease has passed to
     another processor or the task has ended.
     """
-    fence = {"task_id": lease.task_id, "token": lease.token}
-    row = db.execute(HELD + db.dialect.lock_clause(), fence).fetchone()
-    if row is None:
+    if not hold_all(db, [lease]):
         raise PreemptedError(why_not_held(db, lease))
-    return bool(row[0]), row[1]
 
 
 @retry_transaction
@@ -100,7 +93,7 @@ def hold_all(db: Session, leases: Collection[Lease], clause: str = "") -> dict[L
     return each of these with what its ticket says. ``clause`` may pass over those of others.
     """
     ids = numbers(sorted(lease.task_id for lease in leases))
-    held = ALL_HELD.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
+    held = HELD.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
     statement = held + (clause or db.dialect.lock_clause())
     rows = db.execute(statement).fetchall()
     found = {(task_id, token): (bool(cancel), charged) for task_id, token, cancel, charged in rows}

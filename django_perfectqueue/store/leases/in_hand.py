@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
 from ..arithmetic.fair_order import Pick
 from ..database.transaction import reading, retry_transaction, timely
@@ -29,17 +28,10 @@ WHERE "state" = 2 AND "holder" IN ({ids}) AND "timer_at" <= {horizon} AND "timer
 """
 
 
-class InHand(NamedTuple):
-    """A lease that holds, and whether its task is to be cancelled."""
-
-    lease: Lease
-    cancel_requested: bool
-
-
 @retry_transaction
-def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]:
+def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[tuple[Lease, bool]]:
     """
-    Return which of these tasks a holder has.
+    Return the leases of those tasks that a holder has, and which are to be cancelled.
 
     What their lanes were charged is known to the holder alone; the leases carry what they
     would be charged now.
@@ -52,7 +44,7 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]
         pick = Pick(row.lane, expected_cost(cost))
         whose = {"holder": holder, "token": token}
         lease = leased(row, pick, using=using, moment=db.dialect.moment, **whose)
-        found.append(InHand(lease, bool(cancel_requested)))
+        found.append((lease, bool(cancel_requested)))
     return found
 
 

@@ -24,9 +24,9 @@ SOME = 500
 SOME_TYPES = 10
 PLACES = 800 * 365 * 86_400 * 1_000_000
 
-LINE = """
-SELECT "task_id" FROM "perfectqueue_ticket" WHERE "state" = 0 AND "lane" = %(lane)s
-ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
+LINE = f"""
+SELECT "task_id" FROM "perfectqueue_ticket" WHERE "state" = 0 AND "lane" = {{lane}}
+ORDER BY "rank", "run_at", "task_id" LIMIT {BATCH}
 """
 RELEASED = """
 SELECT "task_id" FROM "perfectqueue_ticket"
@@ -63,9 +63,9 @@ def park(released: Sequence[Lease], knows: Knows, *, using: str) -> int:
     A line of nothing else is cleared some thousand at a time, so nobody acquires them one
     by one.
     """
-    count = park_released(released, using=using)
+    count = park_some(RELEASED, knows, using=using, ids=[lease.task_id for lease in released])
     for lane in sorted({lease.lane for lease in released}):
-        count += park_line(lane, knows, using=using)
+        count += park_some(LINE.replace("{lane}", str(lane)), knows, using=using)
     if count:
         # One that knows them may be resting.
         ring(using=using)
@@ -73,38 +73,25 @@ def park(released: Sequence[Lease], knows: Knows, *, using: str) -> int:
 
 
 @retry_transaction
-def park_released(leases: Sequence[Lease], *, using: str) -> int:
-    types = {lease.task_id: lease.type for lease in leases}
+def park_some(which: str, knows: Knows, *, using: str, ids: Collection[int] = ()) -> int:
+    """Park those tasks of a query whose types are unknown; return how many."""
+    count = 0
     with in_transaction(using) as db:
-        rows = db.rows(RELEASED + db.dialect.skip_clause(), ids=sorted(types))
-        found = [task_id for (task_id, *_) in rows]
-        write(db, {task_id: types[task_id] for task_id in found})
-    return len(found)
-
-
-@retry_transaction
-def park_line(lane: int, knows: Knows, *, using: str) -> int:
-    with in_transaction(using) as db:
-        values = {"lane": lane, "limit": BATCH}
-        rows = db.rows(LINE + db.dialect.skip_clause(), values)
-        types = types_of(db, [row[0] for row in rows])
-        unknown = {type_ for type_ in set(types.values()) if not knows(type_)}
-        strange = {task_id: type_ for task_id, type_ in types.items() if type_ in unknown}
-        write(db, strange)
-    return len(strange)
+        rows = db.rows(which + db.dialect.skip_clause(), ids=ids)
+        types = types_of(db, [task_id for (task_id,) in rows])
+        for type_ in sorted(set(types.values())):
+            if not knows(type_):
+                own = sorted(task_id for task_id, its in types.items() if its == type_)
+                values = {"until": db.dialect.parameter(place_of(type_))}
+                db.execute(PARK, values, ids=own)
+                count += len(own)
+    return count
 
 
 def types_of(db: Session, ids: Collection[int]) -> dict[int, str]:
     if not ids:
         return {}
     return dict(db.rows(TYPES, ids=ids))
-
-
-def write(db: Session, types: dict[int, str]) -> None:
-    for type_ in sorted(set(types.values())):
-        ids = sorted(task_id for task_id, own in types.items() if own == type_)
-        values = {"until": db.dialect.parameter(place_of(type_))}
-        db.execute(PARK, values, ids=ids)
 
 
 def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> datetime:

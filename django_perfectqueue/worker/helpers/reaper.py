@@ -145,10 +145,10 @@ class Reaper(HelperProcess):
             logger.debug("A handler can't be created. type=%s", printable(task.type), exc_info=True)
             return kind
 
-    def held(self, ids: tuple[int, ...]) -> list[store.InHand]:
+    def held(self, ids: tuple[int, ...]) -> list[tuple[store.Lease, bool]]:
         return store.in_hand(self.leftovers.holder, ids, using=self.plan.using)
 
-    def report_crashed(self, lost: list[store.InHand]) -> None:
+    def report_crashed(self, lost: list[tuple[store.Lease, bool]]) -> None:
         """Log and print the tasks that crashed."""
         for lease, _cancel in lost:
             task = AcquiredTask(lease, worker=self.leftovers.worker)

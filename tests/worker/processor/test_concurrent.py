@@ -146,7 +146,7 @@ class AtOnceTests(ConcurrentTestCase):
         for type_ in ("process", *AT_ONCE):
             with self.subTest(type_):
                 processor = self.processor(type_, {}, burst=False)
-                processor.resources.wakeups.tend()
+                processor.resources.wakeups.note_listener()
                 processor.more = False
                 processor.status.seek()
                 processor.status.rung = True

@@ -231,7 +231,7 @@ class ProcessorTests(WakeupsCase):
 
         self.feeder.look = look
         self.processor.more = False
-        self.wakeups.tend()
+        self.wakeups.note_listener()
         with (
             mock.patch.object(feeder, "LOOK_UP_AFTER", 0.01),
             mock.patch.object(feeder, "LOOK_AFTER", 0.05),

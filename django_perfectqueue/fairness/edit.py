@@ -60,26 +60,6 @@ def change_share(
     return change(FairShare, owner, given, rest, using=using, by=by)
 
 
-def change_weight(queue: str, weight: object, *, using: str, by: str = "") -> QueueShare:
-    """
-    Change the weight of a queue.
-
-    Raise ConfigError.
-    """
-    return change(QueueShare, {"queue": queue}, {"weight": weight}, using=using, by=by)
-
-
-def change_limit(
-    scope: str, name: str, given: Mapping[str, object], *, using: str, by: str = ""
-) -> Limit:
-    """
-    Change what is given of a limit, or make it.
-
-    Raise ConfigError.
-    """
-    return change(Limit, {"scope": scope, "name": name}, given, using=using, by=by)
-
-
 def change(
     kind: type[R],
     owner: Mapping[str, object],
@@ -87,9 +67,13 @@ def change(
     rest: Callable[[], Mapping[str, object]] = dict,
     *,
     using: str,
-    by: str,
+    by: str = "",
 ) -> R:
-    """Save a row, or a new one with the ``rest``, as given; nobody else changes it meanwhile."""
+    """
+    Change what is given of a row, or make one with the ``rest``; nobody else changes it meanwhile.
+
+    Raise ConfigError.
+    """
     values = checked(kind, given)
 
     def save() -> R:
@@ -129,15 +113,11 @@ def lift_pause(scope: str, name: str, *, using: str, by: str = "") -> Limit | No
         if row is None:
             return None
         row.paused = False
-        if limits_nothing(row):
+        if row.max_running is None and row.rate is None:
             row.delete(using=using)
             return None
         row.save(using=using)
         return row
-
-
-def limits_nothing(row: Limit) -> bool:
-    return row.max_running is None and row.rate is None and not row.paused
 
 
 @retry_transaction

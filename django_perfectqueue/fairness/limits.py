@@ -65,7 +65,7 @@ def set_limit(
         "burst": burst,
         "paused": paused,
     }
-    return edit.change_limit(**owner(scope, name), given=given, by=by, using=using or database())
+    return edit.change(Limit, owner(scope, name), given, by=by, using=using or database())
 
 
 def remove_limit(

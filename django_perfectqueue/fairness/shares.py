@@ -76,7 +76,8 @@ def set_queue_weight(
 
     Raise ConfigError when a value can't be.
     """
-    return edit.change_weight(queue_name(queue), weight, by=by, using=using or database())
+    owner, given = {"queue": queue_name(queue)}, {"weight": weight}
+    return edit.change(QueueShare, owner, given, by=by, using=using or database())
 
 
 def reset_queue_weight(queue: str, *, by: str = "", using: str | None = None) -> bool:

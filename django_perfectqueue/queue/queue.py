@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django_perfectqueue import models, store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.fairness import edit
+from django_perfectqueue.fairness import edit, set_limit
 from django_perfectqueue.fairness.report import UserShare, balance
 from django_perfectqueue.inspection.results import End, results_of, results_of_async
 from django_perfectqueue.inspection.statistics import Statistics, lifetime, statistics
@@ -296,7 +296,7 @@ class Queue(Taking):
 
         ``by`` is recorded as the person who did it.
         """
-        edit.change_limit("queue", self.name, {"paused": True}, by=by, using=self.using)
+        set_limit(self.name, scope="queue", paused=True, by=by, using=self.using)
 
     def unpause(self, *, by: str = "") -> None:
         """Start its tasks again."""

@@ -42,7 +42,7 @@ TRIES = 3
 def send(message: str, connection: BaseDatabaseWrapper) -> None:
     """Reach every worker on this host that listens; wait for none."""
     folder = folder_for(connection)
-    if folder is None or not is_folder(folder):
+    if folder is None or not stat.S_ISDIR(mode_of(folder)):
         return
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
@@ -50,7 +50,7 @@ def send(message: str, connection: BaseDatabaseWrapper) -> None:
     ):
         sender.setblocking(False)
         for entry in islice(entries, MOST_LISTENERS):
-            if is_socket(entry.path):
+            if stat.S_ISSOCK(mode_of(entry.path)):
                 deliver(sender, message.encode(), entry.path)
 
 
@@ -102,17 +102,8 @@ def fits(folder: str) -> bool:
     return len(os.fsencode(folder)) + 1 + LONGEST_NAME <= LONGEST_PATH
 
 
-def is_folder(path: str) -> bool:
-    """Return whether it is a folder, and no link to one."""
-    return stat.S_ISDIR(mode_of(path))
-
-
-def is_socket(path: str) -> bool:
-    return stat.S_ISSOCK(mode_of(path))
-
-
 def mode_of(path: str) -> int:
-    """Return its mode, or 0 when it is not there, or no longer: its owner may just leave."""
+    """Return the mode of a file or a link, or 0 when it is not there: its owner may just leave."""
     try:
         return os.lstat(path).st_mode
     except OSError:

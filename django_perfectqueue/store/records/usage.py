@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from operator import add
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import connections
 

@@ -6,11 +6,13 @@ import random
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from django.db.models import Count, QuerySet
+
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Bucket, Usage
 
 from ..database.session import Session
-from ..database.transaction import in_transaction, reading, retry_transaction
+from ..database.transaction import in_transaction, reading, retry_transaction, with_retries
 from .usage import (
     EPOCH,
     MOST_ROWS,
@@ -24,7 +26,7 @@ from .usage import (
     start_of,
     write,
 )
-from .usage_read import ALL_MINUTES, PLACE, TYPES, USERS, place, received
+from .usage_read import ALL_MINUTES, PLACE, place, received
 
 GRACE = timedelta(seconds=15)
 LATELY = timedelta(minutes=6)
@@ -55,22 +57,7 @@ SELECT MIN("start") FROM (
 ) AS "oldest"
 """
 """Every type has a row of all types beside it; each look-up is one step in the index."""
-CROWDED = """
-SELECT "start" FROM "perfectqueue_usage"
-WHERE "queue" = %(queue)s AND "span" = 60 AND "type" = ''
-    AND "start" >= %(since)s AND "start" < %(until)s
-GROUP BY "start" HAVING COUNT(*) > %(most)s
-"""
 MINUTES = f'SELECT "id" {PLACE.replace("{of}", ALL_MINUTES)}'
-OLD = """
-SELECT "id" FROM "perfectqueue_usage"
-WHERE "queue" = %(queue)s AND "span" = 3600 AND {of} AND "start" < %(before)s
-ORDER BY "type", "start" LIMIT %(limit)s
-"""
-SURPLUS = """
-SELECT "id" FROM "perfectqueue_usage" WHERE "queue" = %(queue)s AND "span" = 0 AND "others" = FALSE
-ORDER BY "id" LIMIT %(limit)s OFFSET %(most)s
-"""
 
 
 @retry_transaction
@@ -130,9 +117,10 @@ def roll_up(*, using: str, keep: float | None, now: datetime | None = None) -> N
     seconds; None is for ever. Totals stay. Several hosts may do so at once.
     """
     moment = clock(using=using, now=now)
-    summed = Usage._default_manager.using(using).filter(span__gt=Bucket.TOTAL)
-    for queue in distinct(summed, "queue", limit=None):
-        for start in crowded(queue, using=using, now=moment):
+    rows = Usage._default_manager.using(using)
+    for queue in distinct(rows.filter(span__gt=Bucket.TOTAL), "queue", limit=None):
+        own = rows.filter(queue=queue)
+        for start in crowded(own, moment, using=using):
             merge_minutes(queue, Bucket.MINUTE, start, start + timedelta(minutes=1), using=using)
         oldest = oldest_minute(queue, using=using)
         if oldest is not None:
@@ -140,18 +128,19 @@ def roll_up(*, using: str, keep: float | None, now: datetime | None = None) -> N
             if start + AT_ONCE <= moment - MINUTES_KEPT:
                 merge_minutes(queue, Bucket.HOUR, start, start + AT_ONCE, using=using)
         if keep is not None:
-            for of in (USERS, TYPES):
-                old = OLD.replace("{of}", of)
-                delete_batch(old, queue, moment - timedelta(seconds=keep), using=using)
-        delete_batch(SURPLUS, queue, EPOCH, using=using)
+            hours = own.filter(span=Bucket.HOUR, start__lt=moment - timedelta(seconds=keep))
+            for old in (hours.filter(type=""), hours.filter(type__gt="")):
+                delete_batch(old.order_by("type", "start")[:BATCH], using=using)
+        types = own.filter(span=Bucket.TOTAL, others=False).order_by("pk")
+        delete_batch(types[MOST_TYPES : MOST_TYPES + BATCH], using=using)
 
 
-def crowded(queue: str, *, using: str, now: datetime) -> list[datetime]:
+def crowded(rows: QuerySet[Usage], now: datetime, *, using: str) -> list[datetime]:
     """Return the minutes that were over lately and have too many users."""
-    with reading(using) as db:
-        values = place(db, queue, now - LATELY, start_of(Bucket.MINUTE, now - GRACE))
-        rows = db.rows(CROWDED, values | {"most": MOST_ROWS + 1})
-        return [db.dialect.moment(start) for (start,) in rows]
+    lately = rows.filter(start__gte=now - LATELY, start__lt=start_of(Bucket.MINUTE, now - GRACE))
+    minutes = lately.filter(span=Bucket.MINUTE, type="").values("start").annotate(rows=Count("pk"))
+    starts = minutes.filter(rows__gt=MOST_ROWS + 1).values_list("start", flat=True)
+    return with_retries(lambda: list(starts), using=using)
 
 
 def oldest_minute(queue: str, *, using: str) -> datetime | None:
@@ -184,10 +173,9 @@ def lock(db: Session) -> None:
 
 
 @retry_transaction
-def delete_batch(old: str, queue: str, before: datetime, *, using: str) -> None:
-    """Delete a bounded number of rows. Those that someone holds are left."""
+def delete_batch(rows: QuerySet[Usage], *, using: str) -> None:
+    """Delete these rows. Those that someone holds are left."""
     with in_transaction(using) as db:
-        values = {"queue": queue, "limit": BATCH, "most": MOST_TYPES}
-        values["before"] = db.dialect.parameter(before)
-        if ids := [row for (row,) in db.rows(old + db.dialect.skip_clause(), values)]:
+        found = rows.select_for_update(skip_locked=True).values_list("pk", flat=True)
+        if ids := list(found):
             db.dialect.delete(db.cursor, TABLE, ids)

@@ -83,8 +83,7 @@ def fire_some(*, using: str, now: datetime | None) -> bool:
     """Fire one batch; return whether more is due."""
     with in_transaction(using):
         # What others hold, they fire.
-        skips = bool(connections[using].features.has_select_for_update_skip_locked)
-        found = Schedule.objects.using(using).select_for_update(skip_locked=skips)
+        found = Schedule.objects.using(using).select_for_update(skip_locked=True)
         found = found.filter(due_at__lte=now or ServerNow()).order_by("due_at")
         rows = list(found.annotate(now=ServerNow())[:BATCH])  # type: ignore[no-redef]
         for row in rows:

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 
-from django_perfectqueue.models import State
+from django_perfectqueue.models import State, Task
 
 from ..database.session import Session
-from ..database.transaction import in_transaction, reading, retry_transaction
+from ..database.transaction import in_transaction, retry_transaction, with_retries
 from ..lanes.accounts import Accounts
 from ..records.dependency_events import counts_without, note_counts, note_gone
 from ..tasks.forget import forget_story, forget_tasks
 from .purge import past_references
 
 BATCH = 1000
-
-SOME = """
-SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "id" > %(after)s
-ORDER BY "id" LIMIT %(limit)s
-"""
 
 TICKETS = """
 SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"{hint}
@@ -39,21 +34,15 @@ def clear(queue: str, *, using: str) -> tuple[int, set[str]]:
 
 
 def clear_once(queue: str, kept_for: set[str], *, using: str) -> int:
+    ids: list[int]
     count = after = 0
+    rows = Task.objects.using(using).filter(queue=queue).order_by("pk").values_list("pk", flat=True)
     # From the last one on: the index still leads by those that are deleted.
-    while ids := next_of(queue, after, using=using):
+    while ids := with_retries(partial(list, rows.filter(pk__gt=after)[:BATCH]), using=using):
         gone, names = past_references(partial(clear_tasks, using=using), ids, using=using)
         count, after = count + len(gone), ids[-1]
         kept_for |= names
     return count
-
-
-@retry_transaction
-def next_of(queue: str, after: int, *, using: str) -> list[int]:
-    """Return the ids of some of its tasks with a larger id, in order."""
-    with reading(using) as db:
-        found = db.rows(SOME, {"queue": queue, "after": after, "limit": BATCH})
-    return [task_id for (task_id,) in found]
 
 
 @retry_transaction

@@ -56,7 +56,9 @@ def refuse_unfit(task: SeenTask) -> None:
     """Raise AlreadyFinishedError or NotSupportedError where a task can't be put back."""
     refuse_finished(task)
     if task.state not in (None, State.SCHEDULED):
-        raise NotSupportedError(f"Task '{task.key}' is {State(task.state).name.lower()} already.")
+        words = {known.value: known.name.lower() for known in State}
+        word = words.get(task.state, "in no known state")
+        raise NotSupportedError(f"Task '{task.key}' is {word} already.")
 
 
 def refuse_unrevisable(task: SeenTask) -> None:

@@ -12,6 +12,7 @@ from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.models import Outcome, State
 
 from ..arithmetic.limit_keys import split
+from ..database.dialects.base import TICKET_COLUMNS
 from ..database.session import Session
 from ..database.transaction import (
     Tries,
@@ -64,14 +65,11 @@ UPDATE "perfectqueue_task"
 SET "outcome" = '', "worker" = '', "started_at" = NULL, "ended_at" = NULL, "expires_at" = NULL
 WHERE "id" IN ({ids})
 """
-REQUEUE = """
-INSERT INTO "perfectqueue_ticket" (
-    "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
-    "cancel_requested", "followed"
-)
-SELECT "id", CASE "id" {lanes} END, CASE WHEN "id" IN ({children}) THEN 3 ELSE 0 END,
-    -"priority", COALESCE("expected_at", {now}), NULL, "attempt", 0, 0, FALSE, {followed}
-FROM "perfectqueue_task" WHERE "id" IN ({ids})
+REQUEUE = f"""
+INSERT INTO "perfectqueue_ticket" ({TICKET_COLUMNS})
+SELECT "id", CASE "id" {{lanes}} END, CASE WHEN "id" IN ({{children}}) THEN 3 ELSE 0 END,
+    -"priority", COALESCE("expected_at", {{now}}), NULL, "attempt", 0, 0, FALSE, {{followed}}
+FROM "perfectqueue_task" WHERE "id" IN ({{ids}})
 """
 FAMILY = """
 SELECT "id", EXISTS (

@@ -42,14 +42,10 @@ class SeenTask(NamedTuple):
 Check = Callable[[SeenTask], None]
 
 
-def has_ended(task: SeenTask) -> AlreadyFinishedError:
-    return AlreadyFinishedError(f"Task '{task.key}' has ended: it is {task.outcome}.")
-
-
 def refuse_ended(task: SeenTask) -> None:
     """Raise AlreadyFinishedError where a task has ended."""
     if task.outcome:
-        raise has_ended(task)
+        raise AlreadyFinishedError(f"Task '{task.key}' has ended: it is {task.outcome}.")
 
 
 def refuse_unfit(task: SeenTask) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import random
 import time
@@ -153,19 +152,42 @@ def with_retries(act: Callable[[], R], tries: Tries | None = None, *, using: str
     caller's transaction it is the caller's to repeat, and the error goes up. Raise
     NotMigratedError where a table or a column is missing.
     """
-    callers, began, trouble = is_callers(connections[using]), time.monotonic(), None
+    callers, is_single = is_callers(connections[using]), shared.get() is not None
+    until = time.monotonic() + (PATIENCE_OF_ONE_CALL if is_single else PATIENCE)
     tries = [] if tries is None else tries
+    repeat = 0
     while True:
         known = len(tries)
         try:
             return act()
         except Error as error:
-            trouble = trouble or Trouble(using, began)
-            if callers or not trouble.may_pass(error, tries, known):
+            dialect = dialect_of(using)
+            passes = dialect.passes(error)
+            lost = not passes and not is_single and dialect.lost(error)
+            in_time = time.monotonic() < until or (repeat == 0 and not is_single)
+            if callers or not in_time or not (passes or lost):
                 if isinstance(error, NotMigratedError) or problem_of(error, using=using) != LACKING:
                     raise
                 raise unmigrated(error, using) from error.__cause__
-        time.sleep(next(trouble.pauses))
+            if lost:
+                reconnect(using, error, log=repeat == 0)
+            else:
+                del tries[known:]
+        time.sleep(pause_before(repeat))
+        repeat += 1
+
+
+def reconnect(using: str, error: Error, *, log: bool) -> None:
+    drop(connections[using])
+    if log:
+        logger.warning(
+            "The connection to the database is lost; trying again."
+            " database=%s seconds=%.0f error=%s: %s",
+            using,
+            PATIENCE,
+            type(error).__name__,
+            " ".join(str(error).split()),
+        )
 
 
 def unmigrated(error: Error, using: str) -> NotMigratedError:
@@ -186,44 +208,6 @@ def may_be_a_row(error: Exception, *, using: str) -> bool:
     return dialect_of(using).problem_of(error) is Problem.OTHER
 
 
-class Trouble:
-    """The errors of one call, which began at a time of the monotonic clock."""
-
-    def __init__(self, using: str, began: float) -> None:
-        self.using = using
-        self.shared = shared.get() is not None
-        self.until = began + (PATIENCE_OF_ONE_CALL if self.shared else PATIENCE)
-        self.pauses = pauses()
-        self.repeats = 0
-        self.logged = False
-
-    def may_pass(self, error: Error, tries: Tries, known: int) -> bool:
-        """Prepare for one more try; return whether there is to be one."""
-        dialect = dialect_of(self.using)
-        if dialect.passes(error):
-            del tries[known:]
-        elif dialect.lost(error) and not self.shared:
-            self.reconnect(error)
-        else:
-            return False
-        self.repeats += 1
-        once_more = self.repeats == 1 and not self.shared
-        return once_more or time.monotonic() < self.until
-
-    def reconnect(self, error: Error) -> None:
-        drop(connections[self.using])
-        if not self.logged:
-            self.logged = True
-            logger.warning(
-                "The connection to the database is lost; trying again."
-                " database=%s seconds=%.0f error=%s: %s",
-                self.using,
-                PATIENCE,
-                type(error).__name__,
-                " ".join(str(error).split()),
-            )
-
-
 def is_callers(connection: BaseDatabaseWrapper) -> bool:
     """Return whether a transaction may be open that only the caller can repeat."""
     if connection.in_atomic_block:
@@ -241,8 +225,7 @@ def drop(connection: BaseDatabaseWrapper) -> None:
         connection.connection = None
 
 
-def pauses() -> Iterator[float]:
-    """Yield what to wait before each repetition: ever longer, and never in step."""
-    for repeat in itertools.count():
-        longest = min(LONGEST_PAUSE, 0.005 * 2 ** min(repeat, 10))
-        yield random.uniform(0.5, 1.5) * longest  # noqa: S311
+def pause_before(repeat: int) -> float:
+    """Return what to wait before a repetition: ever longer, and never in step."""
+    longest = min(LONGEST_PAUSE, 0.005 * 2.0 ** min(repeat, 10))
+    return random.uniform(0.5, 1.5) * longest  # noqa: S311

@@ -21,9 +21,9 @@ from ..database.transaction import (
 from ..notify.completion import find_all
 from ..records.dependency_events import MemberCounts, join, note
 from ..records.tags import tag_fresh
-from ..tasks.after_commit import seen
+from ..tasks.after_commit import refuse_ended, seen
+from ..tasks.close import lock_tickets
 from ..tasks.replace import replace
-from ..tasks.steer import live
 from ..tasks.submit import stored_before
 from ..values import Parent, Submission
 from .batch_counts import share
@@ -140,16 +140,16 @@ def resolve(db: Session, submissions: Sequence[Submission]) -> FoundParents:
             if parent.id is not None or parent.name not in earlier:
                 needed.append(parent)
         earlier.add((task.queue, task.key))
-    try:
-        return find_parents(db, needed)
-    except UnknownParentError as error:
-        if error.name in earlier:
-            raise out_of_order(error.name, submissions) from None
-        raise
+    return find_parents(db, needed, earlier)
 
 
-def find_parents(db: Session, parents: Collection[Parent]) -> FoundParents:
-    """Return parents, which are kept from being deleted; raise NotFoundError where one is not."""
+def find_parents(
+    db: Session, parents: Collection[Parent], given: Collection[tuple[str, str]] = ()
+) -> FoundParents:
+    """
+    Return parents, which are kept from being deleted; raise NotFoundError where one is not there,
+    InvalidTaskError where it is ``given`` later in the same call.
+    """
     using = db.cursor.db.alias
     by_id = {parent.id for parent in parents if parent.id is not None and parent.id > 0}
     keys: dict[str, list[str]] = {}
@@ -157,7 +157,12 @@ def find_parents(db: Session, parents: Collection[Parent]) -> FoundParents:
         if parent.id is None:
             keys.setdefault(parent.queue, []).append(parent.key)
     for _look in range(LOOKS):
-        ids = find_by_key(keys, using=using)
+        ids = {
+            (queue, key): id_
+            for queue, names in keys.items()
+            for key, id_ in find_all(queue, names, using=using).items()
+        }
+        refuse_unknown(parents, ids, given)
         outcomes = keep(db, {*by_id, *ids.values()})
         # One that was replaced since its key was read is found by another look.
         if outcomes.keys() >= set(ids.values()):
@@ -171,14 +176,19 @@ def find_parents(db: Session, parents: Collection[Parent]) -> FoundParents:
     return FoundParents(ids, finished, ended)
 
 
-def find_by_key(keys: Mapping[str, Sequence[str]], *, using: str) -> dict[tuple[str, str], int]:
-    found: dict[tuple[str, str], int] = {}
-    for queue, names in keys.items():
-        ids = find_all(queue, names, using=using)
-        if unknown := [name for name in names if name not in ids]:
-            raise UnknownParentError(queue, unknown[0])
-        found |= {(queue, key): id_ for key, id_ in ids.items()}
-    return found
+def refuse_unknown(
+    parents: Collection[Parent], found: Ids, given: Collection[tuple[str, str]]
+) -> None:
+    for parent in parents:
+        if parent.id is None and parent.name not in found:
+            if parent.name in given:
+                raise InvalidTaskError(
+                    f"Task '{parent.key}' is given after a task that waits for it: give parents"
+                    " first; tasks can't wait for one another."
+                )
+            raise NotFoundError(
+                f"Queue '{parent.queue}' has no task with the key '{parent.key}' to wait for."
+            )
 
 
 def keep(db: Session, ids: Collection[int]) -> dict[int, str]:
@@ -188,39 +198,6 @@ def keep(db: Session, ids: Collection[int]) -> dict[int, str]:
     while some := list(islice(rest, ROWS)):
         found |= dict(db.rows(STANDING + db.dialect.keep_clause(), ids=some))
     return found
-
-
-class UnknownParentError(NotFoundError):
-    def __init__(self, queue: str, key: str) -> None:
-        super().__init__(f"Queue '{queue}' has no task with the key '{key}' to wait for.")
-        self.name = (queue, key)
-
-
-def out_of_order(name: tuple[str, str], submissions: Sequence[Submission]) -> InvalidTaskError:
-    """Return the error for a parent that comes later in the same call."""
-    after = {(task.queue, task.key): [p.name for p in task.after] for task in submissions}
-    if circle := circle_from(name, after):
-        keys = " after ".join(f"'{key}'" for _queue, key in circle)
-        return InvalidTaskError(f"These tasks wait for one another: {keys}.")
-    return InvalidTaskError(
-        f"Task '{name[1]}' is given after a task that waits for it: give parents first."
-    )
-
-
-def circle_from(
-    start: tuple[str, str], after: Mapping[tuple[str, str], Sequence[tuple[str, str]]]
-) -> list[tuple[str, str]]:
-    """Return the names from a task to its parents and so on to itself, or nothing."""
-    paths, seen = [[start]], {start}
-    while paths:
-        path = paths.pop()
-        for parent in after.get(path[-1], ()):
-            if parent == start:
-                return [*path, start]
-            if parent not in seen:
-                seen.add(parent)
-                paths.append([*path, parent])
-    return []
 
 
 def link(db: Session, submissions: Sequence[Submission], fresh: Ids, found: FoundParents) -> None:
@@ -300,9 +277,13 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
 
 
 def refuse_unblocked(db: Session, task_id: int) -> None:
-    """Lock the ticket of a blocked task; raise NotSupportedError where it is not blocked."""
-    if live(db, task_id).state != State.BLOCKED:
-        key = seen(db, task_id).key
+    """
+    Lock the ticket of a blocked task; raise NotSupportedError where it is not blocked,
+    NotFoundError where it is gone, AlreadyFinishedError where it has ended.
+    """
+    if [ticket.state for ticket in lock_tickets(db, [task_id])] != [State.BLOCKED]:
+        task = seen(db, task_id)
+        refuse_ended(task)
         raise NotSupportedError(
-            f"Task '{key}' is not blocked: what it waits for can be changed only until then."
+            f"Task '{task.key}' is not blocked: what it waits for can be changed only until then."
         )

@@ -42,21 +42,19 @@ class SeenTask(NamedTuple):
 Check = Callable[[SeenTask], None]
 
 
-def has_ended(task: SeenTask) -> AlreadyFinishedError:
-    return AlreadyFinishedError(f"Task '{task.key}' has ended: it is {task.outcome}.")
-
-
 def refuse_ended(task: SeenTask) -> None:
     """Raise AlreadyFinishedError where a task has ended."""
     if task.outcome:
-        raise has_ended(task)
+        raise AlreadyFinishedError(f"Task '{task.key}' has ended: it is {task.outcome}.")
 
 
 def refuse_unfit(task: SeenTask) -> None:
     """Raise AlreadyFinishedError or NotSupportedError where a task can't be put back."""
     refuse_finished(task)
     if task.state not in (None, State.SCHEDULED):
-        raise NotSupportedError(f"Task '{task.key}' is {State(task.state).name.lower()} already.")
+        words = {known.value: known.name.lower() for known in State}
+        word = words.get(task.state, "in no known state")
+        raise NotSupportedError(f"Task '{task.key}' is {word} already.")
 
 
 def refuse_unrevisable(task: SeenTask) -> None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from django_perfectqueue.exceptions import (
-    AlreadyFinishedError,
-    NotFoundError,
-    NotSupportedError,
-)
+from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.models import State
 
 from ..database.session import Session
 from ..database.transaction import REPEATS, Tries, in_transaction, retry_remembering_commits
 from ..records.dependency_events import MemberCounts, counts_without, join, note
 from ..values import Submission
+from .close import lock_tickets
 from .forget import forget_story
-from .steer import FIND, live
+from .steer import FIND
 from .submit import notify, store_free, stored_before, taken
 
 FORGET = 'DELETE FROM "perfectqueue_task" WHERE "id" = %(id)s'
@@ -96,23 +93,18 @@ def transfer(db: Session, old: int, new: int) -> None:
 
 def forget(db: Session, task_id: int, key: str) -> dict[int, MemberCounts] | None:
     """
-    Delete a task, and return how the counts of its batch change; None where someone has put it
-    back meanwhile.
+    Delete a task, and return how the counts of its batch change; None where it is gone, or
+    someone has put it back meanwhile.
 
     Raise NotSupportedError while it is running.
     """
-    is_live = True
-    try:
-        if live(db, task_id).state == State.RUNNING:
-            raise NotSupportedError(f"Task '{key}' is running.")
-    except NotFoundError:
-        return {}
-    except AlreadyFinishedError:
-        is_live = False
+    tickets = lock_tickets(db, [task_id])
+    if any(ticket.state == State.RUNNING for ticket in tickets):
+        raise NotSupportedError(f"Task '{key}' is running.")
     left = counts_without(db, [task_id])
-    if is_live:
+    if tickets:
         db.dialect.remove(db.cursor, [task_id])
-    db.execute(FORGET + ("" if is_live else ENDED), {"id": task_id})
+    db.execute(FORGET + ("" if tickets else ENDED), {"id": task_id})
     if not db.cursor.rowcount:
         return None
     forget_story(db, [task_id])

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from django.db import IntegrityError
 
 from django_perfectqueue.exceptions import (
-    AlreadyFinishedError,
     InvalidTaskError,
     NotFoundError,
     NotSupportedError,
@@ -28,14 +27,11 @@ from ..notify.ring import ring
 from ..records.trail import sign
 from .after_commit import SeenTask, refuse_unrevisable
 from .close import lock_tickets
-from .steer import FIND, live, tried
+from .steer import FIND, done_before
 from .submit import taken
 
 RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" IN ({ids})'
 PRIORITY = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" IN ({ids})'
-PRIORITIES = """
-SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "priority" = %(priority)s
-"""
 ROW = """
 SELECT "queue", "key", "type", "user", "limits", "outcome", "data" FROM "perfectqueue_task"
 WHERE "id" = %(task_id)s
@@ -117,10 +113,8 @@ def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
 
 def locked(db: Session, task_id: int) -> tuple[RevisedRow, bool]:
     """Lock a task, and return its row and whether it has a ticket; raise what revise() does."""
-    try:
-        state: int | None = live(db, task_id).state
-    except AlreadyFinishedError:
-        state = None
+    states = [ticket.state for ticket in lock_tickets(db, [task_id])]
+    state = states[0] if states else None
     statement = ROW + db.dialect.lock_clause()
     found = db.execute(statement, {"task_id": task_id}).fetchone()
     if found is None:
@@ -174,8 +168,6 @@ def set_priority(tries: Tries, ids: Collection[int], priority: int, *, using: st
             db.execute(RANK, {"rank": -priority}, ids=done)
             db.execute(PRIORITY, {"priority": priority}, ids=done)
         # What an earlier try has changed may have ended since.
-        if ended := tried(tries, ids).difference(done):
-            rows = db.rows(PRIORITIES, {"priority": priority}, ids=ended)
-            done.update(id_ for (id_,) in rows)
+        done |= done_before(db, tries, set(ids) - done, "priority", priority)
         tries.append(done)
     return done

@@ -12,6 +12,7 @@ from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.models import Outcome, State
 
 from ..arithmetic.limit_keys import split
+from ..database.dialects.base import TICKET_COLUMNS
 from ..database.session import Session
 from ..database.transaction import (
     Tries,
@@ -26,12 +27,11 @@ from ..limits.limit_cache import lane_behind
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
 from ..records.dependency_events import MemberCounts, note, note_counts, note_ended
-from .after_commit import has_ended, is_put_off, seen
+from .after_commit import is_put_off
 from .close import (
     CANCELLED,
     PLACE_IN_LINE,
     EndedAttempt,
-    LockedTicket,
     add_dead_letters,
     cases,
     lock_tickets,
@@ -42,8 +42,8 @@ FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key"
 FLAG = """
 UPDATE "perfectqueue_ticket"{hint} SET "cancel_requested" = TRUE WHERE "task_id" IN ({ids})
 """
-ENDED_SO = """
-SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" = %(outcome)s
+DONE_BEFORE = """
+SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "{column}" = %(value)s
 """
 FORCE = """
 UPDATE "perfectqueue_task"
@@ -64,14 +64,11 @@ UPDATE "perfectqueue_task"
 SET "outcome" = '', "worker" = '', "started_at" = NULL, "ended_at" = NULL, "expires_at" = NULL
 WHERE "id" IN ({ids})
 """
-REQUEUE = """
-INSERT INTO "perfectqueue_ticket" (
-    "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
-    "cancel_requested", "followed"
-)
-SELECT "id", CASE "id" {lanes} END, CASE WHEN "id" IN ({children}) THEN 3 ELSE 0 END,
-    -"priority", COALESCE("expected_at", {now}), NULL, "attempt", 0, 0, FALSE, {followed}
-FROM "perfectqueue_task" WHERE "id" IN ({ids})
+REQUEUE = f"""
+INSERT INTO "perfectqueue_ticket" ({TICKET_COLUMNS})
+SELECT "id", CASE "id" {{lanes}} END, CASE WHEN "id" IN ({{children}}) THEN 3 ELSE 0 END,
+    -"priority", COALESCE("expected_at", {{now}}), NULL, "attempt", 0, 0, FALSE, {{followed}}
+FROM "perfectqueue_task" WHERE "id" IN ({{ids}})
 """
 FAMILY = """
 SELECT "id", EXISTS (
@@ -135,7 +132,9 @@ def force_finish(
                 accounts.lose(ticket.lane, reached=ticket.reached)
             accounts.write(db)
         announce_ids(db, [(signals.task_finished, done)])
-        before = ended_before(db, tries, ids, done, Outcome.FINISHED)
+        before = done_before(
+            db, tries, set(ids).difference(done), "outcome", Outcome.FINISHED.value
+        )
         tries.append(done)
     if running:
         # Their lanes may have been full.
@@ -145,12 +144,13 @@ def force_finish(
     return before.union(done)
 
 
-def ended_before(
-    db: Session, tries: Tries, ids: Collection[int], done: Collection[int], outcome: Outcome
+def done_before(
+    db: Session, tries: Tries, ids: Collection[int], column: str, value: object
 ) -> set[int]:
-    """Return those of ``ids`` that an earlier try of this call has ended: they have no ticket."""
-    ended = tried(tries, ids).difference(done)
-    rows = db.rows(ENDED_SO, {"outcome": outcome.value}, ids=ended) if ended else []
+    """Return those of ``ids`` in which an earlier try of this call has written a value."""
+    if not (maybe := tried(tries, ids)):
+        return set()
+    rows = db.rows(DONE_BEFORE.replace("{column}", column), {"value": value}, ids=maybe)
     return {id_ for (id_,) in rows}
 
 
@@ -182,7 +182,9 @@ def cancel_now(
         add_dead_letters(db, over, Outcome.CANCELLED, CANCELLED, now=now)
         ended = [one.task_id for one in over]
         announce_ids(db, [(signals.task_cancelled, ended)])
-        done |= dict.fromkeys(ended_before(db, tries, ids, done, Outcome.CANCELLED), True)
+        left = set(ids).difference(done)
+        before = done_before(db, tries, left, "outcome", Outcome.CANCELLED.value)
+        done |= dict.fromkeys(before, True)
         tries.append(ended)
     return done
 
@@ -289,14 +291,3 @@ def hasten(db: Session, ids: Collection[int], using: str, now: datetime | None) 
         for (queue,) in db.rows(QUEUES, ids=waiting):
             ring(queue, using=using)
     return waiting
-
-
-def live(db: Session, task_id: int) -> LockedTicket:
-    """
-    Lock a task's ticket.
-
-    Raise NotFoundError when the task is gone, AlreadyFinishedError when it has ended.
-    """
-    for ticket in lock_tickets(db, [task_id]):
-        return ticket
-    raise has_ended(seen(db, task_id))

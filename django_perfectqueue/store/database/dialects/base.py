@@ -56,6 +56,24 @@ USED_QUEUES = """
 """
 
 
+TASK_COLUMNS = """
+    "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
+    "expires_at", "limits", "time_limit", "context", "outcome", "attempt", "worker"
+"""
+TICKET_COLUMNS = """
+    "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
+    "cancel_requested", "followed"
+"""
+INSERT_TICKETS = f"""
+INSERT INTO "perfectqueue_ticket" ({TICKET_COLUMNS})
+SELECT "task"."id", "given"."lane", "given"."state", -"task"."priority",
+    COALESCE("task"."expected_at", "task"."run_at"),
+    CASE WHEN "given"."state" = 1 THEN "task"."run_at" END, 0, 0, 0, FALSE, "given"."followed"
+FROM ({{given}}) AS "given"
+CROSS JOIN "perfectqueue_task" AS "task" ON "task"."id" = "given"."id"
+"""
+
+
 class Entry(NamedTuple):
     """
     What a lane is charged: tasks begun less ended, seconds, and the mean that was measured.
@@ -383,6 +401,24 @@ def average(cost: str, *, mean: str, keep: str) -> str:
     """
     moving = f"{cost} * {keep} + {mean} * (1 - {keep})"
     return f"CASE WHEN {cost} < 0 AND {keep} < 1 THEN {mean} ELSE {moving} END"
+
+
+def stored_row(task: Submission) -> dict[str, Any]:
+    """Return what a submit says of TASK_COLUMNS, in their order."""
+    return {
+        "queue": task.queue,
+        "key": task.key,
+        "type": task.type,
+        "user": task.user,
+        "data": task.payload,
+        "priority": task.priority,
+        "run_at": task.run_at,
+        "expected_at": task.expected_at,
+        "expires_at": task.expires_at,
+        "limits": ",".join(task.limits),
+        "time_limit": task.time_limit,
+        "context": task.context,
+    }
 
 
 def naive(moment: datetime) -> datetime:

@@ -8,34 +8,25 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import Moment, Submission
-from .base import Dialect
+from ...values import Submission
+from .base import INSERT_TICKETS, TASK_COLUMNS, Dialect, stored_row
 from .mysql_errors import is_taken
 from .mysql_transactions import takes_several_statements
 
-INSERT_TASK = """
-INSERT INTO "perfectqueue_task" (
-    "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
-    "expires_at", "limits", "time_limit", "context", "outcome", "attempt", "worker"
-) VALUES
-"""
+INSERT_TASKS = f'INSERT INTO "perfectqueue_task" ({TASK_COLUMNS}) VALUES '
+TASK = (
+    "({queue}, {key}, {type}, {user}, {data}, {priority}, {{now}}, {run_at}, {expected_at},"
+    " {expires_at}, {limits}, {time_limit}, {context}, '', 0, '')"
+)
 
 FIND_TASKS = """
 SELECT "key", "id" FROM "perfectqueue_task"
 WHERE "queue" = %(queue)s AND "key" IN %(keys)s
 """
 
-INSERT_TICKET = """
-INSERT INTO "perfectqueue_ticket" (
-    "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
-    "cancel_requested", "followed"
-)
-SELECT "task"."id", "given"."lane", "given"."state", -"task"."priority",
-    COALESCE("task"."expected_at", "task"."run_at"),
-    CASE WHEN "given"."state" = 1 THEN "task"."run_at" END, 0, 0, 0, 0, "given"."followed"
-FROM ({given}) AS "given"
-STRAIGHT_JOIN "perfectqueue_task" AS "task" FORCE INDEX (PRIMARY) ON "task"."id" = "given"."id"
-"""
+ON_TASK = '"perfectqueue_task" AS "task" ON'
+BY_TASK = ON_TASK.replace(" ON", " FORCE INDEX (PRIMARY) ON")
+INSERT_TICKETS = INSERT_TICKETS.replace("CROSS JOIN", "STRAIGHT_JOIN").replace(ON_TASK, BY_TASK)
 
 MICROSECONDS = "TIMESTAMPADD(MICROSECOND, ROUND(%({name})s * 1000000), {now})"
 
@@ -92,40 +83,22 @@ class MySQLSubmit(Dialect):
 
     def insert_of(self, tasks: Sequence[Submission]) -> tuple[str, dict[str, object]]:
         """Return the statement that inserts tasks, and its parameters."""
-        values: list[str] = []
+        rows: list[str] = []
         parameters: dict[str, object] = {}
         for number, task in enumerate(tasks):
-            columns: dict[str, Moment | str | float | None] = {
-                "q": task.queue,
-                "k": task.key,
-                "t": task.type,
-                "u": task.user,
-                "d": task.payload,
-                "p": task.priority,
-                "r": task.run_at,
-                "e": task.expected_at,
-                "x": task.expires_at,
-                "l": ",".join(task.limits),
-                "s": task.time_limit,
-                "c": task.context,
-            }
-            marks = []
-            for letter, value in columns.items():
-                name = f"{letter}{number}"
+            marks: dict[str, str] = {}
+            for column, value in stored_row(task).items():
+                name = f"{column}{number}"
                 mark = "NULL" if value is None else f"%({name})s"
                 if isinstance(value, timedelta):
-                    mark, parameters[name] = self.later(mark), value.total_seconds()
-                elif value is not None:
-                    parameters[name] = (
-                        self.parameter(value) if isinstance(value, datetime) else value
-                    )
-                marks.append(mark)
-            q, k, t, u, d, p, r, *others = marks
-            run_at = "{now}" if task.run_at is None else r
-            values.append(
-                f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {', '.join(others)}, '', 0, '')"
-            )
-        return INSERT_TASK + ", ".join(values), parameters
+                    mark, value = self.later(mark), value.total_seconds()
+                elif isinstance(value, datetime):
+                    value = self.parameter(value)
+                marks[column], parameters[name] = mark, value
+            if task.run_at is None:
+                marks["run_at"] = "{now}"
+            rows.append(TASK.format(**marks))
+        return INSERT_TASKS + ", ".join(rows), parameters
 
     def find_tasks(self, cursor: Cursor, tasks: Sequence[Submission]) -> dict[tuple[str, str], int]:
         keys: dict[str, list[str]] = {}
@@ -147,4 +120,4 @@ def tickets_of(tickets: Iterable[tuple[int | str, Submission]]) -> str:
         f' {task.followed or "NULL"} AS "followed"'
         for task_id, task in tickets
     )
-    return INSERT_TICKET.replace("{given}", given)
+    return INSERT_TICKETS.replace("{given}", given)

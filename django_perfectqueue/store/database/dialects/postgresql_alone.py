@@ -10,9 +10,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import CHANNEL, Submission
+from .base import TASK_COLUMNS, TICKET_COLUMNS, stored_row
 from .postgresql_arrays import time_text
 from .postgresql_errors import UNPREPARED, PostgreSQLErrors, state_of
-from .postgresql_submit import COLUMNS, INTO_TASK
+from .postgresql_submit import COLUMNS
 from .postgresql_transactions import IDLE, is_psycopg3, takes_several_statements
 
 TIMES = ("run_at", "expected_at", "expires_at")
@@ -24,23 +25,20 @@ TIME = """CASE
 END"""
 STORE = """
 WITH "stored" AS (
-    INSERT INTO "perfectqueue_task" ({into_task}) VALUES (
+    INSERT INTO "perfectqueue_task" ({task_columns}) VALUES (
         %(queue)s, %(key)s, %(type)s, %(user)s, %(data)s, %(priority)s, statement_timestamp(),
         COALESCE({run_at}, statement_timestamp()), {expected_at}, {expires_at}, %(limits)s,
         %(time_limit)s, %(context)s, '', 0, ''
     )
     ON CONFLICT ("queue", "key") DO NOTHING RETURNING "id", "run_at", "expected_at"
 )
-INSERT INTO "perfectqueue_ticket" (
-    "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
-    "token", "cancel_requested"
-)
+INSERT INTO "perfectqueue_ticket" ({ticket_columns}, "token")
 SELECT "id", %(lane)s, CASE WHEN %(run_at)s::text IS NULL THEN 0 ELSE 1 END, 0 - %(priority)s,
     COALESCE("expected_at", "run_at"), CASE WHEN %(run_at)s::text IS NOT NULL THEN "run_at" END,
-    0, 0, 0, %(token)s, false
+    0, 0, 0, false, NULL, %(token)s
 FROM "stored" RETURNING set_config('perfectqueue.stored', %(token)s || ':' || "task_id", false)
 """
-STORE = STORE.replace("{into_task}", INTO_TASK)
+STORE = STORE.replace("{task_columns}", TASK_COLUMNS).replace("{ticket_columns}", TICKET_COLUMNS)
 for name in TIMES:
     STORE = STORE.replace(f"{{{name}}}", TIME.replace("{name}", name))
 
@@ -100,9 +98,8 @@ class PostgreSQLAlone(PostgreSQLErrors):
         self, cursor: Cursor, task: Submission, *, token: int, message: str
     ) -> tuple[int | None, bool]:
         values = {
-            **task._asdict(),
-            "data": task.payload,
-            "limits": ",".join(task.limits),
+            **stored_row(task),
+            "lane": task.lane,
             "token": token,
             "message": message,
             **{name: time_text(getattr(task, name)) for name in TIMES},

@@ -8,15 +8,10 @@ from typing import Any
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import Moment, Submission
-from .base import Dialect
+from ...values import Submission
+from .base import TASK_COLUMNS, TICKET_COLUMNS, Dialect
 from .postgresql_arrays import array, texts, time_of
 
-INTO_TASK = (
-    '"queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",'
-    ' "expires_at", "limits", "time_limit", "context", "outcome", "attempt", "worker"'
-)
-"""The columns that a submit writes, but for the id."""
 SUBMIT = """
 WITH "clock" AS (
     SELECT {now} AS "now",
@@ -27,17 +22,14 @@ WITH "clock" AS (
     FROM "clock", unnest({arrays}) WITH ORDINALITY AS "array" ({names}, "place")
 ),
 "stored" AS (
-    INSERT INTO "perfectqueue_task" ("id", {into_task})
+    INSERT INTO "perfectqueue_task" ("id", {task_columns})
     SELECT "id", "queue", "key", "type", "user", "data", "priority", "now",
         COALESCE("run_at", "now"), "expected_at", "expires_at", "limits", "time_limit",
         "context", '', 0, ''
     FROM "given" {returned}
 ),
 "ticket" AS (
-    INSERT INTO "perfectqueue_ticket" (
-        "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors",
-        "crashes", "cancel_requested", "followed"
-    )
+    INSERT INTO "perfectqueue_ticket" ({ticket_columns})
     SELECT "id", "lane", "state", -"priority", COALESCE("expected_at", "run_at", "now"),
         CASE WHEN "state" = 1 THEN "run_at" END, 0, 0, 0, false, "followed"
     FROM "given" {kept}
@@ -64,7 +56,8 @@ COLUMNS = {
     "followed": "bigint",
 }
 
-SUBMIT = SUBMIT.replace("{into_task}", INTO_TASK)
+SUBMIT = SUBMIT.replace("{task_columns}", TASK_COLUMNS)
+SUBMIT = SUBMIT.replace("{ticket_columns}", TICKET_COLUMNS)
 SUBMIT_IF_FREE = SUBMIT.replace("{returned}", IF_FREE).replace("{kept}", BUT_TAKEN)
 SUBMIT_ALL = SUBMIT.replace("{returned}", "").replace("{kept}", "")
 
@@ -118,15 +111,10 @@ class PostgreSQLSubmit(Dialect):
         return {names[place - 1]: task_id for task_id, place in rows}
 
 
-def given(value: Moment) -> datetime | str:
-    """Return a time as the driver takes it, and a span as a text."""
-    return f"{value.total_seconds()} seconds" if isinstance(value, timedelta) else value
-
-
 def same(name: str, kind: str, value: Any) -> tuple[str, object]:
     """Return the SQL and the parameter of a column that has one value in all tasks."""
     if isinstance(value, timedelta):
-        return f'"now" + %({name})s::interval', given(value)
+        return f'"now" + %({name})s::interval', f"{value.total_seconds()} seconds"
     return f"%({name})s::{kind}", ",".join(value) if name == "limits" else value
 
 

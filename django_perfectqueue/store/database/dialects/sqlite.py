@@ -19,12 +19,15 @@ from ...values import Completion, Moment, Stored, Submission
 from ..diagnosis import Problem
 from .base import (
     HAS_COPIES,
+    INSERT_TICKETS,
+    TASK_COLUMNS,
     Closed,
     Dialect,
     Entry,
     FinishReport,
     average,
     naive,
+    stored_row,
 )
 
 SAID = {
@@ -52,13 +55,10 @@ def portable(sql: str) -> str:
 
 
 SUBMIT_TASKS = portable(
-    """
-INSERT INTO "perfectqueue_task" (
-    "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
-    "expires_at", "limits", "time_limit", "context", "outcome", "attempt", "worker"
-)
+    f"""
+INSERT INTO "perfectqueue_task" ({TASK_COLUMNS})
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4, "value" ->> 5,
-    {now}, COALESCE("value" ->> 6, {now}), "value" ->> 7, "value" ->> 8, "value" ->> 9,
+    {{now}}, COALESCE("value" ->> 6, {{now}}), "value" ->> 7, "value" ->> 8, "value" ->> 9,
     "value" ->> 10, "value" ->> 11, '', 0, ''
 FROM json_each(%(rows)s) WHERE true
 ON CONFLICT ("queue", "key") DO NOTHING
@@ -66,18 +66,14 @@ RETURNING "queue", "key", "id"
 """
 )
 
-SUBMIT_TICKETS = portable(
-    """
-INSERT INTO "perfectqueue_ticket" (
-    "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
-    "cancel_requested", "followed"
-)
-SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, -("value" ->> 3),
-    COALESCE("value" ->> 5, "value" ->> 4, {now}),
-    CASE WHEN "value" ->> 2 = 1 THEN "value" ->> 4 END, 0, 0, 0, 0, "value" ->> 6
+GIVEN_TICKETS = """
+SELECT "value" ->> 0 AS "id", "value" ->> 1 AS "lane", "value" ->> 2 AS "state",
+    "value" ->> 3 AS "followed"
 FROM json_each(%(rows)s)
-RETURNING "lane", (SELECT "has_waiting" FROM "perfectqueue_lane" WHERE "id" = "lane")
 """
+SUBMIT_TICKETS = portable(
+    INSERT_TICKETS.replace("{given}", GIVEN_TICKETS)
+    + 'RETURNING "lane", (SELECT "has_waiting" FROM "perfectqueue_lane" WHERE "id" = "lane")'
 )
 
 
@@ -181,43 +177,23 @@ class SQLite(Dialect):
         self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
         now = now or clock.now()
-        each = [(task.run_at, task.expected_at, task.expires_at) for task in tasks]
-        moments = [
-            tuple([None if at is None else stamp_of(at, now) for at in times]) for times in each
-        ]
         rows = [
-            (
-                task.queue,
-                task.key,
-                task.type,
-                task.user,
-                task.payload,
-                task.priority,
-                *times,
-                ",".join(task.limits),
-                task.time_limit,
-                task.context,
-            )
-            for task, times in zip(tasks, moments, strict=True)
+            [
+                stamp_of(value, now) if isinstance(value, datetime | timedelta) else value
+                for value in stored_row(task).values()
+            ]
+            for task in tasks
         ]
         stored = self.execute(cursor, SUBMIT_TASKS, {"rows": to_json(rows)}, now=now).fetchall()
         ids = Stored({(queue, key): task_id for queue, key, task_id in stored})
         tickets = [
-            (
-                ids[task.queue, task.key],
-                task.lane,
-                task.state,
-                task.priority,
-                run_at,
-                expected_at,
-                task.followed,
-            )
-            for task, (run_at, expected_at, _) in zip(tasks, moments, strict=True)
+            (ids[task.queue, task.key], task.lane, task.state, task.followed)
+            for task in tasks
             if (task.queue, task.key) in ids
         ]
         if tickets:
             # Nobody else writes until the commit, so what is awake now is so then.
-            lanes = self.execute(cursor, SUBMIT_TICKETS, {"rows": to_json(tickets)}, now=now)
+            lanes = self.execute(cursor, SUBMIT_TICKETS, {"rows": to_json(tickets)})
             ids.awake = {lane for lane, is_awake in lanes.fetchall() if is_awake}
         return ids
 

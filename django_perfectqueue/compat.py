@@ -9,6 +9,7 @@ and nothing else is here.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -48,30 +49,25 @@ if TYPE_CHECKING or HAS_TASKS:
     TaskResult = base.TaskResult
     TaskResultStatus = base.TaskResultStatus
 
-    def task(function: Callable[..., object] | None = None, **words: Any) -> Any:
+    def task(
+        function: Callable[..., object] | None = None,
+        *,
+        backend: str = base.DEFAULT_TASK_BACKEND_ALIAS,
+        priority: int = base.DEFAULT_TASK_PRIORITY,
+        queue_name: str = base.DEFAULT_TASK_QUEUE_NAME,
+        takes_context: bool = False,
+        **words: Any,
+    ) -> Any:
         """
         Do what Django's ``@task`` does, and take a backend's own words, too.
 
         Django's own takes them since 6.1. Raise TypeError for a word that the backend
         does not know.
         """
-        if function is not None:
-            return defined(function, **words)
-        return lambda function: defined(function, **words)
-
-    def defined(
-        function: Callable[..., object],
-        *,
-        backend: str = base.DEFAULT_TASK_BACKEND_ALIAS,
-        priority: int = base.DEFAULT_TASK_PRIORITY,
-        queue_name: str = base.DEFAULT_TASK_QUEUE_NAME,
-        takes_context: bool = False,
-        **words: object,
-    ) -> object:
         if "run_after" in words:
             raise TypeError("run_after can't be given to @task. Use .using(run_after=...).")
-        return task_backends[backend].task_class(
-            func=function,
+        define = functools.partial(
+            task_backends[backend].task_class,
             backend=backend,
             priority=priority,
             queue_name=queue_name,
@@ -79,6 +75,7 @@ if TYPE_CHECKING or HAS_TASKS:
             run_after=None,
             **words,
         )
+        return (lambda given: define(func=given)) if function is None else define(func=function)
 
     if "kwargs" in inspect.signature(base.task).parameters:
         task = base.task  # type: ignore[assignment]

@@ -176,22 +176,22 @@ class Options:
     CHILD_GRACEFUL_KILL_LIMIT: float | None = _setting(None, _seconds.or_none())
 
     # These are no settings: no project has a reason for another value, but tests have.
+    # How many unfinished attempts of a task are kept: the first half of them and the last.
     ATTEMPTS_KEPT: ClassVar[int] = 100
-    """How many unfinished attempts of a task are kept: the first half of them and the last."""
+    # How many characters of an attempt's log are kept.
     LOG_LINES_SIZE: ClassVar[int] = 16_384
-    """How many characters of an attempt's log are kept."""
+    # The shortest interval at which a processor writes progress and logs.
     JOURNAL_INTERVAL: ClassVar[float] = 1.0
-    """The shortest interval at which a processor writes progress and logs."""
+    # How often a worker looks for tasks to purge.
     PURGE_INTERVAL: ClassVar[float] = 30.0
-    """How often a worker looks for tasks to purge."""
+    # How often a processor reports to its supervisor.
     CHILD_HEARTBEAT_INTERVAL: ClassVar[float] = 2.0
-    """How often a processor reports to its supervisor."""
+    # How often a processor that is to stop is asked again; the time between TERM and KILL.
     CHILD_KILL_INTERVAL: ClassVar[float] = 2.0
-    """How often a processor that is to stop is asked again; the time between TERM and KILL."""
+    # A processor that dies younger than this is not replaced at once the second time.
     CHILD_FORK_FREQUENCY_LIMIT: ClassVar[float] = 5.0
-    """A processor that dies younger than this is not replaced at once the second time."""
+    # After INT the launcher leaves within this time, while the supervisor drains.
     DETACH_WAIT: ClassVar[float] = 10.0
-    """After INT the launcher leaves within this time, while the supervisor drains."""
 
     def __iter__(self) -> Iterator[str]:
         return (option.name for option in fields(self))

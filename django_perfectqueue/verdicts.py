@@ -77,8 +77,6 @@ def wait_of(who: object, after: timedelta | float | str) -> float:
     """
     if isinstance(after, timedelta):
         after = after.total_seconds()
-    if isinstance(after, timedelta):
-        after = after.total_seconds()
     if isinstance(after, int | float) and after < 0:
         return 0.0
     name = who if isinstance(who, str) else type(who).__name__

@@ -1,6 +1,6 @@
 """What a project writes: handlers, the routes to them, and what to decide when they fail."""
 
-from django_perfectqueue.backoff import Backoff, Exponential, Fixed, Linear, Steps, next_wait
+from django_perfectqueue.backoff import Backoff, Exponential, Fixed, Linear, Steps
 from django_perfectqueue.verdicts import Discard, Retry, Snooze
 
 from .decider import Decider
@@ -30,6 +30,5 @@ __all__ = [
     "TimeLimits",
     "autodiscover",
     "handler",
-    "next_wait",
     "time_limits",
 ]

@@ -66,7 +66,8 @@ class Dispatch:
         if type_ in BUILT_IN:
             return cls.build_handler(type_, BUILT_IN[type_])
         for pattern in cls.routes:
-            if matches(cls.checked(pattern), type_):
+            known = cls.checked(pattern)
+            if known == type_ if isinstance(known, str) else known.search(type_):
                 return cls.handler_at(pattern)
         raise UnknownTypeError(f"{cls.__name__} has no route for tasks of type '{type_}'.")
 
@@ -160,12 +161,6 @@ def checked_handler(handler: type[Application]) -> type[Application]:
         raise ConfigError(f"{handler.__qualname__}.{name} {problem}")
     arounds[handler]
     return handler
-
-
-def matches(pattern: Pattern, type_: str) -> bool:
-    if isinstance(pattern, str):
-        return pattern == type_
-    return pattern.search(type_) is not None
 
 
 def in_words(pattern: Pattern) -> str:

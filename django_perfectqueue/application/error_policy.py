@@ -6,7 +6,7 @@ import inspect
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from django_perfectqueue import store
 from django_perfectqueue.backoff import (
@@ -131,7 +131,10 @@ def wait_by(
     first that has something to say is heard. One that raises or returns nonsense is not.
     """
     try:
-        for backoff in (waits, own_backoff(handler), default_backoff()):
+        usual_backoff: object = options().BACKOFF
+        if isinstance(usual_backoff, str):
+            usual_backoff = backoff_at(usual_backoff)
+        for backoff in (waits, own_backoff(handler), usual_backoff):
             if backoff is not None:
                 return asked_of(backoff, task, handler, error)
     except BaseException:
@@ -158,12 +161,6 @@ def usual(handler: Handler) -> Backoff:
     return Exponential(options().RETRY_WAIT if first is None else first, longest)
 
 
-def default_backoff() -> object:
-    """Return BACKOFF, imported where it is a path."""
-    backoff = options().BACKOFF
-    return backoff_at(backoff) if isinstance(backoff, str) else backoff
-
-
 def asked_of(
     backoff: Any,
     task: AcquiredTask,
@@ -183,18 +180,12 @@ def asked_of(
     elif inspect.ismethod(backoff) and backoff.__self__ is handler:
         wait = backoff(source)
     else:
-        wait = backoff(source, beside(source, task, handler))
-    return None if wait is None else checked_wait(wait)
-
-
-def beside(error: BaseException, task: AcquiredTask, handler: Handler) -> object:
-    """Return the second argument of a backoff function."""
-    if handler is None or isinstance(handler, type):
-        return task
-    return handler.for_backoff(error)
-
-
-def checked_wait(wait: object) -> float:
+        has_none = handler is None or isinstance(handler, type)
+        wait = backoff(
+            source, task if has_none else cast("Application", handler).for_backoff(source)
+        )
+    if wait is None:
+        return None
     seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
     if not is_number(seconds) or not seconds <= LONGEST:
         raise TypeError(f"backoff must return a number of seconds or None, not {wait!r}.")

@@ -68,7 +68,9 @@ def handler(*patterns: Pattern, **attributes: object) -> Callable[[T], T]:
             check_parameters(target)
             made = from_function(target, **attributes)
         elif issubclass(target, Application):
-            made = with_attributes(target, attributes) if attributes else target
+            names = {"__module__": target.__module__, "__qualname__": target.__qualname__}
+            given = {**names, **attributes}
+            made = type(target.__name__, (target,), given) if attributes else target
         else:
             raise ConfigError(f"@handler stands over {target!r}, which is no Application.")
         for pattern in patterns:
@@ -89,11 +91,6 @@ def check_parameters(function: Callable[..., object]) -> None:
         ) from None
     except ValueError:
         return  # Nobody knows what one written in C takes.
-
-
-def with_attributes(target: type[Application], attributes: dict[str, object]) -> type[Application]:
-    names = {"__module__": target.__module__, "__qualname__": target.__qualname__}
-    return type(target.__name__, (target,), {**names, **attributes})
 
 
 def autodiscover() -> type[Registry]:

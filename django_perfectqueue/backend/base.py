@@ -28,7 +28,6 @@ from django_perfectqueue.compat import (
     task_backends,
 )
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, PayloadError
-from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.payload.inputs import KEY
 
@@ -141,8 +140,6 @@ class PerfectQueueBackend(BaseTaskBackend):
         for result in results:
             signals.task_enqueued.send(type(self), task_result=result)
         return results
-
-    aenqueue_many = twin(enqueue_many)
 
     def prepared(
         self, task: AnyTask, args: Iterable[object], kwargs: Mapping[str, object]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 NAME = "django_perfectqueue"
 KEYS = ("BACKEND", "QUEUES", "OPTIONS", "MAX_ATTEMPTS", "BACKOFF", "ENQUEUE_ON_COMMIT")
-OPTIONS = ("backoff", "database", "id_function", "max_attempts", "modules", "time_limit")
 
 
 def problems(backend: PerfectQueueBackend) -> Iterator[CheckMessage]:
@@ -39,7 +38,11 @@ def problems(backend: PerfectQueueBackend) -> Iterator[CheckMessage]:
         if name not in KEYS:
             yield unknown(place, name, KEYS)
     for name, value in backend.options.items():
-        yield from option_problems(f"{place}['OPTIONS']", name, value)
+        where = f"{place}['OPTIONS']"
+        if name not in RULES:
+            yield unknown(where, name, sorted(RULES))
+        elif problem := RULES[name](value):
+            yield error(34, f"{where}['{name}'] {problem}", "Correct it, or remove it.")
     for name in backend.queue_names:
         if not isinstance(name, str) or not 0 < len(name) <= 100:
             yield error(
@@ -63,21 +66,10 @@ def is_installed() -> bool:
     return not apps.apps_ready or apps.is_installed(NAME)
 
 
-def option_problems(place: str, name: str, value: object) -> Iterator[CheckMessage]:
-    if name not in OPTIONS:
-        yield unknown(place, name, OPTIONS)
-    elif problem := RULES[name](value):
-        yield error(34, f"{place}['{name}'] {problem}", "Correct it, or remove it.")
-
-
 def unknown(place: str, name: object, names: Sequence[str]) -> CheckMessage:
     return error(
         33, f"{place} has no '{name}'.{nearest(str(name), names)}", f"There is {', '.join(names)}."
     )
-
-
-def database(value: Any) -> str:
-    return choice(*connections).or_none().problem(value)
 
 
 def backoff(value: object) -> str:
@@ -111,9 +103,9 @@ def is_there(name: object) -> bool:
         return False
 
 
-RULES = {
+RULES: dict[str, Callable[[Any], str]] = {
     "backoff": backoff,
-    "database": database,
+    "database": lambda value: choice(*connections).or_none().problem(value),
     "id_function": id_function,
     "max_attempts": CHECKS["max_attempts"].or_none().problem,
     "modules": modules,

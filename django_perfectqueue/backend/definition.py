@@ -12,6 +12,7 @@ from asgiref.sync import iscoroutinefunction
 from django_perfectqueue.backoff import error_rules
 from django_perfectqueue.backoff.error_rules import Rule, RuleWithWaits
 from django_perfectqueue.compat import InvalidTask, Task
+from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.checks import TRUE_OR_FALSE, Check, choice, names, nearest
 
 from . import registry
@@ -131,12 +132,7 @@ class QueueTask(Base[P, R]):
         backend = cast("PerfectQueueBackend", self.get_backend())
         return backend.enqueue_many((self, args, kwargs) for args, kwargs in calls)
 
-    async def aenqueue_many(
-        self, calls: Iterable[tuple[Iterable[object], Mapping[str, object]]]
-    ) -> list[AnyResult]:
-        """Do what enqueue_many() does."""
-        backend = cast("PerfectQueueBackend", self.get_backend())
-        return await backend.aenqueue_many((self, args, kwargs) for args, kwargs in calls)
+    aenqueue_many = twin(enqueue_many)
 
 
 DJANGOS = {field.name for field in fields(Task)}

@@ -18,9 +18,6 @@ class Tolerant(compat.BaseTaskBackend):
     def enqueue_many(self, calls: Iterable[TaskCall]) -> object:
         return [self.enqueue(task, list(args), dict(kwargs)) for task, args, kwargs in calls]
 
-    async def aenqueue_many(self, calls: Iterable[TaskCall]) -> object:
-        return [await self.aenqueue(task, list(args), dict(kwargs)) for task, args, kwargs in calls]
-
 
 class ImmediateBackend(Tolerant, compat.ImmediateBackend):
     """Runs a task at once, as Django's own does."""

@@ -22,26 +22,10 @@ from django_perfectqueue.lib.checks import Check, number, span
 from django_perfectqueue.lib.durations import seconds_of
 from django_perfectqueue.lib.imports import imported
 
-MOST_DOUBLINGS = 60
 SPREAD = 0.25
 
 Wait = timedelta | float | str
 Answer = timedelta | float | None
-
-
-def next_wait(tries: int, *, first: float, longest: float, chance: float = 0.5) -> float:
-    """
-    Return the seconds to wait after so many tries: doubling from ``first``, up to ``longest``.
-
-    ``chance``, from 0 to 1, spreads them by a quarter to both sides, so that what failed
-    together is not tried again together.
-    """
-    wait = first * 2.0 ** min(max(tries, 1) - 1, MOST_DOUBLINGS)
-    return spread(min(longest, wait), longest=longest, chance=chance)
-
-
-def spread(wait: float, *, longest: float, chance: float, jitter: float = SPREAD) -> float:
-    return min(longest, wait * (1.0 - jitter + 2.0 * jitter * chance))
 
 
 class Backoff:
@@ -54,7 +38,7 @@ class Backoff:
     """
 
     def __init__(self, *, jitter: float = SPREAD, longest: Wait | None = None) -> None:
-        self.jitter = number(0, 1).require("jitter", jitter, ConfigError)
+        self.jitter: float = number(0, 1).require("jitter", jitter, ConfigError)
         self.longest = math.inf if longest is None else in_seconds("longest", longest)
 
     def __repr__(self) -> str:
@@ -69,9 +53,9 @@ class Backoff:
 
     def wait(self, errors: int) -> float:
         """Return the seconds to wait after so many errors, 1 or more."""
-        chance = random.random()  # noqa: S311
         usual = min(self.usual(max(1, errors)), self.longest)
-        return spread(usual, longest=self.longest, chance=chance, jitter=self.jitter)
+        spread = 1.0 + self.jitter * (2.0 * random.random() - 1.0)  # noqa: S311
+        return min(self.longest, usual * spread)
 
     def usual(self, errors: int) -> float:
         """Return the wait before chance spreads it."""

@@ -31,6 +31,7 @@ CHECKED_RATE = number(1 / 86_400, 1_000_000, of="tasks a second")
 
 Verb = Literal["retry", "cancel", "delete", "move", "edit", "finish", "copy", "priority"]
 """The last three are for tasks that are named, not for all that match."""
+TERMS = ("verb", "to", "patch", "rate", "by", "until")
 signer = Signer(salt=TYPE)
 
 
@@ -72,15 +73,8 @@ class Operation:
 
     def stored(self) -> dict[str, object]:
         """Return what it says as JSON."""
-        return {
-            "verb": self.verb,
-            "filter": self.selection.stored(),
-            "to": self.to,
-            "patch": self.patch,
-            "rate": self.rate,
-            "by": self.by,
-            "until": self.until,
-        }
+        terms = {name: getattr(self, name) for name in TERMS}
+        return {**terms, "filter": self.selection.stored()}
 
     def signed(self, key: str) -> str:
         """Return the signature for the task of a key: it is good for no other task."""
@@ -96,8 +90,7 @@ class Operation:
         may submit or edit tasks may not therefore do all that this can.
         """
         try:
-            names = ("verb", "to", "patch", "rate", "by", "until")
-            terms = {name: data[name] for name in names}
+            terms = {name: data[name] for name in TERMS}
             operation = cls(**terms, selection=Selection.read(data["filter"]))
             text = json.dumps([key, operation.stored()], sort_keys=True)
             signer.unsign(f"{text}{signer.sep}{data['signature']}")

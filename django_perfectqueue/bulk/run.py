@@ -68,7 +68,11 @@ def run(operation: Operation, ids: Sequence[int], *, using: str) -> Iterator[Ans
             found = tasks.get(task_id, (task_id, "", ""))
             try:
                 over = cancelled.get(task_id)
-                answer = act(operation, found, using=using) if over is None else asked(found, over)
+                answer = (
+                    act(operation, found, using=using)
+                    if over is None
+                    else Answer(found, CANCELLED[over])
+                )
             except REFUSALS as error:
                 yield Answer(found, error=error)
                 continue
@@ -81,10 +85,6 @@ def run(operation: Operation, ids: Sequence[int], *, using: str) -> Iterator[Ans
                 store.sign(names, word, by=operation.by, using=using)
 
 
-def asked(found: Found, is_over: bool) -> Answer:
-    return Answer(found, CANCELLED[is_over])
-
-
 def act(operation: Operation, found: Found, *, using: str) -> Answer:
     """Do it to one task. Raise one of REFUSALS where that is not possible."""
     task_id, queue, key = found
@@ -94,7 +94,7 @@ def act(operation: Operation, found: Found, *, using: str) -> Answer:
             raise NotFoundError(f"There is no task with the id {task_id}.")
         return Answer(found, "copied", copy=task.copy(by=operation.by).key)
     if operation.verb == "cancel":
-        return asked(found, store.cancel_request(task_id, using=using))
+        return Answer(found, CANCELLED[store.cancel_request(task_id, using=using)])
     if operation.to or operation.patch is not None:
         rewrite = None if operation.patch is None else rewriter(operation.patch)
         revision = store.Revision(queue=operation.to, rewrite=rewrite, by=operation.by)

@@ -26,7 +26,12 @@ ROUTER = "django_perfectqueue.routers.QueueRouter"
 def check_database_settings(alias: str) -> Iterator[CheckMessage]:
     """Check what DATABASES says of the database that holds the tasks."""
     if alias not in connections:
-        yield unknown_alias(alias)
+        aliases = ", ".join(f"'{name}'" for name in connections)
+        yield error(
+            5,
+            f"DATABASES has no '{alias}', which is to hold the tasks.",
+            f"Set {SETTING}['DATABASE'] to one of {aliases}, or leave it to the router.",
+        )
         return
     connection = connections[alias]
     vendor, entry = connection.vendor, connection.settings_dict
@@ -37,8 +42,12 @@ def check_database_settings(alias: str) -> Iterator[CheckMessage]:
             f"Use PostgreSQL, MySQL, MariaDB or SQLite, and name it in {SETTING}['DATABASE'].",
         )
         return
-    if vendor == "sqlite":
-        yield from in_no_file(alias, entry)
+    if vendor == "sqlite" and in_memory(str(entry["NAME"])):
+        yield warning(
+            3,
+            f"The SQLite database '{alias}' is in memory, where no worker can see its tasks.",
+            f"Set DATABASES['{alias}']['NAME'] to a file.",
+        )
     if vendor == "postgresql":
         yield from isolation(alias, entry["OPTIONS"])
     if not entry["AUTOCOMMIT"]:
@@ -82,15 +91,6 @@ def several_hosts(host: str, given: Mapping[str, object]) -> bool:
     return any("," in str(host or "") for host in hosts) and wanted == "any"
 
 
-def unknown_alias(alias: str) -> CheckMessage:
-    aliases = ", ".join(f"'{name}'" for name in connections)
-    return error(
-        5,
-        f"DATABASES has no '{alias}', which is to hold the tasks.",
-        f"Set {SETTING}['DATABASE'] to one of {aliases}, or leave it to the router.",
-    )
-
-
 @check()
 def check_sqlite_options(alias: str) -> Iterator[CheckMessage]:
     """
@@ -115,15 +115,6 @@ def check_sqlite_options(alias: str) -> Iterator[CheckMessage]:
             f"The SQLite database '{alias}' waits only {given['timeout']} s for its lock, for which"
             " every processor and every submitter queues.",
             f"Add {SQLITE_OPTIONS} to DATABASES['{alias}'].",
-        )
-
-
-def in_no_file(alias: str, entry: Mapping[str, object]) -> Iterator[CheckMessage]:
-    if in_memory(str(entry["NAME"])):
-        yield warning(
-            3,
-            f"The SQLite database '{alias}' is in memory, where no worker can see its tasks.",
-            f"Set DATABASES['{alias}']['NAME'] to a file.",
         )
 
 
@@ -182,15 +173,12 @@ def in_memory(name: str) -> bool:
 
 
 def isolation(alias: str, given: Mapping[str, object]) -> Iterator[CheckMessage]:
-    if "isolation_level" in given and not reads_committed(given["isolation_level"]):
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel as Level
+
+    committed = (Level.READ_COMMITTED, Level.READ_UNCOMMITTED)
+    if "isolation_level" in given and given["isolation_level"] not in committed:
         yield slow_isolation(
             f"The database '{alias}' has the isolation level {given['isolation_level']!r}",
             f"Take 'isolation_level' out of DATABASES['{alias}']['OPTIONS'], or set it to read"
             " committed.",
         )
-
-
-def reads_committed(level: object) -> bool:
-    from django.db.backends.postgresql.psycopg_any import IsolationLevel
-
-    return level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)

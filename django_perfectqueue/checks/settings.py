@@ -36,20 +36,17 @@ def check_settings(app_configs: object = None, **kwargs: object) -> list[CheckMe
 
 def misspelt() -> Iterator[CheckMessage]:
     """Yield a warning for each setting whose name is nearly that of this package's."""
-    # One matcher: it prepares its second text once.
-    matcher = difflib.SequenceMatcher(None, "", SETTING)
-    for name in filter(str.isupper, dir(settings)):
-        if name != SETTING and is_close(matcher, name):
-            yield warning(
-                18,
-                f"The setting {name} has no effect.",
-                f"Did you mean {SETTING}? Rename it, or silence perfectqueue.W018.",
-            )
-
-
-def is_close(matcher: difflib.SequenceMatcher[str], name: str) -> bool:
-    matcher.set_seq1(name.replace("_", "").removeprefix("DJANGO"))
-    return matcher.real_quick_ratio() > CLOSE and matcher.ratio() > CLOSE
+    plain = {
+        name.replace("_", "").removeprefix("DJANGO"): name
+        for name in filter(str.isupper, dir(settings))
+        if name != SETTING
+    }
+    for close in difflib.get_close_matches(SETTING, plain, cutoff=CLOSE):
+        yield warning(
+            18,
+            f"The setting {plain[close]} has no effect.",
+            f"Did you mean {SETTING}? Rename it, or silence perfectqueue.W018.",
+        )
 
 
 def setting_error(problem: str) -> CheckMessage:

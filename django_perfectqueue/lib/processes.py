@@ -180,17 +180,8 @@ def pid_space() -> str:
     the pid namespace, of which each container has its own. Empty if unknown.
     """
     with contextlib.suppress(OSError):
-        if namespace := pid_namespace():
-            return f"{BOOT_ID.read_text().strip()}/{namespace}"
+        return f"{BOOT_ID.read_text().strip()}/{PID_NAMESPACE.stat().st_ino}"
     return ""
-
-
-def pid_namespace() -> int:
-    """Return a number that differs between containers; 0 if unknown."""
-    try:
-        return PID_NAMESPACE.stat().st_ino
-    except OSError:
-        return 0
 
 
 def start_of(pid: int) -> int:

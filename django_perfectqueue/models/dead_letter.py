@@ -5,13 +5,20 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ExactCharField, Kept, KeptManager, ReadableDateTimeField, in_order, readable
+from .fields import (
+    ExactCharField,
+    ReadableDateTimeField,
+    Undeletable,
+    UndeletableQuerySet,
+    in_order,
+    readable,
+)
 from .status import Outcome
 from .task import keyed_by_task
 
 
 @readable()
-class DeadLetter(Kept):
+class DeadLetter(Undeletable):
     """
     A task that ended without finishing: failed, cancelled or expired.
 
@@ -27,7 +34,7 @@ class DeadLetter(Kept):
     crashes = models.SmallIntegerField(_("crashes"), default=0)
     ended_at = ReadableDateTimeField(_("ended at"))
 
-    objects = KeptManager()
+    objects = UndeletableQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("dead letter")

@@ -287,7 +287,7 @@ UNDELETABLE = (
 )
 
 
-class NoDeleteQuerySet(models.QuerySet[M]):
+class UndeletableQuerySet(models.QuerySet[M]):
     """Rows of which one task has several, so that only the store may delete them."""
 
     def delete(self) -> NoReturn:
@@ -295,9 +295,6 @@ class NoDeleteQuerySet(models.QuerySet[M]):
         raise TypeError(UNDELETABLE)
 
     delete.queryset_only = True  # type: ignore[attr-defined]
-
-
-KeptManager = models.Manager.from_queryset(NoDeleteQuerySet)
 
 
 class PartlyIndexed(models.Model):
@@ -310,7 +307,7 @@ class PartlyIndexed(models.Model):
         return [one for one in super().check(**kwargs) if one.id != "models.W037"]
 
 
-class Kept(PartlyIndexed):
+class Undeletable(PartlyIndexed):
     class Meta:
         abstract = True
 

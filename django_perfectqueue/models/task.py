@@ -26,10 +26,10 @@ from django_perfectqueue.payload.names import (
 from .fields import (
     SPAN,
     ExactCharField,
-    Kept,
-    NoDeleteQuerySet,
     PartialIndex,
     ReadableDateTimeField,
+    Undeletable,
+    UndeletableQuerySet,
     in_order,
     readable,
 )
@@ -58,7 +58,7 @@ def type_condition(pattern: str) -> Q:
     return Q(type__gte=start, type__lt=start + LAST_CHARACTER)
 
 
-class TaskQuerySet(NoDeleteQuerySet["Task"]):
+class TaskQuerySet(UndeletableQuerySet["Task"]):
     """
     ``only_queue`` is the queue of which it has all tasks, or all that ``lanes`` counts: for
     each lane, how many there are and one of them. A query made from it has neither.
@@ -150,7 +150,7 @@ class TaskManager(models.Manager.from_queryset(TaskQuerySet)):  # type: ignore[m
 
 
 @readable(time_limit=SPAN)
-class Task(Kept):
+class Task(Undeletable):
     """
     One submission, kept from submit until retention has passed.
 

@@ -7,10 +7,10 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from .fields import (
-    Kept,
-    KeptManager,
     PartialIndex,
     ReadableDateTimeField,
+    Undeletable,
+    UndeletableQuerySet,
     readable,
 )
 from .status import PARKED_FROM, LastEnding, State
@@ -18,7 +18,7 @@ from .task import keyed_by_task
 
 
 @readable()
-class Ticket(Kept):
+class Ticket(Undeletable):
     """
     A task's place in line, from submit until it ends.
 
@@ -56,7 +56,7 @@ class Ticket(Kept):
     watched = models.BooleanField(_("watched"), db_default=False)
     followed = models.BigIntegerField(_("followed"), null=True)
 
-    objects = KeptManager()
+    objects = UndeletableQuerySet.as_manager()
 
     class Meta:
         default_permissions = ("view",)

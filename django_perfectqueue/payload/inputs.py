@@ -47,10 +47,8 @@ DURATION = span(above=True)
 
 def checked(what: str, value: object, length: int) -> str:
     """Return a name of at most so many characters; raise InvalidTaskError where it is none."""
-    check = named(length)
-    if isinstance(value, str) and check.holds(value):
-        return value
-    raise InvalidTaskError(f"The {what} {check.problem(value)}")
+    name: str = named(length).require(f"The {what}", value, InvalidTaskError)
+    return name
 
 
 def checked_key(value: object) -> str:

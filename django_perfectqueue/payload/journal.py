@@ -25,19 +25,6 @@ class Notes:
     Python is enough. The first lines and the last ones are kept, ``size`` characters in all.
     """
 
-    __slots__ = (
-        "changed",
-        "first",
-        "last",
-        "left_out",
-        "most",
-        "next_write",
-        "progress",
-        "room",
-        "size",
-        "written",
-    )
-
     def __init__(self, size: int) -> None:
         self.progress: tuple[float | None, str] = (None, "")
         self.first: list[str] = []

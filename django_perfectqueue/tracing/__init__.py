@@ -7,13 +7,11 @@ Spans of OpenTelemetry, which need not be installed, are in ``tracing.otel``.
 from .trace_context import (
     PARENT,
     STATE,
-    Trace,
     captured,
     current,
     ids,
     read,
     restore,
-    taken_along,
     traceparent,
     tracestate,
 )
@@ -21,13 +19,11 @@ from .trace_context import (
 __all__ = [
     "PARENT",
     "STATE",
-    "Trace",
     "captured",
     "current",
     "ids",
     "read",
     "restore",
-    "taken_along",
     "traceparent",
     "tracestate",
 ]

@@ -90,23 +90,20 @@ def build_middleware(given: Given, place: str) -> object:
     """Return the middleware that a function, an object, a class or a dotted path stands for."""
     target: object = imported(given, place) if isinstance(given, str) else given
     if isinstance(target, type):
-        target = instance_of(target, place)
+        kind = target
+        try:
+            target = only_one(kind)
+        except TypeError as error:
+            raise ConfigError(
+                f"{place} has the class {kind.__qualname__}, which can't be made without"
+                f" arguments: {error}. Make an object of it, and name that."
+            ) from error
     if not any(halves(target)):
         raise ConfigError(
             f"{place} has {given!r}, which is no middleware: neither a function of the handler and"
             f" perform, nor anything with {FUNCTIONS}() or {COROUTINES}()."
         )
     return target
-
-
-def instance_of(kind: type, place: str) -> object:
-    try:
-        return only_one(kind)
-    except TypeError as error:
-        raise ConfigError(
-            f"{place} has the class {kind.__qualname__}, which can't be made without arguments:"
-            f" {error}. Make an object of it, and name that."
-        ) from error
 
 
 @functools.cache
@@ -128,19 +125,16 @@ def layer_for(kind: type[Application], middleware: object) -> Layer:
     around, aaround = halves(middleware)
     if (layer := aaround if kind.is_async else around) is not None:
         return layer
+    named = middleware if hasattr(middleware, "__qualname__") else type(middleware)
     what, needed, other = (
         ("a coroutine", f"async def {COROUTINES}", "functions")
         if kind.is_async
         else ("a function", f"def {FUNCTIONS}", "coroutines")
     )
     raise ConfigError(
-        f"The handler {kind.__qualname__} is {what}, but its middleware {name_of(middleware)} is"
+        f"The handler {kind.__qualname__} is {what}, but its middleware {path_of(named)} is"
         f" only for {other}: write it as a class with '{needed}(self, handler, perform)' as well."
     )
-
-
-def name_of(middleware: object) -> str:
-    return path_of(middleware if hasattr(middleware, "__qualname__") else type(middleware))
 
 
 @receiver(setting_changed)

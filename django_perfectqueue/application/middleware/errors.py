@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
-from django.core.mail import mail_admins
 
 from django_perfectqueue.backoff import Backoff, Wait
 from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError, ProcessStopError
@@ -95,19 +94,6 @@ class RetryOn(OnErrors):
         return True
 
 
-def log_error(error: BaseException, facts: Facts) -> None:
-    """Log an error with its traceback, and with the task in ``record.task``."""
-    logger.error(
-        "A handler raised. %s", as_text(facts), exc_info=error, extra={"task": dict(facts)}
-    )
-
-
-def mail_error(error: BaseException, facts: Facts) -> None:
-    """Mail an error to ADMINS, by Django's mail_admins()."""
-    subject = f"Task {printable(str(facts['key']))}: {type(error).__qualname__}"
-    mail_admins(subject, f"{as_text(facts, between=chr(10))}\n\n{facts['traceback']}")
-
-
 class ReportErrors(OnErrors):
     """
     Calls a reporter with each error that a handler raises, and lets the error go on.
@@ -117,7 +103,7 @@ class ReportErrors(OnErrors):
     out of the traceback. What it raises is logged, and does not mask the error.
     """
 
-    def __init__(self, report: Callable[[Exception, Facts], object] = log_error) -> None:
+    def __init__(self, report: Callable[[Exception, Facts], object]) -> None:
         self.report = report
 
     def handle(self, handler: Application, error: Exception) -> bool:
@@ -132,16 +118,11 @@ class ReportErrors(OnErrors):
 
 def facts_of(handler: Application) -> Facts:
     lease = handler.task.lease
-    return {
-        "queue": lease.queue,
-        "key": lease.key,
-        "type": lease.type,
-        "user": lease.user,
-        "attempt": lease.tries,
-        "handler": path_of(type(handler)),
-    }
+    names = {name: getattr(lease, name) for name in ("queue", "key", "type", "user")}
+    return {**names, "attempt": lease.tries, "handler": path_of(type(handler))}
 
 
-def as_text(facts: Facts, *, between: str = " ") -> str:
-    texts = {name: str(value) for name, value in facts.items() if name != "traceback"}
-    return between.join(f"{name}={printable(value)}" for name, value in texts.items())
+def as_text(facts: Facts) -> str:
+    return " ".join(
+        f"{name}={printable(str(value))}" for name, value in facts.items() if name != "traceback"
+    )

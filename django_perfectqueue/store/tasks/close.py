@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
 from django_perfectqueue import signals
-from django_perfectqueue.backoff import next_wait
+from django_perfectqueue.backoff import Exponential
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Attempt, LastEnding, Outcome
 
@@ -299,4 +298,4 @@ def wait_after_crash(crashes: int) -> float:
     if crashes <= 1:
         return 0.0
     first, longest = options().RETRY_WAIT, options().RETRY_WAIT_LIMIT
-    return next_wait(crashes - 1, first=first, longest=longest, chance=random.random())  # noqa: S311
+    return Exponential(first, longest).wait(crashes - 1)

@@ -64,7 +64,7 @@ class QueueCommand(SummedUpCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         self.add_options(parser)
-        add_flags(parser, ("--database", "--json"))
+        add_flags(parser, "--database --json")
 
     def add_options(self, parser: CommandParser) -> None:
         raise NotImplementedError

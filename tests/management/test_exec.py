@@ -6,6 +6,7 @@ from django.test import SimpleTestCase
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.management.commands import pq_worker
+from django_perfectqueue.management.flags import FLAGS
 from django_perfectqueue.management.worker.options import OVERRIDES, arguments, chosen_options
 from django_perfectqueue.management.worker.plan import exec_of, work_of
 
@@ -51,10 +52,11 @@ class ExecTests(SimpleTestCase):
     def test_a_program_hands_on_each_option_that_overrides_a_setting(self):
         words = ["--wait-for-database", "5", "--health-port", "[::1]:8001", "--queue", "mail"]
         expected = {}
-        for number, (option, (setting, kind, _metavar)) in enumerate(OVERRIDES.items(), start=2):
+        for number, (option, setting) in enumerate(OVERRIDES.items(), start=2):
             text = {"processor_type": "thread", "queue_order": "shuffled"}.get(option, str(number))
-            words += [f"--{option.replace('_', '-')}", text]
-            expected[setting] = kind(text)
+            flag = f"--{option.replace('_', '-')}"
+            words += [flag, text]
+            expected[setting] = FLAGS[flag].get("type", str)(text)
         options = options_of(*words)
         self.assertEqual(options_of(*arguments(options)), options)
         chosen = chosen_options(options)

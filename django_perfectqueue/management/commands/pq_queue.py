@@ -44,6 +44,7 @@ def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
 
 
 def list_queues(command: NounCommand, options: CommandOptions) -> None:
+    """List all queues with their figures."""
     found = overview(using=command.queue.using)
     if command.as_json:
         for queue in found.queues:
@@ -53,6 +54,7 @@ def list_queues(command: NounCommand, options: CommandOptions) -> None:
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
+    """Count the tasks of queues, or of all, by status and by why they did not finish."""
     using, top = command.queue.using, options["first"]
     top = REASONS if top is None else top or None
     names: list[str | None] = [queue.name for queue in queues_of(command, options)]
@@ -92,6 +94,7 @@ def print_figures(command: NounCommand, found: Figures, top: int | None) -> None
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
+    """Start none of their tasks."""
     for queue in queues_of(command, options):
         queue.pause(by=person())
         done = {"queue": queue.name, "paused": True}
@@ -99,6 +102,7 @@ def pause(command: NounCommand, options: CommandOptions) -> None:
 
 
 def unpause(command: NounCommand, options: CommandOptions) -> None:
+    """End the pause."""
     for queue in queues_of(command, options):
         was_paused = queue.is_paused()
         queue.unpause(by=person())
@@ -108,6 +112,7 @@ def unpause(command: NounCommand, options: CommandOptions) -> None:
 
 
 def weigh(command: NounCommand, options: CommandOptions) -> None:
+    """Set what part of a worker's time queues get beside others."""
     using, weight = command.queue.using, options["weight"]
     for name in options["names"]:
         if weight is None:
@@ -120,6 +125,7 @@ def weigh(command: NounCommand, options: CommandOptions) -> None:
 
 
 def clear(command: NounCommand, options: CommandOptions) -> None:
+    """Delete all tasks of queues, running ones too."""
     for queue in queues_of(command, options):
         text = f"This deletes every task of the queue '{queue.name}', running ones too."
         command.confirm(text)
@@ -131,6 +137,7 @@ def clear(command: NounCommand, options: CommandOptions) -> None:
 
 
 def purge_ended(command: NounCommand, options: CommandOptions) -> None:
+    """Delete ended tasks whose retention is over, of queues or of all, as workers do."""
     using, dry_run = command.queue.using, options["dry_run"]
     queues: list[Queue | None] = [*queues_of(command, options)]
     for queue in queues or [None]:
@@ -198,28 +205,13 @@ class Command(NounCommand):
         "pq_queue clear reports --dry-run",
     )
     verbs = {
-        "list": Verb(call=list_queues, help="List all queues with their figures."),
-        "show": Verb(
-            call=show,
-            help="Count the tasks of queues, or of all, by status and by why they did not finish.",
-            names="*",
-            flags=("--first",),
-        ),
-        "pause": Verb(call=pause, help="Start none of their tasks.", names="+"),
-        "unpause": Verb(call=unpause, help="End the pause.", names="+"),
-        "weight": Verb(
-            call=weigh,
-            help="Set what part of a worker's time queues get beside others.",
-            names="+",
-            values=(("weight", WEIGHT),),
-        ),
-        "clear": Verb(
-            call=clear, help="Delete all tasks of queues, running ones too.", names="+", flags=MANY
-        ),
+        "list": Verb(list_queues),
+        "show": Verb(show, "*", flags="--first"),
+        "pause": Verb(pause, "+"),
+        "unpause": Verb(unpause, "+"),
+        "weight": Verb(weigh, "+", values=(("weight", WEIGHT),)),
+        "clear": Verb(clear, "+", flags=MANY),
         "purge": Verb(
-            call=purge_ended,
-            help="Delete ended tasks whose retention is over, of queues or of all, as workers do.",
-            names="*",
-            flags=("--older-than", "--status", "--type", "--user", "--group", *MANY),
+            purge_ended, "*", flags=f"--older-than --status --type --user --group {MANY}"
         ),
     }

@@ -207,8 +207,8 @@ def steer_chosen(operation: Operation, command: QueueCommand, options: CommandOp
         left = awaited(tasks, using=using) if verb == "cancel" else 0
         print_preview(command, operation, found, left=left)
         return
-    if not options["yes"]:
-        command.confirm(counted(f"would {verb}", tasks[:COUNTED].count()))
+    if not options["yes"] and (count := tasks[:COUNTED].count()):
+        command.confirm(counted(f"would {verb}", count))
     if operation.to or operation.patch is not None or options["rate"] or options["run_in"]:
         task = submit_bulk(operation, queue=options["run_in"] or "", using=using)
         count = task.metadata().data["total"]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import re
 import textwrap
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from django.core.management.base import (
     CommandError,
@@ -20,11 +19,10 @@ from django.core.management.base import (
 from django.db.models import Model, QuerySet
 
 from django_perfectqueue.fairness.wording import difference
-from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change
 
-from .base import CommandOptions, QueueCommand
+from .base import CommandOptions, HintingParser, QueueCommand
 from .flags import FLAGS, add_flags
 from .terminal.table import Column
 from .terminal.text import local
@@ -33,8 +31,6 @@ M = TypeVar("M", bound=Model)
 SHOWN = 10
 LISTED = 100
 WIDTH = 78
-WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
-WRONG_FLAG = re.compile(r"unrecognized arguments: (--[\w-]+)")
 
 
 @dataclass(frozen=True)
@@ -73,19 +69,6 @@ class HelpFormatter(RawDescriptionHelpFormatter, DjangoHelpFormatter):
     """Leaves the lines of examples as they are, and puts Django's own options last."""
 
 
-class HintingParser(CommandParser):
-    """A parser that names the nearest right word for a wrong one."""
-
-    def error(self, message: str) -> NoReturn:
-        hint = ""
-        if found := WRONG_CHOICE.search(message):
-            hint = nearest(found[1], [word.strip("' ") for word in found[2].split(",")])
-        elif found := WRONG_FLAG.search(message):
-            hint = "" if found[1] in FLAGS else nearest(found[1], FLAGS)
-        super().error(message + ("." + hint if hint else ""))
-        raise AssertionError
-
-
 class NounCommand(QueueCommand):
     """
     A command whose first word says what to do: the ``verbs`` are its table.
@@ -109,8 +92,6 @@ class NounCommand(QueueCommand):
             **kwargs,
         )
         parser.description = textwrap.fill(self.summary, WIDTH)
-        # Django makes a CommandParser whatever its command wants.
-        parser.__class__ = HintingParser
         return parser
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -133,6 +114,8 @@ class NounCommand(QueueCommand):
             for action in shared:
                 again = copy(action)
                 again.default = SUPPRESS
+                if action.option_strings[-1] not in FLAGS:
+                    again.help = SUPPRESS  # Django's own: the command's help has them.
                 own._add_action(again)
 
     def add_options(self, parser: CommandParser) -> None:

@@ -25,11 +25,14 @@ class Command(QueueCommand):
 
     def add_options(self, parser: CommandParser) -> None:
         text = f"Which queue: {', '.join(SOURCES)}."
-        parser.add_argument("source", metavar="SOURCE", choices=list(SOURCES), help=text)
+        parser.add_argument("source", metavar="SOURCE", nargs="?", choices=list(SOURCES), help=text)
         add_flags(parser, "--queue --from-database --from-queue --table --map --any-type")
         add_flags(parser.add_mutually_exclusive_group(), "--dry-run --delete")
 
     def act(self, options: CommandOptions) -> None:
+        if options["source"] is None:
+            example = "pq_import celery-beat --dry-run"
+            raise CommandError(f"From which queue? {', '.join(SOURCES)}. Example: {example}")
         move = self.move(options)
         try:
             move.run()

@@ -14,7 +14,7 @@ from django_perfectqueue.fairness.shares import (
     set_queue_weight,
 )
 from django_perfectqueue.fairness.wording import queue_of, weight_of
-from django_perfectqueue.health.queues import overview
+from django_perfectqueue.health.queues import named_queues, overview
 from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.models import QueueShare
 from django_perfectqueue.queue import Queue
@@ -97,6 +97,7 @@ def pause(command: NounCommand, options: CommandOptions) -> None:
     """Start none of their tasks."""
     for queue in queues_of(command, options):
         queue.pause(by=person())
+        doubt(command, queue)
         done = {"queue": queue.name, "paused": True}
         command.answer(done, f"Queue '{queue.name}' is paused: what runs goes on.")
 
@@ -119,9 +120,16 @@ def weigh(command: NounCommand, options: CommandOptions) -> None:
             reset_queue_weight(name, by=person(), using=using)
         else:
             set_queue_weight(name, weight, by=person(), using=using)
+        doubt(command, Queue(name, using=using))
         held = queue_weight(name, using=using)
         text = f"{capfirst(queue_of(name))}, as a whole: {weight_of(held)}."
         command.answer({"queue": name, "weight": held}, text)
+
+
+def doubt(command: NounCommand, queue: Queue) -> None:
+    """Warn that a queue has no tasks and that no setting names it: the name may be wrong."""
+    if not queue.list().exists() and queue.name not in named_queues(queue.using):
+        command.complain(no_tasks(queue))
 
 
 def clear(command: NounCommand, options: CommandOptions) -> None:

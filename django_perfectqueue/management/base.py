@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -17,10 +18,11 @@ from django.db import Error, connections
 from django_perfectqueue.checks.messages import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
 from django_perfectqueue.health.schema import lacks_tables, unmigrated
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.queue import Queue, database
 
-from .flags import add_flags
+from .flags import FLAGS, add_flags
 from .terminal.table import Column, lines, terminal_width
 from .terminal.text import padded
 
@@ -28,11 +30,26 @@ R = TypeVar("R")
 TAKEN = 3
 INTERRUPTED = 130
 UNREAD = 141
+WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
+WRONG_FLAG = re.compile(r"unrecognized arguments: (--[\w-]+)")
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 CommandOptions = dict[str, Any]
 """The options of a command as its parser returns them, by name."""
+
+
+class HintingParser(CommandParser):
+    """A parser that names the nearest right word for a wrong one."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = ""
+        if found := WRONG_CHOICE.search(message):
+            hint = nearest(found[1], [word.strip("' ") for word in found[2].split(",")])
+        elif found := WRONG_FLAG.search(message):
+            hint = "" if found[1] in FLAGS else nearest(found[1], FLAGS)
+        super().error(message + ("." + hint if hint else ""))
+        raise AssertionError
 
 
 class SummedUpCommand(BaseCommand):
@@ -46,7 +63,10 @@ class SummedUpCommand(BaseCommand):
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: object) -> CommandParser:
         self.help = str(self.summary)
-        return super().create_parser(prog_name, subcommand, **kwargs)
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        # Django makes a CommandParser whatever its command wants.
+        parser.__class__ = HintingParser
+        return parser
 
 
 class QueueCommand(SummedUpCommand):
@@ -64,7 +84,7 @@ class QueueCommand(SummedUpCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         self.add_options(parser)
-        add_flags(parser, ("--database", "--json"))
+        add_flags(parser, "--database --json")
 
     def add_options(self, parser: CommandParser) -> None:
         raise NotImplementedError

@@ -1,248 +1,207 @@
-"""Every option that more than one verb takes: a flag has one meaning, one metavar and one help."""
+"""Every option of the commands: a flag has one meaning, one word for its value and one help."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from argparse import SUPPRESS
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django_perfectqueue.fairness.report import WINDOWS
 from django_perfectqueue.models import Schedule, Status
+from django_perfectqueue.queue import ARGUMENTS
 
-from .values import (
-    at_least,
-    merge_patch,
-    number,
-    or_none,
-    rate,
-    some_seconds,
-    span,
-    task_id,
-)
+from . import values
+from .values import at_least, number, or_none, span
 
 Parser = argparse._ActionsContainer
 Words = Mapping[str, Any]
 
-SWITCH: Words = {"action": "store_true"}
-SHORT = {"--user": "-u"}
-FLAGS: Mapping[str, Words] = {
-    "--after": {"type": task_id, "metavar": "ID", "help": "Go on behind the task with this id."},
-    "--all": {**SWITCH, "help": "All tasks to which it can be done; also with other filters."},
-    "--any-type": {**SWITCH, "help": "Also tasks of types for which there is no handler."},
-    "--batch": {"metavar": "BATCH", "help": "Only tasks of this batch, by its name."},
-    "--at-once": {
-        "type": or_none(at_least(1)),
-        "metavar": "N",
-        "help": "How many may start at once after a pause (default: as many as the rate).",
-    },
-    "--catch-up": {
-        "type": or_none(int),
-        "metavar": "N",
-        "help": "How many missed ticks are made up beside the latest (0), or all.",
-    },
-    "--cron": {
-        "metavar": "EXPRESSION",
-        "help": "Five fields, six with seconds first, or a nickname such as @daily.",
-    },
-    "--data": {**SWITCH, "help": "Show what was submitted, too."},
-    "--database": {"metavar": "ALIAS", "help": "Alias of the database (default: DATABASE)."},
-    "--day": {
-        "metavar": "DAY",
-        "help": "A day in UTC such as 2026-11-22 (today), or all for all time.",
-    },
-    "--deadline": {
-        "type": or_none(span),
-        "metavar": "SPAN",
-        "help": "A tick that is later than this is dropped.",
-    },
-    "--delay": {
-        "type": or_none(span),
-        "metavar": "SPAN",
-        "help": "Submit the task this long after its tick.",
-    },
-    "--dry-run": {**SWITCH, "help": "Say what would be done, and do nothing."},
-    "--ends-at": {"metavar": "TIME", "help": "The last tick is not after this."},
-    "--every": {
-        "type": or_none(span),
-        "metavar": "SPAN",
-        "help": "An interval: 90s, 15m, 1d12h.",
-    },
-    "--expires-after": {
-        "type": or_none(span),
-        "metavar": "SPAN",
-        "help": "A task that has not started this long after its submit expires.",
-    },
-    "--first": {
-        "type": at_least(0),
-        "metavar": "N",
-        "help": "Only the first N; 0: all (lists: 100, shares: 20, reasons: 10).",
-    },
-    "--force": {**SWITCH, "help": "Also of workers that were seen within the last 30 seconds."},
-    "--group": {
-        "metavar": "GROUP",
-        "help": "Only tasks that ended for this reason: an error such as builtins.ValueError.",
-    },
-    "--jitter": {
-        "type": or_none(span),
-        "metavar": "SPAN",
-        "help": "A random delay of at most this is added to --delay.",
-    },
-    "--json": {**SWITCH, "help": "Print JSON for programs, one object a line."},
-    "--key-prefix": {"metavar": "PREFIX", "help": "Only tasks whose keys begin so."},
-    "--limit": {
-        "action": "append",
-        "dest": "limits",
-        "metavar": "NAME",
-        "help": "Name of a limit that the task counts against; may be repeated.",
-    },
-    "--log": {
-        "choices": ("last", "all", "none"),
-        "default": "last",
-        "help": "What to show of the logs: of the last attempt the last lines, all, or none.",
-    },
-    "--max-running": {
-        "type": or_none(at_least(0)),
-        "metavar": "N",
-        "help": "How many tasks may run at once; 0: none may; none: no cap.",
-    },
-    "--no-data": {**SWITCH, "help": "Leave out the data, the result and the context."},
-    "--no-user": {**SWITCH, "help": "The tasks without a user."},
-    "--note": {"default": "", "metavar": "TEXT", "help": "Why."},
-    "--older-than": {
-        "metavar": "SPAN",
-        "help": "Delete what ended this long ago, such as 7d, instead of the retention.",
-    },
-    "--oldest": {
-        "type": some_seconds,
-        "metavar": "SECONDS",
-        "help": "For how long the oldest task may have been due.",
-    },
-    "--oldest-first": {**SWITCH, "help": "The oldest first, not the newest."},
-    "--over": {
-        "choices": list(WINDOWS),
-        "default": "hour",
-        "help": "Over which time: the last minute, hour or day (hour).",
-    },
-    "--overlap": {
-        "metavar": "POLICY",
-        "help": (
-            f"While the task before has not ended: {', '.join(Schedule.Overlap.values)};"
-            " of a backfill allow or queue."
-        ),
-    },
-    "--patch": {
-        "type": merge_patch,
-        "metavar": "JSON",
-        "help": "Change the data by a JSON merge patch (RFC 7386): null takes a member away.",
-    },
-    "--pause-after": {
-        "type": or_none(int),
-        "metavar": "N",
-        "help": "Pause it after this many failed tasks in a row.",
-    },
-    "--priority": {
-        "type": int,
-        "metavar": "N",
-        "help": "Larger goes first among the tasks of the same user (0).",
-    },
-    "--queue": {
-        "metavar": "QUEUE",
-        "help": (
-            "Name of the queue (default: DEFAULT_QUEUE; of lists of batches, shares, workers and"
-            " figures: all). Workers and checks take several."
-        ),
-    },
-    "--rate": {
-        "type": or_none(rate),
-        "metavar": "N/TIME",
-        "help": (
-            "How many within a time, such as 10/min, 5/s or 100/90s. Tasks that are chosen by"
-            " filters are then steered by a task of the queue."
-        ),
-    },
-    "--remaining": {
-        "type": or_none(int),
-        "metavar": "N",
-        "help": "How many more tasks it submits.",
-    },
-    "--run-in": {
-        "metavar": "QUEUE",
-        "help": "Have a task of this queue do it (default: the queue of the tasks).",
-    },
-    "--since": {
-        "metavar": "TIME",
-        "help": "From this time on: 2h (ago), 10:00 or ISO 8601.",
-    },
-    "--starts-at": {"metavar": "TIME", "help": "The first tick is not before this."},
-    "--status": {
-        "choices": Status.values,
-        "metavar": "STATUS",
-        "help": f"Only tasks of this status: {', '.join(Status.values)}.",
-    },
-    "--tag": {
-        "action": "append",
-        "dest": "tags",
-        "metavar": "TAG",
-        "help": "A tag of the task; may be repeated.",
-    },
-    "--tasks": {**SWITCH, "help": "Show the processors, and the tasks that they run."},
-    "--time-limit": {
-        "type": or_none(span),
-        "metavar": "SPAN",
-        "help": "How long an attempt may run: 90s, 5m30s (default: as its handler says).",
-    },
-    "--timezone": {"metavar": "ZONE", "help": "The zone of --cron (default: TIME_ZONE)."},
-    "--to": {"metavar": "QUEUE", "help": "Move the tasks to this queue."},
-    "--type": {
-        "metavar": "TYPE",
-        "help": "Only tasks of this type; report.* is every type that begins so.",
-    },
-    "--until": {
-        "metavar": "TIME",
-        "help": "Up to this time: 2h (ago), 10:00 or ISO 8601 (default: now).",
-    },
-    "--user": {"metavar": "USER", "help": "The user for whom the tasks run."},
-    "--watch": {
-        "type": at_least(1),
-        "nargs": "?",
-        "const": 2,
-        "metavar": "SECONDS",
-        "help": "Show it again, every 2 seconds or as many as are given, until Ctrl-C.",
-    },
-    "--weight": {
-        "type": number,
-        "metavar": "W",
-        "help": "Twice the weight gets twice the processor time while users compete.",
-    },
-    "--with-dependents": {
-        **SWITCH,
-        "help": "Also all tasks that wait for these, directly or not.",
-    },
-    "--yes": {**SWITCH, "help": "Do not ask; needed where there is no terminal."},
+SHORT = {"--user": "-u", "--time": "-t", "--file": "-f"}
+ROW = re.compile(r"^(--\S+) ?(\S*)\s+((?:.*)(?:\n +.*)*)$", re.MULTILINE)
+TEXT = """
+--after ID            Go on behind the task with this id.
+--all                 All tasks to which it can be done; also with other filters.
+--any-type            Also tasks of types for which there is no handler.
+--at-once N           How many may start at once after a pause (default: as many as the rate).
+--atomic              Store all tasks of a file or none.
+--batch BATCH         Only tasks of this batch, by its name.
+--burst               Leave when no task is due any more.
+--catch-up N          How many missed ticks are made up beside the latest (0), or all.
+--concurrency N       How many tasks a processor runs at once, if it is thread or async.
+--cron EXPRESSION     Five fields, six with seconds first, or a nickname such as @daily.
+--data                Show what was submitted, too.
+--database ALIAS      Alias of the database (default: DATABASE).
+--day DAY             A day in UTC such as 2026-11-22 (today), or all for all time.
+--deadline SPAN       A tick that is later than this is dropped.
+--delay SPAN          Submit the task this long after its tick.
+--delete              Delete each row there once its task is here. By default they stay.
+--dry-run             Say what would be done, and do nothing.
+--ends-at TIME        The last tick is not after this.
+--every SPAN          An interval: 90s, 15m, 1d12h.
+--exec COMMAND        Run this program for every task, of whatever type: 'prog arg'. It gets the
+                      data as JSON on its standard input, and the key as its last argument.
+--expect TIME         By when it should start: of equal priority the earliest goes first.
+--expires TIME        Expire at this time: a span, unix seconds, or ISO 8601 with an offset.
+--expires-after SPAN  A task that has not started this long after its submit expires.
+--file FILE           Submit the tasks of this file, one JSON object a line with {arguments}; - is
+                      standard input. Each thousand is stored at once.
+--first N             Only the first N; 0: all (lists: 100, shares: 20, reasons: 10).
+--force               Also of workers that were seen within the last 30 seconds.
+--from-database ALIAS The database that has its table (default: the one of this queue).
+--from-queue NAME     Only what is in this queue there; django-q2 calls it a cluster.
+--group GROUP         Only tasks that ended for this reason: an error such as builtins.ValueError.
+--health-port [HOST:]PORT
+                      Answer /live and /ready over HTTP there (default host: 127.0.0.1).
+--in SPAN             Start after this delay: 5m30s.
+--jitter SPAN         A random delay of at most this is added to --delay.
+--json                Print JSON for programs, one object a line.
+--key-prefix PREFIX   Only tasks whose keys begin so.
+--limit NAME          Name of a limit that the task counts against; may be repeated.
+--log WHICH           Of the logs show the last lines of the last attempt, all, or none (last).
+--map OLD=NEW         What a type is called here; may be repeated.
+--max-age SECONDS     Replace a processor when it is so old, between two tasks.
+--max-memory MIB      Replace a processor when it holds so much memory, between two tasks.
+--max-requests N      Replace a processor when it has run so many tasks.
+--max-running N       How many tasks may run at once; 0: none may; none: no cap.
+--no-data             Leave out the data, the result and the context.
+--no-user             The tasks without a user.
+--note TEXT           Why.
+--older-than SPAN     Delete what ended this long ago, such as 7d, instead of the retention.
+--oldest SECONDS      For how long the oldest task may have been due.
+--oldest-first        The oldest first, not the newest.
+--on-conflict ACTION  When the key is taken: raise an error (the default), ignore this task, or
+                      replace the other one unless it is running.
+--over WINDOW         Over which time: the last minute, hour or day (hour).
+--overlap POLICY      While the task before has not ended: {overlaps}; of a backfill allow or
+                      queue.
+--patch JSON          Change the data by a JSON merge patch (RFC 7386): null takes a member away.
+--pause-after N       Pause it after this many failed tasks in a row.
+--pid-file PATH       Write the worker's pid there, and start no second one with the same file.
+--poll-interval SECONDS
+                      How often to look for tasks when there were none.
+--prefetch N          How many tasks to take in advance.
+--priority N          Larger goes first among the tasks of the same user (0).
+--processor-type TYPE How each processor runs tasks: process, thread or async.
+--processors N        How many processes.
+--queue QUEUE         Name of the queue (default: DEFAULT_QUEUE; of lists of batches, shares,
+                      workers and figures: all). Workers and checks take several.
+--queue-order ORDER   How to go through several queues: fair (by weight and time), ordered (the
+                      first is served first), round_robin or shuffled.
+--rate N/TIME         How many within a time, such as 10/min, 5/s or 100/90s. Tasks that are
+                      chosen by filters are then steered by a task of the queue.
+--reload              Start anew whenever the code has changed. For development.
+--remaining N         How many more tasks it submits.
+--run                 Run what is due in its queue, as pq_worker --burst does, and print its result.
+--run-in QUEUE        Have a task of this queue do it (default: the queue of the tasks).
+--since TIME          From this time on: 2h (ago), 10:00 or ISO 8601.
+--starts-at TIME      The first tick is not before this.
+--status STATUS       Only tasks of this status: {statuses}.
+--table NAME          The name of its table (default: the usual one).
+--tag TAG             A tag of the task; may be repeated.
+--tasks               Show the processors, and the tasks that they run.
+--time TIME           Start at this time: a span, unix seconds, or ISO 8601 with an offset.
+--time-limit SPAN     How long an attempt may run: 90s, 5m30s (default: as its handler says).
+--timezone ZONE       The zone of --cron (default: TIME_ZONE).
+--to QUEUE            Move the tasks to this queue.
+--type TYPE           Only tasks of this type; report.* is every type that begins so.
+--until TIME          Up to this time: 2h (ago), 10:00 or ISO 8601 (default: now).
+--user USER           The user for whom the tasks run.
+--wait-for-database SECONDS
+                      Wait so long at the start for a database that can't be reached or is not
+                      migrated.
+--watch SECONDS       Show it again, every 2 seconds or as many as are given, until Ctrl-C.
+--weight W            Twice the weight gets twice the processor time while users compete.
+--with-dependents     Also all tasks that wait for these, directly or not.
+--yes                 Do not ask; needed where there is no terminal.
+"""
+KINDS: Mapping[str, Words] = {
+    "--after": {"type": values.task_id},
+    "--at-once": {"type": or_none(at_least(1))},
+    "--catch-up": {"type": or_none(int)},
+    "--concurrency": {"type": at_least(1)},
+    "--deadline": {"type": or_none(span)},
+    "--delay": {"type": or_none(span)},
+    "--every": {"type": or_none(span)},
+    "--expect": {"dest": "expected_at"},
+    "--expires": {"dest": "expires_at"},
+    "--expires-after": {"type": or_none(span)},
+    "--first": {"type": at_least(0)},
+    "--health-port": {"type": values.address},
+    "--in": {"dest": "span"},
+    "--jitter": {"type": or_none(span)},
+    "--limit": {"action": "append", "dest": "limits"},
+    "--log": {"choices": ("last", "all", "none"), "default": "last"},
+    "--map": {"action": "append", "type": values.pair, "default": []},
+    "--max-age": {"type": float},
+    "--max-memory": {"type": at_least(1)},
+    "--max-requests": {"type": at_least(1)},
+    "--max-running": {"type": or_none(at_least(0))},
+    "--note": {"default": ""},
+    "--oldest": {"type": values.some_seconds},
+    "--on-conflict": {"choices": ("raise", "ignore", "replace"), "default": "raise"},
+    "--over": {"choices": list(WINDOWS), "default": "hour"},
+    "--patch": {"type": values.merge_patch},
+    "--pause-after": {"type": or_none(int)},
+    "--poll-interval": {"type": float},
+    "--prefetch": {"type": at_least(0)},
+    "--priority": {"type": int},
+    "--processors": {"type": at_least(1)},
+    "--rate": {"type": or_none(values.rate)},
+    "--remaining": {"type": or_none(int)},
+    "--status": {"choices": Status.values},
+    "--tag": {"action": "append", "dest": "tags"},
+    "--time": {"dest": "run_at"},
+    "--time-limit": {"type": or_none(span)},
+    "--wait-for-database": {"type": at_least(1)},
+    "--watch": {"type": at_least(1), "nargs": "?", "const": 2},
+    "--weight": {"type": number},
 }
+"""What argparse is to make of the values that are no plain texts."""
 
 FILTERS = (
-    *("--queue", "--status", "--type", "--user", "--group", "--tag", "--key-prefix", "--batch"),
-    *("--since", "--until", "--first"),
+    "--queue --status --type --user --group --tag --key-prefix --batch --since --until --first"
 )
 """What tasks must have, all of it."""
-MANY = ("--dry-run", "--yes")
+MANY = "--dry-run --yes"
 """Of what changes many."""
 TERMS = (
-    *("--cron", "--every", "--timezone", "--user", "--queue", "--priority", "--limit"),
-    *("--time-limit", "--expires-after", "--starts-at", "--ends-at", "--remaining", "--delay"),
-    *("--jitter", "--overlap", "--catch-up", "--deadline", "--pause-after"),
+    "--cron --every --timezone --user --queue --priority --limit --time-limit --expires-after"
+    " --starts-at --ends-at --remaining --delay --jitter --overlap --catch-up --deadline"
+    " --pause-after"
 )
 """The terms of a schedule."""
 
 
-def add_flags(
-    parser: Parser, flags: Sequence[str], *, given_only: bool = False, **changes: object
-) -> None:
-    """Add options of these names; with ``given_only`` those that are not given are left out."""
-    for flag in flags:
-        words = {**FLAGS[flag], **changes}
+def table() -> Iterator[tuple[str, Words]]:
+    """Yield each flag of the text with what argparse needs to know."""
+    named = {
+        "arguments": ", ".join(ARGUMENTS),
+        "overlaps": ", ".join(Schedule.Overlap.values),
+        "statuses": ", ".join(Status.values),
+    }
+    for flag, metavar, text in ROW.findall(TEXT):
+        value = {"metavar": metavar} if metavar else {"action": "store_true"}
+        yield flag, {**value, "help": " ".join(text.split()).format(**named), **KINDS.get(flag, {})}
+
+
+FLAGS = dict(table())
+
+
+def add_flags(parser: Parser, flags: str, *, given_only: bool = False) -> None:
+    """
+    Add options of these names; with ``given_only`` those that are not given are left out.
+
+    One that ends with ``!`` must be given, one with ``+`` may be given more than once.
+    """
+    for named in flags.split():
+        flag = named.rstrip("!+")
+        words = dict(FLAGS[flag])
+        if named.endswith("!"):
+            words["required"] = True
+        if named.endswith("+"):
+            words |= {"action": "append", "dest": f"{flag[2:]}s"}
         if given_only:
             words["default"] = SUPPRESS
         parser.add_argument(*filter(None, [SHORT.get(flag)]), flag, **words)

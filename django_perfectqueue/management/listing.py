@@ -40,6 +40,7 @@ NARROWS = (
 
 
 def list_tasks(command: QueueCommand, options: CommandOptions) -> None:
+    """List tasks, the newest first."""
     first = LISTED if options["first"] is None else options["first"]
     listing = Listing(chosen(command.queue, options), first)
     if command.as_json:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from operator import itemgetter
 
 from django.core.management.base import CommandError
@@ -75,16 +74,6 @@ def counted(word: str, count: int, more: str = "") -> str:
     tasks = f"{count:,}{more} task" if count == 1 else f"{count:,}{more} tasks"
     are = "is" if count == 1 else "are"
     return MANY[word].format(tasks=tasks, are=are, count=f"{count:,}")
-
-
-def to_each(verb: Verb) -> Callable[[QueueCommand, CommandOptions], None]:
-    """Return what a verb does to tasks that are named."""
-    return partial(steer_each, verb)
-
-
-def to_many(verb: Verb) -> Callable[[QueueCommand, CommandOptions], None]:
-    """Return what a verb does to tasks that are named, or to all that filters choose."""
-    return partial(steer, verb)
 
 
 def steer_each(verb: Verb, command: QueueCommand, options: CommandOptions) -> None:
@@ -218,8 +207,8 @@ def steer_chosen(operation: Operation, command: QueueCommand, options: CommandOp
         left = awaited(tasks, using=using) if verb == "cancel" else 0
         print_preview(command, operation, found, left=left)
         return
-    if not options["yes"]:
-        command.confirm(counted(f"would {verb}", tasks[:COUNTED].count()))
+    if not options["yes"] and (count := tasks[:COUNTED].count()):
+        command.confirm(counted(f"would {verb}", count))
     if operation.to or operation.patch is not None or options["rate"] or options["run_in"]:
         task = submit_bulk(operation, queue=options["run_in"] or "", using=using)
         count = task.metadata().data["total"]

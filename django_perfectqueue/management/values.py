@@ -107,6 +107,21 @@ def past(name: str, text: str | None) -> datetime:
     return found
 
 
+def address(text: str) -> tuple[str, int]:
+    """Return the host and the port that were written as "8001" or "0.0.0.0:8001"."""
+    host, _colon, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise ArgumentTypeError(f"must be a port from 1 to 65535, or HOST:PORT, not {text!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def pair(text: str) -> tuple[str, str]:
+    old, equals, new = text.partition("=")
+    if not (old and equals and new):
+        raise ArgumentTypeError(f"must be OLD=NEW, not {text!r}")
+    return old, new
+
+
 def rate(text: str) -> tuple[int, float]:
     """
     Return how many, and within how many seconds, from a text such as "10/min" or "10/60".

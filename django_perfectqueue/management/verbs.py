@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import inspect
 import textwrap
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from django.core.management.base import (
     CommandError,
@@ -19,11 +19,10 @@ from django.core.management.base import (
 from django.db.models import Model, QuerySet
 
 from django_perfectqueue.fairness.wording import difference
-from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change
 
-from .base import CommandOptions, QueueCommand
+from .base import CommandOptions, HintingParser, QueueCommand
 from .flags import FLAGS, add_flags
 from .terminal.table import Column
 from .terminal.text import local
@@ -32,30 +31,29 @@ M = TypeVar("M", bound=Model)
 SHOWN = 10
 LISTED = 100
 WIDTH = 78
-WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
-WRONG_FLAG = re.compile(r"unrecognized arguments: (--[\w-]+)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Verb:
     """
-    What a command can do: ``call`` is given the command and its options.
+    What a command can do: ``call`` is given the command and its options, and says what it does.
 
-    ``names`` is how many names it takes, as argparse writes it, or ``1``. Of ``required`` each
-    must be given, and of ``repeated`` any number; ``terms`` are options of which only those
-    that are given are among the options. ``values`` are the words behind the names.
-    ``submits`` says that its tasks take the language along: all else is in English.
+    ``names`` is how many names it takes, as argparse writes it, or ``1``; ``flags`` are as
+    add_flags() takes them. Of ``terms`` only those that are given are among the options.
+    ``values`` are the words behind the names. ``submits`` says that its tasks take the language
+    along: all else is in English.
     """
 
     call: Callable[[Any, CommandOptions], None]
-    help: str
     names: str = ""
-    flags: tuple[str, ...] = ()
-    required: tuple[str, ...] = ()
-    repeated: tuple[str, ...] = ()
-    terms: tuple[str, ...] = ()
+    flags: str = ""
+    terms: str = ""
     values: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     submits: bool = False
+
+    @property
+    def summary(self) -> str:
+        return inspect.cleandoc(self.call.__doc__ or "").partition("\n")[0]
 
     def add_to(self, parser: ArgumentParser, metavar: str, help_text: str) -> None:
         if self.names:
@@ -64,27 +62,11 @@ class Verb:
         for dest, words in self.values:
             parser.add_argument(dest, **words)
         add_flags(parser, self.flags)
-        add_flags(parser, self.required, required=True)
-        for flag in self.repeated:
-            add_flags(parser, (flag,), action="append", dest=f"{flag[2:]}s")
         add_flags(parser, self.terms, given_only=True)
 
 
 class HelpFormatter(RawDescriptionHelpFormatter, DjangoHelpFormatter):
     """Leaves the lines of examples as they are, and puts Django's own options last."""
-
-
-class HintingParser(CommandParser):
-    """A parser that names the nearest right word for a wrong one."""
-
-    def error(self, message: str) -> NoReturn:
-        hint = ""
-        if found := WRONG_CHOICE.search(message):
-            hint = nearest(found[1], [word.strip("' ") for word in found[2].split(",")])
-        elif found := WRONG_FLAG.search(message):
-            hint = "" if found[1] in FLAGS else nearest(found[1], FLAGS)
-        super().error(message + ("." + hint if hint else ""))
-        raise AssertionError
 
 
 class NounCommand(QueueCommand):
@@ -99,7 +81,7 @@ class NounCommand(QueueCommand):
     name_help: ClassVar[str]
     examples: ClassVar[tuple[str, ...]]
     default: ClassVar[str] = ""
-    default_flags: ClassVar[tuple[str, ...]] = ()
+    default_flags: ClassVar[str] = ""
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: object) -> CommandParser:
         parser = super().create_parser(
@@ -110,8 +92,6 @@ class NounCommand(QueueCommand):
             **kwargs,
         )
         parser.description = textwrap.fill(self.summary, WIDTH)
-        # Django makes a CommandParser whatever its command wants.
-        parser.__class__ = HintingParser
         return parser
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -125,8 +105,8 @@ class NounCommand(QueueCommand):
         for word, verb in self.verbs.items():
             own: ArgumentParser = verbs.add_parser(
                 word,
-                help=verb.help,
-                description=verb.help,
+                help=verb.summary,
+                description=verb.summary,
                 formatter_class=DjangoHelpFormatter,
             )
             verb.add_to(own, self.metavar, self.name_help)
@@ -134,6 +114,8 @@ class NounCommand(QueueCommand):
             for action in shared:
                 again = copy(action)
                 again.default = SUPPRESS
+                if action.option_strings[-1] not in FLAGS:
+                    again.help = SUPPRESS  # Django's own: the command's help has them.
                 own._add_action(again)
 
     def add_options(self, parser: CommandParser) -> None:
@@ -155,7 +137,7 @@ class NounCommand(QueueCommand):
         """Say what this command does."""
         name = self.__module__.rpartition(".")[2]
         width = max(map(len, self.verbs))
-        verbs = [f"  {word:{width}}  {verb.help}" for word, verb in self.verbs.items()]
+        verbs = [f"  {word:{width}}  {verb.summary}" for word, verb in self.verbs.items()]
         lines = [textwrap.fill(self.summary, WIDTH), "", *verbs, "", self.examples_text()]
         self.stdout.write("\n".join(lines))
         self.stdout.write(f"The options of a verb: {name} VERB --help")
@@ -215,11 +197,10 @@ def changes_for_programs(changes: QuerySet[Change]) -> Iterator[dict[str, object
         }
 
 
-def changed(options: CommandOptions, *flags: str) -> CommandOptions:
+def changed(options: CommandOptions, flags: str) -> CommandOptions:
     """Return what is given of these options; raise CommandError where it is nothing."""
-    given = {
-        name: options[name] for flag in flags if (name := flag[2:].replace("-", "_")) in options
-    }
+    names = [flag[2:].replace("-", "_") for flag in flags.split()]
+    given = {name: options[name] for name in names if name in options}
     if not given:
-        raise CommandError(f"Say what to change: {', '.join(flags)}.")
+        raise CommandError(f"Say what to change: {', '.join(flags.split())}.")
     return given

@@ -6,6 +6,7 @@ from django.test import SimpleTestCase
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.management.commands import pq_worker
+from django_perfectqueue.management.flags import FLAGS
 from django_perfectqueue.management.worker.options import OVERRIDES, arguments, chosen_options
 from django_perfectqueue.management.worker.plan import exec_of, work_of
 
@@ -51,11 +52,13 @@ class ExecTests(SimpleTestCase):
     def test_a_program_hands_on_each_option_that_overrides_a_setting(self):
         words = ["--wait-for-database", "5", "--health-port", "[::1]:8001", "--queue", "mail"]
         expected = {}
-        for number, (option, (setting, kind, _metavar)) in enumerate(OVERRIDES.items(), start=2):
+        for number, (option, setting) in enumerate(OVERRIDES.items(), start=2):
             text = {"processor_type": "thread", "queue_order": "shuffled"}.get(option, str(number))
-            words += [f"--{option.replace('_', '-')}", text]
+            flag = f"--{option.replace('_', '-')}"
+            words += [flag, text]
+            value = FLAGS[flag].get("type", str)(text)
             name, _dot, key = setting.partition(".")
-            expected[name] = {**expected.get(name, {}), key: kind(text)} if key else kind(text)
+            expected[name] = {**expected.get(name, {}), key: value} if key else value
         options = options_of(*words)
         self.assertEqual(options_of(*arguments(options)), options)
         chosen = chosen_options(options)

@@ -1,3 +1,4 @@
+import io
 from unittest import mock
 
 from django.test import TestCase
@@ -6,8 +7,9 @@ from django.utils import translation
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Change, FairShare, QueueShare
 from django_perfectqueue.queue import Queue
+from tests.factories import submit
 
-from .running import refused, run, run_json
+from .running import entered, refused, run, run_json
 
 
 def terms(user="acme", queue=""):
@@ -46,6 +48,10 @@ class PauseTests(TestCase):
     def test_queues_are_paused_and_unpaused(self):
         out = run("pq_queue", "pause", "mail", "reports")
         self.assertIn("Queue 'mail' is paused: what runs goes on.\n", out)
+        submit("k", queue="sales", now=None)
+        out = io.StringIO()
+        entered("pq_queue", "pause", "slaes", stdout=out, stderr=out)
+        self.assertIn("Queue 'slaes' has no tasks. Did you mean 'sales'?", out.getvalue())
         self.assertTrue(Queue("reports").is_paused())
         self.assertIn("  weight 1, paused\n", run("pq_queue", "show", "mail"))
         [done] = run_json("pq_queue", "unpause", "mail")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 from django_perfectqueue import models, store
@@ -37,6 +36,7 @@ SIGNED = 500
 
 
 def list_batches(command: NounCommand, options: CommandOptions) -> None:
+    """List them, the newest first."""
     rows = models.Batch.objects.using(command.queue.using).order_by("-pk")
     if options["queue"]:
         rows = rows.filter(queue=command.queue.name)
@@ -47,6 +47,7 @@ def list_batches(command: NounCommand, options: CommandOptions) -> None:
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
+    """Show their progress, callbacks, and tasks that have not finished."""
     for name in options["names"]:
         show_one(command, batch_of(command.queue, name))
 
@@ -84,6 +85,16 @@ def show_one(command: NounCommand, batch: Batch) -> None:
     for pair in called:
         command.print_field("callback", on_one_line(listed([pair], more=False)))
     print_sample(command, members(ids, using=batch.using).exclude(outcome="finished"))
+
+
+def cancel(command: NounCommand, options: CommandOptions) -> None:
+    """Take no more tasks, cancel those that wait, ask the others to stop."""
+    steer("cancel", command, options)
+
+
+def retry(command: NounCommand, options: CommandOptions) -> None:
+    """Put their failed, cancelled and expired tasks back."""
+    steer("retry", command, options)
 
 
 def steer(verb: Literal["cancel", "retry"], command: NounCommand, options: CommandOptions) -> None:
@@ -168,25 +179,8 @@ class Command(NounCommand):
         "pq_batch retry nightly --yes",
     )
     verbs = {
-        "list": Verb(
-            call=list_batches, help="List them, the newest first.", flags=("--queue", "--first")
-        ),
-        "show": Verb(
-            call=show,
-            help="Show their progress, callbacks, and tasks that have not finished.",
-            names="+",
-            flags=("--queue",),
-        ),
-        "cancel": Verb(
-            call=partial(steer, "cancel"),
-            help="Take no more tasks, cancel those that wait, ask the others to stop.",
-            names="+",
-            flags=("--queue", *MANY),
-        ),
-        "retry": Verb(
-            call=partial(steer, "retry"),
-            help="Put their failed, cancelled and expired tasks back.",
-            names="+",
-            flags=("--queue", *MANY),
-        ),
+        "list": Verb(list_batches, flags="--queue --first"),
+        "show": Verb(show, "+", "--queue"),
+        "cancel": Verb(cancel, "+", f"--queue {MANY}"),
+        "retry": Verb(retry, "+", f"--queue {MANY}"),
     }

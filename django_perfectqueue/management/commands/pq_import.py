@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
-
 from django.core.management.base import CommandError, CommandParser
 
 from django_perfectqueue import compat
@@ -26,38 +24,15 @@ class Command(QueueCommand):
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        add = parser.add_argument
-        sources = ", ".join(SOURCES)
-        add("source", metavar="SOURCE", choices=list(SOURCES), help=f"Which queue: {sources}.")
-        add(
-            "--from-database",
-            metavar="ALIAS",
-            help="The database that has its table (default: the one of this queue).",
-        )
-        add(
-            "--from-queue",
-            metavar="NAME",
-            help="Only what is in this queue there; django-q2 calls it a cluster.",
-        )
-        add("--table", metavar="NAME", help="The name of its table (default: the usual one).")
-        add(
-            "--map",
-            action="append",
-            type=pair,
-            default=[],
-            metavar="OLD=NEW",
-            help="What a type is called here; may be repeated.",
-        )
-        add_flags(parser, ("--queue", "--any-type"))
-        how = parser.add_mutually_exclusive_group()
-        add_flags(how, ("--dry-run",))
-        how.add_argument(
-            "--delete",
-            action="store_true",
-            help="Delete each row there once its task is here. By default they stay.",
-        )
+        text = f"Which queue: {', '.join(SOURCES)}."
+        parser.add_argument("source", metavar="SOURCE", nargs="?", choices=list(SOURCES), help=text)
+        add_flags(parser, "--queue --from-database --from-queue --table --map --any-type")
+        add_flags(parser.add_mutually_exclusive_group(), "--dry-run --delete")
 
     def act(self, options: CommandOptions) -> None:
+        if options["source"] is None:
+            example = "pq_import celery-beat --dry-run"
+            raise CommandError(f"From which queue? {', '.join(SOURCES)}. Example: {example}")
         move = self.move(options)
         try:
             move.run()
@@ -101,13 +76,6 @@ def handlers(using: str) -> type[Dispatch]:
     if compat.HAS_TASKS:
         dispatch, _queues = with_django_tasks(dispatch, using)
     return dispatch
-
-
-def pair(text: str) -> tuple[str, str]:
-    old, equals, new = text.partition("=")
-    if not (old and equals and new):
-        raise ArgumentTypeError(f"must be OLD=NEW, not {text!r}")
-    return old, new
 
 
 def unserved(queues: set[str], using: str) -> list[str]:

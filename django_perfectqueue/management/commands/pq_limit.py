@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
 
 ListedLimit: TypeAlias = "WithAnnotations[Limit, Clock]"
-CHANGES = ("--max-running", "--rate", "--at-once")
+CHANGES = "--max-running --rate --at-once"
 
 
 def list_limits(command: NounCommand, options: CommandOptions) -> None:
+    """List all limits, with what runs now."""
     using = command.queue.using
     rows, more = first_rows(limits(using).order_by("scope", "name"), options["first"])
     meters = meters_of(rows, using)
@@ -57,6 +58,7 @@ def list_limits(command: NounCommand, options: CommandOptions) -> None:
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
+    """Show limits and who changed them."""
     using = command.queue.using
     for target, key in map(parse_name, options["names"]):
         row = limits(using).filter(**target).first()
@@ -72,7 +74,8 @@ def show(command: NounCommand, options: CommandOptions) -> None:
 
 
 def change(command: NounCommand, options: CommandOptions) -> None:
-    changes = changed(options, *CHANGES)
+    """Change only what is given."""
+    changes = changed(options, CHANGES)
     if "at_once" in changes:
         changes["burst"] = changes.pop("at_once")
     if changes.get("rate"):
@@ -81,6 +84,7 @@ def change(command: NounCommand, options: CommandOptions) -> None:
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
+    """Start none of these tasks."""
     set_all(command, options, {"paused": True})
 
 
@@ -91,6 +95,7 @@ def set_all(command: NounCommand, options: CommandOptions, changes: CommandOptio
 
 
 def unpause(command: NounCommand, options: CommandOptions) -> None:
+    """End the pause."""
     using = command.queue.using
     for target, key in map(parse_name, options["names"]):
         if not limits(using).filter(**target).exists():
@@ -103,6 +108,7 @@ def unpause(command: NounCommand, options: CommandOptions) -> None:
 
 
 def delete(command: NounCommand, options: CommandOptions) -> None:
+    """Delete limits: nothing holds the tasks."""
     using = command.queue.using
     for target, key in map(parse_name, options["names"]):
         if not remove_limit(**target, using=using, by=person()):
@@ -213,12 +219,10 @@ class Command(NounCommand):
         "pq_limit delete smtp",
     )
     verbs = {
-        "list": Verb(
-            call=list_limits, help="List all limits, with what runs now.", flags=("--first",)
-        ),
-        "show": Verb(call=show, help="Show limits and who changed them.", names="+"),
-        "set": Verb(call=change, help="Change only what is given.", names="+", terms=CHANGES),
-        "pause": Verb(call=pause, help="Start none of these tasks.", names="+"),
-        "unpause": Verb(call=unpause, help="End the pause.", names="+"),
-        "delete": Verb(call=delete, help="Delete limits: nothing holds the tasks.", names="+"),
+        "list": Verb(list_limits, flags="--first"),
+        "show": Verb(show, "+"),
+        "set": Verb(change, "+", terms=CHANGES),
+        "pause": Verb(pause, "+"),
+        "unpause": Verb(unpause, "+"),
+        "delete": Verb(delete, "+"),
     }

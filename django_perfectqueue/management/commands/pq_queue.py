@@ -14,7 +14,7 @@ from django_perfectqueue.fairness.shares import (
     set_queue_weight,
 )
 from django_perfectqueue.fairness.wording import queue_of, weight_of
-from django_perfectqueue.health.queues import overview
+from django_perfectqueue.health.queues import named_queues, overview
 from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.models import QueueShare
 from django_perfectqueue.queue import Queue
@@ -44,6 +44,7 @@ def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
 
 
 def list_queues(command: NounCommand, options: CommandOptions) -> None:
+    """List all queues with their figures."""
     found = overview(using=command.queue.using)
     if command.as_json:
         for queue in found.queues:
@@ -53,6 +54,7 @@ def list_queues(command: NounCommand, options: CommandOptions) -> None:
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
+    """Count the tasks of queues, or of all, by status and by why they did not finish."""
     using, top = command.queue.using, options["first"]
     top = REASONS if top is None else top or None
     names: list[str | None] = [queue.name for queue in queues_of(command, options)]
@@ -92,13 +94,16 @@ def print_figures(command: NounCommand, found: Figures, top: int | None) -> None
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
+    """Start none of their tasks."""
     for queue in queues_of(command, options):
         queue.pause(by=person())
+        doubt(command, queue)
         done = {"queue": queue.name, "paused": True}
         command.answer(done, f"Queue '{queue.name}' is paused: what runs goes on.")
 
 
 def unpause(command: NounCommand, options: CommandOptions) -> None:
+    """End the pause."""
     for queue in queues_of(command, options):
         was_paused = queue.is_paused()
         queue.unpause(by=person())
@@ -108,18 +113,27 @@ def unpause(command: NounCommand, options: CommandOptions) -> None:
 
 
 def weigh(command: NounCommand, options: CommandOptions) -> None:
+    """Set what part of a worker's time queues get beside others."""
     using, weight = command.queue.using, options["weight"]
     for name in options["names"]:
         if weight is None:
             reset_queue_weight(name, by=person(), using=using)
         else:
             set_queue_weight(name, weight, by=person(), using=using)
+        doubt(command, Queue(name, using=using))
         held = queue_weight(name, using=using)
         text = f"{capfirst(queue_of(name))}, as a whole: {weight_of(held)}."
         command.answer({"queue": name, "weight": held}, text)
 
 
+def doubt(command: NounCommand, queue: Queue) -> None:
+    """Warn that a queue has no tasks and that no setting names it: the name may be wrong."""
+    if not queue.list().exists() and queue.name not in named_queues(queue.using):
+        command.complain(no_tasks(queue))
+
+
 def clear(command: NounCommand, options: CommandOptions) -> None:
+    """Delete all tasks of queues, running ones too."""
     for queue in queues_of(command, options):
         text = f"This deletes every task of the queue '{queue.name}', running ones too."
         command.confirm(text)
@@ -131,6 +145,7 @@ def clear(command: NounCommand, options: CommandOptions) -> None:
 
 
 def purge_ended(command: NounCommand, options: CommandOptions) -> None:
+    """Delete ended tasks whose retention is over, of queues or of all, as workers do."""
     using, dry_run = command.queue.using, options["dry_run"]
     queues: list[Queue | None] = [*queues_of(command, options)]
     for queue in queues or [None]:
@@ -198,28 +213,13 @@ class Command(NounCommand):
         "pq_queue clear reports --dry-run",
     )
     verbs = {
-        "list": Verb(call=list_queues, help="List all queues with their figures."),
-        "show": Verb(
-            call=show,
-            help="Count the tasks of queues, or of all, by status and by why they did not finish.",
-            names="*",
-            flags=("--first",),
-        ),
-        "pause": Verb(call=pause, help="Start none of their tasks.", names="+"),
-        "unpause": Verb(call=unpause, help="End the pause.", names="+"),
-        "weight": Verb(
-            call=weigh,
-            help="Set what part of a worker's time queues get beside others.",
-            names="+",
-            values=(("weight", WEIGHT),),
-        ),
-        "clear": Verb(
-            call=clear, help="Delete all tasks of queues, running ones too.", names="+", flags=MANY
-        ),
+        "list": Verb(list_queues),
+        "show": Verb(show, "*", flags="--first"),
+        "pause": Verb(pause, "+"),
+        "unpause": Verb(unpause, "+"),
+        "weight": Verb(weigh, "+", values=(("weight", WEIGHT),)),
+        "clear": Verb(clear, "+", flags=MANY),
         "purge": Verb(
-            call=purge_ended,
-            help="Delete ended tasks whose retention is over, of queues or of all, as workers do.",
-            names="*",
-            flags=("--older-than", "--status", "--type", "--user", "--group", *MANY),
+            purge_ended, "*", flags=f"--older-than --status --type --user --group {MANY}"
         ),
     }

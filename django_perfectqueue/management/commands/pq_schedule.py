@@ -27,195 +27,166 @@ NEXT = 5
 LAST = 10
 
 
-def do(word: str, help_text: str, **words: Any) -> Verb:
-    """Return the verb that a method of the command does."""
-
-    def call(command: Command, options: CommandOptions) -> None:
-        getattr(command, f"do_{word}")(options)
-
-    return Verb(call=call, help=help_text, **words)
+def schedules_of(command: NounCommand) -> Schedules:
+    return Schedules(using=command.queue.using)
 
 
-class Command(NounCommand):
-    summary = "Shows and changes schedules, whose tasks are submitted again and again."
-    label_width = 16
-    name_help = "Name of the schedule."
-    examples = (
-        "pq_schedule list",
-        "pq_schedule put nightly reports.draw '{\"all\": true}' --cron '30 3 * * *'",
-        "pq_schedule change nightly --overlap queue_one",
-        "pq_schedule pause nightly --note 'until the import is done'",
-        "pq_schedule backfill nightly --since 7d --dry-run",
-    )
-    verbs = {
-        "list": do("list", "List them all.", flags=("--first",)),
-        "show": do("show", "Show them, with their next ticks and last tasks.", names="+"),
-        "put": do(
-            "put",
-            "Store one, or change the one of this name into this one.",
-            names="1",
-            values=(
-                ("type", {"metavar": "TYPE", "help": "What handles its tasks."}),
-                ("data", {"metavar": "JSON", "nargs": "?", "help": "Their data, as JSON."}),
-            ),
-            terms=TERMS,
-            submits=True,
-        ),
-        "change": do("change", "Change only what is given.", names="1", terms=TERMS, submits=True),
-        "pause": do(
-            "pause", "Submit nothing until they are unpaused.", names="+", flags=("--note",)
-        ),
-        "unpause": do("unpause", "End the pause: go on with the first tick from now.", names="+"),
-        "run": do("run", "Submit their tasks now.", names="+", submits=True),
-        "backfill": do(
-            "backfill",
-            "Submit the tasks of past ticks that have none.",
-            names="1",
-            flags=("--until", "--overlap", *MANY),
-            required=("--since",),
-            submits=True,
-        ),
-        "delete": do("delete", "Delete them; the tasks that they submitted stay.", names="+"),
-        "check": do("check", "Exit with 1 where one is broken or late, and say why."),
-    }
+def do_list(command: NounCommand, options: CommandOptions) -> None:
+    """List them all."""
+    rows, more = first_rows(schedules_of(command).list(), options["first"])
+    statuses = statuses_of(rows, using=command.queue.using)
 
-    def act(self, options: CommandOptions) -> None:
-        self.schedules = Schedules(using=self.queue.using)
-        super().act(options)
+    def facts(row: Schedule) -> dict[str, object]:
+        return for_programs(row, statuses.get(row.last_task_id or 0, ""))
 
-    def do_list(self, options: CommandOptions) -> None:
-        rows, more = first_rows(self.schedules.list(), options["first"])
-        statuses = statuses_of(rows, using=self.queue.using)
+    columns = [
+        Column[Schedule]("schedule", lambda row: row.name, elastic=True),
+        Column("type", lambda row: row.type, elastic=True, spare=True),
+        Column("when", in_words, elastic=True),
+        Column("next", lambda row: shown(row.due_at)),
+        Column("last", lambda row: shown(row.last_at), spare=True),
+        Column("status", lambda row: statuses.get(row.last_task_id or 0, "-")),
+        Column("", remark, elastic=True),
+    ]
+    command.print_listing(rows, facts, columns, more=more, none="There are no schedules.")
 
-        def facts(row: Schedule) -> dict[str, object]:
-            return for_programs(row, statuses.get(row.last_task_id or 0, ""))
 
-        columns = [
-            Column[Schedule]("schedule", lambda row: row.name, elastic=True),
-            Column("type", lambda row: row.type, elastic=True, spare=True),
-            Column("when", in_words, elastic=True),
-            Column("next", lambda row: shown(row.due_at)),
-            Column("last", lambda row: shown(row.last_at), spare=True),
-            Column("status", lambda row: statuses.get(row.last_task_id or 0, "-")),
-            Column("", remark, elastic=True),
-        ]
-        self.print_listing(rows, facts, columns, more=more, none="There are no schedules.")
+def do_show(command: NounCommand, options: CommandOptions) -> None:
+    """Show them, with their next ticks and last tasks."""
+    for name in options["names"]:
+        show(command, schedules_of(command)[name])
 
-    def do_show(self, options: CommandOptions) -> None:
-        for name in options["names"]:
-            self.show(self.schedules[name])
 
-    def show(self, schedule: ScheduleHandle) -> None:
-        row, ticks, tasks = schedule.row(), schedule.next(NEXT), schedule.last(LAST)
-        if self.as_json:
-            last = [{"key": one.key, "id": one.pk, "status": one.status} for one in tasks]
-            ahead = [tick.isoformat() for tick in ticks]
-            statuses = statuses_of([row], using=self.queue.using)
-            facts = for_programs(row, statuses.get(row.last_task_id or 0, ""))
-            self.print_json({**facts, "next": ahead, "last": last, **data_of(row)})
-            return
-        title = f"Schedule '{row.name}'"
-        self.print_title(title)
-        for label, text in fields(row):
-            self.print_field(label, on_one_line(text))
-        self.print_block("next", [shown(tick) for tick in ticks])
-        self.print_block("last", [f"{tick_of(one)}  {one.status}" for one in tasks])
-        for name, value in data_of(row).items():
-            self.print_field(name, printable(json.dumps(value, ensure_ascii=False)))
+def show(command: NounCommand, schedule: ScheduleHandle) -> None:
+    row, ticks, tasks = schedule.row(), schedule.next(NEXT), schedule.last(LAST)
+    if command.as_json:
+        last = [{"key": one.key, "id": one.pk, "status": one.status} for one in tasks]
+        ahead = [tick.isoformat() for tick in ticks]
+        statuses = statuses_of([row], using=command.queue.using)
+        facts = for_programs(row, statuses.get(row.last_task_id or 0, ""))
+        command.print_json({**facts, "next": ahead, "last": last, **data_of(row)})
+        return
+    title = f"Schedule '{row.name}'"
+    command.print_title(title)
+    for label, text in fields(row):
+        command.print_field(label, on_one_line(text))
+    print_block(command, "next", [shown(tick) for tick in ticks])
+    print_block(command, "last", [f"{tick_of(one)}  {one.status}" for one in tasks])
+    for name, value in data_of(row).items():
+        command.print_field(name, printable(json.dumps(value, ensure_ascii=False)))
 
-    def do_put(self, options: CommandOptions) -> None:
-        if not options.get("cron") and not options.get("every"):
-            raise CommandError(
-                "Give a cron expression or an interval: --cron '30 3 * * *' or --every 15m."
-            )
-        schedule = self.schedules.put(
-            options["names"],
-            options["type"],
-            data_from(options["data"]),
-            by=person(),
-            **given_terms(options),
+
+def do_put(command: NounCommand, options: CommandOptions) -> None:
+    """Store one, or change the one of this name into this one."""
+    if not options.get("cron") and not options.get("every"):
+        raise CommandError(
+            "Give a cron expression or an interval: --cron '30 3 * * *' or --every 15m."
         )
-        self.report(schedule, "stored", "Schedule '%s' is stored.")
+    schedule = schedules_of(command).put(
+        options["names"],
+        options["type"],
+        data_from(options["data"]),
+        by=person(),
+        **given_terms(options),
+    )
+    report(command, schedule, "stored", "Schedule '%s' is stored.")
 
-    def do_change(self, options: CommandOptions) -> None:
-        schedule, terms = self.schedules[options["names"]], given_terms(options)
-        if not terms:
-            raise CommandError("Say what to change.")
-        schedule.change(by=person(), **terms)
-        self.report(schedule, "changed", "Schedule '%s' is changed.")
 
-    def do_pause(self, options: CommandOptions) -> None:
-        for schedule in self.named(options):
-            schedule.pause(options["note"], by=person())
-            self.report(schedule, "paused", "Schedule '%s' is paused.")
+def do_change(command: NounCommand, options: CommandOptions) -> None:
+    """Change only what is given."""
+    schedule, terms = schedules_of(command)[options["names"]], given_terms(options)
+    if not terms:
+        raise CommandError("Say what to change.")
+    schedule.change(by=person(), **terms)
+    report(command, schedule, "changed", "Schedule '%s' is changed.")
 
-    def do_unpause(self, options: CommandOptions) -> None:
-        for schedule in self.named(options):
-            schedule.unpause(by=person())
-            self.report(schedule, "unpaused", "Schedule '%s' goes on.")
 
-    def do_run(self, options: CommandOptions) -> None:
-        for schedule in self.named(options):
-            task = schedule.trigger(by=person())
-            facts = {"name": schedule.name, "done": "run", "queue": task.queue.name}
-            self.answer({**facts, "key": task.key}, f"Task '{task.key}' is submitted.")
+def do_pause(command: NounCommand, options: CommandOptions) -> None:
+    """Submit nothing until they are unpaused."""
+    for schedule in named(command, options):
+        schedule.pause(options["note"], by=person())
+        report(command, schedule, "paused", "Schedule '%s' is paused.")
 
-    def named(self, options: CommandOptions) -> list[ScheduleHandle]:
-        return [self.schedules[name] for name in options["names"]]
 
-    def do_backfill(self, options: CommandOptions) -> None:
-        since, until = past("since", options["since"]), past("until", options["until"])
-        if until <= since:
-            raise CommandError("--until must be after --since.")
-        schedule, dry_run = self.schedules[options["names"]], options["dry_run"]
-        overlap: Any = options["overlap"] or "allow"
-        if overlap not in ("allow", "queue"):
-            raise CommandError(f"--overlap of a backfill is allow or queue, not '{overlap}'.")
-        if not dry_run and not options["yes"]:
-            ticks = schedule.backfill(since, until, dry_run=True)
-            self.confirm(submitted(ticks, "would be"))
-        ticks = schedule.backfill(since, until, overlap=overlap, dry_run=dry_run, by=person())
-        if self.as_json:
-            facts = {"name": schedule.name, "dry_run": dry_run}
-            self.print_json({**facts, "ticks": [tick.isoformat() for tick in ticks]})
-            return
-        self.say(submitted(ticks, "would be" if dry_run else "is" if len(ticks) == 1 else "are"))
-        for tick in ticks:
-            self.say(f"  {shown(tick)}")
+def do_unpause(command: NounCommand, options: CommandOptions) -> None:
+    """End the pause: go on with the first tick from now."""
+    for schedule in named(command, options):
+        schedule.unpause(by=person())
+        report(command, schedule, "unpaused", "Schedule '%s' goes on.")
 
-    def do_delete(self, options: CommandOptions) -> None:
-        for schedule in self.named(options):
-            schedule.delete(by=person())
-            facts = {"name": schedule.name, "done": "deleted"}
-            self.answer(facts, f"Schedule '{schedule.name}' is deleted.")
 
-    def do_check(self, options: CommandOptions) -> None:
-        found = list(problems_of(using=self.queue.using))
-        if self.as_json:
-            for row, sentence in found:
-                self.print_json({**for_programs(row), "sentence": sentence})
-        if found:
-            raise CommandError("\n".join(sentence for _row, sentence in found))
-        if not self.as_json:
-            self.say("No schedule is broken or late.")
+def do_run(command: NounCommand, options: CommandOptions) -> None:
+    """Submit their tasks now."""
+    for schedule in named(command, options):
+        task = schedule.trigger(by=person())
+        facts = {"name": schedule.name, "done": "run", "queue": task.queue.name}
+        command.answer({**facts, "key": task.key}, f"Task '{task.key}' is submitted.")
 
-    @no_translations
-    def report(self, schedule: ScheduleHandle, word: str, sentence: str) -> None:
-        """Say what was done, and when the next tasks come."""
-        row, ticks = schedule.row(), schedule.next(NEXT)
-        if self.as_json:
-            ahead = [tick.isoformat() for tick in ticks]
-            self.print_json({**for_programs(row), "done": word, "next": ahead})
-        elif self.verbosity:
-            self.say(sentence % row.name)
-            self.print_field("when", on_one_line(in_words(row)))
-            if row.paused:
-                self.print_field("paused", on_one_line(row.note) or "yes")
-            self.print_block("next", [shown(tick) for tick in ticks])
 
-    def print_block(self, name: str, values: Sequence[str]) -> None:
-        for number, value in enumerate(values or ["-"]):
-            self.print_field("" if number else name, value)
+def named(command: NounCommand, options: CommandOptions) -> list[ScheduleHandle]:
+    return [schedules_of(command)[name] for name in options["names"]]
+
+
+def do_backfill(command: NounCommand, options: CommandOptions) -> None:
+    """Submit the tasks of past ticks that have none."""
+    since, until = past("since", options["since"]), past("until", options["until"])
+    if until <= since:
+        raise CommandError("--until must be after --since.")
+    schedule, dry_run = schedules_of(command)[options["names"]], options["dry_run"]
+    overlap: Any = options["overlap"] or "allow"
+    if overlap not in ("allow", "queue"):
+        raise CommandError(f"--overlap of a backfill is allow or queue, not '{overlap}'.")
+    if not dry_run and not options["yes"]:
+        ticks = schedule.backfill(since, until, dry_run=True)
+        command.confirm(submitted(ticks, "would be"))
+    ticks = schedule.backfill(since, until, overlap=overlap, dry_run=dry_run, by=person())
+    if command.as_json:
+        facts = {"name": schedule.name, "dry_run": dry_run}
+        command.print_json({**facts, "ticks": [tick.isoformat() for tick in ticks]})
+        return
+    command.say(submitted(ticks, "would be" if dry_run else "is" if len(ticks) == 1 else "are"))
+    for tick in ticks:
+        command.say(f"  {shown(tick)}")
+
+
+def do_delete(command: NounCommand, options: CommandOptions) -> None:
+    """Delete them; the tasks that they submitted stay."""
+    for schedule in named(command, options):
+        schedule.delete(by=person())
+        facts = {"name": schedule.name, "done": "deleted"}
+        command.answer(facts, f"Schedule '{schedule.name}' is deleted.")
+
+
+def do_check(command: NounCommand, options: CommandOptions) -> None:
+    """Exit with 1 where one is broken or late, and say why."""
+    found = list(problems_of(using=command.queue.using))
+    if command.as_json:
+        for row, sentence in found:
+            command.print_json({**for_programs(row), "sentence": sentence})
+    if found:
+        raise CommandError("\n".join(sentence for _row, sentence in found))
+    if not command.as_json:
+        command.say("No schedule is broken or late.")
+
+
+@no_translations
+def report(command: NounCommand, schedule: ScheduleHandle, word: str, sentence: str) -> None:
+    """Say what was done, and when the next tasks come."""
+    row, ticks = schedule.row(), schedule.next(NEXT)
+    if command.as_json:
+        ahead = [tick.isoformat() for tick in ticks]
+        command.print_json({**for_programs(row), "done": word, "next": ahead})
+    elif command.verbosity:
+        command.say(sentence % row.name)
+        command.print_field("when", on_one_line(in_words(row)))
+        if row.paused:
+            command.print_field("paused", on_one_line(row.note) or "yes")
+        print_block(command, "next", [shown(tick) for tick in ticks])
+
+
+def print_block(command: NounCommand, name: str, values: Sequence[str]) -> None:
+    for number, value in enumerate(values or ["-"]):
+        command.print_field("" if number else name, value)
 
 
 def submitted(ticks: Sequence[datetime], done: str) -> str:
@@ -247,3 +218,39 @@ def data_from(text: str | None) -> JSON:
 
 def remark(row: Schedule) -> str:
     return row.problem or (f"{row.state}: {row.note}" if row.note else row.state)
+
+
+class Command(NounCommand):
+    summary = "Shows and changes schedules, whose tasks are submitted again and again."
+    label_width = 16
+    name_help = "Name of the schedule."
+    examples = (
+        "pq_schedule list",
+        "pq_schedule put nightly reports.draw '{\"all\": true}' --cron '30 3 * * *'",
+        "pq_schedule change nightly --overlap queue_one",
+        "pq_schedule pause nightly --note 'until the import is done'",
+        "pq_schedule backfill nightly --since 7d --dry-run",
+    )
+    verbs = {
+        "list": Verb(do_list, flags="--first"),
+        "show": Verb(do_show, "+"),
+        "put": Verb(
+            do_put,
+            "1",
+            values=(
+                ("type", {"metavar": "TYPE", "help": "What handles its tasks."}),
+                ("data", {"metavar": "JSON", "nargs": "?", "help": "Their data, as JSON."}),
+            ),
+            terms=TERMS,
+            submits=True,
+        ),
+        "change": Verb(do_change, "1", terms=TERMS, submits=True),
+        "pause": Verb(do_pause, "+", flags="--note"),
+        "unpause": Verb(do_unpause, "+"),
+        "run": Verb(do_run, "+", submits=True),
+        "backfill": Verb(
+            do_backfill, "1", flags=f"--until --overlap {MANY} --since!", submits=True
+        ),
+        "delete": Verb(do_delete, "+"),
+        "check": Verb(do_check),
+    }

@@ -149,10 +149,12 @@ def serving_columns() -> list[Column[Worker]]:
 
 
 def show_overview(command: NounCommand, options: CommandOptions) -> None:
+    """Show all queues and workers as they are, as without a verb."""
     Screen(command, options).run()
 
 
 def list_workers(command: NounCommand, options: CommandOptions) -> None:
+    """List the workers of all hosts, the last seen first."""
     using = command.queue.using
     found = [one for one in newest_workers(using) if options["queue"] in (None, *one.queues)]
     processors: dict[int, list[ProcessorFacts]] = {}
@@ -178,7 +180,7 @@ def newest_workers(using: str) -> list[ListedWorker]:
 
 
 def give_back(command: NounCommand, options: CommandOptions) -> None:
-    """Have the leases of workers with these names run out."""
+    """Have what workers hold that are gone run elsewhere now, and forget them."""
     names, using = options["names"], command.queue.using
     workers = newest_workers(using)
     named = [worker for worker in workers if {worker.host, str(worker)} & {*names}]
@@ -264,6 +266,7 @@ def worker_facts(worker: ListedWorker, processors: list[ProcessorFacts]) -> Fact
 
 
 def check_health(command: NounCommand, options: CommandOptions) -> None:
+    """Check whether tasks are being run: exits with 1 where something is wrong."""
     names = [queue.checked("queue", name, queue.QUEUE_LENGTH) for name in options["queues"] or ()]
     found = list(findings(names, using=command.queue.using, oldest=options["oldest"]))
     wrong = [finding for finding in found if not finding.ok]
@@ -283,6 +286,7 @@ def in_full(finding: Finding) -> str:
 
 
 def print_metrics(command: NounCommand, options: CommandOptions) -> None:
+    """Print the metrics of all queues as Prometheus reads them."""
     text = of_database(command.queue.using)[0].decode()
     if not command.as_json:
         command.stdout.write(printable_lines(text), ending="")
@@ -296,6 +300,7 @@ def print_metrics(command: NounCommand, options: CommandOptions) -> None:
 
 
 def show_types(command: NounCommand, options: CommandOptions) -> None:
+    """Show how attempts of each type ended on a day, and how long they took."""
     using, day = command.queue.using, options["day"] or TODAY
     used = Usage._default_manager.using(using).exclude(queue="")
     for name in [options["queue"]] if options["queue"] else distinct(used, "queue"):
@@ -347,7 +352,7 @@ class Command(NounCommand):
     requires_system_checks = []
     name_help = "A host, or host:pid."
     default = "overview"
-    default_flags = ("--watch",)
+    default_flags = "--watch"
     examples = (
         "pq_status",
         "pq_status --watch",
@@ -356,36 +361,12 @@ class Command(NounCommand):
         "pq_status types --queue mail --day 2026-11-22",
     )
     verbs = {
-        "overview": Verb(
-            call=show_overview,
-            help="Show all queues and workers as they are, as without a verb.",
-            flags=("--watch",),
-        ),
-        "workers": Verb(
-            call=list_workers,
-            help="List the workers of all hosts, the last seen first.",
-            flags=("--queue", "--tasks"),
-        ),
-        "give-back": Verb(
-            call=give_back,
-            help="Have what workers hold that are gone run elsewhere now, and forget them.",
-            names="+",
-            flags=("--force",),
-        ),
-        "health": Verb(
-            call=check_health,
-            help="Check whether tasks are being run: exits with 1 where something is wrong.",
-            flags=("--oldest",),
-            repeated=("--queue",),
-        ),
-        "metrics": Verb(
-            call=print_metrics, help="Print the metrics of all queues as Prometheus reads them."
-        ),
-        "types": Verb(
-            call=show_types,
-            help="Show how attempts of each type ended on a day, and how long they took.",
-            flags=("--queue", "--day"),
-        ),
+        "overview": Verb(show_overview, flags="--watch"),
+        "workers": Verb(list_workers, flags="--queue --tasks"),
+        "give-back": Verb(give_back, "+", flags="--force"),
+        "health": Verb(check_health, flags="--oldest --queue+"),
+        "metrics": Verb(print_metrics),
+        "types": Verb(show_types, flags="--queue --day"),
     }
 
     def connect(self) -> None:

@@ -26,7 +26,7 @@ from ..tasks_file import TasksFile, parsed
 from ..terminal.progress import ProgressLine
 from ..terminal.text import point, seconds
 
-FLAGS = {"run_at": "--time", "expected_at": "--expect", "expires_at": "--expires"}
+FLAGS = {"--time": "run_at", "--expect": "expected_at", "--expires": "expires_at"}
 EXAMPLE = """pq_submit k1 user_task '{"uid": 1}'"""
 
 
@@ -43,52 +43,8 @@ class Command(QueueCommand):
         add("key", metavar="KEY", nargs="?", help="Its name in the queue.")
         add("type", metavar="TYPE", nargs="?", help="What handles it.")
         add("data", metavar="JSON", nargs="?", help="Its data, as JSON.")
-        add_flags(parser, ("--queue", "--user", "--priority", "--limit", "--tag"))
-        add_flags(parser, ("--time-limit",), type=str)
-        add(
-            "-t",
-            "--time",
-            dest="run_at",
-            metavar="TIME",
-            help="Start at this time: a span, unix seconds, or ISO 8601 with an offset.",
-        )
-        add("--in", metavar="SPAN", dest="span", help="Start after this delay: 5m30s.")
-        add(
-            "--expect",
-            dest="expected_at",
-            metavar="TIME",
-            help="By when it should start: of equal priority the earliest goes first.",
-        )
-        add(
-            "--expires",
-            dest="expires_at",
-            metavar="TIME",
-            help="Expire at this time: a span, unix seconds, or ISO 8601 with an offset.",
-        )
-        add(
-            "--on-conflict",
-            choices=["raise", "ignore", "replace"],
-            default="raise",
-            help=(
-                "When the key is taken: raise an error (the default), ignore this task, or replace"
-                " the other one unless it is running."
-            ),
-        )
-        add(
-            "-f",
-            "--file",
-            metavar="FILE",
-            help=(
-                f"Tasks to submit, one JSON object a line with {', '.join(ARGUMENTS)}; - is"
-                " standard input. Each thousand is stored at once."
-            ),
-        )
-        add("--atomic", action="store_true", help="With --file: store all of them or none.")
-        add(
-            "--run",
-            action="store_true",
-            help="Run what is due in its queue, as pq_worker --burst does, and print its result.",
-        )
+        add_flags(parser, f"{' '.join(FLAGS)} --queue --user --priority --limit --tag --in")
+        add_flags(parser, "--time-limit --on-conflict --file --atomic --run")
 
     def act(self, options: CommandOptions) -> None:
         check_choice(options)
@@ -274,13 +230,11 @@ def arguments(options: CommandOptions) -> CommandOptions:
     """
     task = {name: options[name] for name in ARGUMENTS if options.get(name) is not None}
     task["data"] = payload(options["data"])
-    for name, flag in FLAGS.items():
+    for flag, name in FLAGS.items():
         if name in task:
             task[name] = point(flag, task[name])
     if options["span"] is not None:
         task["run_at"] = seconds("--in", options["span"])
-    if "time_limit" in task:
-        task["time_limit"] = seconds("--time-limit", task["time_limit"])
     return task
 
 

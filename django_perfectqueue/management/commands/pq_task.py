@@ -1,17 +1,58 @@
 from __future__ import annotations
 
+from ..base import CommandOptions
 from ..flags import FILTERS, MANY
 from ..listing import list_tasks
 from ..show import show_tasks
-from ..steering import to_each, to_many
+from ..steering import steer, steer_each
 from ..verbs import NounCommand, Verb
 
-STEERED = (*FILTERS, "--all", *MANY, "--rate", "--run-in")
+STEERED = f"{FILTERS} --all {MANY} --rate --run-in"
 PRIORITY = {
     "type": int,
     "metavar": "N",
     "help": "Larger goes first among the tasks of the same user.",
 }
+
+
+def retry(command: NounCommand, options: CommandOptions) -> None:
+    """Put failed, cancelled and expired tasks back, and hasten those that wait."""
+    steer("retry", command, options)
+
+
+def cancel(command: NounCommand, options: CommandOptions) -> None:
+    """Cancel tasks that have yet to run, and ask running ones to stop."""
+    steer("cancel", command, options)
+
+
+def finish(command: NounCommand, options: CommandOptions) -> None:
+    """Close tasks as finished, even while they run."""
+    steer_each("finish", command, options)
+
+
+def move(command: NounCommand, options: CommandOptions) -> None:
+    """Move tasks that wait or have failed to another queue."""
+    steer("move", command, options)
+
+
+def edit(command: NounCommand, options: CommandOptions) -> None:
+    """Change the data of tasks that wait or have failed."""
+    steer("edit", command, options)
+
+
+def copy(command: NounCommand, options: CommandOptions) -> None:
+    """Submit copies of tasks, due at once, each with a new key."""
+    steer_each("copy", command, options)
+
+
+def priority(command: NounCommand, options: CommandOptions) -> None:
+    """Give tasks that have not ended another priority."""
+    steer_each("priority", command, options)
+
+
+def delete(command: NounCommand, options: CommandOptions) -> None:
+    """Delete tasks that have ended; without --status those that did not finish."""
+    steer("delete", command, options)
 
 
 class Command(NounCommand):
@@ -28,66 +69,14 @@ class Command(NounCommand):
         "pq_task delete --status finished --until 30d --yes",
     )
     verbs = {
-        "list": Verb(
-            call=list_tasks,
-            help="List tasks, the newest first.",
-            flags=(*FILTERS, "--after", "--oldest-first", "--data"),
-        ),
-        "show": Verb(
-            call=show_tasks,
-            help="Show where tasks stand, their attempts, data, logs and results.",
-            names="+",
-            flags=("--queue", "--no-data", "--log"),
-        ),
-        "retry": Verb(
-            call=to_many("retry"),
-            help="Put failed, cancelled and expired tasks back, and hasten those that wait.",
-            names="*",
-            flags=(*STEERED, "--to", "--patch", "--with-dependents"),
-        ),
-        "cancel": Verb(
-            call=to_many("cancel"),
-            help="Cancel tasks that have yet to run, and ask running ones to stop.",
-            names="*",
-            flags=(*STEERED, "--with-dependents"),
-        ),
-        "finish": Verb(
-            call=to_each("finish"),
-            help="Close tasks as finished, even while they run.",
-            names="+",
-            flags=("--queue",),
-        ),
-        "move": Verb(
-            call=to_many("move"),
-            help="Move tasks that wait or have failed to another queue.",
-            names="*",
-            flags=STEERED,
-            required=("--to",),
-        ),
-        "edit": Verb(
-            call=to_many("edit"),
-            help="Change the data of tasks that wait or have failed.",
-            names="*",
-            flags=STEERED,
-            required=("--patch",),
-        ),
-        "copy": Verb(
-            call=to_each("copy"),
-            help="Submit copies of tasks, due at once, each with a new key.",
-            names="+",
-            flags=("--queue",),
-        ),
-        "priority": Verb(
-            call=to_each("priority"),
-            help="Give tasks that have not ended another priority.",
-            names="+",
-            flags=("--queue",),
-            values=(("priority", PRIORITY),),
-        ),
-        "delete": Verb(
-            call=to_many("delete"),
-            help="Delete tasks that have ended; without --status those that did not finish.",
-            names="*",
-            flags=STEERED,
-        ),
+        "list": Verb(list_tasks, flags=f"{FILTERS} --after --oldest-first --data"),
+        "show": Verb(show_tasks, "+", "--queue --no-data --log"),
+        "retry": Verb(retry, "*", f"{STEERED} --to --patch --with-dependents"),
+        "cancel": Verb(cancel, "*", f"{STEERED} --with-dependents"),
+        "finish": Verb(finish, "+", "--queue"),
+        "move": Verb(move, "*", f"{STEERED} --to!"),
+        "edit": Verb(edit, "*", f"{STEERED} --patch!"),
+        "copy": Verb(copy, "+", "--queue"),
+        "priority": Verb(priority, "+", "--queue", values=(("priority", PRIORITY),)),
+        "delete": Verb(delete, "*", STEERED),
     }

@@ -21,7 +21,7 @@ from ..terminal.text import or_more
 from ..values import person
 from ..verbs import NounCommand, Verb, changed, changes_for_programs, first_rows
 
-CHANGES = ("--weight", "--max-running")
+CHANGES = "--weight --max-running"
 TOP = 20
 LAST: dict[str, str] = {
     "minute": "in the last minute",
@@ -44,6 +44,7 @@ class ShareScope(TypedDict):
 
 
 def list_shares(command: NounCommand, options: CommandOptions) -> None:
+    """List all shares that are set."""
     rows = FairShare.objects.using(command.queue.using).order_by("user", "queue")
     if options["queue"] is not None:
         rows = rows.filter(queue=options["queue"])
@@ -64,6 +65,7 @@ def list_shares(command: NounCommand, options: CommandOptions) -> None:
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
+    """Show which share holds, and who changed it."""
     scope = scope_of(command, options)
     for user in users(options):
         held = share(user, **scope)
@@ -79,14 +81,17 @@ def show(command: NounCommand, options: CommandOptions) -> None:
 
 
 def change(command: NounCommand, options: CommandOptions) -> None:
-    set_all(command, options, changed(options, *CHANGES))
+    """Change only what is given, for tasks that wait already, too."""
+    set_all(command, options, changed(options, CHANGES))
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
+    """Start none of the user's tasks."""
     set_all(command, options, {"paused": True})
 
 
 def unpause(command: NounCommand, options: CommandOptions) -> None:
+    """End the pause."""
     set_all(command, options, {"paused": False})
 
 
@@ -98,6 +103,7 @@ def set_all(command: NounCommand, options: CommandOptions, changes: CommandOptio
 
 
 def reset(command: NounCommand, options: CommandOptions) -> None:
+    """Delete the share: that of '*' holds."""
     scope = scope_of(command, options)
     for user in users(options):
         if not reset_share(user, **scope, by=person()) and not command.as_json:
@@ -123,6 +129,7 @@ def users(options: CommandOptions) -> list[str]:
 
 
 def report(command: NounCommand, options: CommandOptions) -> None:
+    """Show what each user was entitled to and received, and how long it waited."""
     over, user = options["over"], options["name"]
     top = TOP if options["first"] is None else options["first"]
     queue, using = command.queue.name, command.queue.using
@@ -253,7 +260,7 @@ def share_facts(share: UserShare) -> Facts:
 
 
 USER = {"metavar": "USER", "nargs": "?", "help": "Only this user."}
-NAMED = ("--no-user", "--queue")
+NAMED = "--no-user --queue"
 
 
 class Command(NounCommand):
@@ -271,31 +278,11 @@ class Command(NounCommand):
         "pq_user reset acme",
     )
     verbs = {
-        "list": Verb(
-            call=list_shares, help="List all shares that are set.", flags=("--queue", "--first")
-        ),
-        "show": Verb(
-            call=show,
-            help="Show which share holds, and who changed it.",
-            names="*",
-            flags=NAMED,
-        ),
-        "set": Verb(
-            call=change,
-            help="Change only what is given, for tasks that wait already, too.",
-            names="*",
-            flags=NAMED,
-            terms=CHANGES,
-        ),
-        "reset": Verb(
-            call=reset, help="Delete the share: that of '*' holds.", names="*", flags=NAMED
-        ),
-        "pause": Verb(call=pause, help="Start none of the user's tasks.", names="*", flags=NAMED),
-        "unpause": Verb(call=unpause, help="End the pause.", names="*", flags=NAMED),
-        "report": Verb(
-            call=report,
-            help="Show what each user was entitled to and received, and how long it waited.",
-            flags=("--queue", "--over", "--first"),
-            values=(("name", USER),),
-        ),
+        "list": Verb(list_shares, flags="--queue --first"),
+        "show": Verb(show, "*", flags=NAMED),
+        "set": Verb(change, "*", flags=NAMED, terms=CHANGES),
+        "reset": Verb(reset, "*", flags=NAMED),
+        "pause": Verb(pause, "*", flags=NAMED),
+        "unpause": Verb(unpause, "*", flags=NAMED),
+        "report": Verb(report, flags="--queue --over --first", values=(("name", USER),)),
     }

@@ -107,7 +107,7 @@ def write(db: Session, types: dict[int, str]) -> None:
         db.execute(PARK, values, ids=ids)
 
 
-def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> datetime:
+def unpark(knows: Knows, after: datetime = PARKED_FROM, *, using: str) -> datetime:
     """
     Make the parked tasks due whose types are known.
 

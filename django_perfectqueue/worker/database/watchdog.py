@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
-import time
 from collections.abc import Sequence
 
 from .link import Link
@@ -28,28 +25,10 @@ class Watchdog:
     def __init__(self, links: Sequence[Link], timeout: float | None) -> None:
         self.links = list(links)
         self.timeout = timeout
-        self.ended = threading.Event()
 
     def add(self, link: Link) -> None:
         """Check another link, too."""
         self.links.append(link)
-
-    def start(self) -> None:
-        """Check every few seconds in a new thread."""
-        if self.timeout is not None:
-            threading.Thread(target=self.run, name="watchdog", daemon=True).start()
-
-    def run(self) -> None:
-        assert self.timeout is not None
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        while not self.ended.wait(min(LEAST, self.timeout) / 2):
-            try:
-                self.look(time.monotonic())
-            except Exception:
-                logger.exception("The connection watchdog raised an exception and continues.")
-
-    def stop(self) -> None:
-        self.ended.set()
 
     def look(self, now: float) -> None:
         for link in self.links:

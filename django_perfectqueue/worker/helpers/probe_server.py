@@ -18,7 +18,7 @@ from django_perfectqueue.metrics.text import MISSING, written
 
 from ..plan import Plan
 from ..shared.slot import ProcessorStatus
-from ..shared.status_page import StatusPage
+from ..shared.status_page import WorkerStatus
 from .base import HelperProcess
 from .registration import states_of
 
@@ -40,16 +40,16 @@ class ProbeServer(HelperProcess):
     """
 
     def __init__(
-        self, plan: Plan, status_page: StatusPage, statuses: Sequence[ProcessorStatus]
+        self, plan: Plan, worker_status: WorkerStatus, statuses: Sequence[ProcessorStatus]
     ) -> None:
         super().__init__(plan)
-        self.status_page = status_page
+        self.worker_status = worker_status
         self.statuses = statuses
 
     def work(self) -> None:
         assert self.plan.health is not None
         try:
-            server = ProbeHTTPServer(self.plan.health, self.status_page, self.statuses)
+            server = ProbeHTTPServer(self.plan.health, self.worker_status, self.statuses)
         except OSError as error:
             logger.error("The probe server can't listen at %s:%s: %s", *self.plan.health, error)
             return
@@ -75,10 +75,10 @@ class ProbeHTTPServer(ThreadingHTTPServer):
     def __init__(
         self,
         address: tuple[str, int],
-        status_page: StatusPage,
+        worker_status: WorkerStatus,
         statuses: Sequence[ProcessorStatus] = (),
     ) -> None:
-        self.status_page = status_page
+        self.worker_status = worker_status
         self.statuses = statuses
         self.since: dict[socket.socket, float] = {}
         if ":" in address[0]:
@@ -130,7 +130,7 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
         if path == "/metrics":
             self.answer_metrics()
             return
-        status = self.server.status_page.status
+        status = self.server.worker_status
         probes = {"/live": status.is_live, "/ready": status.is_ready}
         passed = probes.get(path)
         if passed is None:
@@ -146,7 +146,7 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
         except ImportError:
             self.answer(HTTPStatus.NOT_IMPLEMENTED, MISSING.encode(), "text/plain")
             return
-        status = self.server.status_page.status
+        status = self.server.worker_status
         collector = ProcessCollector(
             status.is_live, status.is_ready, states_of(self.server.statuses)
         )
@@ -177,7 +177,7 @@ def hang_up(request: socket.socket) -> None:
 def refusal(address: tuple[str, int]) -> str:
     """Return why the address can't be used, or an empty text."""
     try:
-        ProbeHTTPServer(address, status_page=None).server_close()  # type: ignore[arg-type]
+        ProbeHTTPServer(address, worker_status=None).server_close()  # type: ignore[arg-type]
     except (OSError, OverflowError) as error:
         return str(error)
     return ""

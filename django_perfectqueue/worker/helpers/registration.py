@@ -22,7 +22,7 @@ from django_perfectqueue.schedules.sync import declared_for
 from ..database.link import Link
 from ..plan import Plan
 from ..shared.slot import ProcessorStatus, TaskStatus
-from ..shared.status_page import StatusPage
+from ..shared.status_page import WorkerStatus
 
 logger = logging.getLogger("django_perfectqueue.janitor")
 
@@ -44,29 +44,27 @@ class WorkerRegistration:
     def __init__(
         self,
         worker: store.Registration,
-        status_page: StatusPage,
+        worker_status: WorkerStatus,
         statuses: Sequence[ProcessorStatus],
     ) -> None:
         self.worker = worker
-        self.status_page = status_page
+        self.worker_status = worker_status
         self.statuses = statuses
         self.due_at = 0.0
-        self.leaving = False
+        self.written: tuple[bool, list[int]] = False, []
         self.drifted_at: float | None = None
         self.problems: dict[str, tuple[str, float]] = {}
-        self.holders: list[int] = []
         self.shown: set[int] = set()
 
     def renew(self, link: Link) -> None:
         """Write the row when it is old, or does not say what is new; the caller repeats it."""
         if time.monotonic() >= self.due_at or self.has_news():
-            self.status_page.wakeup.wait(0)
-            self.leaving = self.status_page.status.leaving
-            self.holders = self.forked_holders()
+            self.worker_status.wakeup.wait(0)
+            self.written = self.worker_status.leaving, self.holders()
             self.shown = {begun.task_id for begun in self.begun()}
             self.write(link.using)
             self.give_back_of_dead(link.using)
-            self.status_page.reach()
+            self.worker_status.reach()
             self.due_at = time.monotonic() + INTERVAL
 
     def has_news(self) -> bool:
@@ -74,19 +72,15 @@ class WorkerRegistration:
         Return whether the worker leaves, a processor was replaced, or a task has run for a
         second that the row does not show; the last is asked every two seconds.
         """
-        if self.status_page.status.leaving and not self.leaving:
-            return True
-        if self.forked_holders() != self.holders:
+        if self.written != (self.worker_status.leaving, self.holders()):
             return True
         now = time.monotonic()
-        if now < self.due_at - INTERVAL + SOON:
-            return False
-        return any(
+        return now >= self.due_at - INTERVAL + SOON and any(
             now - begun.since >= LONG and begun.task_id not in self.shown for begun in self.begun()
         )
 
-    def forked_holders(self) -> list[int]:
-        """Return the holders; one whose process is just being forked is not yet in the row."""
+    def holders(self) -> list[int]:
+        """Return those in the row, where a process that is just being forked is not yet."""
         return [status.holder for status in self.statuses if status.pid]
 
     def begun(self) -> Iterator[TaskStatus]:
@@ -118,7 +112,7 @@ class WorkerRegistration:
         store.register(
             self.worker,
             states=states,
-            leaving=self.leaving,
+            leaving=self.written[0],
             drifted=drifted,
             problem=self.lately(),
             using=using,

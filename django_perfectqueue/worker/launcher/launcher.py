@@ -224,7 +224,7 @@ class Launcher:
         """Make the next generation the current one, once it takes tasks."""
         if self.next is None:
             return
-        if self.next.is_ready():
+        if self.next.ready:
             self.current.replace(self.stop_old_by)
             self.older.append(self.current)
             self.current, self.next = self.next, None
@@ -250,7 +250,7 @@ class Launcher:
         """Report the state to the service manager."""
         if self.stopping:
             return
-        if not self.announced and self.next is None and self.current.is_ready():
+        if not self.announced and self.next is None and self.current.ready:
             self.announced = True
             self.notifier.ready(self.current.process.pid)
         due = self.announced and self.notifier.is_due(time.monotonic())

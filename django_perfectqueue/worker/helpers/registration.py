@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
@@ -33,6 +34,7 @@ PROBLEM_LASTS = 900.0
 DECIDES = ("handler_for", "knows", "look_up")
 
 
+@dataclass(eq=False)
 class WorkerRegistration:
     """
     Renews a worker's row, over its janitor's connection.
@@ -41,20 +43,13 @@ class WorkerRegistration:
     leases of the processor.
     """
 
-    def __init__(
-        self,
-        worker: store.Registration,
-        worker_status: WorkerStatus,
-        statuses: Sequence[ProcessorStatus],
-    ) -> None:
-        self.worker = worker
-        self.worker_status = worker_status
-        self.statuses = statuses
-        self.due_at = 0.0
-        self.written: tuple[bool, list[int]] = False, []
-        self.drifted_at: float | None = None
-        self.problems: dict[str, tuple[str, float]] = {}
-        self.shown: set[int] = set()
+    worker: store.Registration
+    worker_status: WorkerStatus
+    due_at: float = 0.0
+    written: tuple[bool, list[int]] = (False, [])
+    drifted_at: float | None = None
+    problems: dict[str, tuple[str, float]] = field(default_factory=dict)
+    shown: set[int] = field(default_factory=set)
 
     def renew(self, link: Link) -> None:
         """Write the row when it is old, or does not say what is new; the caller repeats it."""
@@ -81,11 +76,11 @@ class WorkerRegistration:
 
     def holders(self) -> list[int]:
         """Return those in the row, where a process that is just being forked is not yet."""
-        return [status.holder for status in self.statuses if status.pid]
+        return [status.holder for status in self.worker_status.statuses if status.pid]
 
     def begun(self) -> Iterator[TaskStatus]:
         """Yield the tasks that run."""
-        for status in self.statuses:
+        for status in self.worker_status.statuses:
             yield from status.tasks
 
     def note_drift(self, at: float) -> None:
@@ -107,7 +102,7 @@ class WorkerRegistration:
         return " ".join(f"{step}: {text}" for step, (text, _at) in self.problems.items())
 
     def write(self, using: str) -> None:
-        states = json.dumps(states_of(self.statuses), separators=(",", ":"))
+        states = json.dumps(states_of(self.worker_status.statuses), separators=(",", ":"))
         drifted = None if self.drifted_at is None else time.monotonic() - self.drifted_at
         store.register(
             self.worker,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 
 from ..process.shared_memory import shared, with_fields
 from ..process.wakeup import Wakeup
+from .slot import ProcessorStatus
 
 ALIVE_FOR = 30.0
 
@@ -29,12 +31,18 @@ class WorkerStatus(ctypes.Structure):
     reached_at: float
 
     _wakeup: Wakeup
+    _statuses: Sequence[ProcessorStatus]
 
     @classmethod
-    def shared(cls) -> WorkerStatus:
+    def shared(cls, statuses: Sequence[ProcessorStatus] = ()) -> WorkerStatus:
         status = shared(cls)
-        status._wakeup = Wakeup()
+        status._wakeup, status._statuses = Wakeup(), statuses
         return status
+
+    @property
+    def statuses(self) -> Sequence[ProcessorStatus]:
+        """The status of each processor."""
+        return self._statuses
 
     @property
     def wakeup(self) -> Wakeup:

@@ -78,7 +78,7 @@ class Supervisor:
         self.processors = Processors(
             self.children, reporter, self.give_back, parent_alive=self.parent_alive
         )
-        self.worker_status = WorkerStatus.shared()
+        self.worker_status = WorkerStatus.shared(self.processors.statuses)
         self.stacks = StackDumps()
         self.children.places = [*self.processors.places, *self.needed_helpers()]
         self.stopping = False
@@ -86,9 +86,9 @@ class Supervisor:
         self.helped = False
 
     def needed_helpers(self) -> list[Place]:
-        plan, page = self.plan, self.worker_status
-        statuses, wakeups = self.processors.statuses, self.processors.wakeups
-        registration = WorkerRegistration(registration_of(plan), page, statuses)
+        plan, status = self.plan, self.worker_status
+        wakeups = self.processors.wakeups
+        registration = WorkerRegistration(registration_of(plan), status)
         found = [self.helper("janitor", lambda: Janitor(plan, wakeups, registration), lasting=True)]
         if not plan.burst:
             found.insert(0, self.helper("listener", lambda: Listener(plan, wakeups)))
@@ -102,9 +102,7 @@ class Supervisor:
         if plan.health is not None:
             from ..helpers.probe_server import ProbeServer
 
-            found.append(
-                self.helper(PROBES, lambda: ProbeServer(plan, page, statuses), lasting=True)
-            )
+            found.append(self.helper(PROBES, lambda: ProbeServer(plan, status), lasting=True))
         return found
 
     def helper(

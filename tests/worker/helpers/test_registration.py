@@ -84,15 +84,15 @@ class RegistrationTests(TestCase):
         self.addCleanup(wakeup.close)
         link = Link("default", wakeup, lambda: 0.0)
         self.link = link
-        self.worker_status = WorkerStatus.shared()
-        self.addCleanup(self.worker_status.wakeup.close)
         self.statuses = [
             ProcessorStatus.shared(),
             ProcessorStatus.shared(2),
             ProcessorStatus.shared(),
         ]
+        self.worker_status = WorkerStatus.shared(self.statuses)
+        self.addCleanup(self.worker_status.wakeup.close)
         known = registration_of(plan(PROCESSORS=3))
-        self.registration = WorkerRegistration(known, self.worker_status, self.statuses)
+        self.registration = WorkerRegistration(known, self.worker_status)
 
     def tell(self):
         self.registration.renew(self.link)

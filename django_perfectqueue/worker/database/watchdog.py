@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import signal
-import threading
-import time
 from collections.abc import Sequence
 
 from .link import Link
@@ -28,37 +24,24 @@ class Watchdog:
 
     def __init__(self, links: Sequence[Link], timeout: float | None) -> None:
         self.links = list(links)
-        self.timeout = math.inf if timeout is None else timeout
-        self.ended = threading.Event()
-
-    def start(self) -> None:
-        """Check every few seconds in a new thread."""
-        if math.isfinite(self.timeout):
-            threading.Thread(target=self.run, name="watchdog", daemon=True).start()
-
-    def run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        while not self.ended.wait(min(LEAST, self.timeout) / 2):
-            try:
-                self.look(time.monotonic())
-            except Exception:
-                logger.exception("The connection watchdog raised an exception and continues.")
-
-    def stop(self) -> None:
-        self.ended.set()
+        self.timeout = timeout
 
     def look(self, now: float) -> None:
         for link in self.links:
             since, socket_handle = link.calling_since, link.socket_handle
-            if not since or socket_handle is None:
+            if self.timeout is None or not since or socket_handle is None:
                 continue
-            waited, limit = now - since, min(self.timeout, max(LEAST, link.patience()))
-            if waited >= limit:
+            waited = now - since
+            if waited >= self.limit(link):
                 link.silent = True
                 if not socket_handle.cancel_sent:
                     socket_handle.cancel_query()
-                elif waited >= limit + min(GRACE, self.timeout):
+                elif waited >= self.limit(link) + min(GRACE, self.timeout):
                     socket_handle.shutdown()
+
+    def limit(self, link: Link) -> float:
+        assert self.timeout is not None
+        return min(self.timeout, max(LEAST, link.patience()))
 
 
 def timeout_for(timeout: float | None, *, alive_time: float) -> float | None:

@@ -6,9 +6,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
@@ -54,7 +52,8 @@ class Janitor(HelperProcess):
         self.using = plan.using
         self.wakeups = wakeups
         self.registration = registration
-        self.purge = Purge(plan)
+        self.purge = Purge(plan, self.note_kept)
+        self.kept_for: set[str] = set()
         self.file = file_identity(plan.using)
         self.schedules = declared_for(plan.using)
         self.synced = False
@@ -66,6 +65,12 @@ class Janitor(HelperProcess):
         using, options, now = self.using, self.plan.options, time.monotonic()
         sweep = min(SWEEP_INTERVAL, options.PURGE_INTERVAL)
         retry, retry_all = max(options.RETRY_WAIT, sweep), max(options.RETRY_WAIT_LIMIT, sweep)
+        unpark = Scan(
+            partial(store.unpark, self.plan.dispatch.knows, using=using), PARKED_FROM, sweep
+        )
+        unpark_all = Scan(
+            partial(store.unpark, lambda _type: True, using=using), PARKED_FROM, sweep
+        )
         # At another time in each worker.
         idle = partial(Job, every=IDLE_INTERVAL, due_at=now + random.uniform(0.0, IDLE_INTERVAL))  # noqa: S311
         found = [
@@ -77,11 +82,13 @@ class Janitor(HelperProcess):
             Job("dependencies", sweep, partial(store.follow, using=using)),
             Job("lanes", sweep, self.wake_forgotten_lanes, rest=100.0),
             # So that other programs can take those of types unknown here, and so that they expire.
-            Job("parked tasks", retry, self.unparking(self.plan.dispatch.knows)),
-            Job("all parked tasks", retry_all, self.unparking(lambda _type: True), now + retry_all),
+            Job("parked tasks", retry, unpark),
+            Job("all parked tasks", retry_all, unpark_all, now + retry_all),
             Job("schedules", 30.0, self.sync_schedules),
             Job("batches", options.PURGE_INTERVAL, self.purge.forget_batches),
-            Job("purge", options.PURGE_INTERVAL, self.purge_some),
+            Job("retention count", options.PURGE_INTERVAL, self.purge.count),
+            Job("purge of what was passed", options.PURGE_INTERVAL, self.purge.behind),
+            Job("purge", options.PURGE_INTERVAL, self.purge.at_front),
             idle("idle holds", call=Scan(partial(store.forget_holds, using=using), store.FIRST_ID)),
             idle("idle lanes", call=Scan(partial(store.forget_lanes, using=using), store.FIRST_ID)),
             idle("idle meters", call=Scan(partial(store.forget_meters, using=using), "")),
@@ -95,11 +102,6 @@ class Janitor(HelperProcess):
             ]
         return found
 
-    def unparking(self, knows: Callable[[str], bool]) -> Scan[datetime]:
-        """Return what unparks the tasks of the types that are known."""
-        batch = partial(unpark, knows, self.using)
-        return Scan(batch, PARKED_FROM, SWEEP_INTERVAL)
-
     def work(self) -> None:
         while not self.stopping:
             self.keep_registration()
@@ -110,7 +112,7 @@ class Janitor(HelperProcess):
         # A service manager may stop all processes at once; others still see what the worker runs.
         while self.wakeups.is_at_work() and not self.orphaned:
             self.keep_registration()
-            self.wait(LONGEST_WAIT, self.registration.status_page)
+            self.wait(LONGEST_WAIT, self.registration.worker_status)
         # What processors have that are killed before they end, the next worker finds by its row.
         if not self.wakeups.is_at_work():
             self.registration.end(self.link)
@@ -157,7 +159,7 @@ class Janitor(HelperProcess):
         """Wait; meanwhile keep the registration."""
         until = time.monotonic() + seconds
         while not self.stopping and (left := until - time.monotonic()) > 0:
-            self.wait(min(left, LONGEST_WAIT), self.registration.status_page)
+            self.wait(min(left, LONGEST_WAIT), self.registration.worker_status)
             self.keep_registration()
 
     def check_file(self) -> None:
@@ -211,20 +213,13 @@ class Janitor(HelperProcess):
         self.synced = True
         return None if declared else float("inf")
 
-    def purge_some(self) -> float | None:
-        if self.purge.work():
-            return AT_ONCE
-        if self.purge.kept_for:
-            self.note_problem("purge", " ".join(sorted(self.purge.kept_for)))
-        return None
+    def note_kept(self, kept_for: Iterable[str]) -> None:
+        """Note constraints for which old tasks are kept; all that were met, so once each."""
+        if kept_for:
+            self.kept_for.update(kept_for)
+            self.note_problem("purge", " ".join(sorted(self.kept_for)))
 
 
-def unpark(knows: Callable[[str], bool], using: str, after: datetime) -> datetime:
-    """Unpark a batch; return where the next one begins."""
-    return store.unpark(knows, using=using, after=after)
-
-
-@dataclass
 class Purge:
     """
     Deletes old tasks at two positions.
@@ -232,70 +227,54 @@ class Purge:
     ``front`` moves up from the oldest task and stops at tasks that are too young. ``slow``
     scans the tasks that ``front`` passed because they were alive or are kept for longer.
     It moves one batch a round, and goes on while most of a batch was deleted, as after a
-    backlog.
+    backlog. ``note_kept`` gets the constraints for which tasks are kept.
     """
 
-    plan: Plan
-    front: int = 0
-    slow: int = 0
-    surplus: store.Surplus | None = None
-    at_front: bool = field(default=True, init=False)
-    kept_for: set[str] = field(default_factory=set, init=False)
-    ends_at: float = field(default=0.0, init=False)
-
-    def work(self) -> bool:
-        """Delete one batch; return whether the round goes on."""
-        now = time.monotonic()
-        if now >= self.ends_at:
-            self.begin()
-            self.ends_at = now + self.plan.options.PURGE_INTERVAL / 2
-        more = self.batch()
-        if not more:
-            self.ends_at = 0.0
-        return more
-
-    def begin(self) -> None:
-        """Start a round: first ``slow``, then ``front``."""
-        self.at_front = False
-        self.kept_for.clear()
-        if self.plan.options.retention_count is not None:
-            self.count(self.plan.options.retention_count)
+    def __init__(
+        self, plan: Plan, note_kept: Callable[[Iterable[str]], object] = lambda kept_for: None
+    ) -> None:
+        self.plan = plan
+        self.note_kept = note_kept
+        self.front = self.slow = 0
+        self.surplus: store.Surplus | None = None
 
     def forget_batches(self) -> None:
         keep = self.plan.options.retention_time("finished")
         if keep is not None:
             store.forget_batches(keep, using=self.plan.using)
 
-    def count(self, keep: int) -> None:
+    def count(self) -> None:
         """
         Find the tasks beyond the count of RETENTION, once enough new tasks were submitted.
 
         Enough is a tenth of the rows read the last time. So a submit costs at most ten row
         reads, and at most a tenth too many are kept.
         """
-        newest, known = store.newest_id(using=self.plan.using), self.surplus
+        keep, known = self.plan.options.retention_count, self.surplus
+        if keep is None:
+            return
+        newest = store.newest_id(using=self.plan.using)
         if known is None or newest - known.newest >= known.read / 10:
             self.surplus = store.surplus(keep, using=self.plan.using)
 
-    def batch(self) -> bool:
-        """Delete one batch; return whether the round continues."""
-        if not self.at_front:
-            self.at_front = not (self.front and self.slow_batch())
-            return True
+    def at_front(self) -> float | None:
+        """Delete a batch at ``front``; return AT_ONCE where more may be old."""
         swept = self.swept(self.front)
         if swept.stopped or swept.reached is None:
-            return False
+            return None
         self.front = swept.reached
-        return True
+        return AT_ONCE
 
-    def slow_batch(self) -> bool:
-        """Delete at ``slow``; return whether to go on at once."""
+    def behind(self) -> float | None:
+        """Delete a batch at ``slow``; return AT_ONCE where most of it was old."""
+        if not self.front:
+            return None
         swept = self.swept(self.slow)
         if swept.reached is None or swept.reached >= self.front:
             self.slow = 0
-            return False
+            return None
         self.slow = swept.reached
-        return swept.deleted > MOSTLY_OVER
+        return AT_ONCE if swept.deleted > MOSTLY_OVER else None
 
     def swept(self, after: int) -> store.Swept:
         options = self.plan.options
@@ -306,7 +285,7 @@ class Purge:
             over=self.surplus.last if self.surplus else {},
         )
         swept = store.purge(found, using=self.plan.using)
-        self.kept_for.update(swept.kept_for)
+        self.note_kept(swept.kept_for)
         return swept
 
 

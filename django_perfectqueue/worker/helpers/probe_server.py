@@ -8,7 +8,6 @@ import logging
 import socket
 import socketserver
 import time
-from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,8 +16,7 @@ from urllib.parse import urlsplit
 from django_perfectqueue.metrics.text import MISSING, written
 
 from ..plan import Plan
-from ..shared.slot import ProcessorStatus
-from ..shared.status_page import StatusPage
+from ..shared.status_page import WorkerStatus
 from .base import HelperProcess
 from .registration import states_of
 
@@ -33,23 +31,20 @@ MOST_AT_ONCE = 32
 class ProbeServer(HelperProcess):
     """
     Answers ``/live`` and ``/ready`` over HTTP, from the worker's status in shared memory; and
-    ``/metrics`` with what the processors do, from their ``statuses``.
+    ``/metrics`` with what the processors do.
 
     It waits for no task and no database. During a restart the next worker shares the port,
     and the old one gives it up once the next takes tasks.
     """
 
-    def __init__(
-        self, plan: Plan, status_page: StatusPage, statuses: Sequence[ProcessorStatus]
-    ) -> None:
+    def __init__(self, plan: Plan, worker_status: WorkerStatus) -> None:
         super().__init__(plan)
-        self.status_page = status_page
-        self.statuses = statuses
+        self.worker_status = worker_status
 
     def work(self) -> None:
         assert self.plan.health is not None
         try:
-            server = ProbeHTTPServer(self.plan.health, self.status_page, self.statuses)
+            server = ProbeHTTPServer(self.plan.health, self.worker_status)
         except OSError as error:
             logger.error("The probe server can't listen at %s:%s: %s", *self.plan.health, error)
             return
@@ -72,14 +67,8 @@ class ProbeHTTPServer(ThreadingHTTPServer):
     timeout = 0
     request_queue_size = 128
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        status_page: StatusPage,
-        statuses: Sequence[ProcessorStatus] = (),
-    ) -> None:
-        self.status_page = status_page
-        self.statuses = statuses
+    def __init__(self, address: tuple[str, int], worker_status: WorkerStatus) -> None:
+        self.worker_status = worker_status
         self.since: dict[socket.socket, float] = {}
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
@@ -93,15 +82,11 @@ class ProbeHTTPServer(ThreadingHTTPServer):
         self.server_name, self.server_port = "", self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self.since) >= MOST_AT_ONCE:
-            self.hang_up_oldest()
+        for oldest in list(self.since)[: max(0, len(self.since) - MOST_AT_ONCE + 1)]:
+            self.since.pop(oldest, None)
+            hang_up(oldest)
         self.since[request] = time.monotonic()
         super().process_request(request, client_address)
-
-    def hang_up_oldest(self) -> None:
-        for request in list(self.since)[:1]:
-            self.since.pop(request, None)
-            hang_up(request)
 
     def shutdown_request(self, request: Any) -> None:
         self.since.pop(request, None)
@@ -130,7 +115,7 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
         if path == "/metrics":
             self.answer_metrics()
             return
-        status = self.server.status_page.status
+        status = self.server.worker_status
         probes = {"/live": status.is_live, "/ready": status.is_ready}
         passed = probes.get(path)
         if passed is None:
@@ -146,10 +131,8 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
         except ImportError:
             self.answer(HTTPStatus.NOT_IMPLEMENTED, MISSING.encode(), "text/plain")
             return
-        status = self.server.status_page.status
-        collector = ProcessCollector(
-            status.is_live, status.is_ready, states_of(self.server.statuses)
-        )
+        status = self.server.worker_status
+        collector = ProcessCollector(status.is_live, status.is_ready, states_of(status.statuses))
         text, content_type = written(collector, self.headers.get("Accept", ""))
         self.answer(HTTPStatus.OK, text, content_type)
 
@@ -177,7 +160,7 @@ def hang_up(request: socket.socket) -> None:
 def refusal(address: tuple[str, int]) -> str:
     """Return why the address can't be used, or an empty text."""
     try:
-        ProbeHTTPServer(address, status_page=None).server_close()  # type: ignore[arg-type]
+        ProbeHTTPServer(address, worker_status=None).server_close()  # type: ignore[arg-type]
     except (OSError, OverflowError) as error:
         return str(error)
     return ""

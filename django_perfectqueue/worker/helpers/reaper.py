@@ -74,7 +74,11 @@ class Reaper(HelperProcess):
             crashed = (*self.leftovers.crashed, *self.settle_overdue())
             lost = self.link.retry_until_done(lambda: self.held(crashed)) if crashed else []
             self.link.retry_until_done(lambda: self.give_back(crashed))
-            self.report_crashed(lost)
+            for lease, _cancel in lost:
+                task = AcquiredTask(lease, worker=self.leftovers.worker)
+                logger.error("A task crashed: %s %s", self.leftovers.why.message, about(task))
+                seconds = self.leftovers.seconds.get(lease.task_id, 0.0)
+                self.report(AttemptEnd("crashed", task, None, seconds))
             self.link.try_once(self.usage.write, "The usage of a dead processor")
         except AwayError:
             logger.debug("The database is away; the tasks run again when their leases expire.")
@@ -147,14 +151,6 @@ class Reaper(HelperProcess):
 
     def held(self, ids: tuple[int, ...]) -> list[tuple[store.Lease, bool]]:
         return store.in_hand(self.leftovers.holder, ids, using=self.plan.using)
-
-    def report_crashed(self, lost: list[tuple[store.Lease, bool]]) -> None:
-        """Log and print the tasks that crashed."""
-        for lease, _cancel in lost:
-            task = AcquiredTask(lease, worker=self.leftovers.worker)
-            logger.error("A task crashed: %s %s", self.leftovers.why.message, about(task))
-            seconds = self.leftovers.seconds.get(lease.task_id, 0.0)
-            self.report(AttemptEnd("crashed", task, None, seconds))
 
     def report(self, ending: AttemptEnd) -> None:
         self.usage.count([ending])

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
@@ -22,7 +23,7 @@ from django_perfectqueue.schedules.sync import declared_for
 from ..database.link import Link
 from ..plan import Plan
 from ..shared.slot import ProcessorStatus, TaskStatus
-from ..shared.status_page import StatusPage
+from ..shared.status_page import WorkerStatus
 
 logger = logging.getLogger("django_perfectqueue.janitor")
 
@@ -33,6 +34,7 @@ PROBLEM_LASTS = 900.0
 DECIDES = ("handler_for", "knows", "look_up")
 
 
+@dataclass(eq=False)
 class WorkerRegistration:
     """
     Renews a worker's row, over its janitor's connection.
@@ -41,29 +43,24 @@ class WorkerRegistration:
     leases of the processor.
     """
 
-    def __init__(
-        self, worker: Worker, status_page: StatusPage, statuses: Sequence[ProcessorStatus]
-    ) -> None:
-        self.worker = worker
-        self.born = time.monotonic()
-        self.status_page = status_page
-        self.statuses = statuses
-        self.due_at = 0.0
-        self.drifted_at: float | None = None
-        self.problems: dict[str, tuple[str, float]] = {}
-        self.holders: list[int] = []
-        self.shown: set[int] = set()
+    worker: Worker
+    worker_status: WorkerStatus
+    born: float = field(default_factory=time.monotonic)
+    due_at: float = 0.0
+    written: tuple[bool, list[int]] = (False, [])
+    drifted_at: float | None = None
+    problems: dict[str, tuple[str, float]] = field(default_factory=dict)
+    shown: set[int] = field(default_factory=set)
 
     def renew(self, link: Link) -> None:
         """Write the row when it is old, or does not say what is new; the caller repeats it."""
         if time.monotonic() >= self.due_at or self.has_news():
-            self.status_page.wakeup.wait(0)
-            self.worker.leaving = self.status_page.status.leaving
-            self.holders = self.forked_holders()
+            self.worker_status.wakeup.wait(0)
+            self.written = self.worker_status.leaving, self.holders()
             self.shown = {begun.task_id for begun in self.begun()}
             self.write(link.using)
             self.give_back_of_dead(link.using)
-            self.status_page.reach()
+            self.worker_status.reach()
             self.due_at = time.monotonic() + INTERVAL
 
     def has_news(self) -> bool:
@@ -71,24 +68,20 @@ class WorkerRegistration:
         Return whether the worker leaves, a processor was replaced, or a task has run for a
         second that the row does not show; the last is asked every two seconds.
         """
-        if self.status_page.status.leaving and not self.worker.leaving:
-            return True
-        if self.forked_holders() != self.holders:
+        if self.written != (self.worker_status.leaving, self.holders()):
             return True
         now = time.monotonic()
-        if now < self.due_at - INTERVAL + SOON:
-            return False
-        return any(
+        return now >= self.due_at - INTERVAL + SOON and any(
             now - begun.since >= LONG and begun.task_id not in self.shown for begun in self.begun()
         )
 
-    def forked_holders(self) -> list[int]:
-        """Return the holders; one whose process is just being forked is not yet in the row."""
-        return [status.holder for status in self.statuses if status.pid]
+    def holders(self) -> list[int]:
+        """Return those in the row, where a process that is just being forked is not yet."""
+        return [status.holder for status in self.worker_status.statuses if status.pid]
 
     def begun(self) -> Iterator[TaskStatus]:
         """Yield the tasks that run."""
-        for status in self.statuses:
+        for status in self.worker_status.statuses:
             yield from status.tasks
 
     def note_drift(self, at: float) -> None:
@@ -110,7 +103,10 @@ class WorkerRegistration:
         return " ".join(f"{step}: {text}" for step, (text, _at) in self.problems.items())
 
     def write(self, using: str) -> None:
-        self.worker.states_text = json.dumps(states_of(self.statuses), separators=(",", ":"))
+        self.worker.states_text = json.dumps(
+            states_of(self.worker_status.statuses), separators=(",", ":")
+        )
+        self.worker.leaving = self.written[0]
         self.worker.problem = self.lately()
         now = time.monotonic()
         drifted = None if self.drifted_at is None else now - self.drifted_at

@@ -86,11 +86,8 @@ class Generation:
         with contextlib.suppress(OSError):
             self.socket.send(GO)
 
-    def is_ready(self) -> bool:
-        self.listen()
-        return self.ready
-
     def listen(self) -> None:
+        """Read what the supervisor has sent."""
         said = None if self.gone else drain(self.socket.fileno())
         self.gone = said is None
         self.hears = self.hears or bool(said)
@@ -99,7 +96,6 @@ class Generation:
 
     def has_answered(self) -> bool:
         """Return whether it answered since the last call, and request another answer."""
-        self.listen()
         answered, self.answered = self.answered, False
         with contextlib.suppress(OSError):
             self.socket.send(ALIVE)

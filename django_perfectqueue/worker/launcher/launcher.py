@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from django.core.management.base import OutputWrapper
 
@@ -39,6 +40,7 @@ GENERATION = "PERFECTQUEUE_GENERATION"
 TICK = 1.0
 
 
+@dataclass(eq=False)
 class Launcher:
     """
     The process between a service manager and the supervisor.
@@ -48,25 +50,16 @@ class Launcher:
     a forked generation that waits to be let go.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        detach_wait: float,
-        environment: Mapping[str, str] | None = None,
-        echo: Sequence[OutputWrapper] = (),
-        pid_file: PidFile | None = None,
-        notifier: Notifier | None = None,
-        first: Generation | None = None,
-    ) -> None:
-        self.command = command
-        self.first = first
-        self.detach_wait = detach_wait
-        self.pid_file = pid_file
-        self.notifier = notifier or Notifier()
-        self.announced = False
-        self.environment = os.environ if environment is None else environment
-        self.echo = echo
+    command: Sequence[str]
+    detach_wait: float
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    echo: Sequence[OutputWrapper] = ()
+    pid_file: PidFile | None = None
+    notifier: Notifier = field(default_factory=Notifier)
+    first: Generation | None = None
+
+    def __post_init__(self) -> None:
+        self.announced = self.stopping = self.interrupted = False
         self.signal_queue = SignalQueue()
         self.started = 0
         self.older: list[Generation] = []
@@ -74,9 +67,7 @@ class Launcher:
         self.stop_old_by: signal.Signals = STOP
         self.once_more: signal.Signals | None = None
         self.leave_at = float("inf")
-        self.stopping = False
         self.by_hand = os.isatty(0)
-        self.interrupted = False
 
     def run(self) -> int:
         """
@@ -121,7 +112,7 @@ class Launcher:
             for signum in self.signal_queue.read():
                 self.pass_on(signum)
             self.hand_over()
-            self.attend()
+            self.report_state()
             self.forget_ended()
             code = self.current.code()
             if code is not None and (code or not (self.older or self.next)):
@@ -224,7 +215,7 @@ class Launcher:
         """Make the next generation the current one, once it takes tasks."""
         if self.next is None:
             return
-        if self.next.is_ready():
+        if self.next.ready:
             self.current.replace(self.stop_old_by)
             self.older.append(self.current)
             self.current, self.next = self.next, None
@@ -246,11 +237,11 @@ class Launcher:
         self.next.close()
         self.next = None
 
-    def attend(self) -> None:
+    def report_state(self) -> None:
         """Report the state to the service manager."""
         if self.stopping:
             return
-        if not self.announced and self.next is None and self.current.is_ready():
+        if not self.announced and self.next is None and self.current.ready:
             self.announced = True
             self.notifier.ready(self.current.process.pid)
         due = self.announced and self.notifier.is_due(time.monotonic())

@@ -142,28 +142,6 @@ def end(code: int) -> NoReturn:
         os._exit(code)
 
 
-@dataclass(slots=True)
-class Restarts:
-    """
-    When the successor of a child may be forked, by the monotonic clock.
-
-    The wait grows while children die younger than ``limit`` seconds.
-    """
-
-    limit: float
-    deaths: int = 0
-    next_at: float = 0.0
-
-    def note_end(self, child: Child, now: float, *, expected: bool = False) -> None:
-        early = now - child.born < self.limit
-        self.deaths = 0 if expected else self.deaths + 1 if early else 1
-        self.next_at = next_fork(child.born, deaths=self.deaths, limit=self.limit)
-
-    def postpone(self, now: float) -> None:
-        """Retry a failed fork after a pause."""
-        self.next_at = now + max(1.0, self.limit)
-
-
 def next_fork(born: float, *, deaths: int, limit: float) -> float:
     """
     Return when the successor of a child may be forked.

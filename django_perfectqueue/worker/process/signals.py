@@ -109,20 +109,14 @@ def held_back() -> Iterator[None]:
 def reopen_logs() -> None:
     """Reopen the files of all log handlers; keep the old file where that fails."""
     refused = []
-    for handler in file_handlers():
-        handler.acquire()
-        try:
-            if handler.stream is not None:
+    for handler in output.log_handlers():
+        if not isinstance(handler, logging.FileHandler) or handler.stream is None:
+            continue
+        with handler.lock or contextlib.nullcontext():
+            try:
                 former, handler.stream = handler.stream, handler._open()
                 former.close()
-        except OSError as error:
-            refused.append(error)
-        finally:
-            handler.release()
+            except OSError as error:
+                refused.append(error)
     for reason in refused:
         logger.error("A log file can't be reopened; the old one stays in use. %s", reason)
-
-
-def file_handlers() -> set[logging.FileHandler]:
-    handlers = output.log_handlers()
-    return {handler for handler in handlers if isinstance(handler, logging.FileHandler)}

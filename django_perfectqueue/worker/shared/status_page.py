@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 
 from ..process.shared_memory import shared, with_fields
 from ..process.wakeup import Wakeup
+from .slot import ProcessorStatus
 
 ALIVE_FOR = 30.0
 
@@ -19,7 +21,7 @@ class WorkerStatus(ctypes.Structure):
     ``turned_at`` is when its supervisor last saw to its processes, and ``reached_at`` when
     its janitor last had an answer from the database, or 0; by the monotonic clock. A
     ``leaving`` worker takes no more tasks. ``dropped`` is how many lines of its output were
-    dropped, as nobody read them.
+    dropped, as nobody read them. ``wakeup`` is set once when the worker begins to leave.
     """
 
     processors: int
@@ -27,6 +29,42 @@ class WorkerStatus(ctypes.Structure):
     dropped: int
     turned_at: float
     reached_at: float
+
+    _wakeup: Wakeup
+    _statuses: Sequence[ProcessorStatus]
+
+    @classmethod
+    def shared(cls, statuses: Sequence[ProcessorStatus] = ()) -> WorkerStatus:
+        status = shared(cls)
+        status._wakeup, status._statuses = Wakeup(), statuses
+        return status
+
+    @property
+    def statuses(self) -> Sequence[ProcessorStatus]:
+        """The status of each processor."""
+        return self._statuses
+
+    @property
+    def wakeup(self) -> Wakeup:
+        return self._wakeup
+
+    def turn(self, processors: int) -> None:
+        """Note that the supervisor is at work, and how many processors it has."""
+        self.turned_at = time.monotonic()
+        self.processors = processors
+
+    def reach(self) -> None:
+        """Note that the database has answered."""
+        self.reached_at = time.monotonic()
+
+    def leave(self) -> None:
+        """Note that the worker takes no more tasks, and set ``wakeup`` once."""
+        if not self.leaving:
+            self.leaving = True
+            self._wakeup.wake()
+
+    def fileno(self) -> int:
+        return self._wakeup.read_fd
 
     @property
     def turned(self) -> float:
@@ -60,36 +98,3 @@ class WorkerStatus(ctypes.Structure):
             "supervisor_seen": round(self.turned, 3),
             "database_seen": None if self.reached is None else round(self.reached, 3),
         }
-
-
-class StatusPage:
-    """
-    The status of a worker in shared memory: its processes write it without a system call.
-
-    ``wakeup`` is set once when the worker begins to leave.
-    """
-
-    def __init__(self) -> None:
-        self.status = shared(WorkerStatus)
-        self.wakeup = Wakeup()
-
-    def turn(self, processors: int) -> None:
-        """Note that the supervisor is at work, and how many processors it has."""
-        self.status.turned_at = time.monotonic()
-        self.status.processors = processors
-
-    def reach(self) -> None:
-        """Note that the database has answered."""
-        self.status.reached_at = time.monotonic()
-
-    def leave(self) -> None:
-        """Note that the worker takes no more tasks, and set ``wakeup`` once."""
-        if not self.status.leaving:
-            self.status.leaving = True
-            self.wakeup.wake()
-
-    def fileno(self) -> int:
-        return self.wakeup.read_fd
-
-    def close(self) -> None:
-        self.wakeup.close()

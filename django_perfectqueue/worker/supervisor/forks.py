@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ..database.link import prepare_for_fork
 from ..plan import Plan
-from ..process.child import Child, Restarts, fork
+from ..process.child import Child, fork, next_fork
 from ..process.title import set_title
 from ..process.wakeup import Wakeup
 
@@ -24,7 +24,8 @@ class Place:
     """
     The processes of one role, of which one after another is forked.
 
-    The pause before a restart grows while they die young. A ``lasting`` place is kept filled
+    ``next_at`` is when the next one may be forked, by the monotonic clock: the pause grows
+    while they die young. A ``lasting`` place is kept filled
     until the last processor has ended; a ``vacant`` one is never filled again. ``stop_limit``
     is how many seconds after a stop its process is killed, or None.
     """
@@ -36,7 +37,8 @@ class Place:
         self.lasting = lasting
         self.vacant = False
         self.stop_limit: float | None = HELPER_STOP_LIMIT
-        self.restarts = Restarts(children.options.CHILD_FORK_FREQUENCY_LIMIT)
+        self.deaths = 0
+        self.next_at = 0.0
         self.child: Child | None = None
 
     @property
@@ -50,13 +52,13 @@ class Place:
 
     def fill(self, now: float) -> None:
         """Fork its process if that is missing and its restart is due."""
-        if not self.is_empty or now < self.restarts.next_at:
+        if not self.is_empty or now < self.next_at:
             return
         try:
             self.child = self.start()
         except OSError as error:
             logger.error("The %s can't be started. %s", self.name, error)
-            self.restarts.postpone(now)
+            self.next_at = now + max(1.0, self.children.options.CHILD_FORK_FREQUENCY_LIMIT)
 
     def start(self) -> Child:
         return self.children.fork(self.name, self.body)
@@ -69,7 +71,10 @@ class Place:
         self.child = None
         expected = self.ended(child, code, now)
         os.close(child.heartbeat_r)
-        self.restarts.note_end(child, now, expected=expected)
+        limit = self.children.options.CHILD_FORK_FREQUENCY_LIMIT
+        early = now - child.born < limit
+        self.deaths = 0 if expected else self.deaths + 1 if early else 1
+        self.next_at = next_fork(child.born, deaths=self.deaths, limit=limit)
 
     def ended(self, child: Child, code: int, now: float) -> bool:
         """Report the end of a process; return whether it was no death."""
@@ -98,7 +103,7 @@ class Place:
 
     def due(self) -> list[float]:
         """Return the times of its next actions, by the monotonic clock."""
-        return [self.restarts.next_at] if self.is_empty else []
+        return [self.next_at] if self.is_empty else []
 
 
 class Children:

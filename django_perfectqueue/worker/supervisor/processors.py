@@ -24,7 +24,7 @@ from ..processor.processor import Processor
 from ..processor.resources import ProcessorResources
 from ..report import Reporter
 from ..shared.queue_order import QueueAccounts
-from ..shared.slot import ProcessorStatus, TaskStatus
+from ..shared.slot import ProcessorStatus
 from ..shared.wakeups import Wakeups
 from .forks import Children, Place
 
@@ -107,7 +107,14 @@ class ProcessorPlace(Place):
             self.overdue_since = None
         elif self.overdue_since is None:
             self.overdue_since = now
-            self.ask(child, overdue)
+            logger.error(
+                "A handler exceeds its time limit; its processor will be killed."
+                " pid=%s task_ids=%s",
+                child.pid,
+                [task.task_id for task in overdue],
+            )
+            if len(overdue) == len(self.status.tasks):
+                terminate_descendants(child.pid)
         elif now - self.overdue_since >= self.children.options.CHILD_KILL_INTERVAL:
             # Stopped for the check, so that no task ends between the check and the kill.
             halt(child.pid)
@@ -116,15 +123,6 @@ class ProcessorPlace(Place):
                 child.kill()
             else:
                 resume(child.pid)
-
-    def ask(self, child: Child, overdue: list[TaskStatus]) -> None:
-        logger.error(
-            "A handler exceeds its time limit; its processor will be killed. pid=%s task_ids=%s",
-            child.pid,
-            [task.task_id for task in overdue],
-        )
-        if len(overdue) == len(self.status.tasks):
-            terminate_descendants(child.pid)
 
     def ended(self, child: Child, code: int, now: float) -> bool:
         """Clear the place; have the tasks given back that the processor has left behind."""

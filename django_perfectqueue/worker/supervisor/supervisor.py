@@ -39,7 +39,7 @@ from ..process.signals import (
 from ..process.stack_dump import StackDumps
 from ..process.wakeup import drain, readable
 from ..report import Reporter
-from ..shared.status_page import StatusPage
+from ..shared.status_page import WorkerStatus
 from .forks import Children, Place
 from .processors import ProcessorPlace, Processors
 
@@ -78,7 +78,7 @@ class Supervisor:
         self.processors = Processors(
             self.children, reporter, self.give_back, parent_alive=self.parent_alive
         )
-        self.status_page = StatusPage()
+        self.worker_status = WorkerStatus.shared(self.processors.statuses)
         self.stacks = StackDumps()
         self.children.places = [*self.processors.places, *self.needed_helpers()]
         self.stopping = False
@@ -86,9 +86,9 @@ class Supervisor:
         self.helped = False
 
     def needed_helpers(self) -> list[Place]:
-        plan, page = self.plan, self.status_page
-        statuses, wakeups = self.processors.statuses, self.processors.wakeups
-        registration = WorkerRegistration(registration_of(plan), page, statuses)
+        plan, status = self.plan, self.worker_status
+        wakeups = self.processors.wakeups
+        registration = WorkerRegistration(registration_of(plan), status)
         found = [self.helper("janitor", lambda: Janitor(plan, wakeups, registration), lasting=True)]
         if not plan.burst:
             found.insert(0, self.helper("listener", lambda: Listener(plan, wakeups)))
@@ -102,9 +102,7 @@ class Supervisor:
         if plan.health is not None:
             from ..helpers.probe_server import ProbeServer
 
-            found.append(
-                self.helper(PROBES, lambda: ProbeServer(plan, page, statuses), lasting=True)
-            )
+            found.append(self.helper(PROBES, lambda: ProbeServer(plan, status), lasting=True))
         return found
 
     def helper(
@@ -166,9 +164,9 @@ class Supervisor:
 
     def show(self) -> None:
         """Update the status that the probes read."""
-        self.status_page.turn(self.processors.alive())
+        self.worker_status.turn(self.processors.alive())
         output.push()
-        self.status_page.status.dropped = sum(output.dropped)
+        self.worker_status.dropped = sum(output.dropped)
 
     def obey(self, signals: Iterable[signal.Signals]) -> None:
         for signum in signals:
@@ -194,7 +192,7 @@ class Supervisor:
         if not self.stopping:
             self.reporter.say("Stopping at once." if now else self.farewell())
         self.stopping = self.processors.stopping = True
-        self.status_page.leave()
+        self.worker_status.leave()
         self.processors.stop(now=now)
 
     def give_up_port(self) -> None:
@@ -314,7 +312,7 @@ class Supervisor:
         for child in self.children.alive:
             child.kill()
         self.signal_queue.close()
-        self.status_page.close()
+        self.worker_status.wakeup.close()
         os.close(self.parent_alive_w)
         os.close(self.parent_alive)
         self.close_launcher()

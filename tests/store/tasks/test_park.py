@@ -8,7 +8,6 @@ from django.test import TestCase
 from django_perfectqueue import store
 from django_perfectqueue.models import PARKED_FROM, State, Ticket
 from django_perfectqueue.store.tasks.park import MOST_TYPES
-from django_perfectqueue.worker.helpers.janitor import unpark
 from django_perfectqueue.worker.helpers.jobs import Scan
 
 from ...factories import acquire, keys, submit
@@ -65,7 +64,7 @@ class RoundsTests(TestCase):
         for type_ in types:
             submit(type_, type=type_, now=None)
         park_all()
-        scan, seen = Scan(partial(unpark, everything, "default"), PARKED_FROM), set()
+        scan, seen = Scan(partial(store.unpark, everything, using="default"), PARKED_FROM), set()
         for _look in range(3):
             scan()
             seen |= park_all()

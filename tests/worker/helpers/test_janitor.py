@@ -27,9 +27,10 @@ def plan(**options):
 
 
 def whole_round(purge):
-    purge.begin()
-    while purge.batch():
-        pass
+    purge.count()
+    for step in (purge.behind, purge.at_front):
+        while step() is not None:
+            pass
 
 
 class PurgeTests(TestCase):

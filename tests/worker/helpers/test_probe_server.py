@@ -9,7 +9,7 @@ import time
 from django.test import SimpleTestCase
 
 from django_perfectqueue.worker.helpers import probe_server
-from django_perfectqueue.worker.shared.status_page import StatusPage
+from django_perfectqueue.worker.shared.status_page import WorkerStatus
 
 from ...waiting import wait_until
 
@@ -18,10 +18,10 @@ PROBES = 10
 
 class SlowClientTests(SimpleTestCase):
     def setUp(self):
-        status_page = StatusPage()
-        self.addCleanup(status_page.close)
-        status_page.turn(1)
-        self.desk = probe_server.ProbeHTTPServer(("127.0.0.1", 0), status_page)
+        worker_status = WorkerStatus.shared()
+        self.addCleanup(worker_status.wakeup.close)
+        worker_status.turn(1)
+        self.desk = probe_server.ProbeHTTPServer(("127.0.0.1", 0), worker_status)
         self.port = self.desk.server_address[1]
         self.ended = threading.Event()
         thread = threading.Thread(target=self.serve)

@@ -26,7 +26,7 @@ from django_perfectqueue.worker.helpers.registration import (
 from django_perfectqueue.worker.process import signals
 from django_perfectqueue.worker.process.wakeup import Wakeup, readable
 from django_perfectqueue.worker.shared.slot import ProcessorStatus
-from django_perfectqueue.worker.shared.status_page import StatusPage
+from django_perfectqueue.worker.shared.status_page import WorkerStatus
 
 from ...databases.lifetime import children
 from ...tasks import SampleDispatch
@@ -84,15 +84,15 @@ class RegistrationTests(TestCase):
         self.addCleanup(wakeup.close)
         link = Link("default", wakeup, lambda: 0.0)
         self.link = link
-        self.status_page = StatusPage()
-        self.addCleanup(self.status_page.close)
         self.statuses = [
             ProcessorStatus.shared(),
             ProcessorStatus.shared(2),
             ProcessorStatus.shared(),
         ]
+        self.worker_status = WorkerStatus.shared(self.statuses)
+        self.addCleanup(self.worker_status.wakeup.close)
         known = registration_of(plan(PROCESSORS=3))
-        self.registration = WorkerRegistration(known, self.status_page, self.statuses)
+        self.registration = WorkerRegistration(known, self.worker_status)
 
     def tell(self):
         self.registration.renew(self.link)
@@ -103,7 +103,7 @@ class RegistrationTests(TestCase):
         self.assertEqual((row.pid, row.processors, row.queues), (os.getpid(), 3, ["default"]))
         self.assertEqual((row.launcher, row.generation), (os.getppid(), 1))
         self.assertIn("echo", row.routes["types"])
-        self.assertIsNotNone(self.status_page.status.reached)
+        self.assertIsNotNone(self.worker_status.reached)
 
     def test_it_tells_what_each_processor_does(self):
         first, second, _empty = self.statuses
@@ -121,21 +121,21 @@ class RegistrationTests(TestCase):
 
     def test_that_it_leaves_is_reported_at_once(self):
         self.assertFalse(self.tell().leaving)
-        self.status_page.leave()
+        self.worker_status.leave()
         self.assertTrue(self.tell().leaving)
-        self.assertFalse(self.status_page.wakeup.wait(0))
+        self.assertFalse(self.worker_status.wakeup.wait(0))
 
     def test_a_janitor_that_rests_tells_it_and_rests_on(self):
         janitor = mock.Mock(
             spec=Janitor, stopping=False, registration=self.registration, link=self.link
         )
         janitor.step = lambda name, work: work()
-        janitor.wait.side_effect = lambda seconds, status_page: readable(
-            [status_page.fileno()], seconds
+        janitor.wait.side_effect = lambda seconds, worker_status: readable(
+            [worker_status.fileno()], seconds
         )
         janitor.keep_registration.side_effect = lambda: Janitor.keep_registration(janitor)
         self.assertFalse(self.tell().leaving)
-        self.status_page.leave()
+        self.worker_status.leave()
         Janitor.rest(janitor, 0.2)
         self.assertTrue(Worker.objects.get().leaving)
         self.assertLess(janitor.wait.call_count, 4)

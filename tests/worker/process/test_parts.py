@@ -266,8 +266,8 @@ class PlaceTests(SimpleTestCase):
                 place.fill(now)
             with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
                 place.reap(now + 1)
-            pauses.append(place.restarts.next_at - now)
-            now = max(now + 1, place.restarts.next_at)
+            pauses.append(place.next_at - now)
+            now = max(now + 1, place.next_at)
         self.assertEqual(pauses, [0.0, 5.0, 10.0, 20.0])
 
     def dead(self, now):
@@ -283,7 +283,7 @@ class PlaceTests(SimpleTestCase):
             self.assertLogs("django_perfectqueue.supervisor", "ERROR"),
         ):
             place.fill(1000.0)
-        self.assertEqual((place.child, place.restarts.next_at), (None, 1005.0))
+        self.assertEqual((place.child, place.next_at), (None, 1005.0))
 
 
 class PressTests(SimpleTestCase):

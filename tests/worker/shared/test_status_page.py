@@ -10,17 +10,17 @@ from django_perfectqueue.worker.helpers.probe_server import ProbeHTTPServer, ref
 from django_perfectqueue.worker.process.signals import DUMP
 from django_perfectqueue.worker.process.stack_dump import PAUSE, StackDumps
 from django_perfectqueue.worker.shared import status_page as board
-from django_perfectqueue.worker.shared.status_page import StatusPage
+from django_perfectqueue.worker.shared.status_page import WorkerStatus
 
 
 class BoardTestCase(SimpleTestCase):
     def setUp(self):
-        self.made = StatusPage()
-        self.addCleanup(self.made.close)
+        self.made = WorkerStatus.shared()
+        self.addCleanup(self.made.wakeup.close)
 
     @property
     def stands(self):
-        return self.made.status.is_live, self.made.status.is_ready
+        return self.made.is_live, self.made.is_ready
 
 
 class BoardTests(BoardTestCase):

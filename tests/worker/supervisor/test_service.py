@@ -201,9 +201,9 @@ class WatchdogTests(SimpleTestCase):
         self.addCleanup(launcher.signal_queue.close)
         launcher.current = mock.Mock()
         launcher.current.has_answered.side_effect = [True, False]
-        launcher.attend()
+        launcher.report_state()
         notifier.ready.assert_called_once()
-        launcher.attend()
+        launcher.report_state()
         notifier.ping_watchdog.assert_called_once()
 
 

@@ -41,18 +41,12 @@ class Executor:
 
     def hand_out(self) -> None:
         """Start tasks of the batch in the free places."""
-        raise NotImplementedError
 
     def dismiss(self) -> None:
         """End the idle threads."""
-        raise NotImplementedError
-
-    def disconnect(self) -> None:
-        """Close idle connections, except those of threads that close their own."""
 
     def remind(self) -> None:
         """Repeat an interrupt that did not reach the handler."""
-        raise NotImplementedError
 
     def make_runner(
         self, interrupter: Interrupter, *, drive: Callable[[Work], object] | None = None

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from asgiref.sync import sync_to_async
-from django.db import connections
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
@@ -28,7 +27,7 @@ from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
 from .batch import Batch, batch_closed_by, batch_of
-from .deferred import Deferred, MaybeCommitted
+from .deferred import Deferred, MaybeCommitted, maybe_committed
 from .parents import Parents
 from .reporting import ReportingTask
 from .steps import Steps, encoded_result
@@ -168,10 +167,7 @@ class AcquiredTask(ReportingTask):
                 self.lease, payload, alive_time=self.alive_time, using=self.lease.using, now=now
             )
 
-        if self.deferred is None:
-            write()
-        else:
-            self.deferred.add(write)
+        self._write(write)
         self._data = merged
 
     def step(
@@ -329,6 +325,10 @@ class AcquiredTask(ReportingTask):
         Raise AlreadyFinishedError or PreemptedError when it was settled before.
         """
         self._refuse_if_settled()
+        self._write(write, word)
+
+    def _write(self, write: Callable[[], None], word: str = "") -> None:
+        """Write something of it; for an atomic handler, when the handler returns."""
         if self.deferred is None:
             write()
         else:
@@ -354,8 +354,7 @@ class AcquiredTask(ReportingTask):
     def _settle(self, word: str) -> None:
         """Note what it was settled as, until a transaction of the caller's is rolled back."""
         self._settled = word
-        connection = connections[self.lease.using]
-        self._doubt = MaybeCommitted(connection) if connection.in_atomic_block else None
+        self._doubt = maybe_committed(self.lease.using)
 
     def _refuse_if_settled(self) -> None:
         """Raise the error for a write to a task that this has settled."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 
@@ -27,19 +27,23 @@ class MaybeCommitted:
         return not any(hook[1] is self for hook in list(self.connection.run_on_commit))
 
 
-@dataclass(slots=True, eq=False)
-class Act:
+def maybe_committed(using: str) -> MaybeCommitted | None:
+    """Return whether what was just written comes to be; None where it is committed already."""
+    connection = connections[using]
+    return MaybeCommitted(connection) if connection.in_atomic_block else None
+
+
+class Act(MaybeCommitted):
     """
     Something to be done, as long as the transaction in which that was asked for stands.
 
     ``word`` is what it settles the task as, or empty.
     """
 
-    do: Callable[[], None]
-    word: str
-
-    def __call__(self) -> None:
-        """Do nothing: an act that waits for the commit was not rolled back."""
+    def __init__(self, connection: BaseDatabaseWrapper, do: Callable[[], None], word: str) -> None:
+        super().__init__(connection)
+        self.do = do
+        self.word = word
 
 
 @dataclass(slots=True)
@@ -60,14 +64,11 @@ class Deferred:
         return next((act.word for act in self.pending() if act.word), "")
 
     def add(self, do: Callable[[], None], *, word: str = "") -> None:
-        act = Act(do, word)
-        self.connection.on_commit(act, robust=True)
-        self.acts.append(act)
+        self.acts.append(Act(self.connection, do, word))
 
     def pending(self) -> list[Act]:
         """Return what was not rolled back."""
-        waiting = {id(hook[1]) for hook in self.connection.run_on_commit}
-        return [act for act in self.acts if id(act) in waiting]
+        return [act for act in self.acts if not act.is_undone()]
 
     def write(self) -> None:
         for act in self.pending():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import WaitInTransactionError
@@ -10,38 +11,31 @@ from django_perfectqueue.exceptions import WaitInTransactionError
 SOONEST, LATEST = 0.05, 0.5
 
 
-class DueWait:
+def pauses(queue: str, *, using: str, timeout: float | None) -> Iterator[float]:
     """
-    When to look for a task again: ever less often, down to twice a second, and when the clock
-    has something due. ``timeout`` is in seconds, None for ever.
+    Yield the seconds to wait before each look for a task, until the time is up.
+
+    Ever longer, up to half a second, and until the clock has something due. ``timeout`` is in
+    seconds, None for ever. Raise WaitInTransactionError in an open transaction.
     """
+    if store.in_callers_transaction(using):
+        raise WaitInTransactionError(
+            f"A transaction is open, in which tasks of queue '{queue}' may never be seen."
+            " Poll with a timeout outside of the atomic block."
+        )
+    ends_at = float("inf") if timeout is None else time.monotonic() + timeout
+    longest = SOONEST
+    while (left := ends_at - time.monotonic()) > 0.0:
+        outlook = store.with_retries(lambda: look(queue, using), using=using)
+        due_in = LATEST if outlook.wait is None else max(SOONEST, outlook.wait)
+        yield min(longest, due_in, left)
+        longest = min(LATEST, longest * 2)
 
-    def __init__(self, queue: str, *, using: str, timeout: float | None) -> None:
-        if store.in_callers_transaction(using):
-            raise WaitInTransactionError(
-                f"A transaction is open, in which tasks of queue '{queue}' may never be seen."
-                " Poll with a timeout outside of the atomic block."
-            )
-        self.queue = queue
-        self.using = using
-        self.ends_at = None if timeout is None else time.monotonic() + timeout
-        self.next = SOONEST
 
-    def pause(self) -> float | None:
-        """Return the seconds until the next look; None when the time is up."""
-        left = None if self.ends_at is None else self.ends_at - time.monotonic()
-        if left is not None and left <= 0:
-            return None
-        outlook = store.with_retries(self.look, using=self.using)
-        pause, self.next = self.next, min(LATEST, self.next * 2)
-        if outlook.wait is not None:
-            pause = min(pause, max(SOONEST, outlook.wait))
-        return pause if left is None else min(pause, left)
-
-    def look(self) -> store.Outlook:
-        """Look once; where no worker is, a program that waits fires the schedules."""
-        outlook = store.look([self.queue], using=self.using)
-        if outlook.ticks_due:
-            store.fire_schedules(using=self.using)
-            outlook = store.look([self.queue], using=self.using)
-        return outlook
+def look(queue: str, using: str) -> store.Outlook:
+    """Look once; where no worker is, a program that waits fires the schedules."""
+    outlook = store.look([queue], using=using)
+    if outlook.ticks_due:
+        store.fire_schedules(using=using)
+        outlook = store.look([queue], using=using)
+    return outlook

@@ -9,7 +9,6 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
-from django.db import connections
 
 from django_perfectqueue import models, store
 from django_perfectqueue.conf import options
@@ -18,7 +17,7 @@ from django_perfectqueue.payload import codecs
 from django_perfectqueue.payload.inputs import checked, encoded
 from django_perfectqueue.payload.names import JSON, STEP_LENGTH
 
-from .deferred import MaybeCommitted
+from .deferred import MaybeCommitted, maybe_committed
 
 if TYPE_CHECKING:
     from .acquired import AcquiredTask
@@ -81,14 +80,10 @@ class Steps:
         """Keep what a step has returned; return it as it is stored."""
         text = encoded_result(value, f"The result of step '{name}'", using=self.using)
         keep = partial(self.keep, name, text)
-        if self.task.deferred is None:
-            keep()
-        else:
-            self.task.deferred.add(keep)
+        self.task._write(keep)
         self.kept.add(name)
-        connection = connections[self.using]
         # What is rolled back may run again in this attempt.
-        self.used[name] = MaybeCommitted(connection) if connection.in_atomic_block else None
+        self.used[name] = maybe_committed(self.using)
         return text
 
     def names(self) -> set[str]:

@@ -16,7 +16,7 @@ from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload.inputs import Duration, checked_duration, checked_timeout
 
 from .acquired import AcquiredTask
-from .due_wait import DueWait
+from .due_wait import pauses
 
 UNTENDED = 300.0
 
@@ -71,10 +71,9 @@ class Taking:
         """
         seconds = checked_timeout(timeout)
         take = partial(self.acquire, 1, alive_time=alive_time, now=now)
-        if (taken := take()) or seconds == 0:
-            return taken[0] if taken else None
-        wait = DueWait(self.name, using=self.using, timeout=seconds)
-        while not taken and (pause := wait.pause()) is not None:
+        waits = pauses(self.name, using=self.using, timeout=seconds)
+        taken = take()
+        while not taken and seconds != 0 and (pause := next(waits, None)) is not None:
             time.sleep(pause)
             taken = take()
         return taken[0] if taken else None
@@ -89,10 +88,10 @@ class Taking:
         """Do what poll() does, without holding up the event loop."""
         seconds = checked_timeout(timeout)
         take = partial(self.aacquire, 1, alive_time=alive_time, now=now)
-        if (taken := await take()) or seconds == 0:
-            return taken[0] if taken else None
-        wait = await sync_to_async(DueWait)(self.name, using=self.using, timeout=seconds)
-        while not taken and (pause := await sync_to_async(wait.pause)()) is not None:
+        waits = pauses(self.name, using=self.using, timeout=seconds)
+        next_pause = sync_to_async(partial(next, waits, None))
+        taken = await take()
+        while not taken and seconds != 0 and (pause := await next_pause()) is not None:
             await asyncio.sleep(pause)
             taken = await take()
         return taken[0] if taken else None

@@ -36,19 +36,19 @@ def in_thread(case, act):
 class WaitTests(TransactionTestCase):
     def while_it_waits(self, act):
         """Return what a poll gives, during whose first wait something happens elsewhere."""
-        waits, real = threading.Event(), due_wait.DueWait.pause
+        waits, real = threading.Event(), due_wait.look
 
-        def noted(watch):
-            pause = real(watch)
+        def noted(*given):
+            outlook = real(*given)
             waits.set()
-            return pause
+            return outlook
 
         def later():
             wait_until(waits.is_set)
             act()
 
         in_thread(self, later)
-        with mock.patch.object(due_wait.DueWait, "pause", noted):
+        with mock.patch.object(due_wait, "look", noted):
             return Queue().poll(LONG)
 
     def test_it_gets_what_is_submitted_meanwhile(self):

@@ -85,17 +85,13 @@ class Running:
         with logs.about(self.task):
             try:
                 outcome: object = handler.kill(reason)
-                if is_coroutine(outcome):
-                    self.begin(outcome)
+                if is_coroutine(outcome) and self.spawn is not None:
+                    self.spawn(outcome)
+                elif is_coroutine(outcome):
+                    outcome.close()
+                    raise TypeError("kill() is a coroutine function, and perform() is none.")
             except Exception:
                 logger.exception("A handler's kill() raised. %s", about(self.task))
-
-    def begin(self, coroutine: Work) -> None:
-        if self.spawn is not None:
-            self.spawn(coroutine)
-            return
-        coroutine.close()
-        raise TypeError("kill() is a coroutine function, and perform() is none.")
 
     def interrupt(
         self, send: Callable[[Running, BaseException], None], reason: BaseException

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from django_perfectqueue import store
 
@@ -17,24 +16,17 @@ MOST_CHARACTERS = 1_000_000
 OnWritten = Callable[[Sequence[AttemptEnd]], None]
 
 
-@dataclass(slots=True)
-class CompletionBatch:
-    """The completions of one transaction; it adds those that it refuses to ``refused``."""
-
-    completions: list[store.Completion]
-    refused: list[store.Completion] = field(default_factory=list)
-
-
 class Completions:
     """
-    Completions that one transaction writes together.
+    Completions that one transaction writes together; they are late ``after`` seconds.
 
     One thread writes them. After an error the batch goes first the next time. Writing a
     completion twice does no harm.
     """
 
-    def __init__(self, on_written: OnWritten) -> None:
+    def __init__(self, on_written: OnWritten, *, after: float = LATE) -> None:
         self.on_written = on_written
+        self.after = after
         self.waiting: deque[AttemptEnd] = deque()
         self.being_written: list[AttemptEnd] = []
         self.characters = 0
@@ -44,39 +36,43 @@ class Completions:
         if completion.result is not None:
             self.characters += len(completion.result)
 
-    def is_late(self, now: float, *, after: float = LATE) -> bool:
+    def is_late(self, now: float) -> bool:
         """Return whether to write them without an acquire: the oldest waits, or they are large."""
-        late_at = self.late_at(after=after)
+        late_at = self.late_at()
         return self.characters >= MOST_CHARACTERS or (late_at is not None and now >= late_at)
 
-    def late_at(self, *, after: float = LATE) -> float | None:
-        """Return when the oldest has waited ``after`` seconds, by the monotonic clock."""
+    def late_at(self) -> float | None:
+        """Return when the oldest is late, by the monotonic clock."""
         try:
             oldest = self.waiting[0].completion
         except IndexError:
             return None
-        return None if oldest is None else oldest.ended + after
+        return None if oldest is None else oldest.ended + self.after
 
     def fences(self) -> set[tuple[int, int]]:
         """Return the fences of the leases of all unwritten completions."""
         return {ending.task.lease.fence for ending in (*self.being_written, *self.waiting)}
 
     @contextmanager
-    def batch(self) -> Iterator[CompletionBatch]:
-        """Hand all completions to a transaction; keep them when it raises."""
-        endings = self.take()
-        batch = CompletionBatch(
-            [done.completion for done in endings if done.completion is not None]
-        )
+    def batch(self) -> Iterator[tuple[list[store.Completion], list[store.Completion]]]:
+        """
+        Hand all completions to a transaction, which adds those that it refuses to the second
+        list; keep them when it raises.
+        """
+        endings, refused = self.take(), list[store.Completion]()
         try:
-            yield batch
+            yield [done.completion for done in endings if done.completion is not None], refused
         except BaseException:
             self.waiting.extendleft(reversed(endings))
             raise
         finally:
             self.being_written = []
         if endings:
-            mark(endings, batch.refused)
+            for ending in endings:
+                if refused and ending.completion in refused:
+                    ending.word = "preempted"
+                else:
+                    ending.task.settled = ending.word
             self.on_written(endings)
 
     def take(self) -> list[AttemptEnd]:
@@ -87,11 +83,3 @@ class Completions:
             self.waiting.popleft()
         self.characters = 0
         return taken
-
-
-def mark(endings: Sequence[AttemptEnd], refused: Sequence[store.Completion]) -> None:
-    for ending in endings:
-        if refused and ending.completion in refused:
-            ending.word = "preempted"
-        else:
-            ending.task.settled = ending.word

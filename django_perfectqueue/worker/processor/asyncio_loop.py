@@ -24,7 +24,7 @@ from ..attempt.running import Running
 from ..attempt.sync_calls import SyncCalls
 from ..attempt.tracing import end_span, traced
 from .executors import JOIN_TIMEOUT, Executor, ThreadPool
-from .state import SharedState
+from .state import IDLE, SharedState
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
@@ -61,6 +61,7 @@ class EventLoopThread(Executor):
     def live(self) -> None:
         prepare()
         self.base = copy_context()
+        self.loop.call_later(IDLE, self.disconnect_if_idle)
         try:
             while not self.closing:
                 self.run_loop()
@@ -87,14 +88,17 @@ class EventLoopThread(Executor):
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(JOIN_TIMEOUT)
 
-    def disconnect(self) -> None:
-        self.settler.submit(connections.close_all)
-        self.sync_calls.disconnect()
-
     def hand_out(self) -> None:
         self.loop.call_soon_threadsafe(self.begin)
 
     # For the thread of the loop.
+
+    def disconnect_if_idle(self) -> None:
+        """Close the connections of idle threads, once a minute."""
+        if not (self.tasks or self.state.stopping):
+            self.settler.submit(connections.close_all)
+            self.sync_calls.disconnect()
+        self.loop.call_later(IDLE, self.disconnect_if_idle)
 
     def begin(self) -> None:
         while running := self.state.next_task():

@@ -41,18 +41,12 @@ class Executor:
 
     def hand_out(self) -> None:
         """Start tasks of the batch in the free places."""
-        raise NotImplementedError
 
     def dismiss(self) -> None:
         """End the idle threads."""
-        raise NotImplementedError
-
-    def disconnect(self) -> None:
-        """Close idle connections, except those of threads that close their own."""
 
     def remind(self) -> None:
         """Repeat an interrupt that did not reach the handler."""
-        raise NotImplementedError
 
     def make_runner(
         self, interrupter: Interrupter, *, drive: Callable[[Work], object] | None = None
@@ -71,9 +65,7 @@ class MainThread(Executor):
     def __init__(self, state: SharedState) -> None:
         super().__init__(state)
         self.interrupter = MainThreadInterrupter()
-        self.given: SimpleQueue[None] = SimpleQueue()
-        self.waits = self.over = False
-        self.began = 0.0
+        self.queue: SimpleQueue[Running | None] = SimpleQueue()
         self.left = threading.Event()
         self.code = 0
         self.error: BaseException | None = None
@@ -110,45 +102,30 @@ class MainThread(Executor):
         except BaseException as error:
             self.error = error
         finally:
-            self.over = True
-            self.given.put(None)
+            self.queue.put(None)
             connections.close_all()
 
     def work(self) -> None:
-        state, runner, prefetch = self.state, self.runner, self.state.prefetch
-        self.began = time.monotonic()
-        while not self.over:
-            if running := state.next_task() or self.wait():
-                state.ended(running, copy_context().run(runner.attend, running))
-                if prefetch.tasks >= prefetch.last:
-                    self.note_pace()
-
-    def note_pace(self) -> None:
-        """Note how long the last tasks have taken, with all around them."""
-        now = time.monotonic()
-        self.state.prefetch.paced(now - self.began)
-        self.began = now
-
-    def wait(self) -> Running | None:
-        """Wait until the feeder has handed out tasks, or has written; or return the next task."""
-        self.note_pace()
-        self.waits = True
-        # Again: it may have handed it out just before.
-        running = self.state.next_task()
-        if running is None and not self.over:
-            get(self.given, self.runner)
-        self.waits = False
-        self.began = time.monotonic()
-        return running
+        """Run what is handed out, then following tasks while there are any."""
+        state, prefetch, runner = self.state, self.state.prefetch, self.runner
+        while running := get(self.queue, runner):
+            began = time.monotonic()
+            following: Running | None = running
+            while following is not None:
+                state.ended(following, copy_context().run(runner.attend, following))
+                following = state.next_task()
+                if following is None or prefetch.tasks >= prefetch.last:
+                    # How long they have taken, with all around them.
+                    now = time.monotonic()
+                    prefetch.paced(now - began)
+                    began = now
 
     def hand_out(self) -> None:
-        if self.waits:
-            self.waits = False
-            self.given.put(None)
+        if running := self.state.next_task():
+            self.queue.put(running)
 
     def dismiss(self) -> None:
-        self.over = True
-        self.given.put(None)
+        self.queue.put(None)
         self.left.wait()
 
 

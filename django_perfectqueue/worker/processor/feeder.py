@@ -20,7 +20,7 @@ from ..database.link import AwayError
 from ..shared.queue_order import orders
 from .executors import Executor
 from .parking import STAND_BACK
-from .state import IDLE, SharedState
+from .state import SharedState
 
 R = TypeVar("R")
 
@@ -65,7 +65,6 @@ class Feeder:
         self.looks = self.requested = 0
         self.taken_at = time.monotonic()
         self.poll_at = self.look_at = 0.0
-        self.idle_since: float | None = None
 
     def run(self) -> int:
         """Feed the executor until a stop, a recycling, or in a burst until nothing is due."""
@@ -132,9 +131,7 @@ class Feeder:
             self.cut_off = False
         # The next claim takes them along where nothing is in hand.
         apart = self.hand.count() > 0 or self.link.away_since > 0.0
-        if self.state.urgent or (
-            apart and self.completions.is_late(now, after=self.state.write_after)
-        ):
+        if self.state.urgent or (apart and self.completions.is_late(now)):
             self.write_completions()
         if (
             self.hand.releasing
@@ -313,11 +310,9 @@ class Feeder:
             processors=crowd.processors,
             overrun=crowd.overrun,
         )
-        with self.completions.batch() as batch:
-            taken, refused = store.finish_and_acquire(
-                batch.completions, request, worker=self.state.worker
-            )
-            batch.refused += refused
+        with self.completions.batch() as (done, refused):
+            taken, late = store.finish_and_acquire(done, request, worker=self.state.worker)
+            refused += late
         self.prefetch.took(taken)
         if self.state.shares:
             queues = [lease.queue for lease in taken]
@@ -350,21 +345,10 @@ class Feeder:
         now = time.monotonic()
         if self.rested and self.usage.is_due(now):
             self.write_usage()
-        self.rest(now)
         self.sleep()
         if self.state.room() > 0 and self.is_called():
             logger.debug("A processor looks for tasks. pid=%s", os.getpid())
             self.state.more = True
-
-    def rest(self, now: float) -> None:
-        """Have the executor disconnect after a minute of idleness."""
-        if not self.rested:
-            self.idle_since = None
-        elif self.idle_since is None:
-            self.idle_since = now
-        elif now - self.idle_since >= IDLE:
-            self.idle_since = float("inf")
-            self.executor.disconnect()
 
     def sleep(self) -> None:
         # Set before the check: a task that ends from here on wakes this thread, and
@@ -389,7 +373,7 @@ class Feeder:
         )
         if looks and self.state.room() > 0:
             until.append(self.poll_at)
-        if (late_at := self.completions.late_at(after=self.state.write_after)) is not None:
+        if (late_at := self.completions.late_at()) is not None:
             until.append(late_at)
         if self.hand.batch:
             until.append(self.prefetch.over_at(self.taken_at))
@@ -413,9 +397,8 @@ class Feeder:
     def write(self) -> bool:
         """Write the buffered completions; return True."""
         if self.completions.waiting:
-            with self.completions.batch() as batch:
-                using, worker = self.plan.using, self.state.worker
-                batch.refused += store.finish(batch.completions, using=using, worker=worker)
+            with self.completions.batch() as (done, refused):
+                refused += store.finish(done, using=self.plan.using, worker=self.state.worker)
         self.state.urgent = False
         return True
 

@@ -127,27 +127,26 @@ class Leases:
     def lost(self, lease: store.Lease, reason: PreemptedError | None = None) -> None:
         if reason is None:
             reason = PreemptedError(f"Task '{lease.key}' is no longer held: its lease expired.")
-        running = self.hand.attempt(lease)
-        if running is not None:
-            self.interrupt_unsettled(running, reason)
-        elif self.hand.drop(lease):
+        if self.interrupt_or_drop(lease, reason):
             logger.warning("A task lost its lease before it ran. key=%s", printable(lease.key))
 
     def cancelled(self, lease: store.Lease) -> None:
-        running = self.hand.attempt(lease)
-        if running is not None:
-            reason = CancelRequestedError(f"Task '{lease.key}' is to be cancelled.")
-            self.interrupt_unsettled(running, reason)
-        elif self.hand.drop(lease):
+        reason = CancelRequestedError(f"Task '{lease.key}' is to be cancelled.")
+        if self.interrupt_or_drop(lease, reason):
             self.cancel(lease)
 
-    def interrupt_unsettled(self, running: Running, reason: BaseException) -> None:
+    def interrupt_or_drop(self, lease: store.Lease, reason: BaseException) -> bool:
         """
         Interrupt a handler unless it has settled its task since the query, or is settling
-        it: the store's answer then raises the error.
+        it: the store's answer then raises the error. Where it has yet to begin, take it out of
+        the batch, and return True.
         """
+        running = self.hand.attempt(lease)
+        if running is None:
+            return self.hand.drop(lease)
         if not (running.task.settled or running.task.is_settling):
             self.interrupt(running, reason)
+        return False
 
     def interrupt(self, running: Running, reason: BaseException) -> None:
         """Interrupt a handler; the supervisor kills the processor if that does not end it."""

@@ -40,6 +40,7 @@ logger = logging.getLogger("django_perfectqueue.processor")
 
 LAST_TRIES = 10.0
 SOON = 0.025
+"""In seconds: so long a completion waits for a claim that takes it along, where many run."""
 IDLE = 60.0
 """In seconds: then connections are closed."""
 
@@ -71,7 +72,8 @@ class SharedState:
         self.crowd = Crowd(statuses, len(statuses) * places)
         self.hand = Hand(places, self.crowd, self.give_way)
         self.prefetch = Prefetch(plan.options.TASK_PREFETCH, places=places)
-        self.completions = Completions(self.completions_written)
+        after = SOON if places > 1 else LATE
+        self.completions = Completions(self.completions_written, after=after)
         self.usage = UsageBuffer(using=plan.using, kept=plan.options.USAGE_TIME != 0)
         self.journal = JournalBuffer(
             self.hand.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
@@ -85,8 +87,6 @@ class SharedState:
         self.monitor_wakeup = Wakeup()
         self.next_beat = 0.0
         self.monitor_waits = False
-        # How long a completion may wait for a claim that takes it along.
-        self.write_after = SOON if places > 1 else LATE
         # With so many tasks in the batch, or fewer, the end of one may wake the feeder.
         self.low = MOST if places > 1 else 0
         self.more = True
@@ -254,7 +254,7 @@ class SharedState:
         with hand.lock:
             if ending.completion is not None:
                 self.completions.put(ending, ending.completion)
-                late_at = ending.completion.ended + self.write_after
+                late_at = ending.completion.ended + self.completions.after
             self.usage.end(task, task.started + ending.seconds)
             if self.shares:
                 self.accounts.end(task.lease.queue, ending.seconds, index)

@@ -24,8 +24,8 @@ class CompletionsTests(TestCase):
         self.completions.put(AttemptEnd("finished", task, None, 0.0, completion), completion)
 
     def post(self):
-        with self.completions.batch() as batch:
-            batch.refused += store.finish(batch.completions, using="default")
+        with self.completions.batch() as (done, refused):
+            refused += store.finish(done, using="default")
 
     def test_all_are_written_together(self):
         self.post()
@@ -49,8 +49,8 @@ class CompletionsTests(TestCase):
             raise OSError
         self.assertEqual(self.posted, [])
         self.assertEqual(self.completions.fences(), {task.lease.fence for task in self.tasks})
-        with self.completions.batch() as batch:
-            self.assertEqual([done.lease.key for done in batch.completions], self.keys)
+        with self.completions.batch() as (done, _refused):
+            self.assertEqual([one.lease.key for one in done], self.keys)
 
     def test_it_is_late_when_the_oldest_has_waited_for_fifty_milliseconds(self):
         now = time.monotonic()

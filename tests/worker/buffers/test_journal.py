@@ -190,7 +190,7 @@ class ProcessorTests(ConcurrentTestCase):
     def test_a_hundred_that_tell_cost_one_statement_a_batch_more(self):
         processor = self.processor("thread", {"report": lambda task: task.progress(1.0)})
         processor.prefetch.fixed = 100
-        processor.write_after = 60.0
+        processor.completions.after = 60.0
         self.submit(*["report"] * 100)
         with CaptureQueriesContext(connection) as queries:
             self.work(processor)

@@ -19,6 +19,7 @@ from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.worker.attempt import sync_calls
 from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL
 from django_perfectqueue.worker.attempt.running import Running
+from django_perfectqueue.worker.processor import asyncio_loop
 from django_perfectqueue.worker.processor.feeder import DONE, RECYCLED
 
 from ...waiting import wait_until
@@ -352,6 +353,34 @@ class InterruptionTests(ConcurrentTestCase):
         except asyncio.CancelledError as error:
             self.seen.append((task.key, str(error.args[0])))
             raise
+
+    def test_an_idle_loop_closes_the_connections_of_its_threads(self):
+        async def query(task):
+            await sync_to_async(Queue().list().count)()
+
+        self.submit("query")
+        processor = self.processor("async", {"query": query}, burst=False)
+        closed, executor = threading.Event(), processor.executor
+
+        def stop_once_closed():
+            try:
+                wait_until(closed.is_set)
+            finally:
+                processor.stop()
+                connections.close_all()
+
+        self.beside(stop_once_closed)
+        disconnect = executor.sync_calls.disconnect
+
+        def noted():
+            disconnect()
+            closed.set()
+
+        with (
+            mock.patch.object(asyncio_loop, "IDLE", 0.05),
+            mock.patch.object(executor.sync_calls, "disconnect", noted),
+        ):
+            self.work(processor)
 
     def test_a_cancel_reaches_the_task_that_it_is_meant_for_and_no_other(self):
         for type_, kind in (

@@ -129,9 +129,6 @@ class Dialect(ABC):
     one_writer = False
     """Whether a transaction that may write keeps all others from writing."""
 
-    bounds_statements = False
-    """Whether the server closes the connection at a statement that is too long for it."""
-
     asynchronous_commit = ""
     """A column that lets the transaction be lost, as a whole, if the server crashes."""
 

@@ -106,7 +106,6 @@ LET_STAND_AS_BEFORE = "/* perfectqueue */ SET SESSION idle_transaction_timeout =
 
 
 class MySQL(MySQLErrors, MySQLSubmit):
-    bounds_statements = True
     by_primary_key = " FORCE INDEX (PRIMARY)"
     at_read_uncommitted = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
     clock = "UTC_TIMESTAMP(6)"
@@ -217,7 +216,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
             return {}
         closed = [done.lease.task_id for done in written]
         self.delete(cursor, "perfectqueue_ticket", closed, key="task_id")
-        for some in in_packets(written, self.packet(cursor, written)):
+        for some in in_packets(written, min(PACKET, packet_of(cursor) - AROUND)):
             self.write_results(cursor, some, report)
         fences = [(done.lease.task_id, done.lease.token) for done in written]
         return {fence: held[fence] for fence in fences}
@@ -231,12 +230,6 @@ class MySQL(MySQLErrors, MySQLSubmit):
         if followed := dict(rows):
             self.delete(cursor, "perfectqueue_ticket", followed, key="task_id")
         return followed
-
-    def packet(self, cursor: Cursor, completions: Sequence[Completion]) -> int:
-        """Return how many bytes of results go into a statement; ask only where they are many."""
-        if sum([len(done.result or "") for done in completions]) <= AROUND:
-            return PACKET
-        return max(1, min(PACKET, packet_of(cursor) - AROUND))
 
     def write_results(
         self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport

@@ -189,5 +189,5 @@ def delete_batch(old: str, queue: str, before: datetime, *, using: str) -> None:
     with in_transaction(using) as db:
         values = {"queue": queue, "limit": BATCH, "most": MOST_TYPES}
         values["before"] = db.dialect.parameter(before)
-        if ids := [row for (row,) in db.rows(old + db.dialect.skip_clause(), values)]:
+        if ids := [row for (row,) in db.rows(old + db.dialect.skip_clause, values)]:
             db.dialect.delete(db.cursor, TABLE, ids)

@@ -114,7 +114,7 @@ def locked(db: Session, task_id: int) -> tuple[RevisedRow, bool]:
     """Lock a task, and return its row and whether it has a ticket; raise what revise() does."""
     states = [ticket.state for ticket in lock_tickets(db, [task_id])]
     state = states[0] if states else None
-    statement = ROW + db.dialect.lock_clause()
+    statement = ROW + db.dialect.lock_clause
     found = db.execute(statement, {"task_id": task_id}).fetchone()
     if found is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")

@@ -228,7 +228,7 @@ def retry_dead(
 ) -> dict[int, str]:
     """Put tasks that ended without finishing back; return those, each with its queue."""
     # Read under the lock: someone may have moved or put back one meanwhile.
-    rows = db.rows(DEAD + db.dialect.change_clause(), ids=ids)
+    rows = db.rows(DEAD + db.dialect.change_clause, ids=ids)
     if not rows:
         return {}
     back = {task_id: queue for task_id, queue, *_names in rows}

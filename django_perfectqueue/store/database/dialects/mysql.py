@@ -108,6 +108,20 @@ LET_STAND_AS_BEFORE = "/* perfectqueue */ SET SESSION idle_transaction_timeout =
 class MySQL(MySQLErrors, MySQLSubmit):
     by_primary_key = " FORCE INDEX (PRIMARY)"
     at_read_uncommitted = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
+    share_clause = " LOCK IN SHARE MODE"
+    # A loose index scan; a recursive query would stop at the 1,000th lane.
+    waiting_lanes = """
+        SELECT "lane" FROM (
+            SELECT DISTINCT "state", "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
+        ) AS "known"
+    """
+    # A loose index scan; in a recursive query the server would read all rows behind a name.
+    used_queues = """
+        SELECT "name" FROM (
+            SELECT DISTINCT "queue" AS "name" FROM "perfectqueue_task"
+            ORDER BY "queue" LIMIT %(most)s
+        ) AS "known"
+    """
     clock = "UTC_TIMESTAMP(6)"
     given_clock = "CAST(%(now)s AS DATETIME(6))"
     quote = "`"
@@ -158,23 +172,6 @@ class MySQL(MySQLErrors, MySQLSubmit):
     def later(self, seconds: str) -> str:
         return MICROSECONDS.replace("%({name})s", seconds)
 
-    def waiting_lanes(self) -> str:
-        # A loose index scan; a recursive query would stop at the 1,000th lane.
-        return """
-            SELECT "lane" FROM (
-                SELECT DISTINCT "state", "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
-            ) AS "known"
-        """
-
-    def used_queues(self) -> str:
-        # A loose index scan; in a recursive query the server would read all rows behind a name.
-        return """
-            SELECT "name" FROM (
-                SELECT DISTINCT "queue" AS "name" FROM "perfectqueue_task"
-                ORDER BY "queue" LIMIT %(most)s
-            ) AS "known"
-        """
-
     def upsert(
         self, table: str, key: Sequence[str], changes: Mapping[str, str], *, where: str = ""
     ) -> str:
@@ -185,9 +182,6 @@ class MySQL(MySQLErrors, MySQLSubmit):
 
     def by_index(self, name: str) -> str:
         return f" FORCE INDEX ({name})"
-
-    def share_clause(self) -> str:
-        return " LOCK IN SHARE MODE"
 
     def parameter(self, moment: datetime | None) -> str | None:
         return None if moment is None else str(naive(moment))

@@ -179,7 +179,7 @@ def still_held(db: Session, leases: list[Lease]) -> list[Lease]:
     """
     ids = numbers(lease.task_id for lease in leases)
     taken = TAKEN.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
-    statement = taken + db.dialect.lock_clause()
+    statement = taken + db.dialect.lock_clause
     rows = set(db.execute(statement).fetchall())
     return [lease for lease in leases if (*lease.fence, State.RUNNING) in rows]
 

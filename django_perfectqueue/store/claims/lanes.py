@@ -204,7 +204,7 @@ class Lanes:
         """
         chosen = set(lanes)
         every = sorted(chosen | set(self.accounts.own(self.db)))
-        clause = self.db.dialect.skip_clause() if self.locked else self.db.dialect.lock_clause()
+        clause = self.db.dialect.skip_clause if self.locked else self.db.dialect.lock_clause
         statement = LOCKED.replace("{lanes}", numbers(every)) + clause
         rows = named(self.db.execute(statement).fetchall())
         self.locked = True

@@ -143,7 +143,7 @@ def problem(task_id: int, *, using: str) -> str:
 def give_up(task_id: int, why: str, *, using: str, now: datetime | None) -> bool:
     """Fail a task that is still in line; return whether it was."""
     with in_transaction(using) as db:
-        statement = TICKET + db.dialect.lock_clause()
+        statement = TICKET + db.dialect.lock_clause
         values = {"task_id": task_id, "waiting": State.WAITING.value}
         row = db.execute(statement, values).fetchone()
         if row is None:

@@ -99,7 +99,7 @@ def share(db: Session, batch: int) -> tuple[datetime | None, bool, str]:
 
     Return when it ended, whether it is stopped, and its name.
     """
-    row = db.execute(SHARE + db.dialect.share_clause(), {"batch": batch}).fetchone()
+    row = db.execute(SHARE + db.dialect.share_clause, {"batch": batch}).fetchone()
     if row is None:
         raise NotFoundError(f"There is no batch with the id {batch}.")
     ended_at, stopped, name = row
@@ -117,7 +117,7 @@ def count(
     """
     if not batches:
         return {}, 0
-    rows = db.rows(LOCK + db.dialect.skip_clause(), ids=batches)
+    rows = db.rows(LOCK + db.dialect.skip_clause, ids=batches)
     left = batches - {row[0] for row in rows}
     held = {id_ for (id_,) in db.rows(THERE, ids=left)} if left else set()
     standing = {-id_: LOCKED if id_ in held else GONE for id_ in left}
@@ -146,7 +146,7 @@ def take_deltas(db: Session, batches: Collection[int]) -> list[Row]:
     # Under the lock nobody else deletes one, and all must be seen. Where a SELECT would see those
     # of before, what others are about to commit is not waited for.
     old = db.dialect.current_clause(db.cursor)
-    deltas = db.rows(DELTAS + (db.dialect.skip_clause() if old else ""), ids=batches)
+    deltas = db.rows(DELTAS + (db.dialect.skip_clause if old else ""), ids=batches)
     if deltas:
         db.dialect.delete(db.cursor, "perfectqueue_batchdelta", [row[0] for row in deltas])
     return deltas

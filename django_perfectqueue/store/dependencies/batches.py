@@ -129,7 +129,7 @@ def forget_batches(
         if not over:
             return 0
         # Who submits a callback shares the lock until the commit.
-        gone = [id_ for (id_,) in db.rows(LOCK + db.dialect.skip_clause(), ids=over)]
+        gone = [id_ for (id_,) in db.rows(LOCK + db.dialect.skip_clause, ids=over)]
         for statement in FORGET if gone else ():
             db.execute(statement, ids=gone)
         if gone:

@@ -165,7 +165,7 @@ def fold_batch(some: set[int], *, after: int, using: str, now: datetime | None) 
             db.dialect.see_commits(db.cursor)
         # What is lost in a crash of the server, the sweep does again.
         more = db.dialect.asynchronous_commit if own else ""
-        statement = TAKE.replace("{asynchronous_commit}", more) + db.dialect.skip_clause()
+        statement = TAKE.replace("{asynchronous_commit}", more) + db.dialect.skip_clause
         rows = db.rows(statement, {"after": after, "limit": EVENTS})
         ended = {row[1] for row in rows if row[2] == DependencyEvent.Kind.ENDED}
         added = {row[1] for row in rows if row[2] == DependencyEvent.Kind.ADDED}
@@ -254,7 +254,7 @@ class Fold:
         """Lock the tickets of the blocked children; return those that others hold."""
         if not children:
             return set()
-        statement = CHILDREN + self.db.dialect.skip_clause()
+        statement = CHILDREN + self.db.dialect.skip_clause
         rows = self.db.rows(statement, ids=children)
         self.blocked = {row[0]: EndedAttempt(*row) for row in rows}
         left = children - self.blocked.keys()

@@ -59,11 +59,11 @@ def follow(db: Session, ids: Collection[int]) -> dict[int, ParentState]:
     back either finds the mark and the dependencies, or has committed before. Nothing is
     waited for: a transaction of someone else's may hold a ticket for long.
     """
-    skip = db.dialect.skip_clause()
+    skip = db.dialect.skip_clause
     # A batch is given by minus its id; its callbacks are looked at when it has ended.
     found = {id_: LIVE for id_ in ids if id_ < 0}
     if left := set(ids) - found.keys():
-        ended = db.rows(ENDED + db.dialect.skip_changed_clause(), ids=left)
+        ended = db.rows(ENDED + db.dialect.skip_changed_clause, ids=left)
         found |= {id_: ParentState(outcome) for id_, outcome in ended}
     if left := left - found.keys():
         live: dict[int, int | None] = dict(db.rows(TICKETS + skip, ids=left))

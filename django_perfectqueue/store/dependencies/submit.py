@@ -196,7 +196,7 @@ def keep(db: Session, ids: Collection[int]) -> dict[int, str]:
     rest = iter(sorted(ids))
     found: dict[int, str] = {}
     while some := list(islice(rest, ROWS)):
-        found |= dict(db.rows(STANDING + db.dialect.keep_clause(), ids=some))
+        found |= dict(db.rows(STANDING + db.dialect.keep_clause, ids=some))
     return found
 
 

@@ -241,7 +241,7 @@ class Accounts:
         if self.lanes:
             self.meters.lock(db, self.keys(db), self.now)
             lanes = numbers(sorted(self.own(db).keys() | set(others)))
-            db.execute(LOCK.replace("{lanes}", lanes) + db.dialect.lock_clause())
+            db.execute(LOCK.replace("{lanes}", lanes) + db.dialect.lock_clause)
 
     def look_at(self, due: Sequence[DueHold], rows: Iterable[tuple[int, int, SeenLane]]) -> None:
         """Take in lanes behind limits, each with its account, and the holds that were due."""

@@ -77,7 +77,7 @@ def raise_to(db: Session, accounts: list[int], floor: float) -> None:
     if not accounts:
         return
     values = {"floor": floor}
-    locked = db.rows(LOCK + db.dialect.lock_clause(), values, accounts=accounts)
+    locked = db.rows(LOCK + db.dialect.lock_clause, values, accounts=accounts)
     if locked:
         db.execute(LIFT, values, accounts=[account for (account,) in locked])
     # Copies that were behind their accounts would be found again and again.

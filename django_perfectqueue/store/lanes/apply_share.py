@@ -116,7 +116,7 @@ def apply_default(*, using: str) -> None:
 @retry_transaction
 def lanes_with_work(*, using: str) -> list[int]:
     with reading(using) as db:
-        statement = WITH_WORK.replace("{waiting_lanes}", db.dialect.waiting_lanes())
+        statement = WITH_WORK.replace("{waiting_lanes}", db.dialect.waiting_lanes)
         return [lane for (lane,) in db.execute(statement).fetchall()]
 
 

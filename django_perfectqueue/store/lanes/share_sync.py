@@ -39,7 +39,7 @@ def correct(
     virtual time of a queue at which a lane that was shut goes on.
     """
     groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
-    for lane, group in outdated(db, lanes, db.dialect.lock_clause()).items():
+    for lane, group in outdated(db, lanes, db.dialect.lock_clause).items():
         groups[group].append(lane)
     places = {queue: place(queue) for queue, _share in groups}
     for (queue, share), some in groups.items():

@@ -94,7 +94,7 @@ def hold_all(db: Session, leases: Collection[Lease], clause: str = "") -> dict[L
     """
     ids = numbers(sorted(lease.task_id for lease in leases))
     held = HELD.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
-    statement = held + (clause or db.dialect.lock_clause())
+    statement = held + (clause or db.dialect.lock_clause)
     rows = db.execute(statement).fetchall()
     found = {(task_id, token): (bool(cancel), charged) for task_id, token, cancel, charged in rows}
     return {lease: found[lease.fence] for lease in leases if lease.fence in found}
@@ -115,7 +115,7 @@ def outcome_of(lease: Lease, *, using: str, worker: str) -> str:
 
 def ending_of(db: Session, lease: Lease, worker: str) -> str:
     """Do what outcome_of() does, in the caller's transaction."""
-    statement = TICKET + db.dialect.lock_clause()
+    statement = TICKET + db.dialect.lock_clause
     row = db.execute(statement, {"task_id": lease.task_id}).fetchone()
     if row is None:
         values = {

@@ -52,7 +52,7 @@ def allowances(
         counted, rows = read_both(db, keys, now)
     if lock and any(rate for _cap, rate, *_rest in rows.values()):
         # The lock may have been waited for, and the time is that of before.
-        counted = read(db, keys, now, db.dialect.lock_clause())
+        counted = read(db, keys, now, db.dialect.lock_clause)
     found = {}
     for key, row in rows.items():
         max_running, rate, period, burst, paused = row
@@ -125,12 +125,12 @@ def count(db: Session, running: int, next_at: datetime | None, at: datetime) -> 
 
 def lock_known(db: Session, keys: Collection[str]) -> None:
     """Lock the meters of these limits that exist."""
-    read(db, keys, None, db.dialect.lock_clause())
+    read(db, keys, None, db.dialect.lock_clause)
 
 
 def locked(db: Session, keys: Collection[str], now: datetime | None) -> dict[str, Count]:
     """Return the same of meters that no one else can change; make those that are missing."""
-    clause = db.dialect.lock_clause()
+    clause = db.dialect.lock_clause
     # One that another has made in the meantime may have been swept again.
     while missing := sorted(set(keys) - (found := read(db, keys, now, clause)).keys()):
         names = {f"k{number}": key for number, key in enumerate(missing)}

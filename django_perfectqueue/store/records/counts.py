@@ -108,7 +108,7 @@ class Counts:
 def names(*, using: str, now: datetime | None = None) -> Names:
     found: dict[str, list[str]] = {"queue": [], "paused": [], "now": []}
     with reading(using) as db:
-        statement = NAMES.replace("{queues}", db.dialect.used_queues())
+        statement = NAMES.replace("{queues}", db.dialect.used_queues)
         rows = db.rows(statement, {"most": QUEUES}, now=now)
         for kind, name, _at in rows:
             found[kind].append(name)

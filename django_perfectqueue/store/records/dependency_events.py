@@ -108,7 +108,7 @@ def counts_without(db: Session, ids: Collection[int]) -> dict[int, MemberCounts]
     The tasks are locked: nobody ends one or puts it back before it is gone.
     """
     changes: dict[int, MemberCounts] = {}
-    for batch, outcome in db.rows(LEAVING + db.dialect.lock_clause(), ids=ids):
+    for batch, outcome in db.rows(LEAVING + db.dialect.lock_clause, ids=ids):
         change = changes.setdefault(batch, MemberCounts())
         change.total -= 1
         if outcome == Outcome.FINISHED:

@@ -62,7 +62,7 @@ def untag_task(task_id: int, tags: Collection[str], *, using: str) -> None:
 def locked(db: Session, task_id: int) -> dict[str, int]:
     """Return the rows of a task's tags; nobody changes these, or purges it, until the commit."""
     values = {"task_id": task_id}
-    if not db.execute(LOCK + db.dialect.lock_clause(), values).fetchone():
+    if not db.execute(LOCK + db.dialect.lock_clause, values).fetchone():
         raise NotFoundError(f"There is no task with the id {task_id}.")
     return dict(db.rows(TAGS + db.dialect.current_clause(db.cursor), values))
 

@@ -236,7 +236,7 @@ def note_waiting(*, using: str, now: datetime | None = None, limit: int = MOST_R
     of their queues.
     """
     with reading(using) as db:
-        statement = WAITING.replace("{waiting_lanes}", db.dialect.waiting_lanes())
+        statement = WAITING.replace("{waiting_lanes}", db.dialect.waiting_lanes)
         rows = db.rows(statement, {"limit": limit + 1})
         if not rows:
             return 0

@@ -242,7 +242,7 @@ def lock_tickets(db: Session, ids: Collection[int]) -> list[LockedTicket]:
     """Lock the tickets of tasks that have yet to end, in the order of their ids."""
     if not ids:
         return []
-    statement = TICKETS.replace("{hint}", db.dialect.by_primary_key) + db.dialect.lock_clause()
+    statement = TICKETS.replace("{hint}", db.dialect.by_primary_key) + db.dialect.lock_clause
     return [LockedTicket(*row) for row in db.rows(statement, ids=ids)]
 
 

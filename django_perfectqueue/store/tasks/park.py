@@ -77,7 +77,7 @@ def park_some(which: str, knows: Knows, *, using: str, ids: Collection[int] = ()
     """Park those tasks of a query whose types are unknown; return how many."""
     count = 0
     with in_transaction(using) as db:
-        rows = db.rows(which + db.dialect.skip_clause(), ids=ids)
+        rows = db.rows(which + db.dialect.skip_clause, ids=ids)
         types = types_of(db, [task_id for (task_id,) in rows])
         for type_ in sorted(set(types.values())):
             if not knows(type_):
@@ -147,7 +147,7 @@ def admit(until: datetime, *, using: str, limit: int = BATCH) -> int:
     """Make a batch of the tickets that are parked at one place due; return how many."""
     with in_transaction(using) as db:
         values = {"until": db.dialect.parameter(until), "limit": limit}
-        rows = db.rows(PARKED + db.dialect.skip_clause(), values)
+        rows = db.rows(PARKED + db.dialect.skip_clause, values)
         if rows:
             admit = ADMIT.replace("{hint}", db.dialect.by_primary_key)
             db.execute(admit, ids=[row[0] for row in rows])

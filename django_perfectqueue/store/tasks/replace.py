@@ -85,7 +85,7 @@ def transfer(db: Session, old: int, new: int) -> None:
     # A child is found, too, that was submitted after the caller had begun to read, and one whose
     # submitter has yet to commit is waited for: here, or on PostgreSQL by the parent's row.
     statement = WAITING.replace("{hint}", db.dialect.by_index("perfectqueue_dep_parent"))
-    statement += db.dialect.share_clause()
+    statement += db.dialect.share_clause
     if waiting := db.rows(statement, values):
         db.execute(TRANSFER, values, ids=[id_ for id_, _child in waiting])
         note(db, added={child for _id, child in waiting})

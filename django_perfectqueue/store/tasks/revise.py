@@ -9,7 +9,6 @@ from typing import NamedTuple
 from django.db import IntegrityError
 
 from django_perfectqueue.exceptions import (
-    InvalidTaskError,
     NotFoundError,
     NotSupportedError,
 )
@@ -28,7 +27,7 @@ from ..records.trail import sign
 from .after_commit import SeenTask, refuse_unrevisable
 from .close import lock_tickets
 from .steer import FIND, done_before
-from .submit import taken
+from .submit import refuse_too_long, taken
 
 RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" IN ({ids})'
 PRIORITY = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" IN ({ids})'
@@ -115,7 +114,7 @@ def locked(db: Session, task_id: int) -> tuple[RevisedRow, bool]:
     """Lock a task, and return its row and whether it has a ticket; raise what revise() does."""
     states = [ticket.state for ticket in lock_tickets(db, [task_id])]
     state = states[0] if states else None
-    statement = ROW + db.dialect.lock_clause()
+    statement = ROW + db.dialect.lock_clause
     found = db.execute(statement, {"task_id": task_id}).fetchone()
     if found is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
@@ -128,8 +127,7 @@ def locked(db: Session, task_id: int) -> tuple[RevisedRow, bool]:
 
 def write(db: Session, task_id: int, row: RevisedRow, revision: Revision) -> None:
     payload = revision.rewrite(row.payload) if revision.rewrite else row.payload
-    if why := db.dialect.too_long(db.cursor, payload):
-        raise InvalidTaskError(f"The data of task '{row.key}' can't be stored: {why}.")
+    refuse_too_long(db, row.key, payload)
     values = {"id": task_id, "queue": revision.queue or row.queue, "data": payload}
     db.execute(WRITE, values)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 
 from django_perfectqueue import signals
 from django_perfectqueue.exceptions import NotFoundError
@@ -194,15 +193,14 @@ def cancel_each(ids: Sequence[int], *, using: str, now: datetime | None = None) 
     Do what cancel_now() does, a chunk at a time. In a transaction of the caller's that is done
     after the commit, and none is cancelled yet.
     """
-    act = partial(cancel_in_chunks, ids, using=using, now=now)
+
+    def act() -> dict[int, bool]:
+        done: dict[int, bool] = {}
+        for start in range(0, len(ids), CHUNK):
+            done |= cancel_now(ids[start : start + CHUNK], using=using, now=now)
+        return done
+
     return dict.fromkeys(ids, False) if is_put_off(act, using=using) else act()
-
-
-def cancel_in_chunks(ids: Sequence[int], *, using: str, now: datetime | None) -> dict[int, bool]:
-    done: dict[int, bool] = {}
-    for start in range(0, len(ids), CHUNK):
-        done |= cancel_now(ids[start : start + CHUNK], using=using, now=now)
-    return done
 
 
 @retry_remembering_commits
@@ -230,7 +228,7 @@ def retry_dead(
 ) -> dict[int, str]:
     """Put tasks that ended without finishing back; return those, each with its queue."""
     # Read under the lock: someone may have moved or put back one meanwhile.
-    rows = db.rows(DEAD + db.dialect.change_clause(), ids=ids)
+    rows = db.rows(DEAD + db.dialect.change_clause, ids=ids)
     if not rows:
         return {}
     back = {task_id: queue for task_id, queue, *_names in rows}

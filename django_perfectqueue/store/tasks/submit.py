@@ -14,6 +14,7 @@ from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.signals import task_submitted
 
 from ..database.dialects import dialect_for
+from ..database.dialects.base import stored_row
 from ..database.server_limits import LONG
 from ..database.session import Session
 from ..database.transaction import (
@@ -176,7 +177,7 @@ def store_alone(
     """
     token, known = new_token(), list(tries)
     with reading(using) as db:
-        refuse_too_long(db, task)
+        refuse_too_long(db, task.key, task.payload)
         tries.append(token)
         try:
             task_id, notified = db.dialect.submit_alone(
@@ -198,15 +199,8 @@ def by_token(db: Session, task: Submission, tokens: list[int]) -> int | None:
 
     One that has been taken since is known by its youth, and by what is in it.
     """
-    same = {
-        "queue": task.queue,
-        "key": task.key,
-        "type": task.type,
-        "user": task.user,
-        "data": task.payload,
-        "priority": task.priority,
-    }
-    row = db.execute(STORED, same, after={"since": -2 * PATIENCE}, marks=tokens).fetchone()
+    since = {"since": -2 * PATIENCE}
+    row = db.execute(STORED, stored_row(task), after=since, marks=tokens).fetchone()
     return row[0] if row else None
 
 
@@ -242,7 +236,7 @@ def store_some(
     first: dict[tuple[str, str], Submission] = {}
     for task in submissions:
         if len(task.payload) > LONG:
-            refuse_too_long(db, task)
+            refuse_too_long(db, task.key, task.payload)
         first.setdefault((task.queue, task.key), task)
     fresh = insert(db.cursor, list(first.values()), now) if first else {}
     if tries:
@@ -252,10 +246,10 @@ def store_some(
     return fresh
 
 
-def refuse_too_long(db: Session, task: Submission) -> None:
-    """Raise InvalidTaskError where the server takes no statement with this payload."""
-    if len(task.payload) > LONG and (why := db.dialect.too_long(db.cursor, task.payload)):
-        raise InvalidTaskError(f"The data of task '{task.key}' can't be stored: {why}.")
+def refuse_too_long(db: Session, key: str, payload: str) -> None:
+    """Raise InvalidTaskError where the server takes no statement with a task's payload."""
+    if len(payload) > LONG and (why := db.dialect.too_long(db.cursor, payload)):
+        raise InvalidTaskError(f"The data of task '{key}' can't be stored: {why}.")
 
 
 def stored_before(db: Session, tries: Tries) -> dict[tuple[str, str], int]:

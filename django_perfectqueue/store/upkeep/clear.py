@@ -63,7 +63,7 @@ def clear_tasks(ids: Collection[int], *, using: str) -> list[int]:
 
 def forget_tickets(db: Session, accounts: Accounts, ids: Collection[int]) -> None:
     """Delete tickets, and take those that run off their lanes' accounts."""
-    statement = TICKETS.replace("{hint}", db.dialect.by_primary_key) + db.dialect.lock_clause()
+    statement = TICKETS.replace("{hint}", db.dialect.by_primary_key) + db.dialect.lock_clause
     tickets = db.rows(statement, ids=ids)
     for _task_id, lane, state in tickets:
         if state == State.RUNNING:

@@ -49,7 +49,7 @@ def give_back(
     holder may be longer than ``alive_time``.
     """
     with in_transaction(using) as db:
-        statement = HELD + db.dialect.lock_clause()
+        statement = HELD + db.dialect.lock_clause
         found = db.rows(statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1})
         tickets = [LockedTicket(*row) for row in found]
         left = [ticket for ticket in tickets if (ticket.task_id, ticket.token) not in keep]

@@ -109,7 +109,7 @@ def forget_lanes(
         lanes = idle_lanes(db, known, idle, now)
     if lanes:
         with in_transaction(using) as db:
-            rows_now = db.rows(LOCK_LANES + db.dialect.skip_clause(), lanes=lanes)
+            rows_now = db.rows(LOCK_LANES + db.dialect.skip_clause, lanes=lanes)
             locked_lanes = [lane for (lane,) in rows_now]
             # Once more, as they are now that nobody else can change them.
             if still := idle_lanes(db, locked_lanes, idle, now):
@@ -188,7 +188,7 @@ def forget_meters(after: str, *, using: str, limit: int = BATCH) -> str | None:
     with in_transaction(using) as db:
         rows = db.rows(METERS, {"after": after, "limit": limit})
         if rows:
-            lock = LOCK_METERS + db.dialect.skip_clause()
+            lock = LOCK_METERS + db.dialect.skip_clause
             idle = db.rows(lock, keys=[key for (key,) in rows])
             if idle:
                 db.execute(FORGET_METERS, keys=[key for (key,) in idle])

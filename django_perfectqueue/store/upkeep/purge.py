@@ -272,7 +272,7 @@ def referred_to(ids: Collection[int], *, using: str) -> tuple[set[int], set[str]
 
 def delete_free(free: Collection[int], *, using: str) -> list[int]:
     with in_transaction(using) as db:
-        rows = db.rows(DOOMED + db.dialect.skip_clause(), ids=free)
+        rows = db.rows(DOOMED + db.dialect.skip_clause, ids=free)
         locked = [task_id for (task_id,) in rows]
         if locked:
             forget_story(db, locked)

@@ -151,7 +151,7 @@ def differing(
 def correct_lanes(ids: Collection[int], *, using: str) -> list[Drift]:
     with in_transaction(using) as db:
         # Who takes or ends a task now has yet to count it, and waits for this lock.
-        db.execute(LOCK + db.dialect.lock_clause(), lanes=ids)
+        db.execute(LOCK + db.dialect.lock_clause, lanes=ids)
         rows = differing(db, '"own"."id" IN ({ids})', ids=ids)
         if not rows:
             return []

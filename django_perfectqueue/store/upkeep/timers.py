@@ -101,7 +101,7 @@ def fire_batch(*, using: str, now: datetime | None) -> int:
             "{asynchronous_commit}", "" if lasting else db.dialect.asynchronous_commit
         )
         # What others hold, they fire.
-        statement += db.dialect.skip_clause()
+        statement += db.dialect.skip_clause
         rows = db.rows(statement, {"limit": BATCH}, now=now)
         accounts = Accounts(now)
         lapsed = [task_id for task_id, state, *_ in rows if state == State.RUNNING]
@@ -173,7 +173,7 @@ def wake_forgotten_lanes_if_due(*, using: str) -> int:
 def sleeping(db: Session, statement: str) -> list[Row]:
     """Return what a statement says of the lanes that are to be woken."""
     policy, names = policies()
-    statement = statement.replace("{waiting_lanes}", db.dialect.waiting_lanes())
+    statement = statement.replace("{waiting_lanes}", db.dialect.waiting_lanes)
     statement = statement.replace("{policy}", policy)
     values = {"limit": BATCH, "after": FIRST_ID, **names}
     return db.rows(statement, values)

@@ -33,29 +33,6 @@ HAS_COPIES = """EXISTS (
     WHERE "copy"."account" = {lane} AND NOT ("copy"."gate" = 0)
 )"""
 
-WAITING_LANES = """
-    SELECT MIN("lane") AS "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
-    UNION ALL
-    SELECT (
-        SELECT MIN("ticket"."lane") FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "ticket"."state" = 0 AND "ticket"."lane" > "line"."lane"
-    )
-    FROM "line" WHERE "line"."lane" IS NOT NULL
-"""
-USED_QUEUES = """
-    WITH RECURSIVE "names" ("name", "number") AS (
-        SELECT MIN("queue"), 1 FROM "perfectqueue_task"
-        UNION ALL
-        SELECT (
-            SELECT MIN("task"."queue") FROM "perfectqueue_task" AS "task"
-            WHERE "task"."queue" > "names"."name"
-        ), "number" + 1
-        FROM "names" WHERE "name" IS NOT NULL AND "number" < %(most)s
-    )
-    SELECT "name" FROM "names" WHERE "name" IS NOT NULL
-"""
-
-
 TASK_COLUMNS = """
     "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
     "expires_at", "limits", "time_limit", "context", "outcome", "attempt", "worker"
@@ -121,16 +98,13 @@ class Dialect(ABC):
     """A hint behind a table: by IN a small one would be read, and each of its rows waited for."""
 
     at_read_uncommitted = ""
-    """What has the next SELECT see what is not committed, where keep_clause() keeps nothing."""
+    """What has the next SELECT see what is not committed, where keep_clause keeps nothing."""
 
     hosts_clock = False
     """Whether the time is read on the host, before a statement is sent."""
 
     one_writer = False
     """Whether a transaction that may write keeps all others from writing."""
-
-    bounds_statements = False
-    """Whether the server closes the connection at a statement that is too long for it."""
 
     asynchronous_commit = ""
     """A column that lets the transaction be lost, as a whole, if the server crashes."""
@@ -145,6 +119,46 @@ class Dialect(ABC):
     """The quotes around names."""
 
     in_lane = '"ticket"."lane" = {lane}'
+
+    lock_clause = " FOR UPDATE"
+
+    change_clause = " FOR UPDATE"
+    """The same for rows of which none is deleted: those that are kept, too."""
+
+    share_clause = " FOR SHARE"
+
+    keep_clause = ""
+    """What has a row not deleted, and held up in nothing else, where that can be."""
+
+    skip_clause = " FOR UPDATE SKIP LOCKED"
+
+    skip_changed_clause = " FOR UPDATE SKIP LOCKED"
+    """The same for rows of which none is deleted: those that are kept, too."""
+
+    waiting_lanes = """
+    SELECT MIN("lane") AS "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
+    UNION ALL
+    SELECT (
+        SELECT MIN("ticket"."lane") FROM "perfectqueue_ticket" AS "ticket"
+        WHERE "ticket"."state" = 0 AND "ticket"."lane" > "line"."lane"
+    )
+    FROM "line" WHERE "line"."lane" IS NOT NULL
+"""
+    """A query of the lanes with waiting tickets; it jumps from lane to lane."""
+
+    used_queues = """
+    WITH RECURSIVE "names" ("name", "number") AS (
+        SELECT MIN("queue"), 1 FROM "perfectqueue_task"
+        UNION ALL
+        SELECT (
+            SELECT MIN("task"."queue") FROM "perfectqueue_task" AS "task"
+            WHERE "task"."queue" > "names"."name"
+        ), "number" + 1
+        FROM "names" WHERE "name" IS NOT NULL AND "number" < %(most)s
+    )
+    SELECT "name" FROM "names" WHERE "name" IS NOT NULL
+"""
+    """A query of the first ``most`` queues that have tasks; it jumps over the rows."""
 
     def commit_durably(self, cursor: Cursor) -> None:
         """Take back what ``asynchronous_commit`` has allowed."""
@@ -329,14 +343,6 @@ class Dialect(ABC):
         """Return the SQL and the parameter of a time so many seconds from now."""
         return (f"%({name})s" if seconds is None else self.later(f"%({name})s")), seconds
 
-    def waiting_lanes(self) -> str:
-        """Return a query of the lanes with waiting tickets; it jumps from lane to lane."""
-        return WAITING_LANES
-
-    def used_queues(self) -> str:
-        """Return a query of the first ``most`` queues that have tasks; it jumps over the rows."""
-        return USED_QUEUES
-
     def deep(self, cursor: Cursor) -> str:
         """Return what has the recursive query behind it stop at no depth."""
         return ""
@@ -366,27 +372,6 @@ class Dialect(ABC):
     def inserted(self, column: str) -> str:
         """Return the SQL of a column as it was to be inserted, for upsert()."""
         return f'excluded."{column}"'
-
-    def lock_clause(self) -> str:
-        return " FOR UPDATE"
-
-    def change_clause(self) -> str:
-        """Return the same for rows of which none is deleted: those that are kept, too."""
-        return self.lock_clause()
-
-    def share_clause(self) -> str:
-        return " FOR SHARE"
-
-    def keep_clause(self) -> str:
-        """Return what has a row not deleted, and held up in nothing else, where that can be."""
-        return ""
-
-    def skip_clause(self) -> str:
-        return " FOR UPDATE SKIP LOCKED"
-
-    def skip_changed_clause(self) -> str:
-        """Return the same for rows of which none is deleted: those that are kept, too."""
-        return self.skip_clause()
 
     def by_index(self, name: str) -> str:
         """Return a hint behind a table: as ``by_primary_key``, by another index."""

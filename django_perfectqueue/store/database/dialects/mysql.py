@@ -106,9 +106,22 @@ LET_STAND_AS_BEFORE = "/* perfectqueue */ SET SESSION idle_transaction_timeout =
 
 
 class MySQL(MySQLErrors, MySQLSubmit):
-    bounds_statements = True
     by_primary_key = " FORCE INDEX (PRIMARY)"
     at_read_uncommitted = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
+    share_clause = " LOCK IN SHARE MODE"
+    # A loose index scan; a recursive query would stop at the 1,000th lane.
+    waiting_lanes = """
+        SELECT "lane" FROM (
+            SELECT DISTINCT "state", "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
+        ) AS "known"
+    """
+    # A loose index scan; in a recursive query the server would read all rows behind a name.
+    used_queues = """
+        SELECT "name" FROM (
+            SELECT DISTINCT "queue" AS "name" FROM "perfectqueue_task"
+            ORDER BY "queue" LIMIT %(most)s
+        ) AS "known"
+    """
     clock = "UTC_TIMESTAMP(6)"
     given_clock = "CAST(%(now)s AS DATETIME(6))"
     quote = "`"
@@ -159,23 +172,6 @@ class MySQL(MySQLErrors, MySQLSubmit):
     def later(self, seconds: str) -> str:
         return MICROSECONDS.replace("%({name})s", seconds)
 
-    def waiting_lanes(self) -> str:
-        # A loose index scan; a recursive query would stop at the 1,000th lane.
-        return """
-            SELECT "lane" FROM (
-                SELECT DISTINCT "state", "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
-            ) AS "known"
-        """
-
-    def used_queues(self) -> str:
-        # A loose index scan; in a recursive query the server would read all rows behind a name.
-        return """
-            SELECT "name" FROM (
-                SELECT DISTINCT "queue" AS "name" FROM "perfectqueue_task"
-                ORDER BY "queue" LIMIT %(most)s
-            ) AS "known"
-        """
-
     def upsert(
         self, table: str, key: Sequence[str], changes: Mapping[str, str], *, where: str = ""
     ) -> str:
@@ -186,9 +182,6 @@ class MySQL(MySQLErrors, MySQLSubmit):
 
     def by_index(self, name: str) -> str:
         return f" FORCE INDEX ({name})"
-
-    def share_clause(self) -> str:
-        return " LOCK IN SHARE MODE"
 
     def parameter(self, moment: datetime | None) -> str | None:
         return None if moment is None else str(naive(moment))
@@ -217,7 +210,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
             return {}
         closed = [done.lease.task_id for done in written]
         self.delete(cursor, "perfectqueue_ticket", closed, key="task_id")
-        for some in in_packets(written, self.packet(cursor, written)):
+        for some in in_packets(written, min(PACKET, packet_of(cursor) - AROUND)):
             self.write_results(cursor, some, report)
         fences = [(done.lease.task_id, done.lease.token) for done in written]
         return {fence: held[fence] for fence in fences}
@@ -231,12 +224,6 @@ class MySQL(MySQLErrors, MySQLSubmit):
         if followed := dict(rows):
             self.delete(cursor, "perfectqueue_ticket", followed, key="task_id")
         return followed
-
-    def packet(self, cursor: Cursor, completions: Sequence[Completion]) -> int:
-        """Return how many bytes of results go into a statement; ask only where they are many."""
-        if sum([len(done.result or "") for done in completions]) <= AROUND:
-            return PACKET
-        return max(1, min(PACKET, packet_of(cursor) - AROUND))
 
     def write_results(
         self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport

@@ -105,6 +105,9 @@ levels: WeakKeyDictionary[object, str] = WeakKeyDictionary()
 class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     notifies = True
     removal = REMOVE
+    change_clause = " FOR NO KEY UPDATE"
+    keep_clause = " FOR KEY SHARE"
+    skip_changed_clause = " FOR NO KEY UPDATE SKIP LOCKED"
     clock = "statement_timestamp()"
     given_clock = "%(now)s::timestamptz"
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
@@ -121,15 +124,6 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
             levels[wire] = cursor.fetchone()[0]
         if levels[wire] != "read committed":
             cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-
-    def change_clause(self) -> str:
-        return " FOR NO KEY UPDATE"
-
-    def keep_clause(self) -> str:
-        return " FOR KEY SHARE"
-
-    def skip_changed_clause(self) -> str:
-        return " FOR NO KEY UPDATE SKIP LOCKED"
 
     def commit_durably(self, cursor: Cursor) -> None:
         self.execute(cursor, "SET LOCAL synchronous_commit TO DEFAULT")

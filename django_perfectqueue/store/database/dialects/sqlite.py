@@ -132,6 +132,7 @@ class Immediate(transaction.Atomic):
 class SQLite(Dialect):
     hosts_clock = True
     one_writer = True
+    lock_clause = change_clause = share_clause = skip_clause = skip_changed_clause = ""
     clock = given_clock = "%(now)s"
 
     def atomic(self, connection: Any) -> AbstractContextManager[None]:
@@ -163,15 +164,6 @@ class SQLite(Dialect):
     def problem_of(self, error: Exception) -> Problem:
         message = str(error)
         return next((found for words, found in SAID.items() if words in message), Problem.OTHER)
-
-    def lock_clause(self) -> str:
-        return ""
-
-    def share_clause(self) -> str:
-        return ""
-
-    def skip_clause(self) -> str:
-        return ""
 
     def submit(
         self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None

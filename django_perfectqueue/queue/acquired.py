@@ -227,7 +227,8 @@ class AcquiredTask(ReportingTask):
                     raise self._preempted()
                 self._settle("finished")
 
-        self._once("finished", write)
+        self._refuse_if_settled()
+        self._write(write, "finished")
 
     def retry(
         self,
@@ -316,16 +317,13 @@ class AcquiredTask(ReportingTask):
             self._settle(words[self.lease])
 
     def _end_once(self, ending: store.Ending, now: datetime | None) -> None:
-        self._once(ending.word, partial(self._end, ending, now=now))
-
-    def _once(self, word: str, write: Callable[[], None]) -> None:
         """
-        Settle it once; for an atomic handler, when the handler returns.
+        End the attempt; for an atomic handler, when the handler returns.
 
         Raise AlreadyFinishedError or PreemptedError when it was settled before.
         """
         self._refuse_if_settled()
-        self._write(write, word)
+        self._write(partial(self._end, ending, now=now), ending.word)
 
     def _write(self, write: Callable[[], None], word: str = "") -> None:
         """Write something of it; for an atomic handler, when the handler returns."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
 
+    from django_perfectqueue.store import Lease
+
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
@@ -139,17 +141,10 @@ class TracedAttempt:
 
 @contextmanager
 def process_span(
-    *,
-    queue: str,
-    key: str,
-    type_: str,
-    user: str,
-    attempt: int,
-    due: datetime,
-    values: Mapping[str, object],
+    lease: Lease, due: datetime, values: Mapping[str, object]
 ) -> Iterator[TracedAttempt]:
     """
-    Record a span for an attempt, and one for its wait before that.
+    Record a span for an attempt, and one for its wait before that, since it was ``due``.
 
     Both are children of what has submitted the task, by what that has sent along; the
     attempt has a link to it as well, for those who rather go by links. Where nothing was
@@ -159,27 +154,27 @@ def process_span(
     parent = parent_of(taken_along(values))
     sent = trace.get_current_span(parent).get_span_context()
     facts: dict[str, str | int] = {
-        "messaging.message.id": key,
-        "perfectqueue.type": type_,
-        "perfectqueue.user": user,
-        "perfectqueue.attempt": attempt,
+        "messaging.message.id": lease.key,
+        "perfectqueue.type": lease.type,
+        "perfectqueue.user": lease.user,
+        "perfectqueue.attempt": lease.tries,
     }
     begin = time.time_ns()
     wait = tracer().start_span(
-        f"wait {type_}",
+        f"wait {lease.type}",
         context=parent,
-        attributes=described("wait", None, queue, **facts),
+        attributes=described("wait", None, lease.queue, **facts),
         start_time=min(begin, int(due.timestamp() * 1e9)),
     )
     wait.end(begin)
     if not sent.is_valid:
         parent = trace.set_span_in_context(wait, parent)
     with tracer().start_as_current_span(
-        f"process {type_}",
+        f"process {lease.type}",
         context=parent,
         kind=trace.SpanKind.CONSUMER,
         links=[trace.Link(sent)] if sent.is_valid else [],
-        attributes=described("process", "process", queue, **facts),
+        attributes=described("process", "process", lease.queue, **facts),
         start_time=begin,
         record_exception=False,
         set_status_on_exception=False,

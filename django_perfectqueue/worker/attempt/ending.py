@@ -73,5 +73,8 @@ async def announce_start_async(task: AcquiredTask, handler: type[Application]) -
         )
 
 
-def announce_start(task: AcquiredTask, handler: type[Application]) -> None:
-    signals.send(signals.task_started, TaskNames.of(task.lease), sender=handler, task=task)
+def announce_start(task: AcquiredTask, handler: Application | None) -> None:
+    """Send the signal of a start, if there is a handler and the signal has receivers."""
+    if handler is not None and signals.task_started.receivers:
+        names = TaskNames.of(task.lease)
+        signals.send(signals.task_started, names, sender=type(handler), task=task)

@@ -12,7 +12,6 @@ from django_perfectqueue.application import Dispatch
 from django_perfectqueue.conf import options
 from django_perfectqueue.lib import running as current
 from django_perfectqueue.queue import AcquiredTask
-from django_perfectqueue.signals import task_started
 from django_perfectqueue.tracing import otel
 
 from ..database.link import Link
@@ -65,7 +64,7 @@ class Runner(Settler):
         self.check_connections(running)
         current.begin(running.task)
         self.resolve_handler(running)
-        self.announce_start(running)
+        announce_start(running.task, running.handler)
         self.perform(running)
         self.clean_connections(running)
         return self.settle(running)
@@ -102,10 +101,6 @@ class Runner(Settler):
             interrupt, running.spawn = loop.interrupt, loop.spawn
         handler.interrupter = functools.partial(running.interrupt, interrupt)
         running.handler = handler
-
-    def announce_start(self, running: Running) -> None:
-        if task_started.receivers and running.handler is not None:
-            announce_start(running.task, type(running.handler))
 
     def perform(self, running: Running) -> None:
         """Run the handler; keep what it returns or raises."""

@@ -18,15 +18,8 @@ def traced(task: AcquiredTask) -> AbstractContextManager[otel.TracedAttempt]:
     """Return a span for an attempt, in the trace of its submitter."""
     lease = task.lease
     due = max(lease.created_at, lease.run_at)
-    return otel.process_span(
-        queue=lease.queue,
-        key=lease.key,
-        type_=lease.type,
-        user=lease.user,
-        attempt=lease.tries,
-        due=due if due <= timezone.now() else lease.created_at,
-        values=context_values(task),
-    )
+    since = due if due <= timezone.now() else lease.created_at
+    return otel.process_span(lease, since, context_values(task))
 
 
 def context_values(task: AcquiredTask) -> dict[str, object]:

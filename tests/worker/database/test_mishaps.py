@@ -61,6 +61,8 @@ class ConnectionLostTests(TransactionTestCase):
         )
         reporter = Reporter(lambda text: None, no_style(), 0)
         self.processor = Processor(plan, resources, reporter)
+        # run_batch() stands for the main thread.
+        self.processor.executor.hand_out = lambda: None
 
     def run_batch(self):
         """Run what is in hand in this thread, as the main thread of a processor does."""

@@ -183,6 +183,8 @@ def codecs() -> dict[str, Codec]:
         raise ConfigError(f"{SETTING}['CODECS'] has two codecs of one name.")
     for codec in made:
         codec.prepare()
+    if made[0].reads_plain:
+        found.setdefault("", JSONCodec())
     return found
 
 
@@ -227,7 +229,7 @@ def decode(text: str) -> JSON:
                 f"The stored text was written by a codec '{name}', which is not in"
                 f" {SETTING}['CODECS'].{nearest(name, codecs())}"
             )
-    if not writer().reads_plain:
+    if "" not in codecs():
         raise PayloadError(
             "The stored text is plain, and reads_plain of the codec is False: someone who can"
             " write to the database but has no key may have written it."

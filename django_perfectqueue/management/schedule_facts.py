@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,15 @@ from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.schedules.terms import CHECKS
 
 from .facts import content, iso
+
+SPANS = ("time_limit", "expires_after", "delay", "jitter", "deadline")
+SHOWN = (
+    *("problem", "paused_by", "note", "type", "cron", "queue", "user", "limits", "priority"),
+    *("time_limit", "expires_after", "starts_at", "ends_at", "remaining", "delay", "jitter"),
+    *("overlap", "catch_up", "deadline", "pause_after", "last_at"),
+    *("fired", "skipped_overlap", "skipped_late", "failures"),
+)
+"""What is shown where it is set, in this order."""
 
 
 def shown(moment: datetime | None) -> str:
@@ -30,51 +39,23 @@ def fields(row: Schedule) -> Iterator[tuple[str, str]]:
     """Yield what there is to be said of a schedule, without its ticks."""
     yield "state", row.state
     yield "why", standing(row, timezone.now())
-    for name, show in FIELDS.items():
+    for name in SHOWN:
         value = getattr(row, name)
         if value or (value is None and name == "catch_up"):
-            yield verbose(name), show(value)
+            field: Any = Schedule._meta.get_field(name)
+            yield str(field.verbose_name), in_text(name, value)
         if name == "type":
             yield "when", in_words(row)
 
 
-def text(value: object) -> str:
-    return str(value)
-
-
-def verbose(name: str) -> str:
-    field: Any = Schedule._meta.get_field(name)
-    return str(field.verbose_name)
-
-
-FIELDS: dict[str, Callable[[Any], str]] = {
-    "problem": text,
-    "paused_by": text,
-    "note": text,
-    "type": text,
-    "cron": text,
-    "queue": text,
-    "user": text,
-    "limits": lambda limits: str(limits.replace(",", ", ")),
-    "priority": text,
-    "time_limit": short_duration,
-    "expires_after": short_duration,
-    "starts_at": shown,
-    "ends_at": shown,
-    "remaining": text,
-    "delay": short_duration,
-    "jitter": short_duration,
-    "overlap": text,
-    "catch_up": lambda most: "all" if most is None else str(most),
-    "deadline": short_duration,
-    "pause_after": text,
-    "last_at": shown,
-    "fired": text,
-    "skipped_overlap": text,
-    "skipped_late": text,
-    "failures": text,
-}
-"""What is shown where it is set, in this order."""
+def in_text(name: str, value: Any) -> str:
+    if name in SPANS:
+        return short_duration(value)
+    if isinstance(value, datetime):
+        return shown(value)
+    if value is None:
+        return "all"
+    return str(value).replace(",", ", ") if name == "limits" else str(value)
 
 
 def for_programs(row: Schedule, status: str = "") -> dict[str, object]:

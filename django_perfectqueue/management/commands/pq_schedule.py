@@ -11,13 +11,13 @@ from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskErro
 from django_perfectqueue.inspection.schedules import in_words, problems_of, statuses_of
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Schedule
-from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.schedules import ScheduleHandle, Schedules, Terms
 from django_perfectqueue.schedules.terms import CHECKS
 
 from ..base import CommandOptions
 from ..flags import MANY, TERMS
 from ..schedule_facts import data_of, fields, for_programs, shown, tick_of
+from ..tasks_file import parsed
 from ..terminal.table import Column
 from ..terminal.text import point
 from ..values import EMPTY, past, person
@@ -66,8 +66,7 @@ def show(command: NounCommand, schedule: ScheduleHandle) -> None:
         facts = for_programs(row, statuses.get(row.last_task_id or 0, ""))
         command.print_json({**facts, "next": ahead, "last": last, **data_of(row)})
         return
-    title = f"Schedule '{row.name}'"
-    command.print_title(title)
+    command.print_title(f"Schedule '{row.name}'")
     for label, text in fields(row):
         command.print_field(label, on_one_line(text))
     print_block(command, "next", [shown(tick) for tick in ticks])
@@ -85,7 +84,7 @@ def do_put(command: NounCommand, options: CommandOptions) -> None:
     schedule = schedules_of(command).put(
         options["names"],
         options["type"],
-        data_from(options["data"]),
+        None if options["data"] is None else parsed(options["data"]),
         by=person(),
         **given_terms(options),
     )
@@ -207,13 +206,6 @@ def time_of(name: str, text: str) -> datetime | str | None:
         return point(name, text)
     except InvalidTaskError as error:
         raise InvalidScheduleError(str(error)) from error
-
-
-def data_from(text: str | None) -> JSON:
-    try:
-        return None if text is None else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CommandError(f"The data is not JSON: {error}") from error
 
 
 def remark(row: Schedule) -> str:

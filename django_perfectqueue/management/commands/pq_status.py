@@ -361,7 +361,7 @@ class Command(NounCommand):
         "pq_status types --queue mail --day 2026-11-22",
     )
     verbs = {
-        "overview": Verb(show_overview, flags="--watch"),
+        "overview": Verb(show_overview, terms="--watch"),
         "workers": Verb(list_workers, flags="--queue --tasks"),
         "give-back": Verb(give_back, "+", flags="--force"),
         "health": Verb(check_health, flags="--oldest --queue+"),

@@ -149,11 +149,13 @@ class ProcessorPlace(Place):
             self.status.count("crashed", len(seconds))
         return Leftovers(
             holder=self.holder,
-            worker=f"{socket.gethostname()}:{child.pid}",
-            crashed=() if on_purpose else tuple(seconds),
-            why=store.Failure(error="crashed", message=message),
+            loss=store.Loss(
+                why=store.Failure(error="crashed", message=message),
+                worker=f"{socket.gethostname()}:{child.pid}",
+                crashed=() if on_purpose else tuple(seconds),
+                seconds=seconds,
+            ),
             overdue={task.task_id: seconds[task.task_id] for task in overdue},
-            seconds=seconds,
         )
 
     def due(self) -> list[float]:

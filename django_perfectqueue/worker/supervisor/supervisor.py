@@ -103,7 +103,7 @@ class Supervisor(Children):
 
     def run(self) -> int:
         """Work until a stop, or in a burst until no task is due; return the exit code."""
-        self.signal_queue.open(signal.SIGCHLD)
+        self.signal_queue.open()
         self.tell_launcher(HEARS)
         adopt_orphans()
         # Frozen objects are not touched by the collector, so forks keep sharing their pages.

@@ -213,7 +213,7 @@ class StepTests(TransactionTestCase):
 
     def reaper(self, routes, overdue):
         leftovers = Leftovers(
-            holder=7, worker="host:1", crashed=(), why=store.Failure(), overdue=overdue
+            holder=7, loss=store.Loss(worker="host:1", why=store.Failure()), overdue=overdue
         )
         plan = Plan(
             dispatch=type("Routes", (Dispatch,), {"routes": routes}),

@@ -331,9 +331,7 @@ class ForceTests(TestCase):
         taken = store.acquire(["default"], limit=2, alive_time=300, holder=7, using="default")
         leftovers = Leftovers(
             holder=7,
-            worker="host:1",
-            crashed=(),
-            why=store.Failure(),
+            loss=store.Loss(worker="host:1", why=store.Failure()),
             overdue={lease.task_id: 60.0 for lease in taken},
         )
         plan = Plan(

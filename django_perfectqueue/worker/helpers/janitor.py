@@ -107,8 +107,10 @@ class Janitor(HelperProcess):
             self.keep_registration()
             for job in self.jobs:
                 self.run_job(job)
-            pause = min(job.due_at for job in self.jobs) - time.monotonic()
-            self.rest(max(0.0, pause) * random.uniform(1.0, 1.25))  # noqa: S311
+            pause = max(0.0, min(job.due_at for job in self.jobs) - time.monotonic())
+            # Not at the same time as the janitors of other workers.
+            pause = min(LONGEST_WAIT, pause) * random.uniform(1.0, 1.25)  # noqa: S311
+            self.wait(pause, self.registration.worker_status)
         # A service manager may stop all processes at once; others still see what the worker runs.
         while self.wakeups.is_at_work() and not self.orphaned:
             self.keep_registration()
@@ -154,13 +156,6 @@ class Janitor(HelperProcess):
     def keep_registration(self) -> None:
         """Renew the registration, which must not wait for the long work."""
         self.step("registration", lambda: self.registration.renew(self.link))
-
-    def rest(self, seconds: float) -> None:
-        """Wait; meanwhile keep the registration."""
-        until = time.monotonic() + seconds
-        while not self.stopping and (left := until - time.monotonic()) > 0:
-            self.wait(min(left, LONGEST_WAIT), self.registration.worker_status)
-            self.keep_registration()
 
     def check_file(self) -> None:
         """Reconnect all processes when the file of a SQLite database was replaced."""

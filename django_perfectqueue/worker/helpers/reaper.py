@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from django_perfectqueue import logs, store
@@ -40,18 +40,15 @@ TIMED_OUT = path_of(TimeLimitError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
     """
-    The leases of a dead processor, and the tasks that crashed with it.
+    The leases of a dead processor, and why they are lost.
 
     ``overdue`` maps the tasks for which it was killed, since they ignored an interrupt, to
-    their running time. ``seconds`` has the running times of all started tasks.
+    their running time.
     """
 
     holder: int
-    worker: str
-    crashed: tuple[int, ...]
-    why: store.Failure
+    loss: store.Loss
     overdue: Mapping[int, float] = field(default_factory=dict)
-    seconds: Mapping[int, float] = field(default_factory=dict)
 
 
 class Reaper(HelperProcess):
@@ -65,19 +62,20 @@ class Reaper(HelperProcess):
     def __init__(self, plan: Plan, leftovers: Leftovers, reporter: Reporter) -> None:
         super().__init__(plan)
         self.leftovers = leftovers
+        self.loss = leftovers.loss
         self.reporter = reporter
         self.announcements: list[Callable[[], None]] = []
         self.usage = UsageBuffer(using=plan.using, kept=plan.options.USAGE_TIME != 0)
 
     def work(self) -> None:
         try:
-            crashed = (*self.leftovers.crashed, *self.settle_overdue())
+            crashed = (*self.loss.crashed, *self.settle_overdue())
             lost = self.link.retry_until_done(lambda: self.held(crashed)) if crashed else []
             self.link.retry_until_done(lambda: self.give_back(crashed))
             for lease, _cancel in lost:
-                task = AcquiredTask(lease, worker=self.leftovers.worker)
-                logger.error("A task crashed: %s %s", self.leftovers.why.message, about(task))
-                seconds = self.leftovers.seconds.get(lease.task_id, 0.0)
+                task = AcquiredTask(lease, worker=self.loss.worker)
+                logger.error("A task crashed: %s %s", self.loss.why.message, about(task))
+                seconds = self.loss.seconds.get(lease.task_id, 0.0)
                 self.report(AttemptEnd("crashed", task, None, seconds))
             self.link.try_once(self.usage.write, "The usage of a dead processor")
         except AwayError:
@@ -110,7 +108,7 @@ class Reaper(HelperProcess):
             word = "timed out"
         else:
             return False
-        task = AcquiredTask(lease, worker=self.leftovers.worker)
+        task = AcquiredTask(lease, worker=self.loss.worker)
         handler = self.handler_for(task)
 
         def end() -> None:
@@ -157,14 +155,11 @@ class Reaper(HelperProcess):
         self.reporter.print_tasks([ending])
 
     def give_back(self, crashed: tuple[int, ...]) -> int:
-        lost = self.leftovers
         return store.give_back(
-            lost.holder,
+            self.leftovers.holder,
             using=self.plan.using,
             alive_time=self.plan.options.ALIVE_TIME,
-            loss=store.Loss(
-                why=lost.why, worker=lost.worker, crashed=crashed, seconds=lost.seconds
-            ),
+            loss=replace(self.loss, crashed=crashed),
         )
 
 

@@ -89,7 +89,7 @@ class Launcher:
         with held_back():
             self.notifier.starting()
             self.current = self.start()
-            self.signal_queue.open(signal.SIGCHLD)
+            self.signal_queue.open()
             try:
                 return self.stay()
             finally:

@@ -44,13 +44,13 @@ class SignalQueue:
         os.set_blocking(self.read_fd, False)
         os.set_blocking(self.write_fd, False)
 
-    def open(self, *extra: signal.Signals) -> None:
+    def open(self) -> None:
         """Install the handlers and unblock the signals; blocked ones arrive now."""
-        for signum in (*ALL, DUMP, *extra):
+        for signum in HELD_BACK:
             signal.signal(signum, ignore)
         signal.set_wakeup_fd(self.write_fd, warn_on_full_buffer=False)
         dump_when_asked()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, DUMP, *extra})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
 
     def read(self) -> list[signal.Signals]:
         return [signal.Signals(number) for number in drain(self.read_fd) or b""]

@@ -6,15 +6,22 @@ import logging
 import os
 from collections.abc import Callable
 
+from django_perfectqueue.lib.processes import reap_orphans
+
 from ..database.link import prepare_for_fork
+from ..helpers.base import HelperProcess
+from ..helpers.reaper import Leftovers, Reaper
 from ..plan import Plan
 from ..process.child import Child, fork, next_fork
 from ..process.title import set_title
 from ..process.wakeup import Wakeup
+from ..report import Reporter
+from ..shared.wakeups import Wakeups
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 HELPER_STOP_LIMIT = 20.0
+REAPER = "reaper"
 
 Body = Callable[[int], int]
 """What a child does: it gets the write end of its heartbeats, and returns its exit code."""
@@ -108,17 +115,21 @@ class Place:
 
 class Children:
     """
-    The places of a supervisor.
+    The child processes of a supervisor, and what they inherit.
 
-    ``closers`` run in each child, and close the descriptors that only the supervisor may
-    hold: a copy in a child would keep a pipe open after the supervisor's death.
+    The pipe ``parent_alive`` is closed at the supervisor's death; ``wakeups`` wake the
+    processors.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, reporter: Reporter) -> None:
         self.plan = plan
         self.options = plan.options
-        self.closers: list[Callable[[], object]] = []
+        self.reporter = reporter
         self.places: list[Place] = []
+        self.wakeups = Wakeups()
+        self.stopping = False
+        self.parent_alive, self.parent_alive_w = os.pipe()
+        os.set_blocking(self.parent_alive, False)
 
     @property
     def alive(self) -> list[Child]:
@@ -134,8 +145,7 @@ class Children:
         def alone() -> int:
             set_title(role)
             self.plan.outage.process = role
-            for close in self.closers:
-                close()
+            self.close_in_child()
             for file in (heartbeat.read_fd, *(child.heartbeat_r for child in alive)):
                 os.close(file)
             return body(heartbeat.write_fd)
@@ -149,7 +159,32 @@ class Children:
         finally:
             os.close(heartbeat.write_fd)
 
+    def close_in_child(self) -> None:
+        """
+        Close what only the supervisor may hold: a copy in a child would keep a pipe open
+        after the supervisor's death.
+        """
+        os.close(self.parent_alive_w)
+
     def reap(self, now: float) -> None:
         for place in self.places:
             place.reap(now)
         self.places = [place for place in self.places if place.child or not place.vacant]
+        reap_orphans(self.pids())
+
+    def helper(
+        self, name: str, make: Callable[[], HelperProcess], *, lasting: bool = False
+    ) -> Place:
+        """Return the place of a helper, which is made in its process, with its descriptors."""
+
+        def body(heartbeat_w: int) -> int:
+            return make().run(heartbeat_w, self.parent_alive)
+
+        return Place(self, name, body, lasting=lasting)
+
+    def give_back(self, leftovers: Leftovers, now: float) -> None:
+        """Fork a reaper for the leases of a dead processor; without one they run out."""
+        place = self.helper(REAPER, lambda: Reaper(self.plan, leftovers, self.reporter))
+        place.fill(now)
+        place.vacant = True
+        self.places.append(place)

@@ -1,11 +1,10 @@
-"""The processors of a supervisor: places, and the processes that use them in turn."""
+"""The places of processors, and the processes that use them in turn."""
 
 from __future__ import annotations
 
 import logging
 import signal
 import socket
-from collections.abc import Callable
 
 from django_perfectqueue import store
 from django_perfectqueue.lib.processes import (
@@ -22,15 +21,11 @@ from ..process.wakeup import Wakeup, drain
 from ..processor.feeder import DONE, RECYCLED
 from ..processor.processor import Processor
 from ..processor.resources import ProcessorResources
-from ..report import Reporter
 from ..shared.queue_order import QueueAccounts
 from ..shared.slot import ProcessorStatus
-from ..shared.wakeups import Wakeups
 from .forks import Children, Place
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
-
-ENOUGH_AFTER = 5.0
 
 
 class ProcessorPlace(Place):
@@ -41,14 +36,13 @@ class ProcessorPlace(Place):
     that the processor was killed for that.
     """
 
-    def __init__(self, processors: Processors, number: int) -> None:
-        super().__init__(processors.children, f"processor {number}", self.process)
-        self.processors = processors
+    def __init__(self, children: Children, number: int) -> None:
+        super().__init__(children, f"processor {number}", self.process)
         self.number = number
-        self.stop_limit = self.children.options.CHILD_GRACEFUL_KILL_LIMIT
-        concurrency = self.children.options.places
+        self.stop_limit = children.options.CHILD_GRACEFUL_KILL_LIMIT
+        concurrency = children.options.places
         self.status = ProcessorStatus.shared(concurrency)
-        self.accounts = QueueAccounts(self.children.plan.queues, concurrency)
+        self.accounts = QueueAccounts(children.plan.queues, concurrency)
         self.wakeup = Wakeup()
         self.holder = 0
         self.overdue_since: float | None = None
@@ -73,7 +67,7 @@ class ProcessorPlace(Place):
         self.status.sign_on(self.holder)
         child = super().start()
         self.status.pid = child.pid
-        self.processors.reporter.say(f"Processor {self.number} started, pid {child.pid}.")
+        self.children.reporter.say(f"Processor {self.number} started, pid {child.pid}.")
         return child
 
     def process(self, heartbeat_w: int) -> int:
@@ -85,10 +79,10 @@ class ProcessorPlace(Place):
             accounts=self.accounts,
             wakeup=self.wakeup,
             heartbeat_w=heartbeat_w,
-            parent_alive=self.processors.parent_alive,
-            wakeups=self.processors.wakeups,
+            parent_alive=self.children.parent_alive,
+            wakeups=self.children.wakeups,
         )
-        return Processor(self.children.plan, resources, self.processors.reporter).run()
+        return Processor(self.children.plan, resources, self.children.reporter).run()
 
     def watch(self, now: float, *, frozen: bool) -> None:
         super().watch(now, frozen=frozen)
@@ -126,20 +120,19 @@ class ProcessorPlace(Place):
 
     def ended(self, child: Child, code: int, now: float) -> bool:
         """Clear the place; have the tasks given back that the processor has left behind."""
-        status, processors = self.status, self.processors
+        status, children = self.status, self.children
         status.pid = 0
         left = code in (DONE, RECYCLED) and status.signed_off
         if not left:
-            kill_orphans(self.children.pids(), holder=self.holder, pipe=child.heartbeat_r)
-            processors.give_back(self.leftovers(child, code, now))
+            kill_orphans(children.pids(), holder=self.holder, pipe=child.heartbeat_r)
+            children.give_back(self.leftovers(child, code, now), now)
         status.clear()
         status.seeking = False
         if status.rung:
-            processors.wakeups.wake_one()
-        burst = self.children.plan.burst
-        self.vacant = burst and left and code == DONE and child.stopping_since is None
-        if self.vacant or processors.stopping:
-            processors.reporter.say(f"Processor {self.number} has ended.")
+            children.wakeups.wake_one()
+        self.vacant = children.plan.burst and left and code == DONE and child.stopping_since is None
+        if self.vacant or children.stopping:
+            children.reporter.say(f"Processor {self.number} has ended.")
         return left or child.killed
 
     def leftovers(self, child: Child, code: int, now: float) -> Leftovers:
@@ -156,11 +149,13 @@ class ProcessorPlace(Place):
             self.status.count("crashed", len(seconds))
         return Leftovers(
             holder=self.holder,
-            worker=f"{socket.gethostname()}:{child.pid}",
-            crashed=() if on_purpose else tuple(seconds),
-            why=store.Failure(error="crashed", message=message),
+            loss=store.Loss(
+                why=store.Failure(error="crashed", message=message),
+                worker=f"{socket.gethostname()}:{child.pid}",
+                crashed=() if on_purpose else tuple(seconds),
+                seconds=seconds,
+            ),
             overdue={task.task_id: seconds[task.task_id] for task in overdue},
-            seconds=seconds,
         )
 
     def due(self) -> list[float]:
@@ -168,50 +163,6 @@ class ProcessorPlace(Place):
         if self.overdue_since is not None:
             found.append(self.overdue_since + self.children.options.CHILD_KILL_INTERVAL)
         return found
-
-
-class Processors:
-    """The places of PROCESSORS processors."""
-
-    def __init__(
-        self,
-        children: Children,
-        reporter: Reporter,
-        give_back: Callable[[Leftovers], None],
-        *,
-        parent_alive: int,
-    ) -> None:
-        self.children = children
-        self.reporter = reporter
-        self.give_back = give_back
-        self.parent_alive = parent_alive
-        self.stopping = False
-        count = children.options.PROCESSORS
-        self.places = [ProcessorPlace(self, number) for number in range(1, count + 1)]
-        self.statuses = [place.status for place in self.places]
-        self.wakeups = Wakeups([(place.status, place.wakeup) for place in self.places])
-        self.serving_since: float | None = None
-
-    def alive(self) -> int:
-        """Return how many processors there are."""
-        return sum(place.child is not None for place in self.places)
-
-    def are_serving(self, now: float) -> bool:
-        """Return whether all have acquired, or for five seconds at least one."""
-        serving = sum(status.serves for status in self.statuses)
-        if serving and self.serving_since is None:
-            self.serving_since = now
-        if not serving or self.serving_since is None:
-            return False
-        return now - self.serving_since >= ENOUGH_AFTER or serving == len(self.places)
-
-    def stop(self, *, now: bool = False) -> None:
-        for place in self.places:
-            place.stop(now=now)
-
-    def totals(self) -> dict[str, int]:
-        totals = [status.totals() for status in self.statuses]
-        return {word: sum(one[word] for one in totals) for word in totals[0]} if totals else {}
 
 
 def how_it_ended(code: int, silence: float = 0.0) -> str:

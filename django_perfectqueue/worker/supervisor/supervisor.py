@@ -8,16 +8,14 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from django_perfectqueue.lib.processes import adopt_orphans, reap_orphans, send
+from django_perfectqueue.lib.processes import adopt_orphans, send
 
 from ..database.link import prepare_for_fork
-from ..helpers.base import HelperProcess
 from ..helpers.janitor import Janitor
 from ..helpers.listener import Listener
-from ..helpers.reaper import Leftovers, Reaper
 from ..helpers.registration import WorkerRegistration, registration_of
 from ..plan import Plan
 from ..process import output
@@ -39,18 +37,21 @@ from ..process.signals import (
 from ..process.stack_dump import StackDumps
 from ..process.wakeup import drain, readable
 from ..report import Reporter
+from ..shared.slot import COUNTED
 from ..shared.status_page import WorkerStatus
-from .forks import Children, Place
-from .processors import ProcessorPlace, Processors
+from ..shared.wakeups import Wakeups
+from .forks import REAPER, Children, Place
+from .processors import ProcessorPlace
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 TICK = 0.5
 HELPERS_AFTER = 0.5
-PROBES, REAPER = "probe server", "reaper"
+ENOUGH_AFTER = 5.0
+PROBES = "probe server"
 
 
-class Supervisor:
+class Supervisor(Children):
     """
     Keeps PROCESSORS processors, a listener and a janitor running until a stop.
 
@@ -59,35 +60,25 @@ class Supervisor:
     """
 
     def __init__(self, plan: Plan, reporter: Reporter, launcher: socket.socket | None) -> None:
-        self.plan = plan
-        self.options = plan.options
-        self.reporter = reporter
+        super().__init__(plan, reporter)
         self.launcher = launcher
         self.launcher_pid = os.getppid()
         if launcher is not None:
             launcher.setblocking(False)
         self.signal_queue = SignalQueue()
-        self.parent_alive, self.parent_alive_w = os.pipe()
-        os.set_blocking(self.parent_alive, False)
-        self.children = Children(plan)
-        self.children.closers += [
-            lambda: os.close(self.parent_alive_w),
-            self.signal_queue.forget,
-            self.close_launcher,
-        ]
-        self.processors = Processors(
-            self.children, reporter, self.give_back, parent_alive=self.parent_alive
-        )
-        self.worker_status = WorkerStatus.shared(self.processors.statuses)
+        numbers = range(1, plan.options.PROCESSORS + 1)
+        self.processors = [ProcessorPlace(self, number) for number in numbers]
+        self.statuses = [place.status for place in self.processors]
+        self.wakeups = Wakeups([(place.status, place.wakeup) for place in self.processors])
+        self.worker_status = WorkerStatus.shared(self.statuses)
+        self.places = [*self.processors, *self.needed_helpers()]
         self.stacks = StackDumps()
-        self.children.places = [*self.processors.places, *self.needed_helpers()]
-        self.stopping = False
+        self.serving_since: float | None = None
         self.now = self.watched_at = self.began = time.monotonic()
         self.helped = False
 
     def needed_helpers(self) -> list[Place]:
-        plan, status = self.plan, self.worker_status
-        wakeups = self.processors.wakeups
+        plan, status, wakeups = self.plan, self.worker_status, self.wakeups
         registration = WorkerRegistration(registration_of(plan), status)
         found = [self.helper("janitor", lambda: Janitor(plan, wakeups, registration), lasting=True)]
         if not plan.burst:
@@ -105,23 +96,6 @@ class Supervisor:
             found.append(self.helper(PROBES, lambda: ProbeServer(plan, status), lasting=True))
         return found
 
-    def helper(
-        self, name: str, make: Callable[[], HelperProcess], *, lasting: bool = False
-    ) -> Place:
-        """Return the place of a helper, which is made in its process, with its descriptors."""
-
-        def body(heartbeat_w: int) -> int:
-            return make().run(heartbeat_w, self.parent_alive)
-
-        return Place(self.children, name, body, lasting=lasting)
-
-    def give_back(self, leftovers: Leftovers) -> None:
-        """Fork a reaper for the leases of a dead processor; without one they run out."""
-        place = self.helper(REAPER, lambda: Reaper(self.plan, leftovers, self.reporter))
-        place.fill(self.now)
-        place.vacant = True
-        self.children.places.append(place)
-
     def restart_for(self, file: Path) -> None:
         """Request a restart; for the reloader."""
         self.reporter.say(f"{file} has changed; the worker starts anew.")
@@ -129,7 +103,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Work until a stop, or in a burst until no task is due; return the exit code."""
-        self.signal_queue.open(signal.SIGCHLD)
+        self.signal_queue.open()
         self.tell_launcher(HEARS)
         adopt_orphans()
         # Frozen objects are not touched by the collector, so forks keep sharing their pages.
@@ -143,7 +117,7 @@ class Supervisor:
             return 1
         finally:
             self.close()
-            self.reporter.summary(self.processors.totals(), time.monotonic() - self.began)
+            self.reporter.summary(self.totals(), time.monotonic() - self.began)
         return 0
 
     def work(self) -> None:
@@ -153,10 +127,10 @@ class Supervisor:
             self.show()
             self.obey(self.signal_queue.read())
             self.stacks.go_on(self.now)
-            self.reap()
+            self.reap(self.now)
             self.watch()
             self.fill()
-            if not ready and self.processors.are_serving(self.now):
+            if not ready and self.are_serving(self.now):
                 ready = self.tell_launcher(READY)
             if self.is_over():
                 return
@@ -164,7 +138,7 @@ class Supervisor:
 
     def show(self) -> None:
         """Update the status that the probes read."""
-        self.worker_status.turn(self.processors.alive())
+        self.worker_status.turn(self.count_processors())
         output.push()
         self.worker_status.dropped = sum(output.dropped)
 
@@ -178,32 +152,34 @@ class Supervisor:
                 self.stop(now=True)
             elif signum in (RESTART, RESTART_NOW):
                 # fill() replaces them.
-                self.processors.stop(now=signum == RESTART_NOW)
+                self.stop_processors(now=signum == RESTART_NOW)
             elif signum == REOPEN_LOGS:
                 self.reopen_logs()
             elif signum == DUMP:
                 self.stacks.ask(
-                    (place.child.pid, place.title(self.now))
-                    for place in self.children.places
-                    if place.child
+                    (place.child.pid, place.title(self.now)) for place in self.places if place.child
                 )
 
     def stop(self, *, now: bool = False) -> None:
         if not self.stopping:
             self.reporter.say("Stopping at once." if now else self.farewell())
-        self.stopping = self.processors.stopping = True
+        self.stopping = True
         self.worker_status.leave()
-        self.processors.stop(now=now)
+        self.stop_processors(now=now)
+
+    def stop_processors(self, *, now: bool) -> None:
+        for place in self.processors:
+            place.stop(now=now)
 
     def give_up_port(self) -> None:
         """Leave the probes to the worker that follows, which may share the port."""
-        for place in self.children.places:
+        for place in self.places:
             if place.name == PROBES:
                 place.vacant = True
                 place.stop()
 
     def farewell(self) -> str:
-        if not self.processors.wakeups.is_at_work():
+        if not self.wakeups.is_at_work():
             return "Stopping."
         return (
             "Stopping once the running tasks have ended. To end them at once: kill -QUIT"
@@ -212,12 +188,8 @@ class Supervisor:
 
     def reopen_logs(self) -> None:
         reopen_logs()
-        for child in self.children.alive:
+        for child in self.alive:
             send(child.pid, REOPEN_LOGS)
-
-    def reap(self) -> None:
-        self.children.reap(self.now)
-        reap_orphans(self.children.pids())
 
     def watch(self) -> None:
         """
@@ -229,18 +201,18 @@ class Supervisor:
         longest = max(self.options.CHILD_HEARTBEAT_LIMIT / 2, 4 * TICK)
         frozen = self.now - self.watched_at > longest
         self.watched_at = self.now
-        for place in self.children.places:
+        for place in self.places:
             place.watch(self.now, frozen=frozen)
             if self.stopping and not place.lasting:
                 place.stop()
 
     def fill(self) -> None:
         """Fork missing processes whose restart is due."""
-        if self.plan.burst and any(place.name == REAPER for place in self.children.places):
+        if self.plan.burst and any(place.name == REAPER for place in self.places):
             return
         may_help = self.may_help()
-        for place in self.children.places:
-            wanted = not self.stopping or (place.lasting and self.processors.alive())
+        for place in self.places:
+            wanted = not self.stopping or (place.lasting and self.count_processors())
             if wanted and (may_help or isinstance(place, ProcessorPlace)):
                 place.fill(self.now)
 
@@ -252,24 +224,40 @@ class Supervisor:
         self.helped = (
             self.helped
             or self.now - self.began >= HELPERS_AFTER
-            or any(status.serves for status in self.processors.statuses)
+            or any(status.serves for status in self.statuses)
         )
         return self.helped
 
+    def are_serving(self, now: float) -> bool:
+        """Return whether all processors have acquired, or for five seconds at least one."""
+        serving = sum(status.serves for status in self.statuses)
+        if serving and self.serving_since is None:
+            self.serving_since = now
+        if not serving or self.serving_since is None:
+            return False
+        return now - self.serving_since >= ENOUGH_AFTER or serving == len(self.statuses)
+
+    def count_processors(self) -> int:
+        return sum(place.child is not None for place in self.processors)
+
+    def totals(self) -> dict[str, int]:
+        totals = [status.totals() for status in self.statuses]
+        return {word: sum(one[word] for one in totals) for word in COUNTED}
+
     def is_over(self) -> bool:
-        places = self.children.places
+        places = self.places
         if any(place.child for place in places if not place.lasting):
             return False
         if not self.stopping:
-            if not all(place.vacant for place in self.processors.places):
+            if not all(place.vacant for place in self.processors):
                 return False
             self.stopping = True
         for place in places:
             place.stop()
-        return not self.children.alive
+        return not self.alive
 
     def wait(self) -> None:
-        heartbeats = [child.heartbeat_r for child in self.children.alive]
+        heartbeats = [child.heartbeat_r for child in self.alive]
         launcher = -1 if self.launcher is None else self.launcher.fileno()
         files = [self.signal_queue.read_fd, *heartbeats, *([launcher] if self.launcher else [])]
         if launcher in readable(files, self.pause()):
@@ -282,7 +270,7 @@ class Supervisor:
             self.tell_launcher(ALIVE)
 
     def pause(self) -> float:
-        due = [at for place in self.children.places for at in place.due()] + self.stacks.due()
+        due = [at for place in self.places for at in place.due()] + self.stacks.due()
         return max(0.01, min([TICK, *(at - self.now for at in due if at > self.now)]))
 
     def tell_launcher(self, word: bytes) -> bool:
@@ -308,8 +296,13 @@ class Supervisor:
             self.launcher.close()
             self.launcher = None
 
+    def close_in_child(self) -> None:
+        super().close_in_child()
+        self.signal_queue.forget()
+        self.close_launcher()
+
     def close(self) -> None:
-        for child in self.children.alive:
+        for child in self.alive:
             child.kill()
         self.signal_queue.close()
         self.worker_status.wakeup.close()

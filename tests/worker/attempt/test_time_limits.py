@@ -205,9 +205,10 @@ class ReaperTests(TestCase):
     def add_dead_letters(self, **seconds):
         leftovers = Leftovers(
             holder=7,
-            worker="host:1",
-            crashed=(),
-            why=store.Failure(error="crashed", message="Its processor was ended by SIGKILL."),
+            loss=store.Loss(
+                worker="host:1",
+                why=store.Failure(error="crashed", message="Its processor was ended by SIGKILL."),
+            ),
             overdue={self.ids[key]: ran for key, ran in seconds.items()},
         )
         reaper = Reaper(plan_of(Limited), leftovers, SILENT)
@@ -263,7 +264,7 @@ class ReaperTests(TestCase):
         leftovers = {self.ids["report"]: 2.0}
         reaper = Reaper(
             plan_of(Limited),
-            Leftovers(holder=7, worker="", crashed=(), why=store.Failure(), overdue=leftovers),
+            Leftovers(holder=7, loss=store.Loss(worker="", why=store.Failure()), overdue=leftovers),
             SILENT,
         )
         self.addCleanup(reaper.wakeup.close)
@@ -280,9 +281,7 @@ class ReaperTests(TestCase):
         Queue()["locked"].force_finish()
         leftovers = Leftovers(
             holder=7,
-            worker="",
-            crashed=(),
-            why=store.Failure(),
+            loss=store.Loss(worker="", why=store.Failure()),
             overdue={self.ids["locked"]: 20.0},
         )
         reaper = Reaper(plan_of(Limited), leftovers, SILENT)

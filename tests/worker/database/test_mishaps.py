@@ -278,7 +278,7 @@ class RestartTests(SimpleTestCase):
 
     def start(self):
         generation = mock.Mock()
-        generation.is_ready.return_value = False
+        generation.ready = False
         generation.code.return_value = None
         self.started.append(generation)
         return generation
@@ -292,7 +292,7 @@ class RestartTests(SimpleTestCase):
             launcher.pass_on(signals.RESTART)
         self.assertEqual(len(self.started), 2)
         for number, count in ((1, 3), (2, 3)):
-            self.started[number].is_ready.return_value = True
+            self.started[number].ready = True
             launcher.hand_over()
             self.assertEqual(len(self.started), count)
             self.assertIs(launcher.current, self.started[number])
@@ -311,7 +311,7 @@ class RestartTests(SimpleTestCase):
         launcher = self.launcher()
         for signum in (signals.RESTART, signals.RESTART, signals.STOP):
             launcher.pass_on(signum)
-        self.started[1].is_ready.return_value = True
+        self.started[1].ready = True
         launcher.hand_over()
         self.assertEqual(len(self.started), 2)
 

@@ -16,7 +16,6 @@ from django_perfectqueue.lib.processes import send
 from django_perfectqueue.models import UNSEEN, Task, Worker
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.database.link import Link
-from django_perfectqueue.worker.helpers.janitor import Janitor
 from django_perfectqueue.worker.helpers.registration import (
     INTERVAL,
     WorkerRegistration,
@@ -24,7 +23,7 @@ from django_perfectqueue.worker.helpers.registration import (
     routes_of,
 )
 from django_perfectqueue.worker.process import signals
-from django_perfectqueue.worker.process.wakeup import Wakeup, readable
+from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.shared.slot import ProcessorStatus
 from django_perfectqueue.worker.shared.status_page import WorkerStatus
 
@@ -124,21 +123,6 @@ class RegistrationTests(TestCase):
         self.worker_status.leave()
         self.assertTrue(self.tell().leaving)
         self.assertFalse(self.worker_status.wakeup.wait(0))
-
-    def test_a_janitor_that_rests_tells_it_and_rests_on(self):
-        janitor = mock.Mock(
-            spec=Janitor, stopping=False, registration=self.registration, link=self.link
-        )
-        janitor.step = lambda name, work: work()
-        janitor.wait.side_effect = lambda seconds, worker_status: readable(
-            [worker_status.fileno()], seconds
-        )
-        janitor.keep_registration.side_effect = lambda: Janitor.keep_registration(janitor)
-        self.assertFalse(self.tell().leaving)
-        self.worker_status.leave()
-        Janitor.rest(janitor, 0.2)
-        self.assertTrue(Worker.objects.get().leaving)
-        self.assertLess(janitor.wait.call_count, 4)
 
     def test_it_does_so_once_an_interval(self):
         clock = mock.patch("time.monotonic")

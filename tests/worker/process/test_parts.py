@@ -32,6 +32,7 @@ from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
 from ...waiting import wait_until
 
+SILENT = Reporter(print, no_style(), 0)
 PLAN = Plan(dispatch=Registry, queues=("default",), using="default", options=Options())
 
 
@@ -189,11 +190,11 @@ class FailureTests(SimpleTestCase):
         """
         And leaves no process behind: its children would work without anyone to watch them.
         """
-        supervisor = Supervisor(PLAN, Reporter(print, no_style(), 0), None)
+        supervisor = Supervisor(PLAN, SILENT, None)
         child = fork(lambda: time.sleep(600) or 0)
-        place = Place(supervisor.children, "helper", lambda heartbeat_w: 0)
+        place = Place(supervisor, "helper", lambda heartbeat_w: 0)
         place.child = child
-        supervisor.children.places.append(place)
+        supervisor.places.append(place)
         before = {signum: signal.getsignal(signum) for signum in (*signals.ALL, signal.SIGCHLD)}
         self.addCleanup(lambda: [signal.signal(*pair) for pair in before.items()])
         with (
@@ -237,27 +238,30 @@ class ReadyTests(SimpleTestCase):
         """
         options = Options().replace(PROCESSORS=2)
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
-        supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
-        processors, now = supervisor.processors, 1000.0
-        first, second = processors.statuses
-        self.assertFalse(processors.are_serving(now))
+        supervisor = Supervisor(plan, SILENT, None)
+        first, second = supervisor.statuses
+        now = 1000.0
+        self.assertFalse(supervisor.are_serving(now))
         now += 100
-        self.assertFalse(processors.are_serving(now))
+        self.assertFalse(supervisor.are_serving(now))
         first.serves = True
-        self.assertFalse(processors.are_serving(now))
+        self.assertFalse(supervisor.are_serving(now))
         now += 5
-        self.assertTrue(processors.are_serving(now))
+        self.assertTrue(supervisor.are_serving(now))
         first.sign_on()
-        self.assertFalse(processors.are_serving(now))
+        self.assertFalse(supervisor.are_serving(now))
         for status in (first, second):
             status.serves = True
-        processors.serving_since = now
-        self.assertTrue(processors.are_serving(now))
+        supervisor.serving_since = now
+        self.assertTrue(supervisor.are_serving(now))
 
 
 class PlaceTests(SimpleTestCase):
     def place(self):
-        return Place(Children(PLAN), "janitor", lambda heartbeat_w: 1)
+        children = Children(PLAN, SILENT)
+        self.addCleanup(os.close, children.parent_alive)
+        self.addCleanup(os.close, children.parent_alive_w)
+        return Place(children, "janitor", lambda heartbeat_w: 1)
 
     def test_one_that_can_not_live_is_replaced_later_and_later(self):
         place, pauses, now = self.place(), [], 1000.0

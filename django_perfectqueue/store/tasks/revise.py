@@ -25,7 +25,7 @@ from ..database.transaction import (
     retry_remembering_commits,
 )
 from ..limits.limit_cache import lane_behind
-from ..notify.ring import ring
+from ..notify.ring import notify_workers
 from ..records.trail import sign
 from .after_commit import refuse_unrevisable
 from .steer import FIND, live, lock_tickets, tried
@@ -111,7 +111,7 @@ def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
     except IntegrityError as error:
         raise taken(to, row.key) from error
     if is_live:
-        ring(to or row.queue, using=using)
+        notify_workers(to or row.queue, using=using)
 
 
 def taken(queue: str, key: str) -> AlreadyExistsError:

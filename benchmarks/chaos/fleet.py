@@ -45,7 +45,7 @@ class Host:
         self.files = files
         self.home = files.home(name)
         self.home.mkdir()
-        (self.home / "bell").mkdir()
+        (self.home / "sockets").mkdir()
         self.log = self.home / "worker.log"
         self.seats = self.home / "processors"
         self.seats.touch()
@@ -60,7 +60,7 @@ class Host:
             "CHILD_FORK_FREQUENCY_LIMIT": 0.2,
             "DETACH_WAIT": 1.0,
             "PROCESSORS": terms.processors,
-            "NOTIFY": str(self.home / "bell"),
+            "NOTIFY": str(self.home / "sockets"),
         }
         self.configure()
         self.wanted = False

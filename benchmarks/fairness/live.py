@@ -157,7 +157,7 @@ def store_schedules(tasks: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         return
     from django_perfectqueue import store
     from django_perfectqueue.models import Schedule
-    from django_perfectqueue.store.notify.ring import notify
+    from django_perfectqueue.store.notify.ring import notify_workers
 
     now = store.clock(using="default")
     rows = [
@@ -174,7 +174,7 @@ def store_schedules(tasks: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         for queue, task in tasks
     ]
     Schedule.objects.bulk_create(rows, batch_size=AT_ONCE)
-    notify(using="default")
+    notify_workers(using="default")
 
 
 def measured(stand: Stand, peer: Sleepers, processors: int) -> dict[str, Any]:

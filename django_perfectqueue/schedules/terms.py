@@ -234,16 +234,11 @@ def dispatch_here() -> type[Dispatch]:
 def known_types(*, using: str) -> Iterator[str]:
     """Yield the types that handlers here, Django's tasks and live workers name."""
     yield from (route for route in dispatch_here().load() if isinstance(route, str))
-    yield from django_types()
-    for worker in workers_serving(using=using):
-        if worker.routes is not None:
-            yield from worker.routes["types"]
-
-
-def django_types() -> Iterator[str]:
-    """Yield the types of Django's tasks."""
     if HAS_TASKS:
         from django_perfectqueue.backend import base, registry
 
         base.discover()
         yield from registry.definitions
+    for worker in workers_serving(using=using):
+        if worker.routes is not None:
+            yield from worker.routes["types"]

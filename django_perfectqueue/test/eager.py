@@ -50,7 +50,7 @@ class DueTask:
             draining.reset(token)
 
 
-def rung(using: str) -> None:
+def notified(using: str) -> None:
     """Run what is due, as soon as it can be seen by others."""
     due = DueTask(using)
     connection = connections[using]

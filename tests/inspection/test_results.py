@@ -252,15 +252,15 @@ class TellingTests(TransactionTestCase):
     """
 
     def heard(self, task, *verbs, watched=True):
-        ear = store.end_listener("default")
-        self.addCleanup(ear.close)
-        ear.open(store.end_channels([task.id]))
+        listener = store.end_listener("default")
+        self.addCleanup(listener.close)
+        listener.open(store.end_channels([task.id]))
         if watched:
             store.watch([task.id], using="default")
         for verb in verbs:
-            self.assertFalse(ear.take(), verb)
+            self.assertFalse(listener.take(), verb)
             verb()
-        return ear.take()
+        return listener.take()
 
     def test_every_end_that_is_watched_is_reported(self):
         for name, (begin, end) in ENDS.items():
@@ -299,9 +299,9 @@ class TellingTests(TransactionTestCase):
     def test_an_end_just_before_it_listens_is_seen_at_once(self):
         task, real = submit(now=None), store.Listener.open
 
-        def late(ear, ids):
+        def late(listener, ids):
             elsewhere(lambda: finish(*acquire(now=None), now=None, result="1"))
-            real(ear, ids)
+            real(listener, ids)
 
         waits = mock.patch.object(store.Listener, "wait", side_effect=AssertionError("It waits."))
         with waits, mock.patch.object(store.Listener, "open", late):
@@ -347,9 +347,9 @@ class TellingTests(TransactionTestCase):
     def test_a_connection_that_breaks_is_made_anew(self):
         task, pids, real = submit(now=None), [], store.Listener.wait
 
-        def wait(ear, seconds):
-            pids.append(ear.listening.info.backend_pid)
-            real(ear, seconds)
+        def wait(listener, seconds):
+            pids.append(listener.listening.info.backend_pid)
+            real(listener, seconds)
 
         with mock.patch.object(store.Listener, "wait", wait), waiting(task) as answers:
             wait_until(lambda: pids)

@@ -25,7 +25,7 @@ from django_perfectqueue.models import Dependency, DependencyEvent, IfFailed, Ou
 from ..database.session import Session
 from ..database.transaction import in_transaction, is_callers, retry_transaction
 from ..lanes.accounts import Accounts
-from ..notify.ring import ring
+from ..notify.ring import notify_workers
 from ..notify.signals import announce_ids
 from ..records.dependency_events import Work, acting, followers, note
 from ..tasks.close import EndedAttempt, add_dead_letters
@@ -323,4 +323,4 @@ class Fold:
         admit(self.db, due, accounts)
         accounts.write(self.db)
         if rows:
-            ring(using=self.db.cursor.db.alias)
+            notify_workers(using=self.db.cursor.db.alias)

@@ -9,7 +9,7 @@ from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id, open_again
 from ..limits.limit_cache import forget_limits
-from ..notify.ring import ring
+from ..notify.ring import notify_workers
 from .wake import first_open
 
 BATCH = 500
@@ -44,7 +44,7 @@ def apply_limit(key: str, *, using: str) -> None:
             if lift(queue, key, using=using) < BATCH:
                 break
     open_again([key], using=using)
-    ring(using=using)
+    notify_workers(using=using)
 
 
 @retry_transaction

@@ -12,7 +12,7 @@ from ..arithmetic.fair_order import lane_id, unmeasured
 from ..arithmetic.policies import rule_of
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
-from ..notify.ring import ring
+from ..notify.ring import notify_workers
 from .share_sync import correct, outdated, write
 from .shares import Share, shares_of
 from .wake import Waking, floor, write_lanes
@@ -45,7 +45,7 @@ def apply_shares(user: str, *, using: str) -> None:
         apply_default(using=using)
         return
     for queue in apply_to_accounts(user, using=using):
-        ring(queue, using=using)
+        notify_workers(queue, using=using)
 
 
 @retry_transaction
@@ -106,7 +106,7 @@ def apply_default(*, using: str) -> None:
     for start in range(0, len(waiting), BATCH):
         queues |= apply_to(waiting[start : start + BATCH], using=using)
     for queue in queues:
-        ring(queue, using=using)
+        notify_workers(queue, using=using)
     last = FIRST_LANE
     while lanes := some_lanes(last, using=using):
         apply_to(lanes, using=using)

@@ -8,7 +8,7 @@ from datetime import datetime
 from ..arithmetic.fair_order import Pick
 from ..database.transaction import reading, retry_transaction, timely
 from ..lanes.accounts import expected_cost
-from ..notify.ring import notify
+from ..notify.ring import notify_workers
 from ..values import Lease
 from .leased import TASK, TICKET, leased, named
 
@@ -63,5 +63,5 @@ def lapse(
     with timely(using) as db:
         after = {"horizon": alive_time + 1}
         count = int(db.execute(LAPSE, now=now, after=after, ids=holders).rowcount)
-    notify(using=using)
+    notify_workers(using=using)
     return count

@@ -23,14 +23,14 @@ from .postgres import Listener
 
 logger = logging.getLogger("django_perfectqueue.notify")
 
-EAGER = "django_perfectqueue.test.eager.rung"
+EAGER = "django_perfectqueue.test.eager.notified"
 MOST_LANES = 500
 """Of so many lanes the statement that notifies looks whether they are awake."""
 
 Wake = Callable[..., None]
 
 
-def ring(
+def notify_workers(
     queue: str = "",
     *,
     using: str,
@@ -51,8 +51,12 @@ def ring(
 
     With EAGER there is no worker: what is due is run here, once it is committed.
     """
-    notify(queue, using=using, delay=delay, lanes=lanes, wake=wake)
-    if options().EAGER and delay <= 0.0 and running.get() is None:
+    values = options()
+    silent = bool(values.EAGER) or not values.NOTIFY or delay > AT_REST * values.POLL_INTERVAL
+    if lanes or not silent:
+        due, lanes = time.monotonic() + delay, dict(lanes or {})
+        after_commit(PendingNotification(connections[using], queue, due, None, lanes, wake, silent))
+    if values.EAGER and delay <= 0.0 and running.get() is None:
         import_string(EAGER)(using)
 
 
@@ -64,23 +68,7 @@ def message_of(queue: str, delay: float) -> str:
     return Notification(queue, delay).message
 
 
-def notify(
-    queue: str = "",
-    *,
-    using: str,
-    delay: float = 0.0,
-    lanes: Mapping[int, int] | None = None,
-    wake: Wake | None = None,
-) -> None:
-    """Do so where there are workers; where nothing is to be sent, only wake lanes."""
-    values = options()
-    silent = bool(values.EAGER) or not values.NOTIFY or delay > AT_REST * values.POLL_INTERVAL
-    if lanes or not silent:
-        due, lanes = time.monotonic() + delay, dict(lanes or {})
-        after_commit(PendingNotification(connections[using], queue, due, None, lanes, wake, silent))
-
-
-def call(holder: int, *, using: str) -> None:
+def notify_holder(holder: int, *, using: str) -> None:
     """
     Notify the process with this holder's id, once the caller's transaction has committed,
     that there is news of one: it is to stop, or has been ended.

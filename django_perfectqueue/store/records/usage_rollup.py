@@ -9,7 +9,7 @@ from itertools import pairwise
 from django.db.models import Count, QuerySet
 
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.models import Bucket, Usage
+from django_perfectqueue.models import ALL_TYPES, Bucket, Usage
 
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction, with_retries
@@ -47,16 +47,6 @@ OLDEST_TASK = 'SELECT MIN("id") FROM "perfectqueue_task"'
 STORED = """
 SELECT "queue" FROM "perfectqueue_task" WHERE "id" > {after} AND "id" <= {until}
 """
-OLDEST = """
-SELECT MIN("start") FROM (
-    SELECT MIN("start") AS "start" FROM "perfectqueue_usage"
-    WHERE "queue" = %(queue)s AND "span" = 60 AND "type" = ''
-    UNION ALL
-    SELECT MIN("start") FROM "perfectqueue_usage"
-    WHERE "queue" = %(queue)s AND "span" = 60 AND "type" = '*'
-) AS "oldest"
-"""
-"""Every type has a row of all types beside it; each look-up is one step in the index."""
 MINUTES = f'SELECT "id" {PLACE.replace("{of}", ALL_MINUTES)}'
 
 
@@ -122,7 +112,7 @@ def roll_up(*, using: str, keep: float | None, now: datetime | None = None) -> N
         own = rows.filter(queue=queue)
         for start in crowded(own, moment, using=using):
             merge_minutes(queue, Bucket.MINUTE, start, start + timedelta(minutes=1), using=using)
-        oldest = oldest_minute(queue, using=using)
+        oldest = oldest_minute(own, using=using)
         if oldest is not None:
             start = start_of(int(AT_ONCE.total_seconds()), oldest)
             if start + AT_ONCE <= moment - MINUTES_KEPT:
@@ -143,10 +133,12 @@ def crowded(rows: QuerySet[Usage], now: datetime, *, using: str) -> list[datetim
     return with_retries(lambda: list(starts), using=using)
 
 
-def oldest_minute(queue: str, *, using: str) -> datetime | None:
-    with reading(using) as db:
-        [start] = db.execute(OLDEST, {"queue": queue}).fetchone()
-        return None if start is None else db.dialect.moment(start)
+def oldest_minute(rows: QuerySet[Usage], *, using: str) -> datetime | None:
+    """Return the oldest minute; every type has a row of all types beside it."""
+    starts = rows.filter(span=Bucket.MINUTE).order_by("start").values_list("start", flat=True)
+    # Each of these is one step in the index.
+    found = [with_retries(starts.filter(type=of).first, using=using) for of in ("", ALL_TYPES)]
+    return min(filter(None, found), default=None)
 
 
 @retry_transaction

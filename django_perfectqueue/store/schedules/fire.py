@@ -23,7 +23,7 @@ from ..arithmetic.ticks import SECOND
 from ..database.dialects import dialect_of
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..limits.limit_cache import lane_behind
-from ..notify.ring import notify
+from ..notify.ring import notify_workers
 from ..tasks.steer import cancel_each
 from ..tasks.submit import in_chunks, submit
 from ..values import Submission, as_text
@@ -236,4 +236,4 @@ def without_tasks(row: Schedule, ticks: Sequence[datetime], *, using: str) -> li
 def wake(row: Schedule, now: datetime, *, using: str) -> None:
     """Notify the workers of when a schedule is due, once this is committed."""
     if row.due_at is not None:
-        notify(using=using, delay=max(0.0, (row.due_at - now).total_seconds()) + 0.001)
+        notify_workers(using=using, delay=max(0.0, (row.due_at - now).total_seconds()) + 0.001)

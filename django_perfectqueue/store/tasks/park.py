@@ -15,7 +15,7 @@ from django_perfectqueue.models import PARKED_FROM
 
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
-from ..notify.ring import ring
+from ..notify.ring import notify_workers
 from ..values import Lease
 
 BATCH = 4_000
@@ -68,7 +68,7 @@ def park(released: Sequence[Lease], knows: Knows, *, using: str) -> int:
         count += park_some(LINE.replace("{lane}", str(lane)), knows, using=using)
     if count:
         # One that knows them may be resting.
-        ring(using=using)
+        notify_workers(using=using)
     return count
 
 
@@ -109,7 +109,7 @@ def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> dateti
         if after == place_of(type_) and knows(type_):
             while admit(after, using=using) == BATCH:
                 pass
-            ring(using=using)
+            notify_workers(using=using)
     return after
 
 

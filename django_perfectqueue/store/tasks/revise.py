@@ -22,7 +22,7 @@ from ..database.transaction import (
     retry_remembering_commits,
 )
 from ..limits.limit_cache import lane_behind
-from ..notify.ring import ring
+from ..notify.ring import notify_workers
 from ..records.trail import sign
 from .after_commit import SeenTask, refuse_unrevisable
 from .close import lock_tickets
@@ -107,7 +107,7 @@ def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
     except IntegrityError as error:
         raise taken(to, row.key) from error
     if is_live:
-        ring(to or row.queue, using=using)
+        notify_workers(to or row.queue, using=using)
 
 
 def locked(db: Session, task_id: int) -> tuple[RevisedRow, bool]:

@@ -12,7 +12,7 @@ from ..database.session import Session
 from ..database.transaction import Tries, in_transaction, retry_remembering_commits
 from ..lanes.accounts import Accounts
 from ..leases.fence import ending_of, hold_all
-from ..notify.ring import ring
+from ..notify.ring import notify_workers
 from ..values import Failure, Lease
 from .close import CANCELLED, EndedAttempt, add_dead_letters, leave, record
 
@@ -111,7 +111,7 @@ def settle(
                 words[lease] = word
     if not ending.outcome:
         for queue in {lease.queue for lease in found}:
-            ring(queue, using=using, delay=ending.wait)
+            notify_workers(queue, using=using, delay=ending.wait)
     return words
 
 

@@ -23,7 +23,7 @@ from ..database.transaction import (
 from ..lanes.accounts import Accounts
 from ..lanes.wake import wake_sleeping
 from ..limits.limit_cache import lane_behind
-from ..notify.ring import call, ring
+from ..notify.ring import notify_holder, notify_workers
 from ..notify.signals import announce_ids
 from ..records.dependency_events import MemberCounts, note, note_counts, note_ended
 from .after_commit import is_put_off
@@ -137,9 +137,9 @@ def force_finish(
         tries.append(done)
     if running:
         # Their lanes may have been full.
-        ring(using=using)
+        notify_workers(using=using)
     for holder in {ticket.holder or 0 for ticket in running}:
-        call(holder, using=using)
+        notify_holder(holder, using=using)
     return before.union(done)
 
 
@@ -176,7 +176,7 @@ def cancel_now(
             flag = FLAG.replace("{hint}", db.dialect.by_primary_key)
             db.execute(flag, ids=[ticket.task_id for ticket in running])
         for holder in {ticket.holder or 0 for ticket in running}:
-            call(holder, using=using)
+            notify_holder(holder, using=using)
         over = [EndedAttempt.of(ticket) for ticket in tickets if done[ticket.task_id]]
         add_dead_letters(db, over, Outcome.CANCELLED, CANCELLED, now=now)
         ended = [one.task_id for one in over]
@@ -242,7 +242,7 @@ def retry_dead(
     first = {lane: task_id for task_id, lane in lanes if task_id not in children}
     for queue in sorted(set(back.values())):
         own = {lane: task_id for lane, task_id in first.items() if back[task_id] == queue}
-        ring(queue, using=using, lanes=own, wake=wake_sleeping)
+        notify_workers(queue, using=using, lanes=own, wake=wake_sleeping)
     statement = REQUEUE.replace("{lanes}", cases(lanes)).replace("{followed}", whens(followed))
     db.execute(statement, now=now, ids=back, children=children)
     given_up = db.rows(GIVEN_UP, ids=back)
@@ -287,5 +287,5 @@ def hasten(db: Session, ids: Collection[int], using: str, now: datetime | None) 
     if waiting:
         db.execute(HASTEN, now=now, ids=waiting)
         for (queue,) in db.rows(QUEUES, ids=waiting):
-            ring(queue, using=using)
+            notify_workers(queue, using=using)
     return waiting

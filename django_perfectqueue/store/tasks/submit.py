@@ -26,7 +26,7 @@ from ..database.transaction import (
     retry_remembering_commits,
 )
 from ..lanes.wake import wake_sleeping
-from ..notify.ring import message_of, ring
+from ..notify.ring import message_of, notify_workers
 from ..notify.signals import announce
 from ..values import Moment, Stored, Submission, new_token
 
@@ -145,7 +145,7 @@ def notify(
             wait = until(task.run_at, now)
             soonest[task.queue] = min(soonest.get(task.queue, wait), wait)
     for queue, wait in soonest.items():
-        ring(queue, using=using, delay=wait, lanes=lanes.get(queue), wake=wake_sleeping)
+        notify_workers(queue, using=using, delay=wait, lanes=lanes.get(queue), wake=wake_sleeping)
 
 
 def until(starts: Moment, now: datetime | None) -> float:

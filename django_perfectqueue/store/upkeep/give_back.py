@@ -11,7 +11,7 @@ from django_perfectqueue.models import LastEnding, Outcome
 from ..database.session import Session
 from ..database.transaction import in_transaction, retry_transaction
 from ..lanes.accounts import Accounts, expected_cost
-from ..notify.ring import ring
+from ..notify.ring import notify_workers
 from ..notify.signals import announce_ids
 from ..tasks.close import (
     CANCELLED,
@@ -61,7 +61,7 @@ def give_back(
         admit(db, sorted(back), accounts)
         accounts.write(db)
     if back:
-        ring(using=using)
+        notify_workers(using=using)
     return len(left)
 
 

@@ -19,7 +19,7 @@ from ..database.transaction import in_transaction, reading, retry_transaction
 from ..lanes.accounts import LOCK
 from ..limits.holds import open_holds
 from ..limits.meters import locked
-from ..notify.ring import ring
+from ..notify.ring import notify_workers
 
 logger = logging.getLogger("django_perfectqueue.janitor")
 
@@ -160,7 +160,7 @@ def correct_lanes(ids: Collection[int], *, using: str) -> list[Drift]:
         db.execute(SET_LANES.replace("{running}", running), ids=wrong)
         db.dialect.copy_accounts(db.cursor, wrong)
     for queue in {row[1] for row in rows}:
-        ring(queue, using=using)
+        notify_workers(queue, using=using)
     return [
         Drift(f"queue={queue!r} user={user!r}", counted, tasks)
         for _id, queue, user, counted, tasks in rows
@@ -203,5 +203,5 @@ def correct_meters(keys: Collection[str], *, using: str) -> list[Drift]:
         if counts:
             open_holds(db, counts, None)
     if counts:
-        ring(using=using)
+        notify_workers(using=using)
     return [Drift(f"limit={key!r}", *counts[key]) for key in counts]

@@ -18,7 +18,7 @@ from ..lanes.accounts import Accounts
 from ..lanes.idle_marks import event_rounds, rounds
 from ..lanes.wake import owners_of, wake
 from ..limits.holds import FIRST_ID, SHUT, open_all_shut
-from ..notify.ring import notify
+from ..notify.ring import notify_workers
 from ..records.dependency_events import follow, follow_uncommitted
 from ..schedules.fire import fire_schedules
 from ..tasks.close import Loss, lock_tickets, lose
@@ -81,7 +81,7 @@ def fire_timers(*, using: str, now: datetime | None) -> int:
             break
     if fired:
         # Others may have looked while these were locked here, and gone to rest.
-        notify(using=using)
+        notify_workers(using=using)
     return fired
 
 
@@ -136,7 +136,7 @@ def wake_forgotten_lanes(*, using: str) -> int:
         with in_transaction(using) as db:
             woken += wake(db, owners_of(db, ids), None)
     if woken:
-        notify(using=using)
+        notify_workers(using=using)
     return woken
 
 

@@ -189,5 +189,6 @@ class Listener(HelperProcess):
         return 1 if time.monotonic() < self.unheard_until else UNHEARD_AT_REST
 
     def close(self) -> None:
-        if self.notifications is not None:
+        # The other listener's connection is closed with all others, and asks no database first.
+        if isinstance(self.notifications, store.SocketListener):
             self.notifications.close()

@@ -42,7 +42,7 @@ class ClearTests(TransactionTestCase):
             self.assertEqual(keys(acquire(5)), ["k2"])
 
         # It looks once from the last that it deleted, and last from the beginning.
-        with after_statement('SELECT "id" FROM "perfectqueue_task"', go_on, number=3):
+        with after_statement('SELECT "perfectqueue_task"."id"', go_on, number=3):
             Queue().clear()
 
         self.assertEqual(Lane.objects.get().running, 1)

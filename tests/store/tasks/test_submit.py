@@ -332,7 +332,7 @@ class StatementTests(TransactionTestCase):
 
 
 def statements(queries):
-    """Count them, without the ring of the bell that comes after the commit."""
+    """Count them, without the notification that comes after the commit."""
     begins = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "SELECT pg_notify")
     return sum(not query["sql"].startswith(begins) for query in queries)
 

@@ -28,7 +28,7 @@ SOON = 3.0
 
 
 class WakeupCase(WorkerTestCase):
-    """Workers whose POLL_INTERVAL is so long that what comes soon was rung for."""
+    """Workers whose POLL_INTERVAL is so long that what comes soon was notified."""
 
     def idle_worker(self, *arguments, **settings):
         """Return a worker that has run a task, and then waits."""
@@ -120,7 +120,7 @@ class WakeupTests(WakeupCase):
         self.assertIn("too long for a socket", self.log.read_text())
 
     def test_a_worker_that_ends_leaves_no_socket(self):
-        folder = self.folder / "bell"
+        folder = self.folder / "sockets"
         folder.mkdir()
         worker = self.idle_worker(NOTIFY=str(folder), POLL_INTERVAL=0.2)
         sockets = 0 if connection.vendor == "postgresql" else 1

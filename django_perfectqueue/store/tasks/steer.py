@@ -16,13 +16,12 @@ from ..database.session import Session
 from ..database.transaction import (
     Tries,
     in_transaction,
-    reading,
     retry_remembering_commits,
-    retry_transaction,
 )
 from ..lanes.accounts import Accounts
 from ..lanes.wake import wake_sleeping
 from ..limits.limit_cache import lane_behind
+from ..notify.completion import find_all
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
 from ..records.dependency_events import MemberCounts, note, note_counts, note_ended
@@ -93,18 +92,16 @@ WHERE "child_id" IN ({ids}) AND "parent_id" < 0 AND "state" < 3
 AWAIT = 'UPDATE "perfectqueue_dependency" SET "state" = 1 WHERE "id" IN ({ids})'
 
 
-@retry_transaction
 def find(queue: str, key: str, *, using: str) -> int:
     """
     Return a task's id.
 
     Raise NotFoundError when the queue has no such key.
     """
-    with reading(using) as db:
-        row = db.execute(FIND, {"queue": queue, "key": key}).fetchone()
-    if row is None:
+    ids = find_all(queue, [key], using=using)
+    if key not in ids:
         raise NotFoundError(f"Queue '{queue}' has no task with the key '{key}'.")
-    return int(row[0])
+    return ids[key]
 
 
 @retry_remembering_commits

@@ -163,7 +163,7 @@ def find_parents(
             for key, id_ in find_all(queue, names, using=using).items()
         }
         refuse_unknown(parents, ids, given)
-        outcomes = keep(db, {*by_id, *ids.values()})
+        outcomes = lock_parents(db, {*by_id, *ids.values()})
         # One that was replaced since its key was read is found by another look.
         if outcomes.keys() >= set(ids.values()):
             break
@@ -191,7 +191,7 @@ def refuse_unknown(
             )
 
 
-def keep(db: Session, ids: Collection[int]) -> dict[int, str]:
+def lock_parents(db: Session, ids: Collection[int]) -> dict[int, str]:
     """Keep tasks from being deleted until the commit; return their outcomes."""
     rest = iter(sorted(ids))
     found: dict[int, str] = {}

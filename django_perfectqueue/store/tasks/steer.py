@@ -48,8 +48,7 @@ UPDATE "perfectqueue_task"
 SET "outcome" = 'finished', "attempt" = CASE "id" {attempts} END, "ended_at" = {now}
 WHERE "id" IN ({ids})
 """
-QUEUES = 'SELECT DISTINCT "queue" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
-HASTEN = f"""
+MAKE_DUE = f"""
 UPDATE "perfectqueue_ticket" SET "timer_at" = {{now}}, {PLACE_IN_LINE.format(due="{now}")}
 WHERE "task_id" IN ({{ids}})
 """
@@ -212,7 +211,7 @@ def retry(
     """
     with in_transaction(using) as db:
         done = set(retry_dead(db, ids, using, now))
-        done |= hasten(db, set(ids) - done, using, now)
+        done |= make_due_now(db, set(ids) - done, using, now)
         announce_ids(db, [(signals.task_put_back, sorted(done))])
         # None was in its line, nor had it finished, when an earlier try put it there.
         done |= tried(tries, ids)
@@ -277,12 +276,11 @@ def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]
     return children, followed
 
 
-def hasten(db: Session, ids: Collection[int], using: str, now: datetime | None) -> set[int]:
+def make_due_now(db: Session, ids: Collection[int], using: str, now: datetime | None) -> set[int]:
     """Make due those of these tasks that wait for their time; return which."""
     tickets = lock_tickets(db, ids)
     waiting = {ticket.task_id for ticket in tickets if ticket.state == State.SCHEDULED}
     if waiting:
-        db.execute(HASTEN, now=now, ids=waiting)
-        for (queue,) in db.rows(QUEUES, ids=waiting):
-            ring(queue, using=using)
+        db.execute(MAKE_DUE, now=now, ids=waiting)
+        ring(using=using)
     return waiting

@@ -675,14 +675,14 @@ class OpenTests(TransactionTestCase):
         with Queue().batch("nightly") as batch:
             batch.submit_many(members("a", "b"))
             batch.then("mail", "report")
-        task, live = take("a"), replace.live
+        task, lock = take("a"), replace.lock_tickets
 
-        def live_after_its_end(*given):
+        def lock_after_its_end(*given):
             if status("a") == "running":
                 elsewhere(task.finish)
-            return live(*given)
+            return lock(*given)
 
-        with mock.patch.object(replace, "live", live_after_its_end):
+        with mock.patch.object(replace, "lock_tickets", lock_after_its_end):
             Queue().submit("a", "other", on_conflict="replace")
 
         self.assertEqual((state(batch), status("mail")), ((2, 0, 0, False), "blocked"))

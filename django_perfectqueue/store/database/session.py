@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -39,16 +39,10 @@ class Session(NamedTuple):
         return self.dialect.execute(self.cursor, sql, parameters, now=now, after=after)
 
     def rows(
-        self,
-        sql: str,
-        parameters: Mapping[str, object] | None = None,
-        *,
-        now: datetime | None = None,
-        after: Mapping[str, float | None] | None = None,
-        **lists: Iterable[int] | Iterable[str],
+        self, sql: str, parameters: Mapping[str, object] | None = None, **others: Any
     ) -> list[Row]:
         """Do the same; return the rows."""
-        return list(self.execute(sql, parameters, now=now, after=after, **lists).fetchall())
+        return list(self.execute(sql, parameters, **others).fetchall())
 
 
 def listed(name: str, values: Iterable[int] | Iterable[str]) -> tuple[str, dict[str, str]]:

@@ -21,7 +21,7 @@ from ..database.transaction import (
 from ..notify.completion import find_all
 from ..records.dependency_events import MemberCounts, join, note
 from ..records.tags import tag_fresh
-from ..tasks.after_commit import refuse_ended, seen
+from ..tasks.after_commit import refuse, seen
 from ..tasks.close import lock_tickets
 from ..tasks.replace import replace
 from ..tasks.submit import stored_before
@@ -163,7 +163,7 @@ def find_parents(
             for key, id_ in find_all(queue, names, using=using).items()
         }
         refuse_unknown(parents, ids, given)
-        outcomes = keep(db, {*by_id, *ids.values()})
+        outcomes = lock_parents(db, {*by_id, *ids.values()})
         # One that was replaced since its key was read is found by another look.
         if outcomes.keys() >= set(ids.values()):
             break
@@ -191,7 +191,7 @@ def refuse_unknown(
             )
 
 
-def keep(db: Session, ids: Collection[int]) -> dict[int, str]:
+def lock_parents(db: Session, ids: Collection[int]) -> dict[int, str]:
     """Keep tasks from being deleted until the commit; return their outcomes."""
     rest = iter(sorted(ids))
     found: dict[int, str] = {}
@@ -283,7 +283,7 @@ def refuse_unblocked(db: Session, task_id: int) -> None:
     """
     if [ticket.state for ticket in lock_tickets(db, [task_id])] != [State.BLOCKED]:
         task = seen(db, task_id)
-        refuse_ended(task)
+        refuse(task)
         raise NotSupportedError(
             f"Task '{task.key}' is not blocked: what it waits for can be changed only until then."
         )

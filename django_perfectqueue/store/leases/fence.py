@@ -45,14 +45,14 @@ WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
 Held = tuple[bool, float | None]
 
 
-def hold(db: Session, lease: Lease) -> None:
+def lock_lease(db: Session, lease: Lease) -> None:
     """
     Lock the ticket that this lease holds.
 
     Raise PreemptedError, and let nothing be written, when the lease has passed to
     another processor or the task has ended.
     """
-    if not hold_all(db, [lease]):
+    if not lock_leases(db, [lease]):
         raise PreemptedError(why_not_held(db, lease))
 
 
@@ -87,7 +87,7 @@ def state_of(
     return "it is in line for another attempt"
 
 
-def hold_all(db: Session, leases: Collection[Lease], clause: str = "") -> dict[Lease, Held]:
+def lock_leases(db: Session, leases: Collection[Lease], clause: str = "") -> dict[Lease, Held]:
     """
     Lock the tickets of the leases that still hold theirs, in the order of their ids;
     return each of these with what its ticket says. ``clause`` may pass over those of others.

@@ -9,7 +9,7 @@ from ..database.dialects.base import numbers
 from ..database.transaction import in_transaction, reading, retry_transaction, timely
 from ..lanes.accounts import Accounts
 from ..values import Lease, Pulse
-from .fence import hold_all
+from .fence import lock_leases
 
 RENEW = """
 UPDATE "perfectqueue_ticket"{hint} SET "timer_at" = {until}
@@ -65,7 +65,7 @@ def charge(ran: Mapping[Lease, float], *, using: str, now: datetime | None = Non
     with in_transaction(using) as db:
         accounts = Accounts(now)
         # Whoever has locked a ticket ends its task, and charges for all of it.
-        held = hold_all(db, list(ran), db.dialect.skip_clause)
+        held = lock_leases(db, list(ran), db.dialect.skip_clause)
         for lease, (_cancel, charged) in held.items():
             accounts.overrun(lease, ran[lease], charged)
         if held:

@@ -30,6 +30,9 @@ LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
 WHERE "task"."id" = %(task_id)s
 """
 
+OF_DEAD = ("retry", "revise")
+"""The verbs that are for tasks, too, which have ended without finishing."""
+
 
 class SeenTask(NamedTuple):
     """What SEEN selects; ``state`` is None where it has no ticket."""
@@ -39,38 +42,16 @@ class SeenTask(NamedTuple):
     state: int | None
 
 
-Check = Callable[[SeenTask], None]
-
-
-def refuse_ended(task: SeenTask) -> None:
-    """Raise AlreadyFinishedError where a task has ended."""
-    if task.outcome:
+def refuse(task: SeenTask, verb: str = "") -> None:
+    """Raise AlreadyFinishedError or NotSupportedError where a verb is not for a task as it is."""
+    if task.outcome and (verb not in OF_DEAD or task.outcome == Outcome.FINISHED):
         raise AlreadyFinishedError(f"Task '{task.key}' has ended: it is {task.outcome}.")
-
-
-def refuse_unfit(task: SeenTask) -> None:
-    """Raise AlreadyFinishedError or NotSupportedError where a task can't be put back."""
-    refuse_finished(task)
-    if task.state not in (None, State.SCHEDULED):
+    if verb == "retry" and task.state not in (None, State.SCHEDULED):
         words = {known.value: known.name.lower() for known in State}
         word = words.get(task.state, "in no known state")
         raise NotSupportedError(f"Task '{task.key}' is {word} already.")
-
-
-def refuse_unrevisable(task: SeenTask) -> None:
-    """Raise AlreadyFinishedError or NotSupportedError where a task can't be changed."""
-    refuse_finished(task)
-    if task.state == State.RUNNING:
+    if verb == "revise" and task.state == State.RUNNING:
         raise NotSupportedError(f"Task '{task.key}' is running: only its handler may change it.")
-
-
-def refuse_finished(task: SeenTask) -> None:
-    if task.outcome == Outcome.FINISHED:
-        raise AlreadyFinishedError(f"Task '{task.key}' has finished.")
-
-
-CHECKS: dict[str, Check] = {"retry": refuse_unfit, "revise": refuse_unrevisable}
-"""What refuses a task, by the name of the verb; all other verbs refuse what has ended."""
 
 
 def steer(
@@ -88,23 +69,23 @@ def steer(
     task is gone, AlreadyFinishedError or NotSupportedError where the verb is not for it, and
     what the verb raises.
     """
-    using, check = str(kwargs["using"]), CHECKS.get(verb.__name__, refuse_ended)
+    using, name = str(kwargs["using"]), verb.__name__
 
     def act() -> None:
         if task_id not in verb([task_id], *args, **kwargs):
-            look_at(task_id, check, using=using)
+            look_at(task_id, name, using=using)
             raise AlreadyFinishedError(f"The task with the id {task_id} was changed meanwhile.")
 
     if is_in_block(connections[using]):
-        look_at(task_id, check, using=using)
+        look_at(task_id, name, using=using)
     if not is_put_off(act, using=using):
         act()
 
 
-def look_at(task_id: int, check: Check = refuse_ended, *, using: str) -> None:
-    """Raise what ``check`` raises for a task as it is now, or NotFoundError."""
+def look_at(task_id: int, verb: str = "", *, using: str) -> None:
+    """Raise what refuse() raises for a task as it is now, or NotFoundError."""
     with reading(using) as db:
-        check(seen(db, task_id))
+        refuse(seen(db, task_id), verb)
 
 
 def seen(db: Session, task_id: int) -> SeenTask:

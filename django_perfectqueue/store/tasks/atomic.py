@@ -28,7 +28,7 @@ class AtomicTransaction:
         self.wire: object = None
         self.is_outermost = True
         self.depth = 0
-        self.patience: Any = None
+        self.idle_timeout: Any = None
         self.hooks: list[Any] = []
 
     @property
@@ -42,17 +42,17 @@ class AtomicTransaction:
         with ExitStack() as stack:
             stack.enter_context(self.dialect.atomic(self.connection))
             with self.connection.cursor() as cursor:
-                self.patience = self.dialect.set_idle_timeout(cursor, still)
+                self.idle_timeout = self.dialect.set_idle_timeout(cursor, still)
             self.wire = self.connection.connection
             self.depth = len(self.connection.atomic_blocks)
             self.open = stack.pop_all()
 
     def hasten(self) -> None:
         """Restore the idle-in-transaction timeout of the server."""
-        if self.patience is not None:
-            patience, self.patience = self.patience, None
+        if self.idle_timeout is not None:
+            idle_timeout, self.idle_timeout = self.idle_timeout, None
             with self.connection.cursor() as cursor:
-                self.dialect.reset_idle_timeout(cursor, patience)
+                self.dialect.reset_idle_timeout(cursor, idle_timeout)
 
     def check(self) -> None:
         """Raise TransactionManagementError where a block within it is open: no commit would do."""
@@ -76,13 +76,13 @@ class AtomicTransaction:
             with contextlib.suppress(Error):
                 transaction.set_rollback(True, using=self.using)
                 stack.close()
-        if self.patience is not None and self.connection.connection is self.wire:
+        if self.idle_timeout is not None and self.connection.connection is self.wire:
             with contextlib.suppress(Error):
                 self.hasten()
 
     def abandon(self) -> None:
         """Forget the transaction: the caller closes the connection."""
-        self.open = self.patience = None
+        self.open = self.idle_timeout = None
 
     def call_hooks(self) -> None:
         """Call what was given to on_commit(), after the commit."""

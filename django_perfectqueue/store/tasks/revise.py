@@ -24,7 +24,7 @@ from ..database.transaction import (
 from ..limits.limit_cache import lane_behind
 from ..notify.ring import notify_workers
 from ..records.trail import sign
-from .after_commit import SeenTask, refuse_unrevisable
+from .after_commit import SeenTask, refuse
 from .close import lock_tickets
 from .steer import FIND, done_before
 from .submit import refuse_too_long, taken
@@ -119,7 +119,7 @@ def locked(db: Session, task_id: int) -> tuple[RevisedRow, bool]:
     if found is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
     row = RevisedRow(*found)
-    refuse_unrevisable(SeenTask(row.key, row.outcome, state))
+    refuse(SeenTask(row.key, row.outcome, state), "revise")
     if state is None and not row.outcome:
         raise NotSupportedError(f"Task '{row.key}' was put back in line by someone else.")
     return row, state is not None

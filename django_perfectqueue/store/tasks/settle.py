@@ -11,7 +11,7 @@ from django_perfectqueue.models import Attempt, LastEnding, Outcome
 from ..database.session import Session
 from ..database.transaction import Tries, in_transaction, retry_remembering_commits
 from ..lanes.accounts import Accounts
-from ..leases.fence import ending_of, hold_all
+from ..leases.fence import ending_of, lock_leases
 from ..notify.ring import notify_workers
 from ..values import Failure, Lease
 from .close import CANCELLED, EndedAttempt, add_dead_letters, leave, record
@@ -91,7 +91,7 @@ def settle(
     tried = {fence for note in tries for fence in note}
     tries.append([lease.fence for lease in leases])
     with in_transaction(using) as db:
-        found = hold_all(db, leases)
+        found = lock_leases(db, leases)
         words = {
             lease: "cancelled" if cancel and not ending.outcome else ending.word
             for lease, (cancel, _charged) in found.items()

@@ -16,13 +16,12 @@ from ..database.session import Session
 from ..database.transaction import (
     Tries,
     in_transaction,
-    reading,
     retry_remembering_commits,
-    retry_transaction,
 )
 from ..lanes.accounts import Accounts
 from ..lanes.wake import wake_sleeping
 from ..limits.limit_cache import lane_behind
+from ..notify.completion import find_all
 from ..notify.ring import notify_holder, notify_workers
 from ..notify.signals import announce_ids
 from ..records.dependency_events import MemberCounts, note, note_counts, note_ended
@@ -49,8 +48,7 @@ UPDATE "perfectqueue_task"
 SET "outcome" = 'finished', "attempt" = CASE "id" {attempts} END, "ended_at" = {now}
 WHERE "id" IN ({ids})
 """
-QUEUES = 'SELECT DISTINCT "queue" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
-HASTEN = f"""
+MAKE_DUE = f"""
 UPDATE "perfectqueue_ticket" SET "timer_at" = {{now}}, {PLACE_IN_LINE.format(due="{now}")}
 WHERE "task_id" IN ({{ids}})
 """
@@ -93,18 +91,16 @@ WHERE "child_id" IN ({ids}) AND "parent_id" < 0 AND "state" < 3
 AWAIT = 'UPDATE "perfectqueue_dependency" SET "state" = 1 WHERE "id" IN ({ids})'
 
 
-@retry_transaction
 def find(queue: str, key: str, *, using: str) -> int:
     """
     Return a task's id.
 
     Raise NotFoundError when the queue has no such key.
     """
-    with reading(using) as db:
-        row = db.execute(FIND, {"queue": queue, "key": key}).fetchone()
-    if row is None:
+    ids = find_all(queue, [key], using=using)
+    if key not in ids:
         raise NotFoundError(f"Queue '{queue}' has no task with the key '{key}'.")
-    return int(row[0])
+    return ids[key]
 
 
 @retry_remembering_commits
@@ -215,7 +211,7 @@ def retry(
     """
     with in_transaction(using) as db:
         done = set(retry_dead(db, ids, using, now))
-        done |= hasten(db, set(ids) - done, using, now)
+        done |= make_due_now(db, set(ids) - done, using, now)
         announce_ids(db, [(signals.task_put_back, sorted(done))])
         # None was in its line, nor had it finished, when an earlier try put it there.
         done |= tried(tries, ids)
@@ -280,12 +276,11 @@ def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]
     return children, followed
 
 
-def hasten(db: Session, ids: Collection[int], using: str, now: datetime | None) -> set[int]:
+def make_due_now(db: Session, ids: Collection[int], using: str, now: datetime | None) -> set[int]:
     """Make due those of these tasks that wait for their time; return which."""
     tickets = lock_tickets(db, ids)
     waiting = {ticket.task_id for ticket in tickets if ticket.state == State.SCHEDULED}
     if waiting:
-        db.execute(HASTEN, now=now, ids=waiting)
-        for (queue,) in db.rows(QUEUES, ids=waiting):
-            notify_workers(queue, using=using)
+        db.execute(MAKE_DUE, now=now, ids=waiting)
+        notify_workers(using=using)
     return waiting

@@ -130,20 +130,17 @@ def notify(
         stored = [task for task in submissions if (task.queue, task.key) in fresh]
     if task_submitted.receivers:
         announce(task_submitted, stored, using=using)
-    # The first of each lane remains. One that waits for others wakes its lane when it is released.
-    free = [task for task in stored if not task.after]
-    due = {(task.queue, task.lane): task.key for task in reversed(free) if task.run_at is None}
     soonest: dict[str, float] = {}
     lanes: dict[str, dict[int, int]] = {}
     awake = fresh.awake if isinstance(fresh, Stored) else ()
-    for (queue, lane), key in due.items():
-        soonest[queue] = 0.0
-        if lane not in awake:
-            lanes.setdefault(queue, {})[lane] = fresh[queue, key]
-    for task in free:
-        if task.run_at is not None:
-            wait = until(task.run_at, now)
+    for task in stored:
+        # One that waits for others wakes its lane when it is released.
+        if not task.after:
+            wait = 0.0 if task.run_at is None else until(task.run_at, now)
             soonest[task.queue] = min(soonest.get(task.queue, wait), wait)
+            if task.run_at is None and task.lane not in awake:
+                first = lanes.setdefault(task.queue, {})
+                first.setdefault(task.lane, fresh[task.queue, task.key])
     for queue, wait in soonest.items():
         notify_workers(queue, using=using, delay=wait, lanes=lanes.get(queue), wake=wake_sleeping)
 

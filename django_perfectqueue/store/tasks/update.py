@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from ..database.transaction import in_transaction, retry_transaction
-from ..leases.fence import hold
+from ..leases.fence import lock_lease
 from ..values import Lease
 
 RENEW = """
@@ -35,7 +35,7 @@ def update_payload(
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
     with in_transaction(using) as db:
-        hold(db, lease)
+        lock_lease(db, lease)
         values = {"task_id": lease.task_id}
         db.execute(RENEW, values, now=now, after={"until": alive_time})
         db.execute(UPDATE, values | {"payload": payload})
@@ -52,7 +52,7 @@ def keep_step(
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
     with in_transaction(using) as db:
-        hold(db, lease)
+        lock_lease(db, lease)
         values = {"task_id": lease.task_id, "name": name, "result": result}
         clause = db.dialect.upsert("perfectqueue_step", STEP, dict.fromkeys(OF_STEP, "{new}"))
         db.execute(KEEP + clause, values, now=now)

@@ -168,9 +168,9 @@ class Dialect(ABC):
         """Return the SQL of ``{now}`` plus so many seconds."""
         raise NotSupportedError("This database's clock is the host's: see after().")
 
-    @abstractmethod
     def passes(self, error: Exception) -> bool:
         """Return whether the same transaction may go well if it is repeated."""
+        return self.problem_of(error) is Problem.LOCKED
 
     def lost(self, error: Exception) -> bool:
         """Return whether the connection is lost, or leads to a server that takes no writes now."""

@@ -53,9 +53,6 @@ PROBLEMS = {
 
 
 class MySQLErrors(Dialect):
-    def passes(self, error: Exception) -> bool:
-        return PROBLEMS.get(number_of(error) or 0) == Problem.LOCKED
-
     def lost(self, error: Exception) -> bool:
         return number_of(error) in LOST
 

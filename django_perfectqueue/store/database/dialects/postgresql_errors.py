@@ -58,8 +58,7 @@ SAID = {
 
 class PostgreSQLErrors(Dialect):
     def passes(self, error: Exception) -> bool:
-        state = state_of(error) or ""
-        return state in UNPREPARED or PROBLEMS.get(state) == Problem.LOCKED
+        return state_of(error) in UNPREPARED or super().passes(error)
 
     def lost(self, error: Exception) -> bool:
         state = state_of(error)

@@ -157,10 +157,6 @@ class SQLite(Dialect):
     def readable(self, time: str) -> str:
         return READABLE["sqlite"].replace("{time}", time)
 
-    def passes(self, error: Exception) -> bool:
-        message = str(error)
-        return "database is locked" in message or "database table is locked" in message
-
     def problem_of(self, error: Exception) -> Problem:
         message = str(error)
         return next((found for words, found in SAID.items() if words in message), Problem.OTHER)

@@ -17,8 +17,7 @@ from django_perfectqueue.queue import Deferred
 from ..database.link import AwayError
 from .context import within
 from .running import Interrupter, Running
-from .settling import Settler
-from .traceback import from_handler
+from .settling import Settler, from_handler
 
 logger = logging.getLogger("django_perfectqueue.runner")
 

@@ -20,8 +20,7 @@ from .context import awithin, within
 from .ending import AttemptEnd, announce_start
 from .event_loop import Work
 from .running import Interrupter, Loop, Running
-from .settling import Settler
-from .traceback import from_handler
+from .settling import Settler, from_handler
 from .tracing import end_span, traced
 
 # In seconds: how long a connection of handlers may be idle before it is checked.

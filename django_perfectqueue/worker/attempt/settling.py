@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from types import TracebackType
+from typing import Any, cast
 
-from django.db import Error
+from django.db import Error, connections
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Application
@@ -18,6 +20,7 @@ from django_perfectqueue.exceptions import (
     PayloadError,
     PreemptedError,
     ProcessStopError,
+    TimeLimitError,
     UnknownTypeError,
 )
 from django_perfectqueue.payload.context import restored
@@ -29,9 +32,11 @@ from .context import awithin, within
 from .ending import AttemptEnd, announce
 from .event_loop import EventLoop, Work, is_coroutine
 from .running import Running, about
-from .traceback import from_handler
 
 logger = logging.getLogger("django_perfectqueue.runner")
+
+INTERRUPTS = (CancelRequestedError, PreemptedError, TimeLimitError, ProcessStopError)
+OURS = __name__.partition(".")[0]
 
 LEVELS = {"failed": logging.ERROR, "retried": logging.WARNING}
 
@@ -232,3 +237,29 @@ def log_ending(task: AcquiredTask, error: BaseException | None) -> None:
         return
     trace = error if level > logging.INFO else None
     logger.log(level, "Task %s. %s", task.settled, about(task), exc_info=trace)
+
+
+def from_handler(error: BaseException) -> BaseException:
+    """
+    Return what a handler has raised, its traceback cut to begin in the handler; it is kept whole
+    if no frame is the handler's.
+    """
+    error = interrupt_behind(error)
+    entry = error.__traceback__
+    while entry is not None and is_ours(entry):
+        entry = entry.tb_next
+    return error if entry is None else error.with_traceback(entry)
+
+
+def interrupt_behind(error: BaseException) -> BaseException:
+    """Return the interrupt that broke a statement off where the rollback then failed."""
+    drivers = (cast(Any, each).Database.Error for each in connections.all(initialized_only=True))
+    behind = error.__context__ if isinstance(error, (Error, *drivers)) else None
+    while behind is not None and not isinstance(behind, INTERRUPTS):
+        behind = behind.__context__
+    return behind or error
+
+
+def is_ours(entry: TracebackType) -> bool:
+    module: str = entry.tb_frame.f_globals.get("__name__") or ""
+    return module.partition(".")[0] == OURS

@@ -80,29 +80,29 @@ _backoff = Check(
     lambda value: "." in value if isinstance(value, str) else BACKOFF.holds(value),
 )
 RETENTION: Mapping[str, float | None] = {OTHERS: DAY, "failed": None}
-_retention = {
-    **dict.fromkeys((OTHERS, "finished", "failed", "cancelled", "expired"), _seconds.or_none()),
-    "count": _count.or_none(),
-}
-_recycle = {
-    "tasks": _positive.or_none(),
-    "age": _positive_seconds.or_none(),
-    "memory": _positive.or_none(),
-}
+STATUSES = (OTHERS, "finished", "failed", "cancelled", "expired")
 
 
-def _dict_of(checks: Mapping[str, Check]) -> Check:
-    """Return the check of a dict that has some of these keys."""
-    each = "; ".join(f"{name!r}: {check.what}" for name, check in checks.items())
+def _dict_of(what: str, checks: Mapping[str, Check]) -> Check:
+    """Return the check of a dict that has some of these keys, or None for one."""
     return Check(
-        f"a dict with keys from {each}",
+        f"a dict with {what}",
         lambda value: (
             isinstance(value, Mapping)
-            and all(name in checks and checks[name].holds(one) for name, one in value.items())
+            and all(name in checks for name in value)
+            and all(checks[name].or_none().holds(one) for name, one in value.items())
         ),
     )
 
 
+_retention = _dict_of(
+    f"seconds or None for {', '.join(map(repr, STATUSES))}, and a whole number for 'count'",
+    {**dict.fromkeys(STATUSES, _seconds), "count": _count},
+)
+_recycle = _dict_of(
+    "a whole number for 'tasks', seconds for 'age', and whole MiB for 'memory'",
+    {"tasks": _positive, "age": _positive_seconds, "memory": _positive},
+)
 _policy = Check(
     f"{choice(*POLICIES).what}, or a dict from names of queues, or '*' for all others, to these",
     lambda value: (
@@ -131,7 +131,7 @@ class Options:
     MAX_ATTEMPTS: int = _setting(5, _positive)
     RETRY_WAIT: float = _setting(15.0, _seconds)
     ALIVE_TIME: float = _setting(50.0, _positive_seconds)
-    RETENTION: Mapping[str, float | None] = _setting({}, _dict_of(_retention))
+    RETENTION: Mapping[str, float | None] = _setting({}, _retention)
 
     DEFAULT_QUEUE: str = _setting("default", _name)
     DATABASE: str | None = _setting(None, _name.or_none())
@@ -167,7 +167,7 @@ class Options:
     NOTIFY: bool | str | Path = _setting(True, _notify)  # noqa: RUF009
     TASK_PREFETCH: int | None = _setting(None, _count.or_none())
 
-    RECYCLE: Mapping[str, Any] = _setting({}, _dict_of(_recycle))
+    RECYCLE: Mapping[str, Any] = _setting({}, _recycle)
 
     DATABASE_TIMEOUT: float | None = _setting(30.0, _positive_seconds.or_none())
     IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _positive_seconds.or_none())

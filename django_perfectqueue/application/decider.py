@@ -54,8 +54,10 @@ class Decider:
     def _named(self, decision: str) -> Callable[..., object]:
         method = None if decision in RESERVED else getattr(self, decision, None)
         if decision.startswith("__") or not callable(method):
+            known = [name for name in dir(type(self)) if name[0] != "_" and name not in RESERVED]
+            near = nearest(decision, known)
             raise UndefinedDecisionError(
-                f"{type(self).__name__} has no decision '{decision}'.{self.like(decision)}"
+                f"{type(self).__name__} has no decision '{decision}'.{near}"
             )
         found: Callable[..., object] = method
         return found
@@ -66,7 +68,3 @@ class Decider:
         it, as when its attempts are spent.
         """
         follow(self.task, self.handler, error)
-
-    def like(self, decision: str) -> str:
-        known = [name for name in dir(type(self)) if name[0] != "_" and name not in RESERVED]
-        return nearest(decision, known)

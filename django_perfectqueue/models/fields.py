@@ -254,15 +254,19 @@ class PartialIndex(models.Index):
     An index of the rows with a condition, on the databases named by ``on``.
 
     Others have no partial indexes, or don't see that a query needs no more than one has.
-    They get an index of all rows by the columns of ``whole``.
+    They get an index of all rows by the columns of ``whole``, which is ``fields`` by default.
     """
 
     def __init__(
-        self, *expressions: Any, on: Sequence[str], whole: Sequence[str], **kwargs: Any
+        self,
+        *expressions: Any,
+        on: Sequence[str] = ("postgresql", "sqlite"),
+        whole: Sequence[str] = (),
+        **kwargs: Any,
     ) -> None:
         super().__init__(*expressions, **kwargs)
         self.on = list(on)
-        self.whole = list(whole)
+        self.whole = list(whole or self.fields)
 
     def deconstruct(self) -> tuple[str, Sequence[object], dict[str, object]]:
         path, expressions, kwargs = super().deconstruct()

@@ -99,15 +99,11 @@ class Lane(PartlyIndexed):
             PartialIndex(
                 fields=["queue", "gate", "finish_tag"],
                 condition=Q(finish_tag__gt=0),
-                on=["postgresql", "sqlite"],
-                whole=["queue", "gate", "finish_tag"],
                 name="perfectqueue_lane_clock",
             ),
             PartialIndex(
                 fields=["account"],
                 condition=~Q(gate=0),
-                on=["postgresql", "sqlite"],
-                whole=["account"],
                 name="perfectqueue_lane_account",
             ),
         ]

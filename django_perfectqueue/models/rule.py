@@ -13,6 +13,7 @@ from django_perfectqueue.payload.names import LIMIT_LENGTH
 from .fields import ExactCharField, ReadableDateTimeField, optional_count, readable
 
 WEIGHT = LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000.0
+WEIGHTS = [MinValueValidator(LEAST_WEIGHT), MaxValueValidator(MOST_WEIGHT)]
 
 PERIOD = LEAST_PERIOD, MOST_PERIOD = 0.001, 31_622_400.0
 COUNT = 1, 2**31 - 1
@@ -135,7 +136,7 @@ class FairShare(models.Model):
     weight = models.FloatField(
         _("weight"),
         default=1.0,
-        validators=[MinValueValidator(LEAST_WEIGHT), MaxValueValidator(MOST_WEIGHT)],
+        validators=WEIGHTS,
         help_text=_("Twice the weight gets twice the processor time while users compete."),
     )
     max_running = optional_count(
@@ -172,7 +173,7 @@ class QueueShare(models.Model):
     weight = models.FloatField(
         _("weight"),
         default=1.0,
-        validators=[MinValueValidator(LEAST_WEIGHT), MaxValueValidator(MOST_WEIGHT)],
+        validators=WEIGHTS,
         help_text=_("Twice the weight gets twice the processor time while queues compete."),
     )
 

@@ -217,7 +217,6 @@ class Task(Undeletable):
                 fields=["user", "id"],
                 condition=~Q(user=""),
                 on=["postgresql"],
-                whole=["user", "id"],
                 name="perfectqueue_task_user",
             ),
         ]

@@ -64,7 +64,6 @@ class Ticket(Undeletable):
             PartialIndex(
                 fields=["lane", "rank", "run_at", "task"],
                 condition=Q(state=State.WAITING),
-                on=["postgresql", "sqlite"],
                 whole=["state", "lane", "rank", "run_at", "task"],
                 name="perfectqueue_ticket_line",
             ),

@@ -123,7 +123,10 @@ class Drain:
     def take(self) -> HeldTask | None:
         store.steer_waiting(using=self.using)
         store.follow(using=self.using, now=self.moment)
-        queues = [self.queue] if self.queue else self.queues_with_tasks()
+        live = Task.objects.using(self.using).live().order_by()
+        queues = (
+            [self.queue] if self.queue else sorted(live.values_list("queue", flat=True).distinct())
+        )
         if not queues:
             return None
         leases = store.acquire(
@@ -139,10 +142,6 @@ class Drain:
             task.moment = self.moment
             return task
         return None
-
-    def queues_with_tasks(self) -> list[str]:
-        live = Task.objects.using(self.using).live().order_by()
-        return sorted(live.values_list("queue", flat=True).distinct())
 
     def run(self, task: HeldTask) -> None:
         if not self.runner.dispatch.knows(task.type):

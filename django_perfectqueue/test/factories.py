@@ -111,15 +111,12 @@ class Making:
         self.submit(now=now)
         found = self.acquire(now)
         if found is None:
-            raise NotSupportedError(f"Task '{self.key}' can't be acquired. {self.obstacle()}")
+            # What holds it back, other than that no worker is there.
+            row, using = self.queue[self.key].metadata(), self.queue.using
+            reasons = Case(row, row.ticket, using, store.clock(using=using)).reasons()
+            why = next(reason.sentence for reason in reasons if reason.code not in NO_WORKERS)
+            raise NotSupportedError(f"Task '{self.key}' can't be acquired. {why}")
         return found
-
-    def obstacle(self) -> str:
-        """Return what holds it back, other than that no worker is there."""
-        row, using = self.queue[self.key].metadata(), self.queue.using
-        reasons = Case(row, row.ticket, using, store.clock(using=using)).reasons()
-        held = (reason for reason in reasons if reason.code not in NO_WORKERS)
-        return next(held).sentence
 
     def acquire(self, now: datetime | None) -> AcquiredTask | None:
         """Take what is due until it is this; what was taken before goes back untried."""

@@ -242,7 +242,7 @@ class DjangoTaskTests(SimpleTestCase):
     def test_every_word_and_every_option_is_documented(self):
         from django_perfectqueue.backend import checks, definition
 
-        for name in (*definition.DEFAULTS, *checks.OPTIONS):
+        for name in (*definition.DEFAULTS, *checks.RULES):
             with self.subTest(name):
                 self.assertIn(f"\n| `{name}` |", page("reference/tasks.md"))
 

@@ -23,8 +23,7 @@ from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.queue import Queue, database
 
 from .flags import FLAGS, add_flags
-from .terminal.table import Column, lines, terminal_width
-from .terminal.text import padded
+from .terminal import Column, lines, padded, terminal_width
 
 R = TypeVar("R")
 TAKEN = 3

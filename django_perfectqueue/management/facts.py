@@ -20,7 +20,7 @@ from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.redaction import masked
 from django_perfectqueue.queue import Batch
 
-from .terminal.text import local
+from .terminal import local
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations

@@ -12,8 +12,7 @@ from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Outcome, Status, Task
 from django_perfectqueue.store.records.counts import COUNTED
 
-from .terminal.table import Column
-from .terminal.text import or_more
+from .terminal import Column, or_more
 
 
 @dataclass

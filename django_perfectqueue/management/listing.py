@@ -1,9 +1,10 @@
-"""The tasks of a queue, page by page, and the filters that choose some of them."""
+"""The tasks of a queue page by page, the filters that choose them, and hints for wrong names."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import cast
 
 from django.core.management.base import CommandError
@@ -14,15 +15,20 @@ from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Batch as BatchRow
-from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for, type_condition
+from django_perfectqueue.models import (
+    DeadLetter,
+    Status,
+    Task,
+    TaskQuerySet,
+    id_for,
+    type_condition,
+)
 from django_perfectqueue.models.fields import ServerNow
-from django_perfectqueue.queue import Batch, Queue
+from django_perfectqueue.queue import Batch, Queue, TaskHandle
 
 from .base import CommandOptions, QueueCommand
 from .facts import ListedTask, content, situation, summary
-from .hints import no_tasks
-from .terminal.table import Column
-from .terminal.text import ago
+from .terminal import Column, ago
 from .verbs import LISTED
 
 PAGE = 1000
@@ -167,7 +173,60 @@ def data_of(task: ListedTask) -> str:
 
 
 def entries(listing: Listing) -> str:
-    counted = f"{listing.count} entry." if listing.count == 1 else f"{listing.count} entries."
-    if not listing.more:
-        return counted
-    return f"{counted} There are more: --after {listing.last}"
+    found = "1 entry." if listing.count == 1 else f"{listing.count} entries."
+    return found + (f" There are more: --after {listing.last}" if listing.more else "")
+
+
+NEIGHBOURS = 50
+NAMED = 10
+
+
+@contextmanager
+def with_hint(task: TaskHandle) -> Iterator[None]:
+    """Add to a NotFoundError where the task may be found."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise NotFoundError(f"{error}{hint(task)}") from error
+
+
+def hint(task: TaskHandle) -> str:
+    """Name the other queue that has the key, or else the nearest key; by an index or not at all."""
+    elsewhere = Task.objects.using(task.using).filter(queue__in=queues(task.using), key=task.key)
+    for queue in elsewhere.values_list("queue", flat=True)[:1]:
+        return f" Queue '{queue}' has one."
+    return nearest(task.key, neighbours(task))
+
+
+def queues(using: str) -> list[str]:
+    """Return the names of the queues that have tasks."""
+    return distinct(TaskQuerySet(Task, using=using), "queue")
+
+
+def no_tasks(queue: Queue) -> str:
+    """Say that a queue is empty, and what else there is, for who asked for the wrong one."""
+    return f"Queue '{queue.name}' has no tasks." + instead(queue.name, queues(queue.using))
+
+
+def no_group(queue: Queue, group: str) -> str:
+    """Say that no task ended for this reason, and for which ones others did."""
+    sentence = f"No task of queue '{queue.name}' ended for the reason '{group}'."
+    return sentence + instead(group, groups(queue))
+
+
+def instead(word: str, words: list[str]) -> str:
+    """Return the word that was meant, or else those that there are."""
+    listed = ", ".join(f"'{name}'" for name in words[:NAMED])
+    return nearest(word, words) or (f" There is {listed}." if words else "")
+
+
+def groups(queue: Queue) -> list[str]:
+    """Return the groups of its dead letters, in the order of the index of groups."""
+    return distinct(DeadLetter.objects.using(queue.using).filter(task__queue=queue.name), "group")
+
+
+def neighbours(task: TaskHandle) -> list[str]:
+    keys = task.queue.list().values_list("key", flat=True)
+    above = keys.filter(key__gt=task.key).order_by("key")[:NEIGHBOURS]
+    below = keys.filter(key__lt=task.key).order_by("-key")[:NEIGHBOURS]
+    return [*above, *below]

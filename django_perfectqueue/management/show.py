@@ -38,9 +38,8 @@ from .facts import (
     story_facts,
     why,
 )
-from .hints import with_hint
-from .terminal.progress import bar
-from .terminal.text import ago, is_id, local
+from .listing import with_hint
+from .terminal import ago, bar, is_id, local
 
 LAST_LINES = 10
 LONGEST_STEP = 200

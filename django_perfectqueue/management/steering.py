@@ -33,10 +33,8 @@ from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.payload.redaction import masked
 
 from .base import CommandOptions, QueueCommand
-from .hints import no_group, no_tasks, with_hint
-from .listing import batch_of
-from .terminal.progress import ProgressLine
-from .terminal.table import Column
+from .listing import batch_of, no_group, no_tasks, with_hint
+from .terminal import Column, ProgressLine, plural
 from .values import person
 
 PAGE = 500
@@ -70,10 +68,9 @@ DONE = {"retry": ("retried",), "cancel": ("cancelled", "requested"), "delete": (
 """What may become of tasks that are chosen; of the first it is also said where it is none."""
 
 
-def counted(word: str, count: int, more: str = "") -> str:
-    tasks = f"{count:,}{more} task" if count == 1 else f"{count:,}{more} tasks"
-    are = "is" if count == 1 else "are"
-    return MANY[word].format(tasks=tasks, are=are, count=f"{count:,}")
+def counted(word: str, count: int) -> str:
+    be = "is" if count == 1 else "are"
+    return MANY[word].format(tasks=plural(count, "task"), are=be, count=f"{count:,}")
 
 
 def steer_each(verb: Verb, command: QueueCommand, options: CommandOptions) -> None:
@@ -300,8 +297,8 @@ def print_preview(
         facts |= {"statuses": dict(found.statuses), "users": dict(found.users), "sample": rows}
         command.print_json(facts)
         return
-    more = "+" if found.is_bounded else ""
-    command.say(counted(f"would {operation.verb}", found.total - left, more))
+    more = " There may be more." if found.is_bounded else ""
+    command.say(counted(f"would {operation.verb}", found.total - left) + more)
     if left:
         command.say(f"Tasks that would be left, since others wait for them: {left:,}.")
     for title, counts in (("By status", found.statuses), ("By user", found.users)):

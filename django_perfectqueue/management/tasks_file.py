@@ -13,7 +13,7 @@ from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import ARGUMENTS, TIMES
 
-from .terminal.text import point
+from .terminal import point
 
 NEEDED = ("key", "type")
 CHUNK = 1000

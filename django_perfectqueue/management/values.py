@@ -5,23 +5,18 @@ from __future__ import annotations
 import contextlib
 import getpass
 import json
+import math
 import os
 import re
 import socket
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from datetime import datetime, timedelta
 
-from django.utils import timezone
-
-from django_perfectqueue.bulk.selection import time_of
-from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.health.checks import seconds as period_of
 from django_perfectqueue.lib.checks import LARGEST, whole
-from django_perfectqueue.lib.durations import LONGEST, seconds_in
+from django_perfectqueue.lib.durations import seconds_in
 from django_perfectqueue.payload.names import JSON
 
-from .terminal.text import NUMBER, is_id, point
+from .terminal import NUMBER, is_id
 
 RATE = re.compile(r"(\d{1,15})/(.+)")
 UNITS = {
@@ -66,10 +61,10 @@ def span(text: str) -> float | str:
 
 
 def some_seconds(text: str) -> float:
-    try:
-        return period_of(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from error
+    with contextlib.suppress(ValueError):
+        if math.isfinite(found := float(text)) and found >= 0:
+            return found
+    raise ArgumentTypeError(f"must be a number of seconds, not {text!r}")
 
 
 def task_id(text: str) -> int:
@@ -87,24 +82,6 @@ def merge_patch(text: str) -> JSON:
     if patch is None:
         raise ArgumentTypeError("must say what to change: null changes nothing")
     return patch
-
-
-def past(name: str, text: str | None) -> datetime:
-    """
-    Return a time that is passed; a span is so long ago, and nothing is now.
-
-    Raise InvalidTaskError for what is no time.
-    """
-    if text is None:
-        return timezone.now()
-    if (seconds := seconds_in(text)) is not None:
-        # A span that is longer begins before any tick all the same.
-        return timezone.now() - timedelta(seconds=min(seconds, LONGEST))
-    with contextlib.suppress(InvalidTaskError):
-        return time_of(text)
-    found = point(name, text)
-    assert isinstance(found, datetime)
-    return found
 
 
 def address(text: str) -> tuple[str, int]:

@@ -24,8 +24,7 @@ from django_perfectqueue.models import Change
 
 from .base import CommandOptions, HintingParser, QueueCommand
 from .flags import FLAGS, add_flags
-from .terminal.table import Column
-from .terminal.text import local
+from .terminal import Column, local
 
 M = TypeVar("M", bound=Model)
 SHOWN = 10

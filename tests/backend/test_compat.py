@@ -25,7 +25,7 @@ settings.configure(
 django.setup()
 from django.core.management import load_command_class
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.management.worker import plan
+from django_perfectqueue.management import worker as plan
 command = load_command_class("django_perfectqueue", "pq_worker")
 parser = command.create_parser("manage.py", "pq_worker")
 

@@ -7,8 +7,13 @@ from django.test import SimpleTestCase
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.management.commands import pq_worker
 from django_perfectqueue.management.flags import FLAGS
-from django_perfectqueue.management.worker.options import OVERRIDES, arguments, chosen_options
-from django_perfectqueue.management.worker.plan import exec_of, work_of
+from django_perfectqueue.management.worker import (
+    OVERRIDES,
+    arguments,
+    chosen_options,
+    exec_of,
+    work_of,
+)
 
 
 def options_of(*words):

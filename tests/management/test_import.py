@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import compat
 from django_perfectqueue.management.commands import pq_import
 from django_perfectqueue.management.importing import PerfectQueue, move
-from django_perfectqueue.management.importing.table import StaysError, Table
+from django_perfectqueue.management.importing.move import StaysError, Table
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules, declared, every, scheduled

@@ -4,7 +4,7 @@ from django.test import TestCase
 from django.utils.translation import override
 
 from django_perfectqueue import store
-from django_perfectqueue.management.terminal.text import local
+from django_perfectqueue.management.terminal import local
 from django_perfectqueue.models import Attempt, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules

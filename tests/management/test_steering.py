@@ -138,7 +138,8 @@ class RetryTests(TestCase):
         _task, lease = running("a")
         finish(lease)
 
-        self.assertEqual(refused(self, "pq_task", "retry", "a"), "Task 'a' has ended: it is finished.")
+        error = refused(self, "pq_task", "retry", "a")
+        self.assertEqual(error, "Task 'a' has ended: it is finished.")
 
     def test_a_group_is_put_back_and_no_other(self):
         for number in range(3):

@@ -11,7 +11,7 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_
 from django.utils.timezone import now as clock
 
 from django_perfectqueue.management.tasks_file import CHUNK, TasksFile
-from django_perfectqueue.management.terminal.text import point
+from django_perfectqueue.management.terminal import point
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 from tests.factories import register, running, submit

@@ -19,7 +19,7 @@ from django_perfectqueue.fairness.limits import limit, set_limit
 from django_perfectqueue.fairness.shares import set_share, share
 from django_perfectqueue.health import schema
 from django_perfectqueue.management import base
-from django_perfectqueue.management.worker import readiness
+from django_perfectqueue.management import worker as readiness
 from django_perfectqueue.queue import Queue
 
 from .running import refused

@@ -8,9 +8,15 @@ from django.test import SimpleTestCase
 
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.management.terminal.progress import EVERY_COUNT, ProgressLine
-from django_perfectqueue.management.terminal.table import Column, lines, terminal_width
-from django_perfectqueue.management.terminal.text import columns_of, cut
+from django_perfectqueue.management.terminal import (
+    EVERY_COUNT,
+    Column,
+    ProgressLine,
+    columns_of,
+    cut,
+    lines,
+    terminal_width,
+)
 
 from .running import Terminal
 

@@ -25,9 +25,7 @@ from ..flags import MANY
 from ..listing import batch_of
 from ..steering import DONE, print_preview
 from ..steering import counted as told
-from ..terminal.progress import bar
-from ..terminal.table import Column
-from ..terminal.text import local
+from ..terminal import Column, bar, local
 from ..values import person
 from ..verbs import NounCommand, Verb, first_rows
 

@@ -13,7 +13,7 @@ from ..base import CommandOptions, QueueCommand, known_alias
 from ..facts import Facts, picked
 from ..flags import add_flags
 from ..importing import SOURCES, ImportTally, Move, SkipReason
-from ..terminal.progress import ProgressLine
+from ..terminal import ProgressLine, are, plural
 
 
 class Command(QueueCommand):
@@ -48,7 +48,7 @@ class Command(QueueCommand):
             for text in [first_line(move), *lines_of_rows_that_stay(move.tally), *notes]:
                 self.say(text)
         if count := move.tally.left_behind:
-            raise CommandError(f"{counted(count, 'row')} left behind.")
+            raise CommandError(f"{are(count, 'row')} left behind.")
 
     def move(self, options: CommandOptions) -> Move:
         using = self.queue.using
@@ -88,29 +88,18 @@ def unserved(queues: set[str], using: str) -> list[str]:
     ]
 
 
-def counted(count: int, noun: str) -> str:
-    """Return "1 task is" or "2 tasks are"."""
-    return f"{count:,} {noun} is" if count == 1 else f"{count:,} {noun}s are"
-
-
-def stored(tally: ImportTally) -> str:
-    """Return how many tasks, and how many schedules."""
-    text = f"{tally.stored:,} {'task' if tally.stored == 1 else 'tasks'}"
-    if tally.schedules:
-        text += f" and {tally.schedules:,} {'schedule' if tally.schedules == 1 else 'schedules'}"
-    return text
-
-
 def first_line(move: Move) -> str:
     tally = move.tally
-    text = f"{'To be imported' if move.dry_run else 'Imported'}: {stored(tally)}"
+    text = f"{'To be imported' if move.dry_run else 'Imported'}: {plural(tally.stored, 'task')}"
+    if tally.schedules:
+        text += f" and {plural(tally.schedules, 'schedule')}"
     if tally.queues:
         text += f" (queue: {', '.join(sorted(tally.queues))})"
     text += "."
     if tally.there:
         text += f" {tally.there:,} {'was' if tally.there == 1 else 'were'} there already."
     if move.delete:
-        text += f" {counted(tally.deleted, 'row')} deleted there."
+        text += f" {are(tally.deleted, 'row')} deleted there."
     return text
 
 

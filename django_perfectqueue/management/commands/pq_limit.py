@@ -26,7 +26,7 @@ from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, or_dash
 from ..facts import Clock, Facts, iso, picked
-from ..terminal.table import Column
+from ..terminal import Column
 from ..values import person
 from ..verbs import (
     LISTED,

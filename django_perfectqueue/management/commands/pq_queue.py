@@ -23,10 +23,8 @@ from django_perfectqueue.queue.retention import PurgeRule, purge
 from ..base import CommandOptions
 from ..figures import Figures, counts, dead_columns, facts, figures, queue_columns, summary
 from ..flags import MANY
-from ..hints import no_tasks
-from ..terminal.progress import ProgressLine
-from ..terminal.table import GAP
-from ..terminal.text import seconds
+from ..listing import no_tasks
+from ..terminal import GAP, ProgressLine, plural, seconds
 from ..values import number, or_none, person
 from ..verbs import NounCommand, Verb, changes_for_programs
 
@@ -192,12 +190,11 @@ def report(
         found = {name: count} | ({"by_status": by_status} if by_status else {})
         command.print_json({**named, **found})
         return
-    tasks = "task" if count == 1 else "tasks"
-    done = "would be" if dry_run else "is" if count == 1 else "are"
     parts = [f"{number} {status}" for status, number in sorted((by_status or {}).items())]
     where = f" of queue '{named['queue']}'" if named else ""
     listed = f"{': ' if parts else ''}{', '.join(parts)}"
-    command.say(f"{count} {tasks}{where} {done} deleted{listed}.")
+    done = "would be" if dry_run else "is" if count == 1 else "are"
+    command.say(f"{plural(count, 'task')}{where} {done} deleted{listed}.")
 
 
 class Command(NounCommand):

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 from django.core.management.base import CommandError, no_translations
+from django.utils import timezone
 
+from django_perfectqueue.bulk.selection import time_of
 from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError
 from django_perfectqueue.inspection.schedules import in_words, problems_of, statuses_of
+from django_perfectqueue.lib.durations import LONGEST, seconds_in
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Schedule
 from django_perfectqueue.schedules import ScheduleHandle, Schedules, Terms
@@ -18,9 +22,8 @@ from ..base import CommandOptions
 from ..flags import MANY, TERMS
 from ..schedule_facts import data_of, fields, for_programs, shown, tick_of
 from ..tasks_file import parsed
-from ..terminal.table import Column
-from ..terminal.text import point
-from ..values import EMPTY, past, person
+from ..terminal import Column, plural, point
+from ..values import EMPTY, person
 from ..verbs import NounCommand, Verb, first_rows
 
 NEXT = 5
@@ -189,7 +192,7 @@ def print_block(command: NounCommand, name: str, values: Sequence[str]) -> None:
 
 
 def submitted(ticks: Sequence[datetime], done: str) -> str:
-    return f"{len(ticks)} {'task' if len(ticks) == 1 else 'tasks'} {done} submitted."
+    return f"{plural(len(ticks), 'task')} {done} submitted."
 
 
 def given_terms(options: CommandOptions) -> Terms:
@@ -197,15 +200,33 @@ def given_terms(options: CommandOptions) -> Terms:
     terms = {name: options[name] for name in CHECKS if name in options}
     for name in ("starts_at", "ends_at"):
         if name in terms:
-            terms[name] = None if terms[name] in EMPTY else time_of(name, terms[name])
+            terms[name] = None if terms[name] in EMPTY else point_of(name, terms[name])
     return cast("Terms", terms)
 
 
-def time_of(name: str, text: str) -> datetime | str | None:
+def point_of(name: str, text: str) -> datetime | str | None:
     try:
         return point(name, text)
     except InvalidTaskError as error:
         raise InvalidScheduleError(str(error)) from error
+
+
+def past(name: str, text: str | None) -> datetime:
+    """
+    Return a time that is passed; a span is so long ago, and nothing is now.
+
+    Raise InvalidTaskError for what is no time.
+    """
+    if text is None:
+        return timezone.now()
+    if (seconds := seconds_in(text)) is not None:
+        # A span that is longer begins before any tick all the same.
+        return timezone.now() - timedelta(seconds=min(seconds, LONGEST))
+    with contextlib.suppress(InvalidTaskError):
+        return time_of(text)
+    found = point(name, text)
+    assert isinstance(found, datetime)
+    return found
 
 
 def remark(row: Schedule) -> str:

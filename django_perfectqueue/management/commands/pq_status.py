@@ -26,8 +26,7 @@ from django_perfectqueue.models.fields import ServerNow
 from ..base import CommandOptions, diagnosis
 from ..facts import Clock, Facts, picked
 from ..figures import facts, queue_columns
-from ..terminal.table import GAP, Column
-from ..terminal.text import ago
+from ..terminal import GAP, Column, ago
 from ..verbs import NounCommand, Verb
 
 if TYPE_CHECKING:

@@ -23,10 +23,14 @@ from django_perfectqueue.schedules.terms import dispatch_here, known_types
 from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis
 from ..flags import add_flags
 from ..tasks_file import TasksFile, parsed
-from ..terminal.progress import ProgressLine
-from ..terminal.text import point, seconds
+from ..terminal import ProgressLine, are, point, seconds
 
 FLAGS = {"--time": "run_at", "--expect": "expected_at", "--expires": "expires_at"}
+SENTENCES = {
+    "submitted": "Task '%s' is submitted.",
+    "ignored": "Task '%s' was there already, and this one is ignored.",
+    "replaced": "Task '%s' is submitted, in the place of another.",
+}
 EXAMPLE = """pq_submit k1 user_task '{"uid": 1}'"""
 
 
@@ -60,7 +64,7 @@ class Command(QueueCommand):
         if self.as_json:
             self.print_json({"queue": self.queue.name, "key": options["key"], "done": word})
         else:
-            self.say(sentences()[word] % options["key"])
+            self.say(SENTENCES[word] % options["key"])
             self.doubt(options["type"])
 
     def doubt(self, type_: str) -> None:
@@ -245,18 +249,10 @@ def payload(text: str) -> object:
         raise InvalidTaskError(f"{error} Quote it for the shell: {EXAMPLE}.") from error
 
 
-def sentences() -> dict[str, str]:
-    return {
-        "submitted": "Task '%s' is submitted.",
-        "ignored": "Task '%s' was there already, and this one is ignored.",
-        "replaced": "Task '%s' is submitted, in the place of another.",
-    }
-
-
 def describe_counts(stored: int, ignored: int) -> str:
-    text = f"{stored} {'task is' if stored == 1 else 'tasks are'} submitted."
+    text = f"{are(stored, 'task')} submitted."
     if ignored:
-        text += f" {ignored} {'was' if ignored == 1 else 'were'} there already."
+        text += f" {ignored:,} {'was' if ignored == 1 else 'were'} there already."
     return text
 
 

@@ -16,8 +16,7 @@ from django_perfectqueue.models import FairShare
 
 from ..base import CommandOptions, or_dash
 from ..facts import Facts, iso, picked
-from ..terminal.table import GAP, Column
-from ..terminal.text import or_more
+from ..terminal import GAP, Column, or_more
 from ..values import person
 from ..verbs import NounCommand, Verb, changed, changes_for_programs, first_rows
 

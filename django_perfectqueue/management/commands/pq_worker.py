@@ -36,9 +36,17 @@ from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
 from ..base import CommandOptions, SummedUpCommand, cli_errors
-from ..worker.options import add_options, arguments, chosen_options
-from ..worker.plan import Exec, plan_of
-from ..worker.readiness import check_database, check_health, check_unpatched, is_there
+from ..worker import (
+    Exec,
+    add_options,
+    arguments,
+    check_database,
+    check_health,
+    check_unpatched,
+    chosen_options,
+    is_there,
+    plan_of,
+)
 
 SHOWN = 8
 

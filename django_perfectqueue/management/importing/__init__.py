@@ -1,8 +1,7 @@
 """Reads the tables of other queues, and moves what waits there into this one."""
 
-from .move import ImportTally, Move, SkipReason
+from .move import ImportTally, Move, SkipReason, Table
 from .sources import CeleryBeat, DjangoQ2, DjangoTasksDb, PerfectQueue
-from .table import Table
 
 SOURCES: dict[str, type[Table]] = {
     table.source: table for table in (PerfectQueue, DjangoTasksDb, DjangoQ2, CeleryBeat)

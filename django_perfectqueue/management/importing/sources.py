@@ -23,7 +23,7 @@ from django.db.models import (
 )
 from django.utils import timezone
 
-from .table import (
+from .move import (
     Columns,
     Importable,
     Row,

@@ -1,0 +1,291 @@
+"""What commands print: times, spans and texts, tables, progress."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import chain, islice
+from typing import Generic, TextIO, TypeVar
+
+from django.core.management.base import OutputWrapper
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_naive, localtime
+
+from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.lib.checks import Check
+from django_perfectqueue.lib.durations import seconds_in, short_duration
+from django_perfectqueue.lib.printable import printable
+
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+LONGEST_ID = 19
+SPAN = Check("a span such as '90s', '5m30s' or '1d12h'", lambda text: seconds_in(text) is not None)
+
+
+def point(name: str, value: object) -> datetime | str | None:
+    """
+    Return a time that was written as unix seconds, ISO 8601 or a duration such as "5m30s".
+
+    A duration is returned as it is. Raise InvalidTaskError for anything else.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str) and seconds_in(value) is not None:
+        return value
+    if isinstance(value, str) and not NUMBER.fullmatch(value):
+        return iso_time(name, value)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise no_time(name, value)
+    return unix_time(name, value)
+
+
+def seconds(name: str, span: str | None) -> float | None:
+    """
+    Return the seconds of a span such as "5m30s".
+
+    Raise InvalidTaskError for anything else.
+    """
+    if span is not None:
+        SPAN.require(name, span, InvalidTaskError)
+    return None if span is None else seconds_in(span)
+
+
+def unix_time(name: str, value: float | str) -> datetime:
+    """
+    Return the time of a number of seconds since 1970.
+
+    Raise InvalidTaskError when it is no number, or out of reach.
+    """
+    try:
+        return datetime.fromtimestamp(float(value), tz=timezone.utc)
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidTaskError(
+            f"{name} must be unix seconds from year 1 to 9999, not {value}."
+        ) from error
+
+
+def iso_time(name: str, value: str) -> datetime:
+    try:
+        moment = parse_datetime(value)
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise no_time(name, value)
+    if is_naive(moment):
+        raise InvalidTaskError(f"{name} needs an offset, such as '{value}Z'.")
+    return moment
+
+
+def no_time(name: str, value: object) -> InvalidTaskError:
+    return InvalidTaskError(
+        f"{name} must be unix seconds, ISO 8601 with an offset, or a span such as '5m30s', not"
+        f" {value!r}."
+    )
+
+
+def local(moment: datetime) -> str:
+    return localtime(moment).isoformat(" ", "milliseconds")
+
+
+def ago(moment: datetime, now: datetime) -> str:
+    return f"{short_duration((now - moment).total_seconds())} ago"
+
+
+def or_more(count: int, *, more: bool) -> str:
+    """Return a count; with ``more`` there may be more, so of none nothing is known."""
+    if more:
+        return f"{count:,}+" if count else "-"
+    return f"{count:,}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return "1 task" or "2,000 tasks"."""
+    return f"{count:,} {noun if count == 1 else noun + 's'}"
+
+
+def are(count: int, noun: str) -> str:
+    """Return "1 task is" or "2,000 tasks are"."""
+    return f"{plural(count, noun)} {'is' if count == 1 else 'are'}"
+
+
+def is_id(text: str) -> bool:
+    """Return whether a text may be the id of a task."""
+    return text.isascii() and text.isdecimal() and len(text) < LONGEST_ID
+
+
+def columns_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(column_count(character) for character in text)
+
+
+def column_count(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text that takes no more than so many columns, with … where it was cut."""
+    if columns_of(text) <= width:
+        return text
+    kept, room = "", width - 1
+    for character in text:
+        room -= column_count(character)
+        if room < 0:
+            break
+        kept += character
+    return kept + "…"
+
+
+def padded(text: str, width: int, right: bool = False) -> str:
+    blanks = " " * (width - columns_of(text))
+    return blanks + text if right else text + blanks
+
+
+R = TypeVar("R")
+SAMPLE = 200
+NARROWEST = 8
+GAP = "  "
+
+
+# Without slots: a frozen generic that has them can't be made on Python before 3.13.
+@dataclass(frozen=True)
+class Column(Generic[R]):
+    """
+    A column: its title, and what it shows of a row. Numbers go to the ``right``.
+
+    Where the terminal is narrow the ``spare`` ones are left out first, and then the
+    ``elastic`` ones give way. ``paint`` colours a padded cell.
+    """
+
+    title: str
+    cell: Callable[[R], str]
+    elastic: bool = False
+    right: bool = False
+    spare: bool = False
+    paint: Callable[[str], str] = str
+
+
+def lines(columns: Sequence[Column[R]], rows: Iterable[R], *, width: int | None) -> Iterator[str]:
+    """
+    Yield the header and each row as a line; nothing where there are no rows.
+
+    The first rows decide how wide the columns are. ``width`` is the terminal's, and None
+    where nothing is to be cut.
+    """
+    cells = ([printable(column.cell(row)) for column in columns] for row in rows)
+    sample = list(islice(cells, SAMPLE))
+    titles = [column.title for column in columns]
+    widths = fitting(columns, widest([titles, *sample]), width)
+    for row in chain([titles], sample, cells) if sample else ():
+        parts = [
+            column.paint(padded(cell if width is None else cut(cell, room), room, column.right))
+            for column, cell, room in zip(columns, row, widths, strict=True)
+            if room
+        ]
+        yield GAP.join(parts).rstrip()
+
+
+def widest(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(columns_of, cells)) for cells in zip(*rows, strict=True)]
+
+
+def fitting(columns: Sequence[Column[R]], widths: list[int], width: int | None) -> list[int]:
+    """
+    Return widths whose sum fits; 0 is for a column that is left out.
+
+    The spare columns are left out from the left, then the widest elastic one is narrowed.
+    """
+    widths = list(widths)
+    elastic = [place for place, column in enumerate(columns) if column.elastic]
+    over = 0 if width is None else sum(widths) + len(GAP) * (len(widths) - 1) - width
+    for place, column in enumerate(columns):
+        if over > 0 and column.spare:
+            over -= widths[place] + len(GAP)
+            widths[place] = 0
+    while over > 0 and elastic:
+        place = max(elastic, key=lambda place: widths[place])
+        if widths[place] <= NARROWEST:
+            break
+        widths[place] -= 1
+        over -= 1
+    return widths
+
+
+def terminal_width(stream: TextIO | OutputWrapper) -> int | None:
+    """Return the columns of the terminal that a stream writes to; None when it is no terminal."""
+    if not stream.isatty():
+        return None
+    if "COLUMNS" in os.environ:
+        return shutil.get_terminal_size().columns
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError, AttributeError):
+        return 80
+
+
+EVERY_SECONDS = 0.1
+EVERY_COUNT = 100_000
+BAR = 24
+
+
+class ProgressLine:
+    """
+    A line that is rewritten on a terminal; elsewhere a new line every 100,000.
+
+    ``total`` is what ``part`` will have grown to; None when that can't be known.
+    """
+
+    def __init__(self, stream: OutputWrapper, text: str, *, total: int | None = None) -> None:
+        self.stream = stream
+        self.text = text
+        self.total = total
+        self.lively = stream.isatty()
+        self.began = time.monotonic()
+        self.drawn = self.began
+        self.shown_count = 0
+        self.shown = 0
+
+    def show(self, count: int, part: int = 0) -> None:
+        if self.lively:
+            if time.monotonic() - self.drawn >= EVERY_SECONDS:
+                self.draw(self.describe_progress(count, part))
+        elif count - self.shown_count >= EVERY_COUNT:
+            self.shown_count = count
+            self.stream.write(self.describe_progress(count, part), str)
+
+    def describe_progress(self, count: int, part: int) -> str:
+        seconds = max(time.monotonic() - self.began, 1e-6)
+        words = self.text % f"{count:,}"
+        rate = f"{count / seconds:,.0f} a second"
+        if not self.total or not part:
+            return f"{words}, {rate}"
+        share = min(part / self.total, 1.0)
+        left = f"{short_duration(max(1, round(seconds / share - seconds)))} left"
+        return f"{bar(share)}  {words}, {rate}, {left}"
+
+    def draw(self, describe_progress: str) -> None:
+        self.drawn = time.monotonic()
+        self.stream.write("\r" + describe_progress.ljust(self.shown), str, "")
+        self.stream.flush()
+        self.shown = len(describe_progress)
+
+    def clear(self) -> None:
+        """Wipe the line, so that what is said next stands alone."""
+        if self.shown:
+            self.stream.write("\r" + " " * self.shown + "\r", str, "")
+            self.stream.flush()
+            self.shown = 0
+
+
+def bar(share: float) -> str:
+    """Return a part of 1 as a bar and in words."""
+    full = round(BAR * share)
+    return f"[{'#' * full}{'.' * (BAR - full)}] {share:4.0%}"

@@ -1,1 +1,0 @@
-"""What pq_worker does before its processes start."""

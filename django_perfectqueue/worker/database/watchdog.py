@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from .link import Link
-
-logger = logging.getLogger("django_perfectqueue.watchdog")
 
 GRACE = 2.0
 LEAST = 5.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -21,6 +22,8 @@ from ..process.wakeup import Wakeup, readable
 
 if TYPE_CHECKING:
     from _typeshed import HasFileno
+
+logger = logging.getLogger("django_perfectqueue.watchdog")
 
 LAST_TRIES = 2.0
 WATCH_INTERVAL = 2.0
@@ -66,7 +69,10 @@ class HelperProcess:
         while True:
             with contextlib.suppress(OSError):
                 os.write(heartbeat_w, b".")
-            self.watchdog.look(time.monotonic())
+            try:
+                self.watchdog.look(time.monotonic())
+            except Exception:
+                logger.exception("The connection watchdog raised an exception and continues.")
             time.sleep(min(WATCH_INTERVAL, self.plan.options.CHILD_HEARTBEAT_INTERVAL))
 
     def work(self) -> None:

@@ -8,9 +8,8 @@ what a worker calls.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from django.apps import apps
@@ -41,15 +40,9 @@ def discover(modules: Iterable[str] = ()) -> None:
     Raise ImportError when one of those is not there.
     """
     autodiscover_modules(MODULE)
-    named = [import_module(name) for name in modules]
-    for module in (*found(), *named):
+    paths = [f"{app.name}.{MODULE}" for app in apps.get_app_configs()]
+    found = [sys.modules[path] for path in paths if path in sys.modules]
+    for module in (*found, *map(import_module, modules)):
         for value in list(vars(module).values()):
             if isinstance(value, Task):
                 add(value)
-
-
-def found() -> Iterator[ModuleType]:
-    for app in apps.get_app_configs():
-        module = sys.modules.get(f"{app.name}.{MODULE}")
-        if module is not None:
-            yield module

@@ -36,10 +36,14 @@ def check(*tags: str) -> Callable[[Callable[[str], Iterable[CheckMessage]]], Che
         def found(
             app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: object
         ) -> list[CheckMessage]:
-            alias = alias_in_force()
+            try:
+                options()
+            except ConfigError:
+                return []
+            alias = database()
             if checks.Tags.database in tags and alias not in {*(databases or ())} & {*connections}:
                 return []
-            return [] if alias is None else list(problems(alias))
+            return list(problems(alias))
 
         del found.__wrapped__  # Django looks at the signature for ``**kwargs``.
         return checks.register(found, *tags)
@@ -62,12 +66,3 @@ def slow_isolation(where: str, hint: str) -> CheckMessage:
         " nothing goes wrong, but it is slow.",
         hint,
     )
-
-
-def alias_in_force() -> str | None:
-    """Return the database of the tasks, or None where the settings are wrong anyway."""
-    try:
-        options()
-    except ConfigError:
-        return None
-    return database()

@@ -53,13 +53,10 @@ class Notes:
             self.room = 0
             self.last.append(line)
             self.size += length
-            self.make_room()
+            while self.size > self.most and self.last:
+                self.size -= len(self.last.popleft()) + 1
+                self.left_out += 1
         self.changed = True
-
-    def make_room(self) -> None:
-        while self.size > self.most and self.last:
-            self.size -= len(self.last.popleft()) + 1
-            self.left_out += 1
 
     def text(self) -> str:
         """Return the lines that are kept, and between them how many are not."""

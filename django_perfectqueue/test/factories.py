@@ -11,6 +11,7 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.inspection.why_waiting import Case, Code
 from django_perfectqueue.lib.checks import nearest
+from django_perfectqueue.models import Status
 from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import AcquiredTask, Queue, TaskHandle
 
@@ -53,7 +54,9 @@ def make_task(
         )
     key = key or f"{type}-{next(numbers)}"
     why = store.Failure(error=error, message=message)
-    return WAYS[status](Making(queue, key, {"type": type, "data": data, **options}, result, why))
+    making = Making(queue, key, {"type": type, "data": data, **options}, result, why)
+    made: TaskHandle = getattr(making, status)()
+    return made
 
 
 class Making:
@@ -70,6 +73,8 @@ class Making:
 
     def submit(self, **more: JSON) -> TaskHandle:
         return self.queue.submit(self.key, **{**self.given, **more})
+
+    waiting = submit
 
     def scheduled(self) -> TaskHandle:
         return self.submit(run_at=self.given.get("run_at", LATER))
@@ -132,14 +137,4 @@ class Making:
                 task._end(store.Ending.release(), now=now)
 
 
-WAYS: dict[str, Callable[[Making], TaskHandle]] = {
-    "waiting": Making.submit,
-    "scheduled": Making.scheduled,
-    "retrying": Making.retrying,
-    "running": Making.running,
-    "stalled": Making.stalled,
-    "finished": Making.finished,
-    "failed": Making.failed,
-    "cancelled": Making.cancelled,
-    "expired": Making.expired,
-}
+WAYS = [status for status in Status.values if hasattr(Making, status)]

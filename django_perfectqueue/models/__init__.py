@@ -25,6 +25,7 @@ from .rule import (
     FairShare,
     Limit,
     Meter,
+    Pausable,
     QueueShare,
 )
 from .schedule import NAME_LENGTH, Schedule
@@ -102,6 +103,7 @@ __all__ = [
     "NoDeleteQuerySet",
     "Outcome",
     "Overview",
+    "Pausable",
     "Policy",
     "QueueShare",
     "Schedule",

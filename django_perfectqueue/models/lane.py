@@ -90,7 +90,7 @@ class Lane(PartlyIndexed):
     class Meta:
         verbose_name = _("lane")
         verbose_name_plural = _("lanes")
-        default_permissions = ("view",)
+        default_permissions = ()
         indexes = [
             models.Index(
                 fields=["queue", "held_by", "-ready", "turn", "since"],

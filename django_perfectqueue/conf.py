@@ -139,6 +139,7 @@ class Options:
 
     ADMIN_SCOPE: str | None = _setting(None, _path.or_none())
     METRICS_TOKEN: str | None = _setting(None, _name.or_none())
+    RELEASE: str | None = _setting(None, _name.or_none())
     LATE_AFTER: float | None = _setting(300.0, _seconds.or_none())
 
     JOURNAL_INTERVAL: float = _setting(1.0, _positive_seconds)

@@ -19,7 +19,7 @@ from django_perfectqueue.store import UsageKey
 from django_perfectqueue.store.records.usage import all_types_key, type_key
 
 from ..parts.base import whole
-from ..parts.cells import NOTHING, duration
+from ..parts.cells import NOTHING, duration, tabs
 from ..parts.chart import chart
 
 OVER = {"hour": _("Last hour"), "day": _("Last day"), "month": _("Last 30 days")}
@@ -51,7 +51,7 @@ def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, obj
     found = period(key, over, using=using)
     subject = ", ".join(map(printable, names.values()))
     rows = [shown(found.total, gettext("all"), "")]
-    by = asked.get("by", "")
+    orders, by = {word: label for word, (label, _rank) in ORDERS.items()}, asked.get("by", "")
     rank = ORDERS[by][1] if by in ORDERS else ORDERS[""][1]
     for one in sorted(found.types, key=rank):
         query = urlencode({"queue": one.queue, "type": one.type, "over": over})
@@ -61,15 +61,9 @@ def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, obj
         "subtitle": subject,
         "original": subject,
         "query": urlencode(names),
-        "user_query": urlencode({"q": key.user}) if key.user else "",
-        "windows": [
-            (label, f"?{urlencode(names | {'over': word})}", word == over)
-            for word, label in OVER.items()
-        ],
-        "orders": [
-            (label, f"?{urlencode(names | {'over': over, 'by': word})}", word == by)
-            for word, (label, _rank) in ORDERS.items()
-        ],
+        "is_user": bool(key.user),
+        "windows": tabs(OVER, over, names, "over"),
+        "orders": tabs(orders, by, names | {"over": over}, "by"),
         "chart": chart(found.points, FORMS[over]),
         "titles": TITLES,
         "rows": rows,

@@ -79,7 +79,7 @@ class IdsFirstPaginator(BoundedPaginator):
         return page
 
 
-class QueueAdmin(ModelAdmin):
+class StoredAdmin(ModelAdmin):
     """
     Rows in the database that holds the tasks, of which no page counts them all.
 
@@ -183,7 +183,7 @@ def shown_by(site: str, view: Callable[..., HttpResponse]) -> Callable[..., Http
     return show
 
 
-class ReadOnlyAdmin(QueueAdmin):
+class ReadOnlyAdmin(StoredAdmin):
     """Rows that only the store writes, in one order, and found by what an index serves."""
 
     sortable_by = ()
@@ -251,3 +251,14 @@ class OneOrder(ChangeList):
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[Any]:
         return list(self.model_admin.get_ordering(request))
+
+
+def column(
+    title: Any, show: Callable[[Any], object], *, ordering: str | None = None
+) -> Callable[[object, Any], object]:
+    """Return a column of a list, for an attribute of its page."""
+
+    def cell(_page: object, row: Any) -> object:
+        return show(row)
+
+    return admin.display(description=title, ordering=ordering)(cell)

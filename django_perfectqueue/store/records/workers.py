@@ -16,8 +16,8 @@ KEPT = 3600.0
 BATCH = 100
 
 GIVEN = (
-    "pid", "start", "pid_space", "launcher", "generation", "version", "processors", "queues",
-    "routes", "schedules",
+    "pid", "start", "pid_space", "launcher", "generation", "version", "release", "processors",
+    "queues", "routes", "schedules",
 )  # fmt: skip
 RENEW = """
 UPDATE "perfectqueue_worker"
@@ -27,13 +27,13 @@ WHERE "id" = %(id)s
 """
 ENTER = """
 INSERT INTO "perfectqueue_worker" (
-    "id", "host", "pid", "start", "pid_space", "launcher", "generation", "version", "processors",
-    "queues", "routes", "schedules", "seats", "leaving", "started_at", "seen_at", "drifted_at",
-    "problem"
+    "id", "host", "pid", "start", "pid_space", "launcher", "generation", "version", "release",
+    "processors", "queues", "routes", "schedules", "seats", "leaving", "started_at",
+    "seen_at", "drifted_at", "problem"
 ) VALUES (
     %(id)s, %(host)s, %(pid)s, %(start)s, %(pid_space)s, %(launcher)s, %(generation)s,
-    %(version)s, %(processors)s, %(queues)s, %(routes)s, %(schedules)s, %(seats)s, %(leaving)s,
-    {started_at}, {now}, {drifted_at}, %(problem)s
+    %(version)s, %(release)s, %(processors)s, %(queues)s, %(routes)s, %(schedules)s, %(seats)s,
+    %(leaving)s, {started_at}, {now}, {drifted_at}, %(problem)s
 )
 """
 STRIKE = 'DELETE FROM "perfectqueue_worker" WHERE "id" IN ({ids})'
@@ -60,6 +60,7 @@ class Registration:
     launcher: int = 0
     generation: int = 1
     version: str
+    release: str = ""
     processors: int
     queues: str
     routes: str

@@ -158,6 +158,7 @@ def registration_of(plan: Plan) -> store.Registration:
         launcher=os.getppid(),
         generation=plan.generation,
         version=__version__,
+        release=plan.options.RELEASE or os.environ.get("SENTRY_RELEASE", "")[:100],
         processors=plan.options.PROCESSORS,
         queues=json.dumps(plan.queues),
         routes=json.dumps(routes_of(plan.dispatch)),

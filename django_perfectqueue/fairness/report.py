@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Bucket
+from django_perfectqueue.models import EVERYONE, Bucket, FairShare, Lane
 from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import percentile
 from django_perfectqueue.store.database.transaction import reading, with_retries
@@ -20,6 +20,8 @@ WINDOWS = {
     "day": (timedelta(days=1), Bucket.HOUR),
 }
 COUNTED = 1_000
+MOST = 50
+LINES = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,3 +165,20 @@ def held(tally: Tally) -> str:
     reasons = {"paused": tally.paused, "capped": tally.capped, "limited": tally.limited}
     reason = max(reasons, key=lambda word: reasons[word])
     return reason if reasons[reason] >= max(1, tally.eager) else ""
+
+
+def known_users(queue: str, *, using: str) -> list[str]:
+    """
+    Return up to MOST users of a queue: first those who are paused or have a share of their own,
+    then those with a line, in the order of service.
+    """
+    shares = FairShare.objects.using(using).filter(queue__in=[queue, ""]).exclude(user=EVERYONE)
+    named = shares.order_by("-paused", "-user").values_list("user", flat=True)[:MOST]
+    found = with_retries(lambda: [*named, *users_in_line(queue, using=using)], using=using)
+    return list(dict.fromkeys(found))[:MOST]
+
+
+def users_in_line(queue: str, *, using: str) -> list[str]:
+    """Return the users of the first lines of a queue, in the order of service."""
+    lines = Lane.objects.using(using).filter(queue=queue, held_by=0).order_by("-ready", "turn")
+    return list(lines.values_list("user", flat=True)[:LINES])

@@ -60,7 +60,7 @@ def time_shown(at: datetime) -> str:
 
 
 def paused_terms(rule: Pausable) -> str:
-    return ", ".join(filter(None, [_("paused"), pause_terms(rule)]))
+    return ", ".join(filter(None, [_("paused"), describe_pause(rule.paused_until, "", rule.note)]))
 
 
 def limit_terms(limit: Limit) -> str:

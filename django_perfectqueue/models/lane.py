@@ -52,9 +52,6 @@ class Lane(PartlyIndexed):
     tasks, until the limit opens.
     """
 
-    waiting: int  # set by the admin
-    has_worker: bool  # set by the admin
-
     id = models.BigIntegerField(primary_key=True)
     account = models.BigIntegerField(_("account"))
     gate = models.BigIntegerField(_("gate"), default=0)

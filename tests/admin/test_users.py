@@ -190,6 +190,9 @@ class PauseTests(UsersCase):
         self.assertContains(page, "by boss: ticket 812")
         self.assertRegex(Queue()["k1"].why_waiting().sentence, r"\(until .*, by boss: ticket 812\)")
         self.assertContains(self.client.get(self.one("ann")), "Its user is paused (until")
+        self.assertContains(
+            self.story(Queue()["k1"]), f'href="{escape(self.one("ann", queue="default"))}"'
+        )
 
         response = self.send("unpause", url=self.one("ann"))
         self.assertEqual(self.reported(response), ["1 was unpaused."])

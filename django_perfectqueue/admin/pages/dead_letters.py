@@ -98,8 +98,7 @@ class DeadLetterAdmin(SteeringAdmin):
         _("type"), lambda letter: narrowed(letter, "type", broken_at_dots(letter.task.type))
     )
     for_user = column(
-        _("user"),
-        lambda letter: narrowed(letter, "user") if letter.task.user else NOTHING,
+        _("user"), lambda letter: narrowed(letter, "user") if letter.task.user else NOTHING
     )
     of_queue = column(_("queue"), lambda letter: narrowed(letter, "queue"))
 

@@ -78,22 +78,7 @@ class LimitAdmin(RuleAdmin):
     list_filter = ["scope", "paused"]
     ordering = ["scope", "name"]
     search_fields = ["name"]
-    fieldsets = [
-        (None, {"fields": OWNER}),
-        (
-            _("Limits"),
-            {
-                "fields": [
-                    *("max_running", "rate", "period", "burst"),
-                    *("paused", "paused_until", "note"),
-                ],
-                "description": _(
-                    "A change takes effect at once, also for tasks that wait already. Tasks that "
-                    "run are not disturbed."
-                ),
-            },
-        ),
-    ]
+    fields = [*OWNER, "max_running", "rate", "period", "burst", "paused", "paused_until", "note"]
 
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return Metered

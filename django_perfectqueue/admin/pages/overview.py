@@ -20,9 +20,8 @@ from django_perfectqueue.store.records.counts import LATEST
 
 from ..parts.base import ReadOnlyAdmin, bounded, whole
 from ..parts.cells import duration, short
-from ..parts.chart import chart
-from ..parts.queue_rows import queue_row
-from .period import key_of, period_page
+from .period import chart, key_of, period_page
+from .queues import queue_row
 
 GROUPS = 5
 PERMISSION = "perfectqueue.view_overview"

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.db.models import Q
 from django.http import HttpRequest
+from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.fairness import edit
-from django_perfectqueue.health.queues import overview
+from django_perfectqueue.health.queues import QueueFigures, overview
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change, Limit, QueueShare
 from django_perfectqueue.queue import QUEUE_LENGTH, database
+from django_perfectqueue.store.records.counts import COUNTED
 
-from ..parts.cells import figures_link, list_link, paused_mark
+from ..parts.base import AtLeast, bounded, whole
+from ..parts.cells import NOTHING, duration, figures_link, list_link, paused_mark, with_sign
 from ..parts.named_rows import NamedRows
-from ..parts.queue_rows import queue_row
 
 
 @admin.register(QueueShare)
@@ -31,7 +34,7 @@ class QueueAdmin(NamedRows):
         "How workers that serve several queues divide their time: by weight. They follow a change"
         " within seconds. A paused queue starts no task; tasks that run are not disturbed."
     )
-    fieldsets = [(None, {"fields": ["queue", "weight"]})]
+    fields = ["queue", "weight"]
 
     def may_pause(self, request: HttpRequest) -> bool:
         """What pauses a queue is a limit."""
@@ -86,3 +89,35 @@ class QueueAdmin(NamedRows):
             return edit.end_pause(Limit, paused, using=database(), by=by)
         edit.change_limit("queue", name, terms, using=database(), by=by)
         return True
+
+
+def queue_row(queue: QueueFigures) -> dict[str, object]:
+    """Return a queue as the tables show it."""
+    names = ("running", "stalled", "scheduled", "retrying", "blocked")
+    counts = {name: counted(queue, getattr(queue, name)) for name in names}
+    growth = None if queue.growth_a_minute is None else round(queue.growth_a_minute)
+    return {
+        "figures": queue,
+        "name": queue.name,
+        "label": printable(queue.name),
+        "query": urlencode({"queue": queue.name}),
+        "counts": {
+            **counts,
+            "waiting": bounded(queue.waiting, COUNTED),
+            "failed": whole(queue.failed_last_hour),
+        },
+        "oldest": duration(queue.oldest),
+        "drained_in": duration(queue.drained_in) if queue.drained_in else NOTHING,
+        "growth": NOTHING
+        if growth is None
+        else with_sign(round(growth), whole(round(abs(growth)))),
+        "rate": number_format(queue.finished_a_minute, 1),
+        "unknown_types": [printable(type_) for type_ in queue.unknown_types],
+    }
+
+
+def counted(queue: QueueFigures, count: int) -> object:
+    """Return a count; where not all were counted, of none it is not known if there are any."""
+    if not queue.is_bounded:
+        return bounded(count, COUNTED)
+    return AtLeast(count) if count else NOTHING

@@ -88,7 +88,7 @@ class ScheduleAdmin(RuleAdmin):
                 "fields": [
                     *("overlap", "catch_up", "deadline", "pause_after"),
                     *("time_limit", "expires_after"),
-                ],
+                ]
             },
         ),
     ]

@@ -17,11 +17,17 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.fairness import edit
-from django_perfectqueue.fairness.report import COUNTED, WINDOWS, UserShare, balance
+from django_perfectqueue.fairness.report import (
+    COUNTED,
+    MOST,
+    WINDOWS,
+    UserShare,
+    balance,
+    known_users,
+)
 from django_perfectqueue.fairness.wording import share_terms
 from django_perfectqueue.health.queues import named_queues
-from django_perfectqueue.inspection.scope import may_see, scope_of
-from django_perfectqueue.inspection.users import MOST, known_users
+from django_perfectqueue.inspection.scope import scope_of
 from django_perfectqueue.inspection.why_waiting import why_waiting
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import EVERYONE, LIVE, Change, FairShare, Status, Task
@@ -64,22 +70,7 @@ class UserAdmin(NamedRows):
         " what it wanted. A change takes effect at once, also for tasks that wait already; tasks"
         " that run are not disturbed. A pause holds in every queue."
     )
-    fieldsets = [
-        (None, {"fields": OWNER}),
-        (
-            _("Entitlement"),
-            {
-                "fields": ["weight", "max_running", "paused", "paused_until", "note"],
-                "description": _(
-                    "A change takes effect at once, also for tasks that wait already. Tasks that "
-                    "run are not disturbed."
-                ),
-            },
-        ),
-    ]
-
-    def is_open_for(self, request: HttpRequest, name: str | None) -> bool:
-        return name is None or may_see(request, name)
+    fields = [*OWNER, "weight", "max_running", "paused", "paused_until", "note"]
 
     def listing(self, request: HttpRequest, name: str | None) -> dict[str, object]:
         queue, over = chosen_queue(request), request.GET.get("over", "hour")

@@ -41,17 +41,7 @@ class WithProcessors(OneOrder):
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
-    list_display = [
-        "standing",
-        "host",
-        "pid",
-        "round",
-        "since",
-        "serves",
-        "busy",
-        "runs",
-        "seen",
-    ]
+    list_display = ["standing", "host", "pid", "round", "since", "serves", "busy", "runs", "seen"]
     list_display_links = None
     list_per_page = 50
     ordering = ["-seen_at"]

@@ -134,10 +134,7 @@ class StoredAdmin(ModelAdmin):
         return self.is_open(request) and super().has_delete_permission(request, obj)
 
     def page(
-        self,
-        request: HttpRequest,
-        template: str,
-        context: Mapping[str, object],
+        self, request: HttpRequest, template: str, context: Mapping[str, object]
     ) -> HttpResponse:
         """Return a page of this package's own; its breadcrumbs end with ``original``."""
         request.current_app = self.admin_site.name

@@ -144,21 +144,24 @@ def forbidden_operations(request: HttpRequest, ids: Collection[int]) -> set[int]
 
 
 def may_ask_for(task: Task, request: HttpRequest) -> bool:
-    try:
-        operation = Operation.read(task.data, task.key)
-    except (InvalidTaskError, PayloadError):
-        return False
-    return may(request, BULK[operation.verb])
+    operation = operation_in(task)
+    return operation is not None and may(request, BULK[operation.verb])
 
 
 def is_own(task: Task, request: HttpRequest, users: Collection[str]) -> bool:
-    try:
-        operation = Operation.read(task.data, task.key)
-    except (InvalidTaskError, PayloadError):
+    operation = operation_in(task)
+    if operation is None or operation.by != str(request.user):
         return False
     confined = operation.selection.users
-    is_by = operation.by == str(request.user)
-    return is_by and confined is not None and set(confined) <= set(users)
+    return confined is not None and set(confined) <= set(users)
+
+
+def operation_in(task: Task) -> Operation | None:
+    """Return the bulk operation that a task does; None where it can't be read."""
+    try:
+        return Operation.read(task.data, task.key)
+    except (InvalidTaskError, PayloadError):
+        return None
 
 
 class BulkPage:

@@ -14,8 +14,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.fairness.report import MOST
+from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.inspection.steering import describe_change
-from django_perfectqueue.inspection.users import MOST
 from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change
@@ -88,7 +89,7 @@ class NamedRows(RuleAdmin):
 
     def is_open_for(self, request: HttpRequest, name: str | None) -> bool:
         """Return whether the scope of a person has this name."""
-        return True
+        return name is None or not self.user_path or may_see(request, name)
 
     # What is shown.
 

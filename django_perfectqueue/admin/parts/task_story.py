@@ -134,7 +134,20 @@ def reasons(story: Story, sees_all: bool) -> list[str]:
     reason = story.reason
     if reason.code in NAMING and not sees_all:
         reason = Reason(code=Code.BLOCKED)
-    return found + ([] if reason.code in EXPLAINED else [reason.sentence])
+    return found + ([] if reason.code in EXPLAINED else [said_of(reason, story.task)])
+
+
+def said_of(reason: Reason, task: Task) -> str:
+    """Return a reason in words; what is paused leads to where it is unpaused."""
+    pages = {
+        Code.USER_PAUSED: ("fairshare", {"user": task.user, "queue": task.queue}),
+        Code.QUEUE_PAUSED: ("queueshare", {"queue": task.queue}),
+        Code.LIMIT_PAUSED: ("limit", {"q": reason.name.rpartition(":")[2]}),
+    }
+    if reason.code not in pages:
+        return reason.sentence
+    model, query = pages[reason.code]
+    return list_link(model, reason.sentence, **query)
 
 
 def attempt_row(task: Any, episode: Episode) -> dict[str, object]:

@@ -159,6 +159,7 @@ class Options:
 
     ADMIN_SCOPE: str | None = _setting(None, _path.or_none())
     METRICS_TOKEN: str | None = _setting(None, _name.or_none())
+    RELEASE: str | None = _setting(None, _name.or_none())
     LATE_AFTER: float | None = _setting(300.0, _seconds.or_none())
     LOG_CAPTURE: str | None = _setting("INFO", choice(*LEVELS).or_none())
     TRACING: bool = _setting(False, TRUE_OR_FALSE)

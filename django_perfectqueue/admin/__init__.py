@@ -3,26 +3,23 @@
 from .pages.batches import BatchAdmin
 from .pages.changes import ChangeAdmin
 from .pages.dead_letters import DeadLetterAdmin
-from .pages.lanes import LaneAdmin
 from .pages.limits import LimitAdmin
 from .pages.overview import OverviewAdmin
+from .pages.queues import QueueAdmin
 from .pages.schedules import ScheduleAdmin
-from .pages.shares import FairShareAdmin, QueueShareAdmin
 from .pages.tasks import TaskAdmin
-from .pages.usage import UsageAdmin
+from .pages.users import UserAdmin
 from .pages.workers import WorkerAdmin
 
 __all__ = [
     "BatchAdmin",
     "ChangeAdmin",
     "DeadLetterAdmin",
-    "FairShareAdmin",
-    "LaneAdmin",
     "LimitAdmin",
     "OverviewAdmin",
-    "QueueShareAdmin",
+    "QueueAdmin",
     "ScheduleAdmin",
     "TaskAdmin",
-    "UsageAdmin",
+    "UserAdmin",
     "WorkerAdmin",
 ]

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 from django.db.models import Case, Q, QuerySet, When
-from django.utils.timezone import is_aware, localtime, make_aware, now
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.lib.durations import EARLIEST, LATEST, seconds_in
+from django_perfectqueue.lib.durations import time_in
 from django_perfectqueue.models import (
     DEAD,
     LIVE,
@@ -71,13 +70,7 @@ def time_of(text: str) -> datetime:
     A time without an offset is in the current time zone. Raise InvalidTaskError for another text.
     """
     try:
-        if (seconds := seconds_in(text)) is not None:
-            return now() - timedelta(seconds=seconds)
-        is_daily = text[2:3] == ":"
-        at = datetime.fromisoformat(f"{localtime():%Y-%m-%d} {text}" if is_daily else text)
-        at = at if is_aware(at) else make_aware(at)
-        at = min(max(EARLIEST, at), LATEST)
-        return at - timedelta(days=is_daily and at > now())
+        return time_in(text, -1)
     except (ValueError, OverflowError) as error:
         message = f"A time is such as 2h, 10:00 or 2026-11-24T10:00, not {text!r}."
         raise InvalidTaskError(message) from error

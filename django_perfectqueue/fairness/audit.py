@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import datetime
 from functools import partial
 
 from django.db import transaction
@@ -30,10 +31,13 @@ LONGEST_NAME = 255
 EVERY = 100
 """After so many changes it is looked whether there are too many."""
 FORMER = "_former"
+TERMS = ("paused_until", "note")
+"""Of a pause, as far as it has them."""
+PAUSE = ("paused", *TERMS)
 VALUES: dict[type[Rule], tuple[str, ...]] = {
-    FairShare: ("weight", "max_running", "paused"),
+    FairShare: ("weight", "max_running", *PAUSE),
     QueueShare: ("weight",),
-    Limit: ("max_running", "rate", "period", "burst", "paused"),
+    Limit: ("max_running", "rate", "period", "burst", *PAUSE),
 }
 
 actor: ContextVar[str] = ContextVar("actor", default="")
@@ -57,10 +61,20 @@ def follow_changes() -> None:
 
 
 def remember(*, instance: Rule, using: str, **kwargs: object) -> None:
-    """Keep what the row was before."""
+    """Keep what the row was before; name who pauses it, and clear that of one not paused."""
     rows = type(instance)._base_manager.using(using)
     before = rows.filter(pk=instance.pk).first() if instance.pk else None
     setattr(instance, FORMER, before)
+    if isinstance(instance, FairShare | Limit):
+        sign_pause(instance)
+
+
+def sign_pause(rule: FairShare | Limit) -> None:
+    before: FairShare | Limit | None = getattr(rule, FORMER)
+    if not rule.paused:
+        rule.paused_until, rule.note, rule.paused_by = None, "", ""
+    elif before is None or any(getattr(before, name) != getattr(rule, name) for name in PAUSE):
+        rule.paused_by = actor.get()
 
 
 def record_saved(*, instance: Rule, using: str, **kwargs: object) -> None:
@@ -131,4 +145,11 @@ def subject(rule: Rule | Schedule) -> dict[str, str]:
 
 
 def values(rule: Rule | None) -> dict[str, object] | None:
-    return None if rule is None else {name: getattr(rule, name) for name in VALUES[type(rule)]}
+    if rule is None:
+        return None
+    found = {name: getattr(rule, name) for name in VALUES[type(rule)]}
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in found.items()
+        if value or name not in TERMS
+    }

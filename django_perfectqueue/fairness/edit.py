@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import IntegrityError
-from django.db.models import BooleanField, Field, FloatField
+from django.db.models import Field, FloatField, QuerySet
 
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.lib.checks import LARGEST, TRUE_OR_FALSE, Check, number, whole
+from django_perfectqueue.lib.checks import AWARE, LARGEST, TRUE_OR_FALSE, Check, number, text, whole
 from django_perfectqueue.models import (
     EVERYONE,
     MOST_BURST_TIME,
@@ -18,6 +18,7 @@ from django_perfectqueue.models import (
     Limit,
     QueueShare,
 )
+from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.database.transaction import (
     in_transaction,
     retry_transaction,
@@ -25,10 +26,14 @@ from django_perfectqueue.store.database.transaction import (
 )
 from django_perfectqueue.store.lanes.shares import places
 
-from .audit import acting
+from .audit import VALUES, acting
 
 R = TypeVar("R", FairShare, QueueShare, Limit)
 P = TypeVar("P", FairShare, Limit)
+
+OVER = {"paused": True, "paused_until__lte": ServerNow()}
+"""Of pauses whose time is over."""
+MOST = 1_000
 
 
 def share_in_force(user: str, queue: str, *, using: str) -> FairShare:
@@ -37,10 +42,20 @@ def share_in_force(user: str, queue: str, *, using: str) -> FairShare:
 
     It may be the row of every queue, or of everyone; where there is none, it is a new one.
     """
-    rows = FairShare.objects.using(using).filter(user__in=[user, EVERYONE], queue__in=[queue, ""])
+    return shares_in_force([user], queue, using=using)[user]
+
+
+def shares_in_force(users: Collection[str], queue: str, *, using: str) -> dict[str, FairShare]:
+    """Return the same of each of these users."""
+    rows = FairShare.objects.using(using).filter(user__in=[*users, EVERYONE], queue__in=[queue, ""])
     found = {(row.queue, row.user): row for row in with_retries(lambda: list(rows), using=using)}
-    held = (found[place] for place in places(queue, user) if place in found)
-    return next(held, FairShare(user=user, queue=queue))
+    return {
+        user: next(
+            (found[place] for place in places(queue, user) if place in found),
+            FairShare(user=user, queue=queue),
+        )
+        for user in users
+    }
 
 
 def change_share(
@@ -54,7 +69,7 @@ def change_share(
 
     def rest() -> dict[str, object]:
         held = share_in_force(user, queue, using=using)
-        return {name: getattr(held, name) for name in ("weight", "max_running", "paused")}
+        return {name: getattr(held, name) for name in VALUES[FairShare]}
 
     owner = {"user": user, "queue": queue}
     return change(FairShare, owner, given, rest, using=using, by=by)
@@ -112,26 +127,92 @@ def lift_pause(scope: str, name: str, *, using: str, by: str = "") -> Limit | No
         row = locked(Limit, {"scope": scope, "name": name}, using=using)
         if row is None:
             return None
-        row.paused = False
-        if row.max_running is None and row.rate is None:
-            row.delete(using=using)
-            return None
-        row.save(using=using)
-        return row
+        return unpause(row, using=using)
+
+
+def unpause(row: P, *, using: str) -> P | None:
+    """Unpause a row; remove a limit, and return None, where it then limits nothing."""
+    row.paused = False
+    if isinstance(row, Limit) and row.max_running is None and row.rate is None:
+        row.delete(using=using)
+        return None
+    row.save(using=using)
+    return row
+
+
+def pause(paused: object, until: object, note: object) -> dict[str, object]:
+    """Return the values of a row that say whether it is paused, until when and why."""
+    return {"paused": paused, "paused_until": until, "note": note}
 
 
 @retry_transaction
 def set_paused(
-    kind: type[P], owner: Mapping[str, object], paused: bool, *, using: str, by: str = ""
+    kind: type[P], owner: Mapping[str, object], given: Mapping[str, object], *, using: str
 ) -> bool:
-    """Pause a share or a limit that there is, or let it go on; return whether it was otherwise."""
-    with in_transaction(using), acting(by):
+    """
+    Give a share or a limit that there is a pause, or end it; return whether it was otherwise.
+
+    Raise ConfigError.
+    """
+    given = checked(kind, given)
+    with in_transaction(using):
         row = locked(kind, owner, using=using)
-        if row is None or row.paused is paused:
+        if row is None or all(getattr(row, name) == value for name, value in given.items()):
             return False
-        row.paused = paused
+        for name, value in given.items():
+            setattr(row, name, value)
         row.save(using=using)
         return True
+
+
+def pause_user(user: str, given: Mapping[str, object], *, using: str, by: str = "") -> None:
+    """
+    Pause a user in every queue, as pause() says.
+
+    Raise ConfigError.
+    """
+    change_share(user, "", given, using=using, by=by)
+    with acting(by):
+        for row in shares_of(user, using=using).exclude(queue=""):
+            set_paused(FairShare, {"user": user, "queue": row.queue}, given, using=using)
+
+
+def unpause_user(user: str, *, by: str = "", using: str) -> bool:
+    """Let a user go on in every queue; return whether it was paused by a share of its own."""
+    with acting(by):
+        done = [
+            set_paused(
+                FairShare, {"user": user, "queue": row.queue}, {"paused": False}, using=using
+            )
+            for row in shares_of(user, using=using)
+        ]
+    return any(done)
+
+
+def shares_of(user: str, *, using: str) -> QuerySet[FairShare]:
+    """Return the shares that a user has of its own: that of every queue first."""
+    return FairShare.objects.using(using).filter(user=user).order_by("queue")
+
+
+def end_pauses(*, using: str) -> int:
+    """End the pauses whose time is over by the clock of the server; return how many there were."""
+    return end_over(FairShare, using=using) + end_over(Limit, using=using)
+
+
+def end_over(kind: type[P], *, using: str) -> int:
+    rows = kind._base_manager.using(using).filter(**OVER).values("pk")[:MOST]
+    # Once it is locked it is asked again: its end may have been moved meanwhile.
+    return sum([end_pause(kind, row | OVER, using=using) for row in rows])
+
+
+@retry_transaction
+def end_pause(kind: type[P], which: Mapping[str, object], *, using: str, by: str = "") -> bool:
+    """Unpause the row that this finds, if any; return whether there was one."""
+    with in_transaction(using), acting(by):
+        row = locked(kind, which, using=using)
+        if row is not None:
+            unpause(row, using=using)
+        return row is not None
 
 
 @retry_transaction
@@ -171,10 +252,13 @@ def checked(kind: type[R], given: Mapping[str, object]) -> dict[str, object]:
     }
 
 
+CHECKS = {"paused": TRUE_OR_FALSE, "paused_until": AWARE.or_none(), "note": text(255)}
+
+
 def check_of(field: Field[Any, Any]) -> Check:
     """Return the check of a column, by its type and its validators."""
-    if isinstance(field, BooleanField):
-        return TRUE_OR_FALSE
+    if field.name in CHECKS:
+        return CHECKS[field.name]
     lows = [one.limit_value for one in field.validators if isinstance(one, MinValueValidator)]
     tops = [one.limit_value for one in field.validators if isinstance(one, MaxValueValidator)]
     least, most = max(lows), min([LARGEST, *tops])

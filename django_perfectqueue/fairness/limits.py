@@ -49,6 +49,8 @@ def set_limit(
     period: float | EllipsisType = ...,
     burst: int | EllipsisType | None = ...,
     paused: bool | EllipsisType = ...,
+    until: datetime | EllipsisType | None = ...,
+    note: str | EllipsisType = ...,
     by: str = "",
     using: str | None = None,
 ) -> Limit:
@@ -56,14 +58,15 @@ def set_limit(
     Set a limit, or change the one there is; only what is given is changed.
 
     ``rate`` tasks may start in each ``period`` of seconds, up to ``burst`` of them at once.
-    Raise ConfigError when a value can't be.
+    One that is paused goes on at the time ``until``, or without one when it is unpaused;
+    ``note`` says why it is. Raise ConfigError when a value can't be.
     """
     given = {
         "max_running": max_running,
         "rate": rate,
         "period": period,
         "burst": burst,
-        "paused": paused,
+        **edit.pause(paused, until, note),
     }
     return edit.change(Limit, owner(scope, name), given, by=by, using=using or database())
 

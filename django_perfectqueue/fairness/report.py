@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Bucket
+from django_perfectqueue.models import EVERYONE, Bucket, FairShare, Lane
 from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import percentile
 from django_perfectqueue.store.database.transaction import reading, with_retries
@@ -20,6 +20,8 @@ WINDOWS = {
     "day": (timedelta(days=1), Bucket.HOUR),
 }
 COUNTED = 1_000
+MOST = 50
+LINES = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,8 @@ def balance(
     using: str,
     top: int | None = None,
     user: str | None = None,
+    also: Collection[str] = (),
+    among: Collection[str] | None = None,
     now: datetime | None = None,
 ) -> Balance:
     """
@@ -85,35 +89,36 @@ def balance(
 
     Those who received most come first. Beyond ``top``, or but for the ``user`` that was
     asked for, all are summed up as the others. The window begins with a whole minute, of the last
-    day with a whole hour, so it is longer by up to one of them.
+    day with a whole hour, so it is longer by up to one of them. The users in ``also`` are listed
+    even if they received nothing; where users are given as ``among``, the others are left out.
 
     Raise ValueError for another window.
     """
     if over not in WINDOWS:
         raise ValueError(f"over is 'minute', 'hour' or 'day', not {over!r}.")
-    return with_retries(lambda: read(queue, over, using, top, user, now), using=using)
 
+    def read() -> Balance:
+        until = now or store.clock(using=using)
+        length, unit = WINDOWS[over]
+        since = start_of(unit, until - length)
+        with reading(using) as db:
+            found = received(db, queue, since, until + timedelta(seconds=1), USERS)
+        tallies = {UsageKey(queue, others=False, user=name): Tally() for name in also} | found
+        if among is not None:
+            tallies = {key: tallies[key] for key in tallies if not key.others and key.user in among}
+        chosen, rest = parted(tallies, top, user)
+        total = Tally.sum(tallies.values())
+        with reading(using) as db:
+            facts = standings(db, queue, [key.user for key in chosen], COUNTED)
+        shares = [
+            share(tally, total, facts.get(key.user), user=key.user) for key, tally in chosen.items()
+        ]
+        if rest:
+            shares.append(share(Tally.sum(rest.values()), total, others=True))
+        every = share(total, total, others=True)
+        return Balance(queue=queue, since=since, until=until, shares=shares, total=every)
 
-def read(
-    queue: str, over: str, using: str, top: int | None, user: str | None, now: datetime | None
-) -> Balance:
-    until = store.clock(using=using, now=now)
-    length, unit = WINDOWS[over]
-    since = start_of(unit, until - length)
-    with reading(using) as db:
-        tallies = received(db, queue, since, until + timedelta(seconds=1), USERS)
-    chosen, rest = parted(tallies, top, user)
-    total = Tally.sum(tallies.values())
-    with reading(using) as db:
-        facts = standings(db, queue, [key.user for key in chosen], COUNTED)
-    shares = [
-        share(tally, total, facts.get(key.user), user=key.user) for key, tally in chosen.items()
-    ]
-    if rest:
-        shares.append(share(Tally.sum(rest.values()), total, others=True))
-    return Balance(
-        queue=queue, since=since, until=until, shares=shares, total=share(total, total, others=True)
-    )
+    return with_retries(read, using=using)
 
 
 def parted(
@@ -160,3 +165,20 @@ def held(tally: Tally) -> str:
     reasons = {"paused": tally.paused, "capped": tally.capped, "limited": tally.limited}
     reason = max(reasons, key=lambda word: reasons[word])
     return reason if reasons[reason] >= max(1, tally.eager) else ""
+
+
+def known_users(queue: str, *, using: str) -> list[str]:
+    """
+    Return up to MOST users of a queue: first those who are paused or have a share of their own,
+    then those with a line, in the order of service.
+    """
+    shares = FairShare.objects.using(using).filter(queue__in=[queue, ""]).exclude(user=EVERYONE)
+    named = shares.order_by("-paused", "-user").values_list("user", flat=True)[:MOST]
+    found = with_retries(lambda: [*named, *users_in_line(queue, using=using)], using=using)
+    return list(dict.fromkeys(found))[:MOST]
+
+
+def users_in_line(queue: str, *, using: str) -> list[str]:
+    """Return the users of the first lines of a queue, in the order of service."""
+    lines = Lane.objects.using(using).filter(queue=queue, held_by=0).order_by("-ready", "turn")
+    return list(lines.values_list("user", flat=True)[:LINES])

@@ -8,6 +8,7 @@ their own. An empty queue is every queue. A change is recorded, with who made it
 
 from __future__ import annotations
 
+from datetime import datetime
 from types import EllipsisType
 
 from asgiref.sync import sync_to_async
@@ -37,15 +38,18 @@ def set_share(
     weight: float | EllipsisType = ...,
     max_running: int | EllipsisType | None = ...,
     paused: bool | EllipsisType = ...,
+    until: datetime | EllipsisType | None = ...,
+    note: str | EllipsisType = ...,
     by: str = "",
     using: str | None = None,
 ) -> FairShare:
     """
     Give a user a share of its own, or change the one it has; only what is given is changed.
 
-    Raise ConfigError when a value can't be.
+    One that is paused goes on at the time ``until``, or without one when it is unpaused;
+    ``note`` says why it is. Raise ConfigError when a value can't be.
     """
-    given = {"weight": weight, "max_running": max_running, "paused": paused}
+    given = {"weight": weight, "max_running": max_running, **edit.pause(paused, until, note)}
     return edit.change_share(*names(user, queue), given, by=by, using=using or database())
 
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
+from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.models import EVERYONE, Change, FairShare, Limit, QueueShare, Schedule
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import (
+    EVERYONE,
+    Change,
+    FairShare,
+    Limit,
+    Pausable,
+    QueueShare,
+    Schedule,
+)
 
 NOTHING = "-"
 RATES = {
@@ -30,6 +42,27 @@ def rate_of(limit: Limit) -> str:
     )
 
 
+def pause_terms(rule: Pausable) -> str:
+    """Return until when a rule is paused, by whom and why, as far as that is known."""
+    return describe_pause(rule.paused_until, rule.paused_by, rule.note)
+
+
+def describe_pause(until: datetime | None, by: str, note: str) -> str:
+    words = [_("until %s") % time_shown(until)] if until else []
+    words += [_("by %s") % by] if by else []
+    return printable(": ".join(filter(None, [", ".join(words), note])))
+
+
+def time_shown(at: datetime) -> str:
+    """Return a time to the minute, in the current time zone; of today without the day."""
+    local = localtime(at)
+    return f"{local:%H:%M}" if local.date() == localtime().date() else f"{local:%Y-%m-%d %H:%M}"
+
+
+def paused_terms(rule: Pausable) -> str:
+    return ", ".join(filter(None, [_("paused"), describe_pause(rule.paused_until, "", rule.note)]))
+
+
 def limit_terms(limit: Limit) -> str:
     """Return what a limit limits."""
     parts = []
@@ -40,7 +73,7 @@ def limit_terms(limit: Limit) -> str:
     if limit.burst is not None:
         parts.append(_("up to %s at once") % limit.burst)
     if limit.paused:
-        parts.append(_("paused"))
+        parts.append(paused_terms(limit))
     return ", ".join(parts) or _("no limit")
 
 
@@ -50,7 +83,7 @@ def share_terms(share: FairShare) -> str:
     if share.max_running is not None:
         parts.append(_("at most %s running") % share.max_running)
     if share.paused:
-        parts.append(_("paused"))
+        parts.append(paused_terms(share))
     return ", ".join(parts)
 
 

@@ -10,6 +10,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.fairness.wording import describe_pause
 from django_perfectqueue.lib.durations import long_duration, per
 
 COUNTED = 1_000
@@ -50,6 +51,7 @@ class Reason:
     tasks of at most ``most`` fill a cap; ``rate`` may start in each ``period`` of seconds.
     ``parents`` is how many tasks it waits for; ``name`` is one of them, that has failed if any,
     or their batch. ``error`` is why that one failed.
+    A pause ends ``at`` a time, if it has an end, and is ``by`` someone, with a ``note``.
     ``position`` is the task's place in its user's line, 1 for the first, and ``lanes`` how
     many other lanes are served before that; COUNTED + 1 says that there are more.
     """
@@ -64,6 +66,8 @@ class Reason:
     period: float | None = None
     parents: int | None = None
     error: str = ""
+    by: str = ""
+    note: str = ""
     position: int | None = None
     lanes: int | None = None
 
@@ -74,6 +78,8 @@ class Reason:
             return describe_position(self.position or 1, self.lanes)
         if self.code == Code.BLOCKED and self.parents:
             return describe_parents(self.name, self.parents)
+        if self.code in PAUSES:
+            return describe_paused(self)
         return str(SENTENCES[self.code]) % {
             **asdict(self),
             "rate": per(self.rate or 0, self.period or 0.0),
@@ -107,7 +113,7 @@ SENTENCES = {
     Code.NO_WORKER: _("No worker serves queue '%(name)s'."),
     Code.UNKNOWN_TYPE: _("No worker that serves its queue knows the type '%(name)s'."),
     Code.STALLED: _("Its lease ran out %(wait)s ago; the next free processor takes it."),
-    Code.USER_PAUSED: _("Its user is paused, by a fair share."),
+    Code.USER_PAUSED: _("Its user is paused."),
     Code.USER_CAP: _("Its user has %(running)d running, of %(most)d at most."),
     Code.QUEUE_PAUSED: _("Queue '%(name)s' is paused."),
     Code.LIMIT_PAUSED: _("Limit '%(name)s' is paused."),
@@ -118,6 +124,16 @@ SENTENCES = {
         " within seconds."
     ),
 }
+
+
+PAUSES = (Code.USER_PAUSED, Code.QUEUE_PAUSED, Code.LIMIT_PAUSED)
+
+
+def describe_paused(reason: Reason) -> str:
+    """Return what is paused in words, and until when, by whom and why."""
+    sentence = str(SENTENCES[reason.code]) % {"name": reason.name}
+    terms = describe_pause(reason.at, reason.by, reason.note)
+    return f"{sentence[:-1]} ({terms})." if terms else sentence
 
 
 def describe_position(position: int, lanes: int | None) -> str:

@@ -28,6 +28,7 @@ from django_perfectqueue.models import (
     LastEnding,
     Limit,
     Meter,
+    Pausable,
     State,
     Task,
     Ticket,
@@ -188,7 +189,8 @@ class Case:
     def by_its_user(self) -> Iterator[Reason]:
         lane = self.lane
         if lane.paused:
-            yield Reason(code=Code.USER_PAUSED, name=self.task.user)
+            share = edit.share_in_force(self.task.user, self.task.queue, using=self.using)
+            yield self.paused(Code.USER_PAUSED, self.task.user, share)
         elif lane.max_running is not None and lane.running >= lane.max_running:
             yield Reason(
                 code=Code.USER_CAP,
@@ -221,9 +223,9 @@ class Case:
         of_queue = limit.scope == Limit.Scope.QUEUE
         name = limit.name if limit.scope == Limit.Scope.NAME else limit.key
         if limit.paused and of_queue:
-            return Reason(code=Code.QUEUE_PAUSED, name=limit.name)
+            return self.paused(Code.QUEUE_PAUSED, limit.name, limit)
         if limit.paused:
-            return Reason(code=Code.LIMIT_PAUSED, name=name)
+            return self.paused(Code.LIMIT_PAUSED, name, limit)
         running = limit.running or 0
         if limit.max_running is not None and running >= limit.max_running:
             return Reason(code=Code.LIMIT_CAP, name=name, running=running, most=limit.max_running)
@@ -278,6 +280,11 @@ class Case:
     def new_lane(self) -> Lane:
         share = edit.share_in_force(self.task.user, self.task.queue, using=self.using)
         return Lane(max_running=share.max_running, paused=share.paused)
+
+    def paused(self, code: Code, name: str, rule: Pausable) -> Reason:
+        at = rule.paused_until
+        wait = (at - self.now).total_seconds() if at else None
+        return Reason(code=code, name=name, at=at, wait=wait, by=rule.paused_by, note=rule.note)
 
     def timed(self, code: Code) -> Reason:
         return Reason(code=code, at=self.ticket.timer_at, wait=self.wait)

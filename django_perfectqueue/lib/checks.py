@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from .durations import is_number, seconds_of
@@ -155,6 +156,19 @@ def names(what: str, holds: Callable[[str], bool] = bool) -> Check:
     )
 
 
+def text(length: int) -> Check:
+    """Return the check of a text that may be empty."""
+    name = named(length)
+    return Check(
+        f"a text of at most {length} characters of UTF-8, without NUL",
+        lambda value: value == "" or name.holds(value),
+    )
+
+
+AWARE = Check(
+    "a datetime with a time zone",
+    lambda value: isinstance(value, datetime) and value.utcoffset() is not None,
+)
 TRUE_OR_FALSE = Check("True or False", lambda value: isinstance(value, bool))
 
 

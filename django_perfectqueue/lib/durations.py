@@ -7,6 +7,8 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import TypeGuard
 
+from django.utils.timezone import is_aware, localtime, make_aware, now
+
 UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -23,6 +25,22 @@ def seconds_in(text: str) -> float | None:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
     return sum(float(number) * SECONDS[unit] for number, unit in parts)
+
+
+def time_in(text: str, direction: int) -> datetime:
+    """
+    Return a time: *2h* away; when it is *10:00*; or ISO 8601.
+
+    The ``direction`` is -1 for the past, 1 for the future. A time without an offset is in the
+    current time zone. Raise ValueError or OverflowError for another text.
+    """
+    if (seconds := seconds_in(text)) is not None:
+        return now() + direction * timedelta(seconds=seconds)
+    is_daily = text[2:3] == ":"
+    at = datetime.fromisoformat(f"{localtime():%Y-%m-%d} {text}" if is_daily else text)
+    at = min(max(EARLIEST, at if is_aware(at) else make_aware(at)), LATEST)
+    is_other_day = is_daily and direction * (now() - at) > timedelta()
+    return at + direction * timedelta(days=is_other_day)
 
 
 def seconds_of(value: object) -> float | None:

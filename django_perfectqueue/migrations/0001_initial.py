@@ -137,7 +137,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "task",
-                "verbose_name_plural": "     Tasks",
+                "verbose_name_plural": "        Tasks",
                 "permissions": [
                     ("force_finish_task", "Can force finish task"),
                     ("cancel_task", "Can request cancel of task"),
@@ -193,7 +193,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "change",
-                "verbose_name_plural": "changes",
+                "verbose_name_plural": "audit log",
                 "default_permissions": ("view",),
             },
         ),
@@ -297,14 +297,43 @@ class Migration(migrations.Migration):
                     "paused",
                     models.BooleanField(
                         default=False,
-                        help_text="Its tasks wait until this is taken back.",
+                        help_text="These tasks wait until this is taken back.",
                         verbose_name="paused",
+                    ),
+                ),
+                (
+                    "paused_until",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="Empty: until someone unpauses it.",
+                        null=True,
+                        verbose_name="paused until",
+                    ),
+                ),
+                (
+                    "note",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="Why it is paused.",
+                        max_length=255,
+                        verbose_name="note",
+                    ),
+                ),
+                (
+                    "paused_by",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        editable=False,
+                        max_length=255,
+                        verbose_name="paused by",
                     ),
                 ),
             ],
             options={
                 "verbose_name": "fair share",
-                "verbose_name_plural": "fair shares",
+                "verbose_name_plural": "   Users",
             },
         ),
         migrations.CreateModel(
@@ -444,7 +473,7 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "lane",
                 "verbose_name_plural": "lanes",
-                "default_permissions": ("view",),
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -525,10 +554,39 @@ class Migration(migrations.Migration):
                         verbose_name="paused",
                     ),
                 ),
+                (
+                    "paused_until",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="Empty: until someone unpauses it.",
+                        null=True,
+                        verbose_name="paused until",
+                    ),
+                ),
+                (
+                    "note",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="Why it is paused.",
+                        max_length=255,
+                        verbose_name="note",
+                    ),
+                ),
+                (
+                    "paused_by",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        editable=False,
+                        max_length=255,
+                        verbose_name="paused by",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "limit",
-                "verbose_name_plural": "limits",
+                "verbose_name_plural": "  Limits",
             },
         ),
         migrations.CreateModel(
@@ -577,7 +635,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "share of a queue",
-                "verbose_name_plural": "shares of queues",
+                "verbose_name_plural": "    Queues",
             },
         ),
         migrations.CreateModel(
@@ -831,7 +889,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "schedule",
-                "verbose_name_plural": "  Schedules",
+                "verbose_name_plural": "     Schedules",
             },
         ),
         migrations.CreateModel(
@@ -985,7 +1043,7 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "share received",
                 "verbose_name_plural": "shares received",
-                "default_permissions": ("view",),
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -1017,6 +1075,12 @@ class Migration(migrations.Migration):
                 ("launcher", models.IntegerField(default=0, verbose_name="launcher")),
                 ("generation", models.IntegerField(default=1, verbose_name="generation")),
                 ("version", models.CharField(max_length=50, verbose_name="version")),
+                (
+                    "release",
+                    models.CharField(
+                        db_default="", default="", max_length=100, verbose_name="release"
+                    ),
+                ),
                 ("processors", models.IntegerField(verbose_name="processors")),
                 ("queues_text", models.TextField(db_column="queues", verbose_name="queues")),
                 ("routes_text", models.TextField(db_column="routes", verbose_name="types")),
@@ -1074,7 +1138,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "batch",
-                "verbose_name_plural": "   Batches",
+                "verbose_name_plural": "      Batches",
                 "default_permissions": ("view",),
                 "indexes": [models.Index(fields=["parent_id"], name="perfectqueue_batch_parent")],
                 "constraints": [
@@ -1167,8 +1231,8 @@ class Migration(migrations.Migration):
                 ("ended_at", models.DateTimeField(verbose_name="ended at")),
             ],
             options={
-                "verbose_name": "dead letter",
-                "verbose_name_plural": "    Dead letters",
+                "verbose_name": "failed task",
+                "verbose_name_plural": "       Failed tasks",
                 "default_permissions": ("view",),
             },
         ),
@@ -1342,7 +1406,9 @@ class Migration(migrations.Migration):
             model_name="fairshare",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    ("weight__range", (0.001, 1000000.0)), ("paused__in", [False, True])
+                    ("paused__in", [False, True]),
+                    django_perfectqueue.models.fields.IsTime("paused_until"),
+                    ("weight__range", (0.001, 1000000.0)),
                 ),
                 name="perfectqueue_fairshare_values",
             ),
@@ -1450,11 +1516,12 @@ class Migration(migrations.Migration):
             model_name="limit",
             constraint=models.CheckConstraint(
                 condition=models.Q(
+                    ("paused__in", [False, True]),
+                    django_perfectqueue.models.fields.IsTime("paused_until"),
                     ("scope__in", ["name", "queue", "type", "user"]),
                     ("rate__range", (1, 2147483647)),
                     ("period__range", (0.001, 31622400.0)),
                     ("burst__range", (1, 2147483647)),
-                    ("paused__in", [False, True]),
                 ),
                 name="perfectqueue_limit_values",
             ),
@@ -1575,7 +1642,7 @@ class Migration(migrations.Migration):
             fields=[],
             options={
                 "verbose_name": "overview",
-                "verbose_name_plural": "      Overview",
+                "verbose_name_plural": "         Overview",
                 "proxy": True,
                 "default_permissions": ("view",),
                 "indexes": [],

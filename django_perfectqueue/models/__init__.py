@@ -20,6 +20,7 @@ from .rule import (
     FairShare,
     Limit,
     Meter,
+    Pausable,
     QueueShare,
 )
 from .schedule import NAME_LENGTH, Schedule
@@ -82,6 +83,7 @@ __all__ = [
     "Meter",
     "Outcome",
     "Overview",
+    "Pausable",
     "Policy",
     "QueueShare",
     "Schedule",

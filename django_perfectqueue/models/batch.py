@@ -33,7 +33,7 @@ class Batch(models.Model):
 
     class Meta:
         verbose_name = _("batch")
-        verbose_name_plural = in_order(3, _("batches"))
+        verbose_name_plural = in_order(6, _("batches"))
         default_permissions = ("view",)
         constraints = [
             models.UniqueConstraint(fields=["queue", "name"], name="perfectqueue_batch_name"),

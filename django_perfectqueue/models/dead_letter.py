@@ -37,8 +37,8 @@ class DeadLetter(Undeletable):
     objects = UndeletableQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("dead letter")
-        verbose_name_plural = in_order(4, _("dead letters"))
+        verbose_name = _("failed task")
+        verbose_name_plural = in_order(7, _("failed tasks"))
         default_permissions = ("view",)
         indexes = [
             models.Index(fields=["status", "task"], name="perfectqueue_dead_status"),

@@ -52,9 +52,6 @@ class Lane(PartlyIndexed):
     tasks, until the limit opens.
     """
 
-    waiting: int  # set by the admin
-    has_worker: bool  # set by the admin
-
     id = models.BigIntegerField(primary_key=True)
     account = models.BigIntegerField(_("account"))
     gate = models.BigIntegerField(_("gate"), default=0)
@@ -90,7 +87,7 @@ class Lane(PartlyIndexed):
     class Meta:
         verbose_name = _("lane")
         verbose_name_plural = _("lanes")
-        default_permissions = ("view",)
+        default_permissions = ()
         indexes = [
             models.Index(
                 fields=["queue", "held_by", "-ready", "turn", "since"],

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.names import LIMIT_LENGTH
 
-from .fields import ExactCharField, ReadableDateTimeField, optional_count, readable
+from .fields import ExactCharField, ReadableDateTimeField, in_order, optional_count, readable
 
 WEIGHT = LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000.0
 WEIGHTS = [MinValueValidator(LEAST_WEIGHT), MaxValueValidator(MOST_WEIGHT)]
@@ -24,8 +24,33 @@ MOST_BURST_TIME = 31_622_400.0
 CHANGES_OF_ONE, CHANGES = 1_000, 100_000
 
 
+class Pausable(models.Model):
+    """
+    What holds tasks back while it is ``paused``: up to ``paused_until``, or until someone
+    unpauses it.
+
+    ``note`` says why, and ``paused_by`` who did it.
+    """
+
+    paused = models.BooleanField(
+        _("paused"), default=False, help_text=_("These tasks wait until this is taken back.")
+    )
+    paused_until = ReadableDateTimeField(
+        _("paused until"), null=True, blank=True, help_text=_("Empty: until someone unpauses it.")
+    )
+    note = models.CharField(
+        _("note"), max_length=255, blank=True, default="", help_text=_("Why it is paused.")
+    )
+    paused_by = models.CharField(
+        _("paused by"), max_length=255, blank=True, default="", editable=False
+    )
+
+    class Meta:
+        abstract = True
+
+
 @readable(period=PERIOD, rate=COUNT, burst=COUNT)
-class Limit(models.Model):
+class Limit(Pausable):
     """
     How many tasks may run at once, or start within a time: of all that list a name, or
     of all of a queue, a type or a user.
@@ -62,13 +87,10 @@ class Limit(models.Model):
         _("How many of them may start at once after a pause. Empty: as many as the rate."),
         validators=[MinValueValidator(1)],
     )
-    paused = models.BooleanField(
-        _("paused"), default=False, help_text=_("These tasks wait until this is taken back.")
-    )
 
     class Meta:
         verbose_name = _("limit")
-        verbose_name_plural = _("limits")
+        verbose_name_plural = in_order(2, _("limits"))
         constraints = [
             models.UniqueConstraint(fields=["scope", "name"], name="perfectqueue_limit_name"),
             models.CheckConstraint(
@@ -111,7 +133,7 @@ class Meter(models.Model):
 
 
 @readable(weight=WEIGHT)
-class FairShare(models.Model):
+class FairShare(Pausable):
     """
     What a user is entitled to: of one queue, or where ``queue`` is empty of each.
 
@@ -142,13 +164,10 @@ class FairShare(models.Model):
     max_running = optional_count(
         _("max running"), _("How many of its tasks may run at once. Empty: any number. 0: none.")
     )
-    paused = models.BooleanField(
-        _("paused"), default=False, help_text=_("Its tasks wait until this is taken back.")
-    )
 
     class Meta:
         verbose_name = _("fair share")
-        verbose_name_plural = _("fair shares")
+        verbose_name_plural = in_order(3, _("users"))
         constraints = [
             models.UniqueConstraint(fields=["user", "queue"], name="perfectqueue_share_user"),
         ]
@@ -179,7 +198,7 @@ class QueueShare(models.Model):
 
     class Meta:
         verbose_name = _("share of a queue")
-        verbose_name_plural = _("shares of queues")
+        verbose_name_plural = in_order(4, _("queues"))
 
     def __str__(self) -> str:
         return self.queue
@@ -213,7 +232,7 @@ class Change(models.Model):
 
     class Meta:
         verbose_name = _("change")
-        verbose_name_plural = _("changes")
+        verbose_name_plural = _("audit log")
         default_permissions = ("view",)
         indexes = [
             models.Index(fields=["kind", "name", "queue", "id"], name="perfectqueue_change_of"),

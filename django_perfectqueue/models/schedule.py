@@ -141,7 +141,7 @@ class Schedule(models.Model):
 
     class Meta:
         verbose_name = _("schedule")
-        verbose_name_plural = in_order(2, _("schedules"))
+        verbose_name_plural = in_order(5, _("schedules"))
         indexes = [
             models.Index(fields=["due_at"], name="perfectqueue_schedule_due"),
             models.Index(fields=["origin"], name="perfectqueue_schedule_origin"),

@@ -197,7 +197,7 @@ class Task(Undeletable):
 
     class Meta:
         verbose_name = _("task")
-        verbose_name_plural = in_order(5, _("tasks"))
+        verbose_name_plural = in_order(8, _("tasks"))
         base_manager_name = "objects"
         default_permissions = ("view",)
         permissions = [

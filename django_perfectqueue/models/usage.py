@@ -73,7 +73,7 @@ class Usage(models.Model):
     class Meta:
         verbose_name = _("share received")
         verbose_name_plural = _("shares received")
-        default_permissions = ("view",)
+        default_permissions = ()
         constraints = [
             models.UniqueConstraint(
                 fields=["queue", "span", "type", "start", "others", "user"],
@@ -96,5 +96,5 @@ class Overview(Usage):
     class Meta:
         proxy = True
         verbose_name = _("overview")
-        verbose_name_plural = in_order(6, _("Overview"))
+        verbose_name_plural = in_order(9, _("Overview"))
         default_permissions = ("view",)

@@ -87,7 +87,8 @@ class Worker(models.Model):
     counts the supervisors of that one, from 1. Who was not seen for UNSEEN is gone; one
     that is ``leaving`` ends what runs and takes no more. ``routes_text`` is JSON: the types
     that its dispatch knows, and its patterns, each with the flags that it was compiled
-    with; null where the dispatch decides by itself. ``version`` is that of this package.
+    with; null where the dispatch decides by itself. ``version`` is that of this package, and
+    ``release`` that of the site, as RELEASE says or SENTRY_RELEASE of its environment.
     ``pid_space`` is the same for workers that can see each other's pids, and ``start`` is when
     the supervisor started, in ticks since the host did; empty and 0 if unknown.
     ``schedules_text`` is JSON: the names of the schedules that its code declares.
@@ -105,6 +106,7 @@ class Worker(models.Model):
     processors = models.IntegerField(_("processors"))
     queues_text = JsonTextField(_("queues"), db_column="queues")
     routes_text = JsonTextField(_("types"), db_column="routes", kinds="'object', 'null'")
+    release = models.CharField(_("release"), max_length=100, default="", db_default="")
     pid_space = models.CharField(max_length=100, default="", db_default="")
     start = models.BigIntegerField(default=0, db_default=0)
     schedules_text = JsonTextField(_("schedules"), db_column="schedules", default="[]")

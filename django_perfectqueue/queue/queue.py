@@ -290,13 +290,17 @@ class Queue(Taking):
         seconds = checked_timeout(timeout)
         return results_of_async(self.name, checked_keys(keys), using=self.using, timeout=seconds)
 
-    def pause(self, *, by: str = "") -> None:
+    def pause(self, *, until: datetime | None = None, note: str = "", by: str = "") -> None:
         """
-        Start none of its tasks until unpause(); running tasks go on.
+        Start none of its tasks ``until`` a time, or without one until unpause(); running tasks
+        go on.
 
-        ``by`` is recorded as the person who did it.
+        ``note`` says why, and ``by`` is recorded as the person who did it. Raise ConfigError for
+        a time without a time zone and for a note of over 255 characters.
         """
-        set_limit(self.name, scope="queue", paused=True, by=by, using=self.using)
+        set_limit(
+            self.name, scope="queue", paused=True, until=until, note=note, by=by, using=self.using
+        )
 
     def unpause(self, *, by: str = "") -> None:
         """Start its tasks again."""

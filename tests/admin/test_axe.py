@@ -24,8 +24,8 @@ LOOKS = {
     "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 360, "height": 740}, "color_scheme": "light"},
 }
-LISTS = ("batch", "change", "deadletter", "fairshare", "lane", "limit", "overview", "queueshare")
-LISTS += ("schedule", "task", "usage", "worker")
+LISTS = ("batch", "change", "deadletter", "fairshare", "limit", "overview", "queueshare")
+LISTS += ("schedule", "task", "worker")
 # The box for a search is Django's.
 FIND = """async () => (await axe.run({exclude: [["#searchbar"]]})).violations.flatMap(
     one => one.nodes.map(node => `${one.id}: ${node.target.join(' ')}`))"""
@@ -46,6 +46,8 @@ class AxeTests(BrowserCase):
     def paths(self):
         for name in LISTS:
             yield f"{name}/"
+        yield f"fairshare/?user={OURS}user&queue={OURS}queue"
+        yield f"queueshare/?queue={OURS}queue"
         yield "overview/figures/?queue=stories&over=day"
         yield "task/bulk/?status=waiting&verb=cancel"
         yield f"deadletter/bulk/?verb=retry&queue={OURS}queue"

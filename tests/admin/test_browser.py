@@ -18,7 +18,7 @@ from django_perfectqueue.queue import Queue
 
 from ..factories import fail, failed, running, submit
 from .staff import LIST
-from .test_usage import USAGE, compete
+from .test_users import USERS, compete
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PLAYWRIGHT = importlib.util.find_spec("playwright")
@@ -179,9 +179,8 @@ class BrowserTests(BrowserCase):
         pages = {
             "task": (".field-badge .pq-status", ".field-named"),
             "deadletter": (".field-badge .pq-status", ".field-named", ".field-ended"),
-            "lane": (".field-standing .pq-status", ".field-for_user"),
             "limit": (".field-named .pq-status",),
-            "fairshare": (".field-whose .pq-status",),
+            "fairshare": ("tbody th .pq-status",),
         }
         for name, viewport, scheme in (("desk", DESK, "light"), ("phone", PHONE, "dark")):
             User.objects.all().delete()
@@ -191,7 +190,7 @@ class BrowserTests(BrowserCase):
                 self.picture(page)
                 for cell in cells:
                     with self.subTest(name, page=page, cell=cell):
-                        box = self.page.locator(f"#result_list {cell}").first.bounding_box()
+                        box = self.page.locator(f"table {cell}").first.bounding_box()
                         self.assertLessEqual(box["x"] + box["width"], viewport["width"])
             fold = self.page.locator(".pq-fold").first
             self.page.goto(f"{self.live_server_url}{LIST}")
@@ -207,10 +206,10 @@ class BrowserTests(BrowserCase):
             with self.subTest(name):
                 User.objects.all().delete()
                 self.open(f"shares-{name}", viewport=viewport, color_scheme=scheme)
-                self.page.goto(f"{self.live_server_url}{USAGE}")
+                self.page.goto(f"{self.live_server_url}{USERS}")
                 self.picture("hour")
                 bars = self.page.locator("tbody .pq-bar-entitled")
-                self.assertEqual(bars.count(), 4)
+                self.assertEqual(bars.count(), 5)
                 width = self.page.evaluate("document.documentElement.scrollWidth")
                 self.assertLessEqual(width, viewport["width"])
                 self.page.click("text=Last minute")

@@ -443,7 +443,7 @@ class ScopeTests(AdminTestCase):
             self.assertEqual(FairShare.objects.exists(), status == 302)
 
     def test_pages_of_everyone_are_refused(self):
-        for page in ("overview", "worker", "usage", "queueshare", "limit", "change"):
+        for page in ("overview", "worker", "queueshare", "limit", "change"):
             self.assertEqual(self.client.get(f"{APP}{page}/").status_code, 403, page)
         self.assertEqual(self.client.get("/metrics").status_code, 401)
         for query in (

@@ -20,7 +20,7 @@ from ..factories import NOON, register, submit
 from .staff import AdminTestCase, staff
 from .test_scope import APP, HERE, OURS, THEIRS, fill, shown_pages
 
-MOST, MOST_OF_A_TASK = 12, 20
+MOST, MOST_OF_A_TASK = 15, 20
 
 
 def stories(queue):
@@ -61,7 +61,7 @@ class StatementTests(AdminTestCase):
             store.sign([(task.queue, task.key)], "retried", by="ann", using="default")
 
     @tag("any-database")
-    def test_no_page_takes_more_than_twelve_but_for_that_of_a_task(self):
+    def test_no_page_takes_more_than_fifteen_but_for_that_of_a_task(self):
         urls = [*shown_pages(), *(f"{APP}task/{task.pk}/change/" for task in Task.objects.all())]
         for url in urls:
             most = MOST_OF_A_TASK if re.search(r"/task/\d+/change/", url) else MOST

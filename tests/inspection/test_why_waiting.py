@@ -202,7 +202,7 @@ class UserTests(WaitingTestCase):
         task = submit("k1", user="ann")
         self.assertEqual(acquire(), [])
         FairShare.objects.all().delete()
-        self.assert_why(task, "user_paused", "Its user is paused, by a fair share.", name="ann")
+        self.assert_why(task, "user_paused", "Its user is paused.", name="ann")
 
     def test_a_user_at_its_cap(self):
         FairShare.objects.create(user="ann", max_running=2)

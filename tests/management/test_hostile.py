@@ -115,8 +115,8 @@ class AdminTests(AdminTestCase):
             LIST,
             reverse("admin:perfectqueue_task_change", args=[row(task).pk]),
             reverse("admin:perfectqueue_deadletter_changelist"),
-            reverse("admin:perfectqueue_lane_changelist"),
-            reverse("admin:perfectqueue_usage_changelist"),
+            reverse("admin:perfectqueue_fairshare_changelist"),
+            reverse("admin:perfectqueue_queueshare_changelist"),
         ):
             with self.subTest(url):
                 page = self.client.get(url).content.decode()

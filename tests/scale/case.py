@@ -7,7 +7,7 @@ from django.db import OperationalError, ProgrammingError, connection, transactio
 from django.test import TransactionTestCase
 
 from django_perfectqueue import models
-from django_perfectqueue.admin.pages import lanes
+from django_perfectqueue.admin.pages import users
 from django_perfectqueue.admin.parts import base, filters, search
 from django_perfectqueue.inspection import why_waiting
 from django_perfectqueue.management import figures
@@ -72,7 +72,7 @@ def short_of_sight():
 
 BOUNDS = (
     (filters, "REACH", 2000),
-    (lanes, "COUNTED", 20),
+    (users, "MOST", 20),
     (base, "COUNTED", 500),
     (search, "FOUND", 100),
     (figures, "COUNTED", 500),

@@ -24,8 +24,6 @@ GROWS = {
     "pq_queue purge": "It looks at every task once.",
     "pq_task list --key-prefix": "It sorts all that begin so, or reads past those that do not.",
     "pq_user list": "MariaDB sorts the rows that someone has entered.",
-    "fair shares": "MariaDB sorts the rows that someone has entered.",
-    "fair shares, user": "Any part of a name is looked for among them.",
 }
 
 

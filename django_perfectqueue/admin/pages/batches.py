@@ -32,9 +32,9 @@ from django_perfectqueue.queue import Queue, database
 
 from ..parts.action_pages import SHOWN
 from ..parts.actions import CANCEL, RETRY
-from ..parts.base import OneOrder, ReadOnlyAdmin
+from ..parts.base import OneOrder, ReadOnlyAdmin, column
 from ..parts.bulk_pages import may
-from ..parts.cells import NOTHING, badge, moment, short, tasks_link, with_fold
+from ..parts.cells import NOTHING, badge, mark, moment, short, tasks_link, with_fold
 from ..parts.family import known_to, linked, relative_row
 from ..parts.filters import REACH, QueueFilter, ValueFilter
 
@@ -92,33 +92,15 @@ class BatchAdmin(ReadOnlyAdmin):
         term = search_term.replace("\x00", "")
         return (queryset.filter(name=term) if term else queryset), False
 
-    @admin.display(description=_("status"))
-    def state(self, batch: Batch) -> SafeString:
-        return state_badge(batch)
-
-    @admin.display(description=_("name"))
-    def named(self, batch: Batch) -> SafeString:
-        return with_fold(printable(batch.name), batch.user, batch.queue)
-
-    @admin.display(description=_("queue"))
-    def of_queue(self, batch: Batch) -> str:
-        return printable(batch.queue)
-
-    @admin.display(description=_("user"), empty_value=NOTHING)
-    def for_user(self, batch: Batch) -> str | None:
-        return printable(batch.user) or None
-
-    @admin.display(description=_("progress"))
-    def bar(self, batch: Batch) -> SafeString:
-        return bar(batch.total, batch.finished, batch.dead)
-
-    @admin.display(description=_("tasks"))
-    def tasks(self, batch: Batch) -> str:
-        return f"{batch.finished + batch.dead} / {batch.total}"
-
-    @admin.display(description=_("created"))
-    def created(self, batch: Batch) -> str:
-        return short(batch.created_at)
+    state = column(_("status"), lambda batch: state_badge(batch))
+    named = column(
+        _("name"), lambda batch: with_fold(printable(batch.name), batch.user, batch.queue)
+    )
+    of_queue = column(_("queue"), lambda batch: printable(batch.queue))
+    for_user = column(_("user"), lambda batch: printable(batch.user) or NOTHING)
+    bar = column(_("progress"), lambda batch: bar(batch.total, batch.finished, batch.dead))
+    tasks = column(_("tasks"), lambda batch: f"{batch.finished + batch.dead} / {batch.total}")
+    created = column(_("created"), lambda batch: short(batch.created_at))
 
     def story(self, request: HttpRequest, row: Batch) -> dict[str, object]:
         """Return a batch's exact counts, and of its tasks those that the person may see."""
@@ -173,7 +155,7 @@ def statuses_of(batch: Batch, tasks: TaskQuerySet) -> dict[str, object]:
 
 def state_badge(batch: Batch) -> SafeString:
     state = state_of(batch)
-    return format_html('<span class="pq-status pq-{}">{}</span>', state, BATCH_STATES[state])
+    return mark(state, BATCH_STATES[state])
 
 
 def bar(total: int, finished: int, dead: int) -> SafeString:

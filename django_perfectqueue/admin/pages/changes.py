@@ -5,7 +5,6 @@ from __future__ import annotations
 from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -14,7 +13,7 @@ from django_perfectqueue.inspection.steering import describe_change
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change
 
-from ..parts.base import ReadOnlyAdmin
+from ..parts.base import ReadOnlyAdmin, column
 from ..parts.cells import NOTHING, ago
 from ..parts.filters import ValueFilter
 
@@ -44,13 +43,8 @@ class ChangeAdmin(ReadOnlyAdmin):
             return queryset, False
         return queryset.filter(kind__in=Change.Kind.values, name=search_term), False
 
-    @admin.display(description=_("at"))
-    def when(self, change: Change) -> SafeString | str:
-        return ago(change.at)
-
-    @admin.display(description=_("by"))
-    def who(self, change: Change) -> str:
-        return change.by or NOTHING
+    when = column(_("at"), lambda change: ago(change.at))
+    who = column(_("by"), lambda change: change.by or NOTHING)
 
     @admin.display(description=_("of"))
     def of(self, change: Change) -> str:
@@ -65,6 +59,4 @@ class ChangeAdmin(ReadOnlyAdmin):
             return printable(gettext("task '%(key)s', %(queue)s") % words)
         return f"{user_of(change.name)}, {queue_of(change.queue)}"
 
-    @admin.display(description=_("change"))
-    def what(self, change: Change) -> str:
-        return describe_change(change)
+    what = column(_("change"), describe_change)

@@ -18,6 +18,7 @@ from django_perfectqueue.models import DeadLetter, Outcome
 
 from ..parts.action_pages import SteeringAdmin
 from ..parts.actions import RETRY
+from ..parts.base import column
 from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, ago, badge, broken_at_dots, page_url, with_fold
 from ..parts.filters import (
@@ -84,9 +85,7 @@ class DeadLetterAdmin(SteeringAdmin):
     ) -> HttpResponse:
         return HttpResponseRedirect(page_url("task_change", object_id))
 
-    @admin.display(description=_("status"))
-    def badge(self, letter: DeadLetter) -> SafeString:
-        return badge(letter.status)
+    badge = column(_("status"), lambda letter: badge(letter.status))
 
     @admin.display(description=_("task"))
     def named(self, letter: DeadLetter) -> SafeString:
@@ -95,17 +94,13 @@ class DeadLetterAdmin(SteeringAdmin):
         link = format_html('<a href="{}">{}</a>', url, task)
         return with_fold(link, task.type, task.user, task.queue, letter.group, said(letter))
 
-    @admin.display(description=_("type"))
-    def kind(self, letter: DeadLetter) -> SafeString:
-        return narrowed(letter, "type", broken_at_dots(letter.task.type))
-
-    @admin.display(description=_("user"), empty_value=NOTHING)
-    def for_user(self, letter: DeadLetter) -> SafeString | None:
-        return narrowed(letter, "user") if letter.task.user else None
-
-    @admin.display(description=_("queue"))
-    def of_queue(self, letter: DeadLetter) -> SafeString:
-        return narrowed(letter, "queue")
+    kind = column(
+        _("type"), lambda letter: narrowed(letter, "type", broken_at_dots(letter.task.type))
+    )
+    for_user = column(
+        _("user"), lambda letter: narrowed(letter, "user") if letter.task.user else NOTHING
+    )
+    of_queue = column(_("queue"), lambda letter: narrowed(letter, "queue"))
 
     @admin.display(description=_("group and message"), empty_value=NOTHING)
     def cause(self, letter: DeadLetter) -> SafeString | None:
@@ -116,9 +111,7 @@ class DeadLetterAdmin(SteeringAdmin):
         link = format_html('<a href="?{}">{}</a>', query, broken_at_dots(letter.group))
         return format_html('{} <span class="pq-message pq-quiet">{}</span>', link, said(letter))
 
-    @admin.display(description=_("ended"))
-    def ended(self, letter: DeadLetter) -> SafeString | str:
-        return ago(letter.ended_at)
+    ended = column(_("ended"), lambda letter: ago(letter.ended_at))
 
 
 def said(letter: DeadLetter) -> str:

@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -20,8 +21,9 @@ from django_perfectqueue.queue import database
 from django_perfectqueue.schedules.terms import known_types
 from django_perfectqueue.store.records.counts import names
 
-from ..parts.cells import NOTHING, paused_badge, short, tasks_link
-from ..parts.rule_admin import RuleAdmin, RuleForm, Suggesting
+from ..parts.base import column
+from ..parts.cells import NOTHING, paused_mark, short, tasks_link
+from ..parts.rule_admin import PauseForm, RuleAdmin, RuleForm, Suggesting
 
 OWNER = ("scope", "name")
 SCOPES = {"name": _("name"), "queue": _("queue"), "type": _("type"), "user": _("user")}
@@ -59,10 +61,10 @@ class Metered(ChangeList):
 @admin.register(Limit)
 class LimitAdmin(RuleAdmin):
     form = LimitForm
+    action_form = PauseForm
     owner = OWNER
     list_display = [
         "named",
-        "paused",
         "of_scope",
         "running",
         "max_running",
@@ -72,46 +74,24 @@ class LimitAdmin(RuleAdmin):
         "tasks",
     ]
     list_display_links = ["named"]
-    list_editable = ["max_running", "paused"]
+    list_editable = ["max_running"]
     list_filter = ["scope", "paused"]
     ordering = ["scope", "name"]
     search_fields = ["name"]
-    fieldsets = [
-        (None, {"fields": OWNER}),
-        (
-            _("Limits"),
-            {
-                "fields": ["max_running", "rate", "period", "burst", "paused"],
-                "description": _(
-                    "A change takes effect at once, also for tasks that wait already. Tasks that "
-                    "run are not disturbed."
-                ),
-            },
-        ),
-    ]
+    fields = [*OWNER, "max_running", "rate", "period", "burst", "paused", "paused_until", "note"]
 
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return Metered
 
-    @admin.display(description=_("name"), ordering="name")
-    def named(self, limit: Limit) -> SafeString | str:
-        return paused_badge(printable(limit.name), paused=limit.paused)
-
-    @admin.display(description=_("scope"), ordering="scope")
-    def of_scope(self, limit: Limit) -> object:
-        return SCOPES[limit.scope]
-
-    @admin.display(description=_("running"))
-    def running(self, limit: Limit) -> int:
-        return limit.meter.running if limit.meter else 0
-
-    @admin.display(description=_("rate"))
-    def rate_in_words(self, limit: Limit) -> str:
-        return rate_of(limit) or NOTHING
-
-    @admin.display(description=_("burst"))
-    def at_once(self, limit: Limit) -> int | str:
-        return limit.burst or NOTHING
+    named = column(
+        _("name"),
+        lambda limit: format_html("{}{}", printable(limit.name), paused_mark(limit)),
+        ordering="name",
+    )
+    of_scope = column(_("scope"), lambda limit: SCOPES[limit.scope], ordering="scope")
+    running = column(_("running"), lambda limit: limit.meter.running if limit.meter else 0)
+    rate_in_words = column(_("rate"), lambda limit: rate_of(limit) or NOTHING)
+    at_once = column(_("burst"), lambda limit: limit.burst or NOTHING)
 
     @admin.display(description=_("tasks"))
     def tasks(self, limit: Limit) -> SafeString | str:

@@ -8,21 +8,20 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
-from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.health.queues import Overview as Figures
-from django_perfectqueue.health.queues import QueueFigures, overview
+from django_perfectqueue.health.queues import overview
 from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Overview
 from django_perfectqueue.queue import database
-from django_perfectqueue.store.records.counts import COUNTED, LATEST
+from django_perfectqueue.store.records.counts import LATEST
 
-from ..parts.base import AtLeast, ReadOnlyAdmin, bounded, whole
-from ..parts.cells import NOTHING, duration, short
-from ..parts.chart import chart
-from .period import key_of, period_page
+from ..parts.base import ReadOnlyAdmin, bounded, whole
+from ..parts.cells import duration, short
+from .period import chart, key_of, period_page
+from .queues import queue_row
 
 GROUPS = 5
 PERMISSION = "perfectqueue.view_overview"
@@ -71,7 +70,9 @@ def page(found: Figures) -> dict[str, object]:
     return {
         "found": found,
         "unwell": ", ".join(map(printable, found.unwell)),
-        "rows": [row(queue) for queue in found.queues],
+        "noun": "queue",
+        "noun_shown": _("queue"),
+        "rows": [queue_row(queue) for queue in found.queues],
         "chart": chart(found.minutes, workers=found.workers),
         "groups": [
             {
@@ -93,40 +94,3 @@ def page(found: Figures) -> dict[str, object]:
             for (queue, user), (ended, seconds) in found.received.items()
         ],
     }
-
-
-def row(queue: QueueFigures) -> dict[str, object]:
-    """Return one queue as the page shows it, with the queries of the lists that it links to."""
-    names = ("running", "stalled", "scheduled", "retrying", "blocked")
-    counted = {name: getattr(queue, name) for name in names}
-    counts = {
-        name: at_least(count) if queue.is_bounded else bounded(count, COUNTED)
-        for name, count in counted.items()
-    }
-    counts["waiting"] = bounded(queue.waiting, COUNTED)
-    counts["failed"] = whole(queue.failed_last_hour)
-    return {
-        "figures": queue,
-        "name": printable(queue.name),
-        "query": urlencode({"queue": queue.name}),
-        "waiting_query": urlencode({"queue": queue.name, "status": "waiting"}),
-        "counts": counts,
-        "oldest": duration(queue.oldest),
-        "drained_in": duration(queue.drained_in) if queue.drained_in else NOTHING,
-        "growth": signed(queue.growth_a_minute),
-        "rate": number_format(queue.finished_a_minute, 1),
-        "unknown_types": [printable(type_) for type_ in queue.unknown_types],
-    }
-
-
-def at_least(count: int) -> object:
-    """Return that there may be more; of none it is not known whether there are any."""
-    return AtLeast(count) if count else NOTHING
-
-
-def signed(count: float | None) -> str:
-    if count is None:
-        return NOTHING
-    count = round(count)
-    sign = "+" if count > 0 else "\N{MINUS SIGN}" if count < 0 else ""
-    return sign + whole(abs(count))

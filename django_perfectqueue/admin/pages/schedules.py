@@ -28,7 +28,8 @@ from django_perfectqueue.queue import database
 from django_perfectqueue.schedules import ScheduleHandle, Schedules
 
 from ..parts.action_pages import CAP
-from ..parts.cells import NOTHING, badge, broken_at_dots, moment, page_url, paused_badge, short
+from ..parts.base import column
+from ..parts.cells import NOTHING, badge, broken_at_dots, mark, moment, page_url, short
 from ..parts.rule_admin import RuleAdmin, acting
 from ..parts.schedule_form import ScheduleForm, data_shown
 
@@ -87,7 +88,7 @@ class ScheduleAdmin(RuleAdmin):
                 "fields": [
                     *("overlap", "catch_up", "deadline", "pause_after"),
                     *("time_limit", "expires_after"),
-                ],
+                ]
             },
         ),
     ]
@@ -117,20 +118,13 @@ class ScheduleAdmin(RuleAdmin):
     # What is shown.
 
     @admin.display(description=_("name"), ordering="name")
-    def named(self, row: Schedule) -> SafeString | str:
-        return paused_badge(printable(row.name), paused=row.paused)
+    def named(self, row: Schedule) -> SafeString:
+        paused = mark("failed", _("paused")) if row.paused else ""
+        return format_html("{} {}", printable(row.name), paused)
 
-    @admin.display(description=_("type"), ordering="type")
-    def kind(self, row: Schedule) -> SafeString:
-        return broken_at_dots(row.type)
-
-    @admin.display(description=_("when"))
-    def timing(self, row: Schedule) -> str:
-        return printable(in_words(row))
-
-    @admin.display(description=_("next"), ordering="due_at")
-    def next(self, row: Schedule) -> SafeString | str:
-        return short(row.due_at)
+    kind = column(_("type"), lambda row: broken_at_dots(row.type), ordering="type")
+    timing = column(_("when"), lambda row: printable(in_words(row)))
+    next = column(_("next"), lambda row: short(row.due_at), ordering="due_at")
 
     @admin.display(description=_("last"), ordering="last_at")
     def last(self, row: Any) -> SafeString | str:
@@ -146,9 +140,7 @@ class ScheduleAdmin(RuleAdmin):
             return format_html('<span class="pq-below">{}</span>', sentence)
         return sentence if row.state != "active" else ""
 
-    @admin.display(description=_("data"))
-    def data(self, row: Schedule) -> str:
-        return data_shown(row)
+    data = column(_("data"), data_shown)
 
     def changeform_view(
         self,

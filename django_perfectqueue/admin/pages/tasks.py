@@ -24,16 +24,16 @@ from django_perfectqueue.queue import database
 
 from ..parts.action_pages import SteeringAdmin
 from ..parts.actions import CANCEL, COPY, EDIT, VERBS
-from ..parts.base import BoundedPaginator, IdsFirstPaginator
+from ..parts.base import BoundedPaginator, IdsFirstPaginator, column
 from ..parts.bulk_pages import may, own_operations
 from ..parts.cells import (
-    NOTHING,
     ago,
     badge,
     broken_at_dots,
     next_moment,
     short,
     tasks_link,
+    user_link,
     with_fold,
 )
 from ..parts.family import family_page, known_to
@@ -174,35 +174,16 @@ class TaskAdmin(SteeringAdmin):
         fitting = [verb for verb in VERBS.values() if status in verb.statuses]
         return [verb for verb in fitting if verb not in refused and may(request, verb)]
 
-    @admin.display(description=_("key"))
-    def named(self, task: Task) -> SafeString:
-        return with_fold(task, task.type, task.user, task.queue)
-
-    @admin.display(description=_("queue"))
-    def of_queue(self, task: Task) -> SafeString:
-        return tasks_link(printable(task.queue), queue=task.queue)
-
-    @admin.display(description=_("type"))
-    def kind(self, task: Task) -> SafeString:
-        return tasks_link(broken_at_dots(task.type), type=task.type)
-
-    @admin.display(description=_("user"), empty_value=NOTHING)
-    def for_user(self, task: Task) -> SafeString | None:
-        return tasks_link(printable(task.user), user=task.user) if task.user else None
-
-    @admin.display(description=_("status"))
-    def badge(self, task: Task) -> SafeString:
-        return badge(task.status)
-
-    @admin.display(description=_("created"))
-    def created(self, task: Task) -> str:
-        return ago(task.created_at)
+    named = column(_("key"), lambda task: with_fold(task, task.type, task.user, task.queue))
+    of_queue = column(_("queue"), lambda task: tasks_link(printable(task.queue), queue=task.queue))
+    kind = column(_("type"), lambda task: tasks_link(broken_at_dots(task.type), type=task.type))
+    for_user = column(_("user"), lambda task: user_link(task.user))
+    badge = column(_("status"), lambda task: badge(task.status))
+    created = column(_("created"), lambda task: ago(task.created_at))
 
     @admin.display(description=_("when"))
     def when(self, task: Task) -> SafeString:
         word, at = next_moment(task)
         return format_html('{} <span class="pq-quiet">{}</span>', short(at), word)
 
-    @admin.display(description=_("attempts"))
-    def attempts(self, task: Any) -> int:
-        return int(task.tries)
+    attempts = column(_("attempts"), lambda task: int(task.tries))

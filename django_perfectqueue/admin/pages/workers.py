@@ -19,8 +19,8 @@ from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
-from ..parts.base import OneOrder, ReadOnlyAdmin
-from ..parts.cells import NOTHING, ago, duration, page_url, tasks_link
+from ..parts.base import OneOrder, ReadOnlyAdmin, column
+from ..parts.cells import NOTHING, ago, duration, mark, page_url, tasks_link
 
 TASKS = 5
 
@@ -41,17 +41,7 @@ class WithProcessors(OneOrder):
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
-    list_display = [
-        "standing",
-        "host",
-        "pid",
-        "round",
-        "since",
-        "serves",
-        "busy",
-        "runs",
-        "seen",
-    ]
+    list_display = ["standing", "host", "pid", "round", "since", "serves", "busy", "runs", "seen"]
     list_display_links = None
     list_per_page = 50
     ordering = ["-seen_at"]
@@ -70,16 +60,16 @@ class WorkerAdmin(ReadOnlyAdmin):
             kind, word = "failed", gettext("gone")
         elif worker.leaving:
             kind, word = "retrying", gettext("leaving")
-        return format_html('<span class="pq-status pq-{}">{}</span>', kind, word)
+        return mark(kind, word)
 
     @admin.display(description=_("generation"))
     def round(self, worker: Worker) -> SafeString:
         title = f"django-perfectqueue {worker.version}"
-        return format_html('<span title="{}">{}</span>', title, worker.generation)
+        release = printable(worker.release)
+        shown = '<span title="{}">{}</span> <span class="pq-quiet">{}</span>'
+        return format_html(shown, title, worker.generation, release)
 
-    @admin.display(description=_("since"))
-    def since(self, worker: Worker) -> str:
-        return ago(worker.started_at)
+    since = column(_("since"), lambda worker: ago(worker.started_at))
 
     @admin.display(description=_("queues"))
     def serves(self, worker: Any) -> SafeString:
@@ -110,9 +100,7 @@ class WorkerAdmin(ReadOnlyAdmin):
             '<ul class="pq-runs">{}</ul>', format_html_join("", "<li>{}</li>", lines)
         )
 
-    @admin.display(description=_("seen"))
-    def seen(self, worker: Worker) -> str:
-        return ago(worker.seen_at)
+    seen = column(_("seen"), lambda worker: ago(worker.seen_at))
 
 
 def line(worker: Any, processor: ProcessorFacts, task: Assignment) -> SafeString:

@@ -79,7 +79,7 @@ class IdsFirstPaginator(BoundedPaginator):
         return page
 
 
-class QueueAdmin(ModelAdmin):
+class StoredAdmin(ModelAdmin):
     """
     Rows in the database that holds the tasks, of which no page counts them all.
 
@@ -134,10 +134,7 @@ class QueueAdmin(ModelAdmin):
         return self.is_open(request) and super().has_delete_permission(request, obj)
 
     def page(
-        self,
-        request: HttpRequest,
-        template: str,
-        context: Mapping[str, object],
+        self, request: HttpRequest, template: str, context: Mapping[str, object]
     ) -> HttpResponse:
         """Return a page of this package's own; its breadcrumbs end with ``original``."""
         request.current_app = self.admin_site.name
@@ -183,7 +180,7 @@ def shown_by(site: str, view: Callable[..., HttpResponse]) -> Callable[..., Http
     return show
 
 
-class ReadOnlyAdmin(QueueAdmin):
+class ReadOnlyAdmin(StoredAdmin):
     """Rows that only the store writes, in one order, and found by what an index serves."""
 
     sortable_by = ()
@@ -251,3 +248,14 @@ class OneOrder(ChangeList):
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[Any]:
         return list(self.model_admin.get_ordering(request))
+
+
+def column(
+    title: Any, show: Callable[[Any], object], *, ordering: str | None = None
+) -> Callable[[object, Any], object]:
+    """Return a column of a list, for an attribute of its page."""
+
+    def cell(_page: object, row: Any) -> object:
+        return show(row)
+
+    return admin.display(description=title, ordering=ordering)(cell)

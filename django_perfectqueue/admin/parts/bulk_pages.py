@@ -36,8 +36,9 @@ from .task_story import readable
 if TYPE_CHECKING:
     from .action_pages import SteeringAdmin
 
-FILTERS = ("status", "queue", "type", "user", "group", "tag", "batch", "q", "since", "until")
 TIMES = ("since", "until")
+ALIKE = ("queue", "type", "group", "tag", "batch", *TIMES)
+FILTERS = ("status", "user", "q", *ALIKE)
 TERMS = ("verb", "to", "patch", "rate", "run_in")
 BUTTONS = ("_show", "_do", "shown")
 HARMLESS = ("reach", "p", "o", "e", "_changelist_filters", "csrfmiddlewaretoken", *TERMS, *BUTTONS)
@@ -115,16 +116,10 @@ def selection_of(request: HttpRequest, values: Mapping[str, str], *, status: str
     if given["batch"] and not numbers([given["batch"]]):
         raise InvalidTaskError(gettext("There is no such batch."))
     return Selection(
-        queue=given["queue"],
+        **{name: given[name] for name in ALIKE},
         status="" if word == ALL else word,
-        type=given["type"],
         user=given["user"] or None,
-        group=given["group"],
-        tag=given["tag"],
-        batch=given["batch"],
         key=given["q"],
-        since=given["since"],
-        until=given["until"],
         users=None if (users := scope_of(request)) is None else tuple(sorted(users)),
     )
 
@@ -149,21 +144,24 @@ def forbidden_operations(request: HttpRequest, ids: Collection[int]) -> set[int]
 
 
 def may_ask_for(task: Task, request: HttpRequest) -> bool:
-    try:
-        operation = Operation.read(task.data, task.key)
-    except (InvalidTaskError, PayloadError):
-        return False
-    return may(request, BULK[operation.verb])
+    operation = operation_in(task)
+    return operation is not None and may(request, BULK[operation.verb])
 
 
 def is_own(task: Task, request: HttpRequest, users: Collection[str]) -> bool:
-    try:
-        operation = Operation.read(task.data, task.key)
-    except (InvalidTaskError, PayloadError):
+    operation = operation_in(task)
+    if operation is None or operation.by != str(request.user):
         return False
     confined = operation.selection.users
-    is_by = operation.by == str(request.user)
-    return is_by and confined is not None and set(confined) <= set(users)
+    return confined is not None and set(confined) <= set(users)
+
+
+def operation_in(task: Task) -> Operation | None:
+    """Return the bulk operation that a task does; None where it can't be read."""
+    try:
+        return Operation.read(task.data, task.key)
+    except (InvalidTaskError, PayloadError):
+        return None
 
 
 class BulkPage:

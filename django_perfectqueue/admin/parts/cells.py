@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from urllib.parse import urlencode
@@ -15,10 +16,11 @@ from django.utils.timezone import template_localtime  # type: ignore[attr-define
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.fairness.wording import pause_terms
 from django_perfectqueue.inspection.attempts import due_at
 from django_perfectqueue.lib import durations
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Status, Task
+from django_perfectqueue.models import Pausable, Status, Task
 
 NOTHING = "\N{EN DASH}"
 site_shown: ContextVar[str | None] = ContextVar("site_shown", default=None)
@@ -40,7 +42,7 @@ def page_url(name: str, *args: object) -> str:
 
 def badge(status: str) -> SafeString:
     """Return the status as a word; its colour only helps."""
-    return format_html('<span class="pq-status pq-{}">{}</span>', status, Status(status).label)
+    return mark(status, Status(status).label)
 
 
 def broken_at_dots(type_: str) -> SafeString:
@@ -62,18 +64,43 @@ def list_link(model: str, shown: object, **query: object) -> SafeString:
     )
 
 
+def tabs(
+    words: Mapping[str, object], chosen: str, kept: Mapping[str, str], name: str
+) -> list[tuple[object, str, bool]]:
+    """Return links to choose one of some words, by a parameter of this name."""
+    return [
+        (shown, f"?{urlencode({**kept, name: word})}", word == chosen)
+        for word, shown in words.items()
+    ]
+
+
+def figures_link(shown: object, **query: object) -> SafeString:
+    """Return a link to what a queue, a type or a user did over time."""
+    return format_html('<a href="{}?{}">{}</a>', page_url("figures"), urlencode(query), shown)
+
+
+def user_link(user: str) -> SafeString | str:
+    """Return a link to the tasks of a user."""
+    return tasks_link(printable(user), user=user) if user else NOTHING
+
+
 def with_fold(shown: object, *more: str) -> SafeString:
     """Return a cell that also has what a narrow page shows of other columns."""
     parts_shown = printable(", ".join(filter(None, more)))
     return format_html('{} <span class="pq-fold pq-quiet">{}</span>', shown, parts_shown)
 
 
-def paused_badge(name: str, *, paused: bool) -> SafeString | str:
-    """Return a name, with a mark beside it if it is paused."""
-    if not paused:
-        return name
-    word = _("paused")
-    return format_html('{} <span class="pq-status pq-failed">{}</span>', name, word)
+def mark(kind: str, word: object) -> SafeString:
+    """Return a word as a status is shown, in the colour of that kind."""
+    return format_html('<span class="pq-status pq-{}">{}</span>', kind, word)
+
+
+def paused_mark(rule: Pausable) -> SafeString | str:
+    """Return a mark for what is paused, with until when, by whom and why."""
+    if not rule.paused:
+        return ""
+    paused = mark("failed", _("paused"))
+    return format_html(' {} <span class="pq-quiet">{}</span>', paused, pause_terms(rule))
 
 
 def moment(value: datetime | None) -> str:
@@ -110,6 +137,12 @@ def ago(value: datetime | None) -> SafeString | str:
 def duration(seconds: float | None) -> str:
     """Return a duration in its two largest units, or that there is none."""
     return NOTHING if seconds is None else durations.long_duration(seconds)
+
+
+def with_sign(number: float, shown: str) -> str:
+    """Return what is shown of a number's amount, with its sign; none is zero's."""
+    sign = "+" if number > 0 else "\N{MINUS SIGN}" if number < 0 else ""
+    return sign + shown
 
 
 def next_moment(task: Task) -> tuple[object, datetime | None]:

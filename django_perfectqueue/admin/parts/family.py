@@ -20,7 +20,7 @@ from django_perfectqueue.queue import database
 
 from .actions import CANCEL, RETRY
 from .bulk_pages import may
-from .cells import page_url
+from .cells import mark, page_url
 
 WIDTH, HEIGHT = 190, 46
 ACROSS, DOWN = 54, 12
@@ -69,7 +69,7 @@ def relative_row(one: Relative, link: FamilyLink, request: HttpRequest) -> dict[
 
 
 def relative_badge(one: Relative) -> SafeString:
-    return format_html('<span class="pq-status pq-{}">{}</span>', one.status, one.word)
+    return mark(one.status, one.word)
 
 
 def linked(one: Relative, request: HttpRequest) -> SafeString | str:
@@ -119,21 +119,7 @@ class Node:
         return printable(", ".join(filter(None, [one.key, kind, one.user, one.word])))
 
 
-@dataclass(frozen=True, slots=True)
-class Arrow:
-    path: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    nodes: list[Node]
-    arrows: list[Arrow]
-    width: int
-    height: int
-
-
-def graph(found: Family, request: HttpRequest) -> Graph:
+def graph(found: Family, request: HttpRequest) -> dict[str, object]:
     """Place each task to the right of those that it waits for."""
     columns = in_columns(found.relatives, found.links)
     tallest = max(map(len, columns), default=0)
@@ -148,14 +134,15 @@ def graph(found: Family, request: HttpRequest) -> Graph:
                 url=url_of(found.relatives[id_], request),
                 is_own=id_ == found.of,
             )
-    return Graph(
-        nodes=list(nodes.values()),
-        arrows=[
-            Arrow(curve(nodes[link.parent], nodes[link.child]), link.state) for link in found.links
+    return {
+        "nodes": list(nodes.values()),
+        "arrows": [
+            {"path": curve(nodes[link.parent], nodes[link.child]), "state": link.state}
+            for link in found.links
         ],
-        width=2 * MARGIN + len(columns) * (WIDTH + ACROSS) - ACROSS,
-        height=2 * MARGIN + tallest * (HEIGHT + DOWN) - DOWN,
-    )
+        "width": 2 * MARGIN + len(columns) * (WIDTH + ACROSS) - ACROSS,
+        "height": 2 * MARGIN + tallest * (HEIGHT + DOWN) - DOWN,
+    }
 
 
 def in_columns(relatives: dict[int, Relative], links: Sequence[FamilyLink]) -> list[list[int]]:

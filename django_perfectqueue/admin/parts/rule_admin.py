@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ActionForm
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
 from django.db.models import Model, QuerySet
@@ -19,10 +21,11 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.fairness import audit, edit
 from django_perfectqueue.inspection.steering import describe_change
+from django_perfectqueue.lib.durations import time_in
 from django_perfectqueue.queue import database
 
 from .action_pages import CAP
-from .base import QueueAdmin
+from .base import StoredAdmin
 from .cells import moment
 
 if TYPE_CHECKING:
@@ -47,6 +50,28 @@ class Suggesting(forms.TextInput):
         return format_html('{}<datalist id="pq-{}">{}</datalist>', shown, name, known)
 
 
+class PauseFields(forms.Form):
+    until = forms.CharField(label=_("Until"), required=False)
+    note = forms.CharField(label=_("Note of a pause"), required=False, max_length=255)
+    until.widget.attrs["placeholder"] = _("1h, 04:00 or 2026-11-24T04:00")
+
+
+class PauseForm(ActionForm, PauseFields):
+    """The list's choice of an action, with the terms of a pause beside it."""
+
+
+class PauseTerms(PauseFields):
+    """Until when something is paused, and why."""
+
+    def clean_until(self) -> datetime | None:
+        text = self.cleaned_data["until"].strip()
+        try:
+            return time_in(text, 1) if text else None
+        except (ValueError, OverflowError) as error:
+            message = gettext("Give a time such as 1h, 04:00 or 2026-11-24T04:00.")
+            raise forms.ValidationError(message) from error
+
+
 class RuleForm(ModelForm):
     """Looks for another row of the same owner where the rows are."""
 
@@ -55,7 +80,7 @@ class RuleForm(ModelForm):
         self.instance._state.db = self.instance._state.db or database()
 
 
-class RuleAdmin(QueueAdmin):
+class RuleAdmin(StoredAdmin):
     """Rows whose ``owner`` can't be changed later; who changes what of one is kept."""
 
     form = RuleForm
@@ -90,37 +115,53 @@ class RuleAdmin(QueueAdmin):
 
     @admin.action(description=_("Pause selected %(verbose_name_plural)s"), permissions=["change"])
     def pause(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-        if count := self.set_paused(request, queryset, True, _("Paused.")):
-            history = ngettext("%(count)d was paused.", "%(count)d were paused.", count)
-            self.message_user(request, history % {"count": count}, messages.SUCCESS)
+        if terms := self.pause_terms(request):
+            self.set_paused(request, queryset, terms)
 
     @admin.action(description=_("Unpause selected %(verbose_name_plural)s"), permissions=["change"])
     def unpause(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-        if count := self.set_paused(request, queryset, False, _("Unpaused.")):
-            history = ngettext("%(count)d was unpaused.", "%(count)d were unpaused.", count)
-            self.message_user(request, history % {"count": count}, messages.SUCCESS)
+        self.set_paused(request, queryset, {"paused": False})
+
+    def pause_terms(self, request: HttpRequest) -> dict[str, object] | None:
+        """Return what was typed in beside a pause; say what is wrong and return None."""
+        form = PauseTerms(request.POST)
+        if form.is_valid():
+            return edit.pause(True, form.cleaned_data["until"], form.cleaned_data["note"])
+        for error in form.errors.values():
+            self.message_user(request, " ".join(map(str, error)), messages.ERROR)
+        return None
 
     def set_paused(
-        self, request: HttpRequest, queryset: QuerySet[Model], paused: bool, what: object
-    ) -> int:
-        """Pause at most CAP rows, or let them go on; return how many, and warn if it is none."""
-        others = list(queryset.filter(paused=not paused)[: CAP + 1])
+        self, request: HttpRequest, queryset: QuerySet[Model], given: Mapping[str, object]
+    ) -> None:
+        """Pause at most CAP rows, or let them go on."""
+        others = list(queryset.exclude(**given)[: CAP + 1])
         done = []
         with acting(request):
             for row in others[:CAP]:
                 owner = {name: getattr(row, name) for name in self.owner}
-                if edit.set_paused(self.model, owner, paused, using=database()):
+                if edit.set_paused(self.model, owner, given, using=database()):
                     done.append(row)
         if done:
             user: Any = request.user.pk
+            what = _("Paused.") if given["paused"] else _("Unpaused.")
             LogEntry.objects.log_actions(user, done, CHANGE, str(what))
-        else:
-            text = gettext("Nothing had to be done: they are all so already.")
-            self.message_user(request, text, messages.INFO)
+        self.report_paused(request, len(done), bool(given["paused"]))
         if len(others) > CAP:
             text = gettext("At most %(cap)s rows are taken at a time: repeat it for the rest.")
             self.message_user(request, text % {"cap": CAP}, messages.WARNING)
-        return len(done)
+
+    def report_paused(self, request: HttpRequest, count: int, paused: bool) -> None:
+        """Say how many were paused, or go on, or that it is none."""
+        if not count:
+            text = gettext("Nothing had to be done: they are all so already.")
+            self.message_user(request, text, messages.INFO)
+            return
+        if paused:
+            text = ngettext("%(count)d was paused.", "%(count)d were paused.", count)
+        else:
+            text = ngettext("%(count)d was unpaused.", "%(count)d were unpaused.", count)
+        self.message_user(request, text % {"count": count}, messages.SUCCESS)
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, object] | None = None

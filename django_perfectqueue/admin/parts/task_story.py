@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,7 +13,7 @@ from django.utils.timezone import template_localtime  # type: ignore[attr-define
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.inspection.attempts import Episode, Try, remark, steps_of
+from django_perfectqueue.inspection.attempts import Episode, remark, steps_of
 from django_perfectqueue.inspection.family import Known
 from django_perfectqueue.inspection.steering import describe_action
 from django_perfectqueue.inspection.story import Fact, Story, ticket_of
@@ -33,49 +32,6 @@ NAMING = (Code.BLOCKED, Code.PARENT_FAILED, Code.BATCH_OPEN, Code.BATCH_FAILED)
 ATTEMPTS = 50
 STEPS = 50
 LONGEST = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A stored payload as it can be shown."""
-
-    text: str
-    problem: str = ""
-    cut: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A line of a log as it is shown."""
-
-    at: str
-    level: str
-    source: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One attempt as it is shown; without ``attempt`` it runs, or does not count."""
-
-    attempt: Try | None
-    message: str
-    traceback: str
-    number: int | None
-    label: str
-    started: str
-    ran: str
-    log: list[Said]
-    is_open: bool
-
-
-@dataclass(frozen=True, slots=True)
-class HowFar:
-    """A handler's progress; ``percent`` is None where it reported no part."""
-
-    percent: int | None
-    stage: str
-    at: str
 
 
 def task_story(task: Any, *, using: str, known: Known, sees_all: bool = True) -> dict[str, Any]:
@@ -138,8 +94,8 @@ def linked(task: Task, name: str, value: object) -> SafeString | str:
         "limits": lambda: list_link("limit", text, q=value),
         "schedule": lambda: list_link("schedule", text, q=value),
         "runs": lambda: list_link("worker", text),
-        "weight": lambda: list_link("fairshare", text, q=task.user),
-        "user_running": lambda: list_link("lane", text, q=task.user, queue=task.queue),
+        "weight": lambda: list_link("fairshare", text, user=task.user, queue=task.queue),
+        "user_running": lambda: list_link("fairshare", text, user=task.user, queue=task.queue),
     }
     return links[name]() if name in links else text
 
@@ -178,44 +134,61 @@ def reasons(story: Story, sees_all: bool) -> list[str]:
     reason = story.reason
     if reason.code in NAMING and not sees_all:
         reason = Reason(code=Code.BLOCKED)
-    return found + ([] if reason.code in EXPLAINED else [reason.sentence])
+    return found + ([] if reason.code in EXPLAINED else [said_of(reason, story.task)])
 
 
-def attempt_row(task: Any, episode: Episode) -> Shown:
+def said_of(reason: Reason, task: Task) -> str:
+    """Return a reason in words; what is paused leads to where it is unpaused."""
+    pages = {
+        Code.USER_PAUSED: ("fairshare", {"user": task.user, "queue": task.queue}),
+        Code.QUEUE_PAUSED: ("queueshare", {"queue": task.queue}),
+        Code.LIMIT_PAUSED: ("limit", {"q": reason.name.rpartition(":")[2]}),
+    }
+    if reason.code not in pages:
+        return reason.sentence
+    model, query = pages[reason.code]
+    return list_link(model, reason.sentence, **query)
+
+
+def attempt_row(task: Any, episode: Episode) -> dict[str, object]:
+    """Return one attempt as it is shown; without ``attempt`` it runs, or does not count."""
     attempt, journal = episode.attempt, episode.journal
     number, label = None, _("not counted")
     if attempt:
         number, label = attempt.number, attempt.label
     elif episode.is_running:
         number, label = task.tries, _("running")
-    return Shown(
-        attempt=attempt,
-        message=printable_lines(attempt.message) if attempt else "",
-        traceback=printable_lines(attempt.traceback) if attempt else "",
-        number=number,
-        label=label,
-        started=moment(attempt.started_at or attempt.ended_at) if attempt else "",
-        ran=duration(seconds(attempt.started_at, attempt.ended_at))
+    return {
+        "attempt": attempt,
+        "message": printable_lines(attempt.message) if attempt else "",
+        "traceback": printable_lines(attempt.traceback) if attempt else "",
+        "number": number,
+        "label": label,
+        "started": moment(attempt.started_at or attempt.ended_at) if attempt else "",
+        "ran": duration(seconds(attempt.started_at, attempt.ended_at))
         if attempt and attempt.started_at
         else NOTHING,
-        log=[said(line) for line in journal.log] if journal else [],
-        is_open=episode.is_running,
-    )
+        "log": [said(line) for line in journal.log] if journal else [],
+        "is_open": episode.is_running,
+    }
 
 
-def said(line: Line) -> Said:
+def said(line: Line) -> dict[str, str]:
+    """Return a line of a log as it is shown."""
     at = template_localtime(line.at).strftime("%H:%M:%S") if line.at else ""
-    return Said(at=at, level=line.level, source=line.source, text=printable_lines(line.text))
+    text = printable_lines(line.text)
+    return {"at": at, "level": line.level, "source": line.source, "text": text}
 
 
-def how_far(journal: Journal | None) -> HowFar | None:
+def how_far(journal: Journal | None) -> dict[str, object] | None:
+    """Return a handler's progress; the percents are None where it reported no part."""
     if journal is None:
         return None
     percent = None if journal.progress is None else round(100 * journal.progress)
-    return HowFar(percent=percent, stage=journal.stage, at=moment(journal.updated_at))
+    return {"percent": percent, "stage": journal.stage, "at": moment(journal.updated_at)}
 
 
-def shown(text: str) -> Text:
+def shown(text: str) -> dict[str, object]:
     """
     Return JSON set out to be read, without what is sensitive; or else the text as it is.
 
@@ -227,7 +200,8 @@ def shown(text: str) -> Text:
         is_deep = isinstance(error.__cause__ or error, RecursionError)
         pretty, problem = STARS if is_deep else text, str(error)
     pretty = printable_lines(pretty)
-    return Text(pretty[:LONGEST], problem, cut=max(0, len(pretty) - LONGEST))
+    cut = max(0, len(pretty) - LONGEST)
+    return {"text": pretty[:LONGEST], "problem": problem, "cut": cut}
 
 
 def readable(value: object) -> str:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from django.db import connections
 
 from django_perfectqueue import store
+from django_perfectqueue.fairness.edit import end_pauses
 from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.schedules.sync import declared_for, sync
 from django_perfectqueue.store.upkeep.purge import BATCH
@@ -81,6 +82,7 @@ class Janitor(HelperProcess):
             # Nobody acts on what was locked when it ended, where who held that rolled back or died.
             Job("dependencies", sweep, partial(store.follow, using=using)),
             Job("lanes", sweep, self.wake_forgotten_lanes, rest=100.0),
+            Job("pauses", sweep, self.end_pauses),
             # So that other programs can take those of types unknown here, and so that they expire.
             Job("parked tasks", retry, unpark),
             Job("all parked tasks", retry_all, unpark_all, now + retry_all),
@@ -179,6 +181,10 @@ class Janitor(HelperProcess):
         for _batch in range(MOST_ROUSED):
             if self.stopping or store.wake_forgotten_lanes(using=self.using) < LANES:
                 return
+
+    def end_pauses(self) -> None:
+        """Let users, queues and limits go on whose pause is over."""
+        end_pauses(using=self.using)
 
     def note_waiting(self) -> float | None:
         """Record waiting users; less often while there is none."""

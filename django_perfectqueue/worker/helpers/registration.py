@@ -150,6 +150,7 @@ def registration_of(plan: Plan) -> Worker:
         launcher=os.getppid(),
         generation=plan.generation,
         version=__version__,
+        release=plan.options.RELEASE or os.environ.get("SENTRY_RELEASE", "")[:100],
         processors=plan.options.PROCESSORS,
         queues_text=json.dumps(plan.queues),
         routes_text=json.dumps(routes_of(plan.dispatch)),

@@ -64,7 +64,7 @@ def charge(ran: Mapping[Lease, float], *, using: str, now: datetime | None = Non
     """
     with in_transaction(using) as db:
         accounts = Accounts(now)
-        # Whoever has locked a ticket ends its task, and charges for all of it.
+        # The one who has locked a ticket ends its task, and charges for all of it.
         held = lock_leases(db, list(ran), db.dialect.skip_clause)
         for lease, (_cancel, charged) in held.items():
             accounts.overrun(lease, ran[lease], charged)

@@ -86,10 +86,14 @@ class MySQLSubmit(Dialect):
         rows: list[str] = []
         parameters: dict[str, object] = {}
         for number, task in enumerate(tasks):
-            marks: dict[str, str] = {}
-            for column, value in stored_row(task).items():
+            row = stored_row(task)
+            marks = dict.fromkeys(row, "NULL")
+            for column, value in row.items():
+                # The driver writes each parameter by calls of its own.
+                if value is None:
+                    continue
                 name = f"{column}{number}"
-                mark = "NULL" if value is None else f"%({name})s"
+                mark = f"%({name})s"
                 if isinstance(value, timedelta):
                     mark, value = self.later(mark), value.total_seconds()
                 elif isinstance(value, datetime):

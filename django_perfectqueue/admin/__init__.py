@@ -3,7 +3,7 @@
 from .pages.batches import BatchAdmin
 from .pages.changes import ChangeAdmin
 from .pages.dead_letters import DeadLetterAdmin
-from .pages.lanes import LaneAdmin
+from .pages.lanes import AccountAdmin
 from .pages.limits import LimitAdmin
 from .pages.overview import OverviewAdmin
 from .pages.schedules import ScheduleAdmin
@@ -13,11 +13,11 @@ from .pages.usage import UsageAdmin
 from .pages.workers import WorkerAdmin
 
 __all__ = [
+    "AccountAdmin",
     "BatchAdmin",
     "ChangeAdmin",
     "DeadLetterAdmin",
     "FairShareAdmin",
-    "LaneAdmin",
     "LimitAdmin",
     "OverviewAdmin",
     "QueueShareAdmin",

@@ -12,7 +12,7 @@ from .batch import Batch, BatchDelta, BatchMember
 from .dead_letter import DISCARDED_GROUP, DeadLetter
 from .dependency import Dependency, DependencyEvent, IfFailed
 from .fields import UNDELETABLE, Kept, M, NoDeleteQuerySet
-from .lane import Hold, Lane, Policy
+from .lane import Account, Hold, Lane, Policy
 from .rule import (
     CHANGES,
     CHANGES_OF_ONE,
@@ -79,6 +79,7 @@ __all__ = [
     "UNFINISHED",
     "UNSEEN",
     "WAIT_BUCKETS",
+    "Account",
     "Attempt",
     "Batch",
     "BatchDelta",

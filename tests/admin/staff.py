@@ -8,7 +8,7 @@ from django_perfectqueue.models import Task
 
 from .forms import press
 
-VIEW = ("view_task", "view_deadletter", "view_lane", "view_fairshare", "view_worker")
+VIEW = ("view_task", "view_deadletter", "view_account", "view_fairshare", "view_worker")
 LIST = "/admin/perfectqueue/task/"
 
 

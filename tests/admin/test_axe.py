@@ -24,7 +24,7 @@ LOOKS = {
     "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 360, "height": 740}, "color_scheme": "light"},
 }
-LISTS = ("batch", "change", "deadletter", "fairshare", "lane", "limit", "overview", "queueshare")
+LISTS = ("account", "batch", "change", "deadletter", "fairshare", "limit", "overview", "queueshare")
 LISTS += ("schedule", "task", "usage", "worker")
 # The box for a search is Django's.
 FIND = """async () => (await axe.run({exclude: [["#searchbar"]]})).violations.flatMap(

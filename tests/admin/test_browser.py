@@ -179,7 +179,7 @@ class BrowserTests(BrowserCase):
         pages = {
             "task": (".field-badge .pq-status", ".field-named"),
             "deadletter": (".field-badge .pq-status", ".field-named", ".field-ended"),
-            "lane": (".field-standing .pq-status", ".field-for_user"),
+            "account": (".field-standing .pq-status", ".field-for_user"),
             "limit": (".field-named .pq-status",),
             "fairshare": (".field-whose .pq-status",),
         }

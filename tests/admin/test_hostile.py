@@ -6,7 +6,7 @@ from .test_scope import APP
 
 class HostileTests(AdminTestCase):
     def test_half_a_character_or_a_nul_is_no_error(self):
-        for page in ("task", "deadletter", "schedule", "limit", "fairshare", "lane", "batch"):
+        for page in ("task", "deadletter", "schedule", "limit", "fairshare", "account", "batch"):
             for name in ("user", "queue", "name", "q"):
                 for text in ("%ED%A0%80", "%00"):
                     with self.subTest(page=page, name=name, text=text):

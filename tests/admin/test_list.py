@@ -105,7 +105,7 @@ class ListTests(AdminTestCase):
     def test_tasks_are_read_from_their_own_database(self):
         from django.contrib import admin
 
-        for model in ("task", "deadletter", "lane", "fairshare"):
+        for model in ("task", "deadletter", "account", "fairshare"):
             [door] = [
                 door
                 for each, door in admin.site._registry.items()
@@ -161,7 +161,7 @@ class BoundTests(AdminTestCase):
         submit_many(3)
         failed("failed")
 
-        for page in ("task", "deadletter", "lane", "fairshare"):
+        for page in ("task", "deadletter", "account", "fairshare"):
             for statement in self.statements(f"/admin/perfectqueue/{page}/", status="failed"):
                 if statement.startswith("SELECT COUNT(") and "perfectqueue_" in statement:
                     self.assertIn("LIMIT", statement)
@@ -169,7 +169,7 @@ class BoundTests(AdminTestCase):
     def test_no_page_asks_for_distinct_values(self):
         submit_many(3)
 
-        for page in ("task", "deadletter", "lane"):
+        for page in ("task", "deadletter", "account"):
             for statement in self.statements(f"/admin/perfectqueue/{page}/"):
                 if "'paused'" not in statement:  # MariaDB's loose scan of the queues' names
                     self.assertNotIn("DISTINCT", statement)
@@ -293,7 +293,7 @@ class CountTests(AdminTestCase):
 
     def test_a_list_from_which_nothing_is_chosen_has_a_plain_title(self):
         for page, title in (
-            ("lane", "Lanes"),
+            ("account", "Lanes"),
             ("worker", "Workers"),
             ("deadletter", "Dead letters"),
         ):

@@ -138,7 +138,7 @@ class OverviewTests(AdminTestCase):
         with Queue().batch("month") as batch:
             batch.submit("a", "report")
         register("default", now=None)
-        pages = [reverse(f"admin:perfectqueue_{name}_changelist") for name in ("worker", "lane")]
+        pages = [reverse(f"admin:perfectqueue_{name}_changelist") for name in ("worker", "account")]
         pages += [OVERVIEW, reverse("admin:perfectqueue_task_change", args=[task.id])]
         pages += [reverse("admin:perfectqueue_batch_change", args=[Batch.objects.get().pk])]
         for url in pages:

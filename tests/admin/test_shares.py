@@ -3,7 +3,7 @@ from django.test import override_settings
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness import set_limit, set_share
-from django_perfectqueue.models import Change, FairShare, Lane, QueueShare
+from django_perfectqueue.models import Account, Change, FairShare, QueueShare
 
 from ..factories import acquire, register, submit
 from .forms import press
@@ -11,7 +11,7 @@ from .staff import AdminTestCase, staff
 
 QUEUES = "/admin/perfectqueue/queueshare/"
 SHARES = "/admin/perfectqueue/fairshare/"
-LANES = "/admin/perfectqueue/lane/"
+LANES = "/admin/perfectqueue/account/"
 
 
 class QueueShareTests(AdminTestCase):
@@ -135,7 +135,7 @@ class LaneTests(AdminTestCase):
         for user in ("ann", "ann", "bob"):
             submit(user=user)
         acquire()
-        Lane.objects.filter(user="bob").update(paused=True)
+        Account.objects.filter(user="bob").update(paused=True)
 
         response = self.client.get(LANES)
         self.assertContains(response, "served")
@@ -157,8 +157,8 @@ class LaneTests(AdminTestCase):
         store.wake_forgotten_lanes(using="default")
         with self.captureOnCommitCallbacks(execute=True):
             set_share("bob", weight=2)
-        self.assertFalse(Lane.objects.get(user="bob").has_waiting)
-        Lane.objects.filter(user="bob").update(has_waiting=True)
+        self.assertFalse(Account.objects.get(user="bob").has_waiting)
+        Account.objects.filter(user="bob").update(has_waiting=True)
 
         response = self.client.get(LANES, {"q": "bob"})
         self.assertContains(response, "nothing waits")
@@ -182,7 +182,7 @@ class LaneTests(AdminTestCase):
         response = self.client.get(LANES, {"q": "bob"})
         self.assertEqual([lane.user for lane in response.context["cl"].result_list], ["bob"])
 
-    def test_the_figures_of_a_user_stand_at_one_lane_alone(self):
+    def test_a_user_has_one_row_whatever_limits_its_tasks_keep_to(self):
         register("default", now=None)
         set_limit("mail", max_running=1)
         for limits in ([], ["mail"], ["mail"]):
@@ -191,13 +191,13 @@ class LaneTests(AdminTestCase):
 
         response = self.client.get(LANES, {"q": "ann"})
         self.assertContains(response, '<td class="field-of_limits">mail</td>')
-        self.assertContains(response, '<td class="field-running_now">2</td>', 1)
+        self.assertContains(response, '<td class="field-running">2</td>', 1)
         self.assertContains(response, "held back by a limit", 1)
 
     def test_nothing_can_be_changed(self):
         submit()
         acquire()
-        url = f"{LANES}{Lane.objects.get().pk}/change/"
+        url = f"{LANES}{Account.objects.get().pk}/change/"
 
         self.assertEqual(self.client.get(url).status_code, 200)
         self.assertEqual(self.client.post(url, {"running": 7}).status_code, 403)

@@ -2,7 +2,7 @@ from django.test import override_settings
 from django.utils import translation
 
 from django_perfectqueue import store
-from django_perfectqueue.models import FairShare, Lane
+from django_perfectqueue.models import Account, FairShare
 from django_perfectqueue.store import Tally, UsageKey
 
 from ..factories import acquire, register, submit, submit_many
@@ -27,7 +27,7 @@ def compete():
     for user in ("basic", "gold", "idle"):
         submit_many(6, user=user, now=None)
     acquire(3, now=None)
-    Lane.objects.filter(user="idle").update(paused=True)
+    Account.objects.filter(user="idle").update(paused=True)
     store.note_waiting(using="default")
     add(**{"basic": 40.0, "gold": 40.0, "": 20.0})
 
@@ -97,7 +97,7 @@ class SharesReceivedTests(AdminTestCase):
         self.assertEqual(len(self.lines()), 46)
 
     def test_it_is_for_those_who_may_see_it(self):
-        self.client.force_login(staff("view_lane", name="without"))
+        self.client.force_login(staff("view_account", name="without"))
         self.assertEqual(self.client.get(USAGE).status_code, 403)
         self.client.force_login(staff("view_usage", name="with"))
         self.assertEqual(self.client.get(USAGE).status_code, 200)

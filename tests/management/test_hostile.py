@@ -109,7 +109,7 @@ class AdminTests(AdminTestCase):
             LIST,
             reverse("admin:perfectqueue_task_change", args=[row(task).pk]),
             reverse("admin:perfectqueue_deadletter_changelist"),
-            reverse("admin:perfectqueue_lane_changelist"),
+            reverse("admin:perfectqueue_account_changelist"),
             reverse("admin:perfectqueue_usage_changelist"),
         ):
             with self.subTest(url):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter, defaultdict
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
@@ -15,7 +15,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Lane
+from django_perfectqueue.lib.stored_json import names_in
+from django_perfectqueue.models import Account, Lane
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.arithmetic.fair_order import lane_id, lane_of
 from django_perfectqueue.store.database.transaction import reading
@@ -34,35 +35,48 @@ class Counted(OneOrder):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        lanes: list[Lane] = list(self.result_list)
+        lanes: list[Account] = list(self.result_list)
+        behind = Lane.objects.using(database()).filter(account__in=[own.pk for own in lanes])
+        whose = {own.pk: own.pk for own in lanes}
+        limits: defaultdict[int, set[str]] = defaultdict(set)
+        held = set()
+        for lane in behind.only("account", "keys", "held_by")[:COUNTED]:
+            whose[lane.pk] = lane.account
+            limits[lane.account].update(names_in(lane.keys))
+            held |= {lane.pk} if lane.held_by else set()
+        counts: Counter[int] = Counter()
+        free: Counter[int] = Counter()
         with reading(database()) as db:
-            counts = waiting(db, [lane.pk for lane in lanes], COUNTED)
+            for id_, count in waiting(db, sorted(whose), COUNTED).items():
+                counts[whose[id_]] += count
+                free[whose[id_]] += 0 if id_ in held else count
         served = {queue for worker in workers_serving(using=database()) for queue in worker.queues}
-        for lane in lanes:
-            lane.waiting = counts.get(lane.pk, 0)
-            lane.has_worker = lane.queue in served
+        for own in lanes:
+            own.waiting, own.limits = counts[own.pk], sorted(limits[own.pk])
+            own.is_held = not free[own.pk]
+            own.has_worker = own.queue in served
         self.result_list = lanes
 
 
-@admin.register(Lane)
-class LaneAdmin(ReadOnlyAdmin):
+@admin.register(Account)
+class AccountAdmin(ReadOnlyAdmin):
     user_path = "user"
     list_display = [
         "standing",
         "for_user",
         "of_queue",
         "of_limits",
-        "running_now",
+        "running",
         "most",
         "waiting",
-        "share",
+        "weight",
         "spent",
         "expected",
     ]
     list_display_links = None
     list_filter = [QueueFilter]
     list_per_page = 50
-    ordering = ["queue", "held_by", "-ready", "turn"]
+    ordering = ["queue", "-ready", "turn"]
     search_fields = ["user"]
     search_help_text = _("A user, exactly.")
 
@@ -76,62 +90,48 @@ class LaneAdmin(ReadOnlyAdmin):
             for queue in queue_names(request)
             for lane in (lane_id, lane_of)
         }
-        return queryset.filter(account__in=ids), False
+        return queryset.filter(pk__in=ids), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return Counted
 
     @admin.display(description=_("queue"))
-    def of_queue(self, lane: Lane) -> SafeString:
+    def of_queue(self, lane: Account) -> SafeString:
         return tasks_link(printable(lane.queue), queue=lane.queue)
 
     @admin.display(description=_("user"))
-    def for_user(self, lane: Lane) -> SafeString:
+    def for_user(self, lane: Account) -> SafeString:
         if not lane.user:
             return with_fold(NOTHING, lane.queue)
         return with_fold(tasks_link(printable(lane.user), user=lane.user), lane.queue)
 
     @admin.display(description=_("status"))
-    def standing(self, lane: Lane) -> SafeString:
+    def standing(self, lane: Account) -> SafeString:
         kind, word = stand(lane)
         return format_html('<span class="pq-status pq-{}">{}</span>', kind, word)
 
     @admin.display(description=_("limits"))
-    def of_limits(self, lane: Lane) -> str:
-        keys = json.loads(lane.keys or "[]")
-        return printable(", ".join(key.removeprefix("name:") for key in keys)) or NOTHING
-
-    @admin.display(description=_("running"))
-    def running_now(self, lane: Lane) -> str | int:
-        return of_account(lane, lane.running)
-
-    @admin.display(description=_("weight"))
-    def share(self, lane: Lane) -> str | int:
-        return of_account(lane, f"{lane.weight:g}")
+    def of_limits(self, lane: Account) -> str:
+        return printable(", ".join(key.removeprefix("name:") for key in lane.limits)) or NOTHING
 
     @admin.display(description=_("at most"))
-    def most(self, lane: Lane) -> str | int:
-        return of_account(lane, NOTHING if lane.max_running is None else lane.max_running)
+    def most(self, lane: Account) -> str | int:
+        return NOTHING if lane.max_running is None else lane.max_running
 
     @admin.display(description=_("waiting"))
-    def waiting(self, lane: Lane) -> str:
+    def waiting(self, lane: Account) -> str:
         return f"{COUNTED}+" if lane.waiting > COUNTED else str(lane.waiting)
 
     @admin.display(description=_("virtual time"))
-    def spent(self, lane: Lane) -> str | int:
-        return of_account(lane, f"{lane.virtual_time:.1f} s")
+    def spent(self, lane: Account) -> str:
+        return f"{lane.virtual_time:.1f} s"
 
     @admin.display(description=_("expected cost"))
-    def expected(self, lane: Lane) -> str | int:
-        return of_account(lane, f"{abs(lane.cost):.2g} s")
+    def expected(self, lane: Account) -> str:
+        return f"{abs(lane.cost):.2g} s"
 
 
-def of_account(lane: Lane, value: str | int) -> str | int:
-    """Return a figure of the user; it stands at the lane without limits alone."""
-    return NOTHING if lane.gate else value
-
-
-def stand(lane: Lane) -> tuple[str, str]:
+def stand(lane: Account) -> tuple[str, str]:
     """Return whether a lane is served, as a colour and a word."""
     if not lane.waiting and not lane.running:
         return "cancelled", gettext("nothing waits")
@@ -139,7 +139,7 @@ def stand(lane: Lane) -> tuple[str, str]:
         return "failed", gettext("paused")
     if lane.max_running is not None and lane.running >= lane.max_running:
         return "retrying", gettext("at its limit")
-    if lane.held_by:
+    if lane.waiting and lane.is_held:
         return "retrying", gettext("held back by a limit")
     if not lane.has_worker:
         return "failed", gettext("no worker")

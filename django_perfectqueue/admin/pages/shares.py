@@ -53,7 +53,7 @@ class FairShareAdmin(RuleAdmin):
     def lanes(self, share: FairShare) -> object:
         if share.user in ("", EVERYONE):
             return NOTHING
-        return list_link("lane", _("lanes"), q=share.user)
+        return list_link("account", _("lanes"), q=share.user)
 
 
 @admin.register(QueueShare)

@@ -139,7 +139,7 @@ def linked(task: Task, name: str, value: object) -> SafeString | str:
         "schedule": lambda: list_link("schedule", text, q=value),
         "runs": lambda: list_link("worker", text),
         "weight": lambda: list_link("fairshare", text, q=task.user),
-        "user_running": lambda: list_link("lane", text, q=task.user, queue=task.queue),
+        "user_running": lambda: list_link("account", text, q=task.user, queue=task.queue),
     }
     return links[name]() if name in links else text
 

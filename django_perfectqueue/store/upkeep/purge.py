@@ -14,7 +14,7 @@ from django.db import IntegrityError, connections
 
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.models import Lane, Outcome
+from django_perfectqueue.models import Account, Outcome
 
 from ..database.dialects.base import Row
 from ..database.session import Session
@@ -240,7 +240,7 @@ def next_over(queue: str, before: int, kept: int, *, using: str) -> int:
 
 @retry_transaction
 def queues_of(*, using: str) -> set[str]:
-    return set(distinct(Lane.objects.using(using), "queue", limit=None))
+    return set(distinct(Account.objects.using(using), "queue", limit=None))
 
 
 @retry_transaction

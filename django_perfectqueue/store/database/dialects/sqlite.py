@@ -17,7 +17,7 @@ from django_perfectqueue.models.fields import READABLE
 from ...values import Completion, Moment, Stored, Submission
 from ..diagnosis import Problem
 from .base import (
-    HAS_COPIES,
+    AWAKE,
     UNPREPARED,
     Closed,
     Dialect,
@@ -67,15 +67,15 @@ RETURNING "queue", "key", "id"
 )
 
 SUBMIT_TICKETS = portable(
-    """
+    f"""
 INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "timer_at", "attempt", "errors", "crashes",
     "cancel_requested"
 )
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 3 IS NOT NULL, -("value" ->> 2),
-    COALESCE("value" ->> 4, "value" ->> 3, {now}), "value" ->> 3, 0, 0, 0, 0
+    COALESCE("value" ->> 4, "value" ->> 3, {{now}}), "value" ->> 3, 0, 0, 0, 0
 FROM json_each(%(rows)s)
-RETURNING "lane", (SELECT "has_waiting" FROM "perfectqueue_lane" WHERE "id" = "lane")
+RETURNING "lane", EXISTS ({AWAKE.replace("%(lane)s", '"perfectqueue_ticket"."lane"')})
 """
 )
 
@@ -103,15 +103,14 @@ WHERE "perfectqueue_task"."id" = "given"."value" ->> 0
 
 CHARGE = portable(
     f"""
-UPDATE "perfectqueue_lane"
+UPDATE "perfectqueue_account"
 SET "running" = "running" + ("given"."value" ->> 1),
     "virtual_time" = "virtual_time" + ("given"."value" ->> 2) / "weight",
     "cost" = {average('"cost"', mean='("given"."value" ->> 3)', keep='("given"."value" ->> 4)')},
     "since" = CASE WHEN "given"."value" ->> 5 THEN {{now}} ELSE "since" END,
     "finish_tag" = MAX("finish_tag", "given"."value" ->> 6)
 FROM json_each(%(rows)s) AS "given"
-WHERE "perfectqueue_lane"."id" = "given"."value" ->> 0
-RETURNING "id", {HAS_COPIES.replace("{lane}", '"perfectqueue_lane"."id"')}
+WHERE "perfectqueue_account"."id" = "given"."value" ->> 0
 """
 )
 
@@ -230,11 +229,8 @@ class SQLite(Dialect):
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
         return fences
 
-    def charge(
-        self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
-    ) -> Sequence[int] | None:
-        found = self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now).fetchall()
-        return [lane for lane, copied in found if copied]
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
+        self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now)
 
 
 def stamp_of(moment: Moment, now: datetime) -> str:

@@ -323,9 +323,9 @@ def read_rows() -> list[Row]:
 
 def read_drift() -> list[str]:
     """Return where the accounts differ from the tickets that there are."""
-    from django.db.models import Count, F, Q
+    from django.db.models import Count
 
-    from django_perfectqueue.models import Lane, Meter, State, Ticket
+    from django_perfectqueue.models import Account, Lane, Meter, State, Ticket
 
     held = dict(
         Ticket.objects.filter(state=State.RUNNING)
@@ -338,22 +338,25 @@ def read_drift() -> list[str]:
     for lane, count in held.items():
         running[accounts.get(lane, lane)] += count
     found = [
-        f"lane {lane.pk} of {lane.user!r} counts {lane.running} that run;"
-        f" there are {running[lane.account]}"
-        for lane in Lane.objects.all()
-        if lane.running != running[lane.account]
+        f"account {own.pk} of {own.user!r} counts {own.running} that run;"
+        f" there are {running[own.pk]}"
+        for own in Account.objects.all()
+        if own.running != running[own.pk]
     ]
     if not held:
         meters = still_running(Meter)
         found += [f"limit {meter} counts {meter.running} that run" for meter in meters]
     waiting = set(Ticket.objects.filter(state=State.WAITING, timer_at=None).values_list("lane"))
-    asleep = set(Lane.objects.filter(has_waiting=False).values_list("pk"))
+    asleep = {
+        row
+        for model in (Account, Lane)
+        for row in model.objects.filter(has_waiting=False).values_list("pk")
+    }
     found += [f"lane {lane} sleeps with work in it" for (lane,) in waiting & asleep]
-    own = Q(pk=F("account")) | Q(gate=0)
-    copies = {lane.pk: lane for lane in Lane.objects.filter(own)}
-    for lane in Lane.objects.exclude(own):
-        if lane.account in copies and lane.running != copies[lane.account].running:
-            found.append(f"lane {lane.pk} has an old copy of its account")
+    unknown = Account.objects.filter(
+        has_open=False, pk__in=Lane.objects.filter(has_waiting=True, held_by=0).values("account")
+    )
+    found += [f"account {own.pk} knows nothing of an open lane" for own in unknown]
     return found
 
 

@@ -19,8 +19,8 @@ from types import MappingProxyType
 from django_perfectqueue.store.arithmetic.fair_order import (
     ANY,
     FIRST_COST,
-    OpenLane,
     Pick,
+    UserLanes,
     counted,
     expected,
     lane_of,
@@ -115,10 +115,10 @@ class Lane:
         """The virtual time without what was charged in advance."""
         return self.virtual_time - self.held / self.weight
 
-    def as_open(self, share: int, overrun: int | None) -> OpenLane:
+    def as_open(self, share: int, overrun: int | None) -> UserLanes:
         room = None if self.max_running is None else self.max_running - self.running
         in_use = overrun if overrun is not None else self.running if self.cost < 0 else -ANY
-        return OpenLane(
+        return UserLanes(
             id=self.id,
             virtual_time=self.virtual_time,
             cost=self.cost,

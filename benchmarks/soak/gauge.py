@@ -9,7 +9,7 @@ from benchmarks import tree
 from benchmarks.driver import Link
 from benchmarks.place import Place
 
-TABLES = ("task", "ticket", "lane", "attempt", "deadletter", "usage", "worker")
+TABLES = ("task", "ticket", "account", "lane", "attempt", "deadletter", "usage", "worker")
 CONNECTIONS = {
     "postgresql": "SELECT count(*) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()",

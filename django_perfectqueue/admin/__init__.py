@@ -12,6 +12,7 @@ from .pages.users import UserAdmin
 from .pages.workers import WorkerAdmin
 
 __all__ = [
+    "AccountAdmin",
     "BatchAdmin",
     "ChangeAdmin",
     "DeadLetterAdmin",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django_perfectqueue import store
-from django_perfectqueue.models import EVERYONE, Bucket, FairShare, Lane
+from django_perfectqueue.models import EVERYONE, Account, Bucket, FairShare
 from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import percentile
 from django_perfectqueue.store.database.transaction import reading, with_retries
@@ -180,5 +180,5 @@ def known_users(queue: str, *, using: str) -> list[str]:
 
 def users_in_line(queue: str, *, using: str) -> list[str]:
     """Return the users of the first lines of a queue, in the order of service."""
-    lines = Lane.objects.using(using).filter(queue=queue, held_by=0).order_by("-ready", "turn")
+    lines = Account.objects.using(using).filter(queue=queue).order_by("-ready", "turn")
     return list(lines.values_list("user", flat=True)[:LINES])

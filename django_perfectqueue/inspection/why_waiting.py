@@ -22,6 +22,7 @@ from django_perfectqueue.fairness.limits import next_at
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     UNFINISHED,
+    Account,
     Batch,
     Dependency,
     Lane,
@@ -242,14 +243,14 @@ class Case:
 
     def by_its_lane(self) -> Iterator[Reason]:
         """Check whether the lane is to be woken; one that has yet to be made has no turn."""
-        if self.lane.id == self.ticket.lane and not self.lane.has_waiting:
+        waits = self.behind or self.lane
+        if waits.id == self.ticket.lane and not waits.has_waiting:
             yield Reason(code=Code.LANE_ASLEEP, name=self.task.user)
 
     def check_position(self) -> Reason:
         own = (self.ticket.rank, self.ticket.run_at, self.ticket.pk)
         before = sum((one.rank, one.run_at, one.pk) < own for one in self.line())
-        has_turn = self.lane.id == self.ticket.lane
-        lanes = min(sum(map(len, self.earlier_lanes())), COUNTED + 1) if has_turn else None
+        lanes = self.earlier_lanes()
         return Reason(code=Code.POSITION, name=self.task.user, position=before + 1, lanes=lanes)
 
     def line(self) -> QuerySet[Ticket]:
@@ -258,28 +259,40 @@ class Case:
         # No values_list(), of which Django would order by what is selected, past the index.
         return line.order_by("rank", "run_at", "task_id").only("rank", "run_at")[:COUNTED]
 
-    def earlier_lanes(self) -> list[QuerySet[Lane]]:
-        """Return the ready lanes with an earlier turn; none where its own has no turn yet."""
-        if self.lane.id != self.ticket.lane:
-            return []
-        lanes = Lane.objects.using(self.using).filter(queue=self.task.queue)
+    def earlier_lanes(self) -> int | None:
+        """
+        Count the users, and lanes behind the limit that holds it back, with an earlier turn;
+        None where it has no turn yet.
+        """
+        if not self.behind and self.lane.id != self.ticket.lane:
+            return None
+        users = Account.objects.using(self.using).filter(queue=self.task.queue)
         # Compared like this, it is found by the index on every database.
-        ready = lanes.filter(ready__in=[True], turn__lt=self.lane.turn)
-        # A turn loses its last digits on the way: the own lane is never before itself.
-        others = ready.exclude(pk=self.lane.id).only("pk")
-        return [others.filter(held_by=hold)[: COUNTED + 1] for hold in {0, self.lane.held_by}]
+        users = users.filter(ready__in=[True], turn__lt=self.lane.turn)
+        # A turn loses its last digits on the way: the own one is never before itself.
+        count = len(users.exclude(pk=self.lane.id).only("pk")[: COUNTED + 1])
+        if self.behind and self.behind.held_by:
+            lanes = Lane.objects.using(self.using).filter(held_by=self.behind.held_by)
+            lanes = lanes.filter(turn__lt=self.lane.turn).exclude(account=self.lane.id)
+            count += len(lanes.only("pk")[: COUNTED + 1])
+        return min(count, COUNTED + 1)
 
     @cached_property
-    def lane(self) -> Lane:
-        """Its lane; one that has yet to be made has its user's share."""
+    def lane(self) -> Account:
+        """Its user's account; one that has yet to be made has its user's share."""
         own = lane_id(self.task.queue, self.task.user)
-        lanes = Lane.objects.using(self.using).filter(pk__in={self.ticket.lane, own})
-        found = {lane.id: lane for lane in lanes}
-        return found.get(self.ticket.lane) or found.get(own) or self.new_lane()
+        ids = {self.behind.account} if self.behind else {self.ticket.lane, own}
+        found = Account.objects.using(self.using).in_bulk(ids)
+        return found.get(self.ticket.lane) or next(iter(found.values()), None) or self.new_lane()
 
-    def new_lane(self) -> Lane:
+    @cached_property
+    def behind(self) -> Lane | None:
+        """Its lane, where it keeps to limits."""
+        return Lane.objects.using(self.using).filter(pk=self.ticket.lane).first()
+
+    def new_lane(self) -> Account:
         share = edit.share_in_force(self.task.user, self.task.queue, using=self.using)
-        return Lane(max_running=share.max_running, paused=share.paused)
+        return Account(max_running=share.max_running, paused=share.paused)
 
     def paused(self, code: Code, name: str, rule: Pausable) -> Reason:
         at = rule.paused_until

@@ -14,6 +14,132 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
+            name="Account",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                (
+                    "queue",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=100, verbose_name="queue"
+                    ),
+                ),
+                (
+                    "user",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        blank=True, default="", max_length=255, verbose_name="user"
+                    ),
+                ),
+                ("virtual_time", models.FloatField(default=0.0, verbose_name="virtual time")),
+                ("cost", models.FloatField(default=-0.002, verbose_name="expected cost")),
+                ("weight", models.FloatField(default=1.0, verbose_name="weight")),
+                (
+                    "max_running",
+                    models.IntegerField(blank=True, null=True, verbose_name="max running"),
+                ),
+                ("paused", models.BooleanField(default=False, verbose_name="paused")),
+                ("running", models.IntegerField(default=0, verbose_name="running")),
+                (
+                    "has_waiting",
+                    models.BooleanField(default=True, verbose_name="has waiting tasks"),
+                ),
+                (
+                    "has_open",
+                    models.BooleanField(
+                        db_default=False, verbose_name="has tasks behind open limits"
+                    ),
+                ),
+                (
+                    "since",
+                    models.DateTimeField(default=django.utils.timezone.now, verbose_name="since"),
+                ),
+                ("finish_tag", models.FloatField(db_default=0.0, verbose_name="finish tag")),
+                (
+                    "policy",
+                    models.SmallIntegerField(
+                        choices=[(0, "fair"), (1, "slots")], default=0, verbose_name="policy"
+                    ),
+                ),
+                (
+                    "turn",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=models.Case(
+                            models.When(
+                                policy=1,
+                                then=django.db.models.expressions.CombinedExpression(
+                                    django.db.models.expressions.CombinedExpression(
+                                        models.F("running"), "+", models.Value(1.0)
+                                    ),
+                                    "/",
+                                    models.F("weight"),
+                                ),
+                            ),
+                            default=django.db.models.expressions.CombinedExpression(
+                                models.F("virtual_time"),
+                                "+",
+                                django.db.models.expressions.CombinedExpression(
+                                    django.db.models.functions.math.Abs(models.F("cost")),
+                                    "/",
+                                    models.F("weight"),
+                                ),
+                            ),
+                        ),
+                        output_field=models.FloatField(),
+                    ),
+                ),
+                (
+                    "ready",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=models.Q(
+                            ("paused", False),
+                            models.Q(("has_waiting", True), ("has_open", True), _connector="OR"),
+                            models.Q(
+                                ("max_running__isnull", True),
+                                ("running__lt", models.F("max_running")),
+                                _connector="OR",
+                            ),
+                        ),
+                        output_field=models.BooleanField(),
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "account",
+                "verbose_name_plural": "accounts",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(
+                        fields=["queue", "-ready", "turn", "since"],
+                        name="perfectqueue_account_turn",
+                    ),
+                    django_perfectqueue.models.fields.PartialIndex(
+                        condition=models.Q(("finish_tag__gt", 0)),
+                        fields=["queue", "finish_tag"],
+                        name="perfectqueue_account_clock",
+                        on=["postgresql", "sqlite"],
+                        whole=["queue", "finish_tag"],
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("virtual_time__range", (-1000000000000000.0, 1000000000000000.0)),
+                            ("cost__range", (-10000000000.0, 10000000000.0)),
+                            ("weight__range", (0.001, 1000000.0)),
+                            ("paused__in", [False, True]),
+                            ("has_waiting__in", [False, True]),
+                            ("has_open__in", [False, True]),
+                            django_perfectqueue.models.fields.IsTime("since"),
+                            ("finish_tag__range", (0.0, 1000000000000000.0)),
+                            ("policy__in", [0, 1]),
+                        ),
+                        name="perfectqueue_account_values",
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Attempt",
             fields=[
                 (
@@ -386,89 +512,19 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigIntegerField(primary_key=True, serialize=False)),
                 ("account", models.BigIntegerField(verbose_name="account")),
-                ("gate", models.BigIntegerField(default=0, verbose_name="gate")),
+                ("keys", models.TextField(verbose_name="limits")),
+                ("gate", models.BigIntegerField(verbose_name="gate")),
                 ("held_by", models.BigIntegerField(db_default=0, verbose_name="held back by")),
-                ("keys", models.TextField(blank=True, null=True, verbose_name="limits")),
-                (
-                    "queue",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        max_length=100, verbose_name="queue"
-                    ),
-                ),
-                (
-                    "user",
-                    django_perfectqueue.models.fields.ExactCharField(
-                        blank=True, default="", max_length=255, verbose_name="user"
-                    ),
-                ),
-                ("virtual_time", models.FloatField(default=0.0, verbose_name="virtual time")),
-                ("cost", models.FloatField(default=-0.002, verbose_name="expected cost")),
-                ("weight", models.FloatField(default=1.0, verbose_name="weight")),
-                (
-                    "max_running",
-                    models.IntegerField(blank=True, null=True, verbose_name="max running"),
-                ),
-                ("paused", models.BooleanField(default=False, verbose_name="paused")),
-                ("running", models.IntegerField(default=0, verbose_name="running")),
                 (
                     "has_waiting",
                     models.BooleanField(default=True, verbose_name="has waiting tasks"),
                 ),
+                ("turn", models.FloatField(db_default=0.0, verbose_name="turn")),
                 (
                     "since",
                     models.DateTimeField(default=django.utils.timezone.now, verbose_name="since"),
                 ),
                 ("finish_tag", models.FloatField(db_default=0.0, verbose_name="finish tag")),
-                (
-                    "policy",
-                    models.SmallIntegerField(
-                        choices=[(0, "fair"), (1, "slots")], default=0, verbose_name="policy"
-                    ),
-                ),
-                (
-                    "turn",
-                    models.GeneratedField(
-                        db_persist=True,
-                        expression=models.Case(
-                            models.When(
-                                policy=1,
-                                then=django.db.models.expressions.CombinedExpression(
-                                    django.db.models.expressions.CombinedExpression(
-                                        models.F("running"), "+", models.Value(1.0)
-                                    ),
-                                    "/",
-                                    models.F("weight"),
-                                ),
-                            ),
-                            default=django.db.models.expressions.CombinedExpression(
-                                models.F("virtual_time"),
-                                "+",
-                                django.db.models.expressions.CombinedExpression(
-                                    django.db.models.functions.math.Abs(models.F("cost")),
-                                    "/",
-                                    models.F("weight"),
-                                ),
-                            ),
-                        ),
-                        output_field=models.FloatField(),
-                    ),
-                ),
-                (
-                    "ready",
-                    models.GeneratedField(
-                        db_persist=True,
-                        expression=models.Q(
-                            ("has_waiting", True),
-                            ("paused", False),
-                            models.Q(
-                                ("max_running__isnull", True),
-                                ("running__lt", models.F("max_running")),
-                                _connector="OR",
-                            ),
-                        ),
-                        output_field=models.BooleanField(),
-                    ),
-                ),
             ],
             options={
                 "verbose_name": "lane",
@@ -1442,29 +1498,26 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="lane",
-            index=models.Index(
-                fields=["queue", "held_by", "-ready", "turn", "since"],
-                name="perfectqueue_lane_turn",
+            index=models.Index(fields=["account", "held_by"], name="perfectqueue_lane_account"),
+        ),
+        migrations.AddIndex(
+            model_name="lane",
+            index=django_perfectqueue.models.fields.PartialIndex(
+                condition=models.Q(("held_by", 0), _negated=True),
+                fields=["held_by", "turn", "since"],
+                name="perfectqueue_lane_held",
+                on=["postgresql"],
+                whole=["held_by", "turn", "since"],
             ),
         ),
         migrations.AddIndex(
             model_name="lane",
             index=django_perfectqueue.models.fields.PartialIndex(
                 condition=models.Q(("finish_tag__gt", 0)),
-                fields=["queue", "gate", "finish_tag"],
+                fields=["gate", "finish_tag"],
                 name="perfectqueue_lane_clock",
                 on=["postgresql", "sqlite"],
-                whole=["queue", "gate", "finish_tag"],
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="lane",
-            index=django_perfectqueue.models.fields.PartialIndex(
-                condition=models.Q(("gate", 0), _negated=True),
-                fields=["account"],
-                name="perfectqueue_lane_account",
-                on=["postgresql", "sqlite"],
-                whole=["account"],
+                whole=["gate", "finish_tag"],
             ),
         ),
         migrations.AddConstraint(
@@ -1472,14 +1525,10 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     django_perfectqueue.models.fields.IsJson("keys", kinds="'array'"),
-                    ("virtual_time__range", (-1000000000000000.0, 1000000000000000.0)),
-                    ("cost__range", (-10000000000.0, 10000000000.0)),
-                    ("weight__range", (0.001, 1000000.0)),
-                    ("paused__in", [False, True]),
                     ("has_waiting__in", [False, True]),
+                    ("turn__range", (-1e30, 1e30)),
                     django_perfectqueue.models.fields.IsTime("since"),
                     ("finish_tag__range", (0.0, 1000000000000000.0)),
-                    ("policy__in", [0, 1]),
                 ),
                 name="perfectqueue_lane_values",
             ),

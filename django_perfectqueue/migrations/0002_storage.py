@@ -21,6 +21,13 @@ STORAGE = {
         "autovacuum_vacuum_cost_delay": 0,
         "vacuum_truncate": "false",
     },
+    "perfectqueue_account": {
+        "fillfactor": 50,
+        "autovacuum_vacuum_scale_factor": 0.05,
+        "autovacuum_vacuum_threshold": 200,
+        "autovacuum_vacuum_cost_delay": 0,
+        "vacuum_truncate": "false",
+    },
     "perfectqueue_lane": {
         "fillfactor": 50,
         "autovacuum_vacuum_scale_factor": 0.05,

@@ -11,7 +11,7 @@ from django_perfectqueue.payload.names import EVERYONE
 from .batch import Batch, BatchDelta, BatchMember
 from .dead_letter import DISCARDED_GROUP, DeadLetter
 from .dependency import Dependency, DependencyEvent, IfFailed
-from .lane import Hold, Lane, Policy
+from .lane import Account, Hold, Lane, Policy
 from .rule import (
     CHANGES,
     CHANGES_OF_ONE,
@@ -64,6 +64,7 @@ __all__ = [
     "UNFINISHED",
     "UNSEEN",
     "WAIT_BUCKETS",
+    "Account",
     "Attempt",
     "Batch",
     "BatchDelta",

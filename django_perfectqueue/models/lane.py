@@ -12,6 +12,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.names import LIMIT_LENGTH
 
 from .fields import (
+    AMOUNT,
     ExactCharField,
     JsonTextField,
     PartialIndex,
@@ -23,40 +24,32 @@ from .rule import WEIGHT
 
 
 class Policy(models.IntegerChoices):
-    """By which rule a lane's turn comes: see ``OpenLane.key()``."""
+    """By which rule a lane's turn comes: see ``UserLanes.key()``."""
 
     FAIR = 0, _("fair")
     SLOTS = 1, _("slots")
 
 
 @readable(virtual_time=(-1e15, 1e15), cost=(-1e10, 1e10), weight=WEIGHT, finish_tag=(0.0, 1e15))
-class Lane(PartlyIndexed):
+class Account(PartlyIndexed):
     """
-    One user's line in one queue, and its account.
+    What one user has had in one queue, and its turn. Its id is the hash of both.
 
     ``virtual_time`` is the processor time that the user has been charged, divided by its
     weight; ``turn`` adds the expected ``cost`` of its next task, which is negative where
-    none was measured yet. The lane with the smallest turn is served next; of equals the one
+    none was measured yet. The account with the smallest turn is served next; of equals the one
     that waits the longest, ``since`` its first task was due or it was last served, or where
     it sleeps since it was found empty.
     ``finish_tag`` is the virtual time to which the task that ended last has brought it, by
-    what was expected: the largest is the clock of the queue. ``has_waiting`` says that it
-    may have waiting tickets, and ``ready`` that one of them may be taken now, unless a limit
-    holds the lane back.
+    what was expected: the largest is the clock of the queue.
 
-    Tasks that keep to limits stand in a lane of their own for each set of limits: ``keys``
-    are these limits' keys in order, as JSON, and ``gate`` is the hash of queue and keys, 0
-    for none. Such a lane has the account of its user's lane without limits, whose id is
-    ``account``, and carries a copy of it. ``held_by`` is the id of the Hold of the limit that
-    lets none of its tasks start now, 0 for none: held lanes are not read by who looks for
-    tasks, until the limit opens.
+    Its tasks without limits stand in the plain lane, which has the account's id and no row;
+    ``has_waiting`` says that there may be some. Those that keep to limits stand in lanes of
+    their own, and ``has_open`` says that one of these may have some, and no limit holds it
+    back. ``ready`` says that one task may be taken now.
     """
 
     id = models.BigIntegerField(primary_key=True)
-    account = models.BigIntegerField(_("account"))
-    gate = models.BigIntegerField(_("gate"), default=0)
-    held_by = models.BigIntegerField(_("held back by"), db_default=0)
-    keys = JsonTextField(_("limits"), null=True, blank=True)
     queue = ExactCharField(_("queue"), max_length=100)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     virtual_time = models.FloatField(_("virtual time"), default=0.0)
@@ -66,6 +59,7 @@ class Lane(PartlyIndexed):
     paused = models.BooleanField(_("paused"), default=False)
     running = models.IntegerField(_("running"), default=0)
     has_waiting = models.BooleanField(_("has waiting tasks"), default=True)
+    has_open = models.BooleanField(_("has tasks behind open limits"), db_default=False)
     since = ReadableDateTimeField(_("since"), default=clock.now)
     finish_tag = models.FloatField(_("finish tag"), db_default=0.0)
     policy = models.SmallIntegerField(_("policy"), choices=Policy.choices, default=Policy.FAIR)
@@ -78,35 +72,80 @@ class Lane(PartlyIndexed):
         db_persist=True,
     )
     ready = models.GeneratedField(
-        expression=Q(has_waiting=True, paused=False)  # type: ignore[arg-type]
+        expression=Q(paused=False)  # type: ignore[arg-type]
+        & (Q(has_waiting=True) | Q(has_open=True))
         & (Q(max_running__isnull=True) | Q(running__lt=F("max_running"))),
         output_field=models.BooleanField(),
         db_persist=True,
     )
 
     class Meta:
-        verbose_name = _("lane")
-        verbose_name_plural = _("lanes")
+        verbose_name = "account"
+        verbose_name_plural = "accounts"
         default_permissions = ()
         indexes = [
             models.Index(
-                fields=["queue", "held_by", "-ready", "turn", "since"],
-                name="perfectqueue_lane_turn",
+                fields=["queue", "-ready", "turn", "since"], name="perfectqueue_account_turn"
             ),
             PartialIndex(
-                fields=["queue", "gate", "finish_tag"],
+                fields=["queue", "finish_tag"],
                 condition=Q(finish_tag__gt=0),
-                name="perfectqueue_lane_clock",
-            ),
-            PartialIndex(
-                fields=["account"],
-                condition=~Q(gate=0),
-                name="perfectqueue_lane_account",
+                name="perfectqueue_account_clock",
             ),
         ]
 
     def __str__(self) -> str:
         return printable(f"{self.queue}/{self.user}")
+
+
+@readable(turn=AMOUNT, finish_tag=(0.0, 1e15))
+class Lane(PartlyIndexed):
+    """
+    The line of one user's tasks that keep to one set of limits.
+
+    Its id is the hash of queue, user and ``keys``, which are the limits' keys in order, as
+    JSON; ``gate`` is the hash of queue and keys. Its tasks are charged to the ``account``.
+    ``held_by`` is the id of the Hold of the limit that lets none of its tasks start now, 0
+    for none. Held lanes are not read by who looks for tasks, until the limit opens; they wait
+    there by ``turn`` and ``since``, which are the account's as they were when it was last
+    looked at, and its turn is later at most. ``finish_tag`` is as that of the account, by the
+    tasks of this lane: the largest is the clock of the gate.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    account = models.BigIntegerField(_("account"))
+    keys = JsonTextField(_("limits"))
+    gate = models.BigIntegerField(_("gate"))
+    held_by = models.BigIntegerField(_("held back by"), db_default=0)
+    has_waiting = models.BooleanField(_("has waiting tasks"), default=True)
+    turn = models.FloatField(_("turn"), db_default=0.0)
+    since = ReadableDateTimeField(_("since"), default=clock.now)
+    finish_tag = models.FloatField(_("finish tag"), db_default=0.0)
+
+    class Meta:
+        verbose_name = "lane"
+        verbose_name_plural = "lanes"
+        default_permissions = ()
+        indexes = [
+            models.Index(fields=["account", "held_by"], name="perfectqueue_lane_account"),
+            PartialIndex(
+                fields=["held_by", "turn", "since"],
+                condition=~Q(held_by=0),
+                on=["postgresql"],
+                whole=["held_by", "turn", "since"],
+                name="perfectqueue_lane_held",
+            ),
+            PartialIndex(
+                fields=["gate", "finish_tag"],
+                condition=Q(finish_tag__gt=0),
+                on=["postgresql", "sqlite"],
+                whole=["gate", "finish_tag"],
+                name="perfectqueue_lane_clock",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return printable(self.keys)
 
 
 @readable()

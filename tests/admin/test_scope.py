@@ -21,12 +21,12 @@ from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.inspection.steering import sign
 from django_perfectqueue.models import (
+    Account,
     Attempt,
     Batch,
     Change,
     DeadLetter,
     FairShare,
-    Lane,
     Limit,
     Schedule,
     Task,
@@ -50,7 +50,7 @@ SCOPED = {"ADMIN_SCOPE": f"{HERE}.users_of"}
 MARKS = ("user", "queue", "type", "key", "data", "group", "message", "log", "result", "schedule",
          "batch")  # fmt: skip
 OURS, THEIRS = "ours", "theirs"
-KEPT = (Batch, Task, Ticket, DeadLetter, Attempt, Lane, FairShare, Schedule, Limit)
+KEPT = (Batch, Task, Ticket, DeadLetter, Attempt, Account, FairShare, Schedule, Limit)
 
 urlpatterns = [
     path("admin/", site.urls),
@@ -97,7 +97,7 @@ def fill(whose):
 
 def canary(whose):
     """Write a text into every text column of a customer's rows that has none yet."""
-    for model in (Task, DeadLetter, Attempt, Lane, FairShare, Schedule, Batch, Change):
+    for model in (Task, DeadLetter, Attempt, Account, FairShare, Schedule, Batch, Change):
         for field in model._meta.fields:
             is_text = isinstance(field, (CharField, TextField)) and not field.choices
             if not is_text or field.primary_key or field.is_relation:

@@ -8,7 +8,7 @@ from django_perfectqueue import store
 from django_perfectqueue.admin.parts import task_story
 from django_perfectqueue.admin.parts.cells import duration
 from django_perfectqueue.lib import durations
-from django_perfectqueue.models import FairShare, Lane, Limit, Task
+from django_perfectqueue.models import Account, FairShare, Limit, Task
 from django_perfectqueue.queue import Queue
 
 from ..factories import (
@@ -223,18 +223,18 @@ class StoryTests(AdminTestCase):
         FairShare.objects.create(user="ann", paused=True)
         task = submit("k1", user="ann", now=timezone.now())
         acquire(now=None)
-        Lane.objects.update(paused=True)
+        Account.objects.update(paused=True)
 
         self.assertContains(self.story(task), "No worker serves queue &#x27;default&#x27;.")
 
         register(now=None)
         self.assertContains(self.story(task), "Its user is paused")
 
-        Lane.objects.update(paused=False, max_running=2, running=2)
+        Account.objects.update(paused=False, max_running=2, running=2)
         self.assertContains(self.story(task), "Its user has 2 running, of 2 at most.")
         self.assertContains(self.story(task), '">2</a></dd>')
 
-        Lane.objects.update(running=0)
+        Account.objects.update(running=0)
         self.assertContains(self.story(task), "It is number 1 in its user&#x27;s line.")
 
     def test_a_button_acts_and_returns_to_the_story(self):

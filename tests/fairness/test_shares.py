@@ -17,7 +17,7 @@ from django_perfectqueue.fairness.shares import (
     set_share,
     share,
 )
-from django_perfectqueue.models import EVERYONE, FairShare, Lane
+from django_perfectqueue.models import EVERYONE, Account, FairShare
 from tests.factories import acquire, submit, submit_many
 
 
@@ -43,10 +43,10 @@ class ShareTests(TransactionTestCase):
         submit_many(4, user="acme")
         submit("first", user="other")
         acquire(1)
-        self.assertEqual(Lane.objects.count(), 2)
+        self.assertEqual(Account.objects.count(), 2)
 
     def lane(self, user="acme"):
-        return Lane.objects.get(user=user)
+        return Account.objects.get(user=user)
 
     def taken(self):
         return [lease.user for lease in acquire(10)]
@@ -94,7 +94,7 @@ class ShareTests(TransactionTestCase):
         share.queue = "reports"
         share.save()
 
-        weights = dict(Lane.objects.filter(user="acme").values_list("queue", "weight"))
+        weights = dict(Account.objects.filter(user="acme").values_list("queue", "weight"))
         self.assertEqual(weights, {"default": 1, "reports": 3})
 
     def test_nothing_changes_before_the_commit(self):

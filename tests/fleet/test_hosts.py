@@ -150,7 +150,7 @@ class LostTransactionTests(TransactionTestCase):
         Queue().poll()._end(store.Ending.release())
         with self.link.cursor() as cursor:
             cursor.execute("BEGIN")
-            cursor.execute("SELECT id FROM perfectqueue_lane FOR UPDATE")
+            cursor.execute("SELECT id FROM perfectqueue_account FOR UPDATE")
             self.assertEqual(len(cursor.fetchall()), 1)
             self.host.cut_off()
         self.assert_locked()
@@ -158,5 +158,5 @@ class LostTransactionTests(TransactionTestCase):
 
     def assert_locked(self):
         with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SELECT id FROM perfectqueue_lane FOR UPDATE SKIP LOCKED")
+            cursor.execute("SELECT id FROM perfectqueue_account FOR UPDATE SKIP LOCKED")
             self.assertEqual(list(cursor.fetchall()), [])

@@ -10,7 +10,7 @@ from django.utils import translation
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection import reasons, why_waiting
-from django_perfectqueue.models import UNSEEN, FairShare, Lane, Limit, Meter, State, Ticket
+from django_perfectqueue.models import UNSEEN, Account, FairShare, Limit, Meter, State, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 
@@ -219,7 +219,7 @@ class UserTests(WaitingTestCase):
         FairShare.objects.create(user="carl", paused=True)
         FairShare.objects.create(user="carl", queue="default")
         codes = [self.why(submit(user=user)).code for user in ("ann", "bob", "carl")]
-        self.assertFalse(Lane.objects.exists())
+        self.assertFalse(Account.objects.exists())
         self.assertEqual(codes, ["user_paused", "user_cap", "position"])
 
 
@@ -327,7 +327,7 @@ class PlaceTests(WaitingTestCase):
             submit(f"{user}-2", user=user)
         acquire(3)
         for number, user in enumerate(("ann", "bob", "carl")):
-            Lane.objects.filter(user=user).update(virtual_time=number)
+            Account.objects.filter(user=user).update(virtual_time=number)
         reported = [self.why(Queue()[f"{user}-2"]) for user in ("ann", "bob", "carl")]
         self.assertEqual([reason.lanes for reason in reported], [0, 1, 2])
         self.assertEqual(
@@ -338,7 +338,7 @@ class PlaceTests(WaitingTestCase):
                 "It is number 1 in its user's line. 2 lanes are served before.",
             ],
         )
-        Lane.objects.filter(user="ann").update(paused=True)
+        Account.objects.filter(user="ann").update(paused=True)
         self.assertEqual(self.why(Queue()["carl-2"]).lanes, 1)
 
     def test_a_lane_that_has_yet_to_be_made_has_no_turn(self):
@@ -349,7 +349,7 @@ class PlaceTests(WaitingTestCase):
         first = submit("k1", user="ann")
         [held] = acquire()
         finish(held)
-        Lane.objects.update(has_waiting=False)
+        Account.objects.update(has_waiting=False)
         # Woken after the commit, which does not come here; as where the program dies then.
         task = submit("k2", user="ann")
         sentence = (
@@ -371,13 +371,13 @@ class PlaceTests(WaitingTestCase):
         self.assert_why(last, "position", sentence, now=after(2), position=why_waiting.COUNTED + 1)
 
     def test_lanes_are_counted_up_to_a_thousand(self):
-        Lane.objects.bulk_create(
-            Lane(id=2 * number, account=2 * number, queue="default", user=f"user-{number}")
+        Account.objects.bulk_create(
+            Account(id=2 * number, queue="default", user=f"user-{number}")
             for number in range(why_waiting.COUNTED + 1)
         )
         task = submit("k1", user="ann")
         own = lane_id("default", "ann")
-        Lane.objects.create(id=own, account=own, queue="default", user="ann", virtual_time=9)
+        Account.objects.create(id=own, queue="default", user="ann", virtual_time=9)
         reason = self.why(task)
         self.assertEqual(reason.lanes, why_waiting.COUNTED + 1)
         self.assertIn("More than 1,000 lanes are served before.", reason.sentence)

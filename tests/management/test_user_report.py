@@ -1,7 +1,7 @@
 from django.test import TestCase, override_settings
 
 from django_perfectqueue import store
-from django_perfectqueue.models import FairShare, Lane
+from django_perfectqueue.models import Account, FairShare
 from django_perfectqueue.store import Tally, UsageKey
 from tests.factories import acquire, submit_many
 
@@ -25,7 +25,7 @@ class SharesTests(TestCase):
         acquire(3, now=None)
 
     def test_a_person_sees_who_was_entitled_to_what_and_got_it(self):
-        Lane.objects.filter(user="idle").update(paused=True)
+        Account.objects.filter(user="idle").update(paused=True)
         store.note_waiting(using="default")
         add(basic=50.0, gold=50.0)
 

@@ -19,7 +19,7 @@ from django_perfectqueue.exceptions import (
     PayloadError,
     PreemptedError,
 )
-from django_perfectqueue.models import DeadLetter, Lane, Status, Task, TaskQuerySet, Ticket
+from django_perfectqueue.models import Account, DeadLetter, Status, Task, TaskQuerySet, Ticket
 from django_perfectqueue.payload import JSONCodec
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.upkeep import clear
@@ -360,7 +360,7 @@ class CountTests(TestCase):
         self.queue = Queue()
         self.running = self.queue.poll(alive_time=10, now=NOON)
         # As after a commit, before the hook that makes lanes.
-        Lane.objects.filter(user="u1").delete()
+        Account.objects.filter(user="u1").delete()
 
     def expected(self, status, now):
         tasks = TaskQuerySet(Task).filter(queue="default").with_status(now)

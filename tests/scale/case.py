@@ -17,7 +17,7 @@ from .filling import SCALE, TABLES, Filling
 from .meter import Meter
 
 LARGE = 500_000
-BEHIND_LIMITS = (models.Limit, models.Meter, models.Hold)
+BEHIND_LIMITS = (models.Lane, models.Limit, models.Meter, models.Hold)
 
 
 class ScaleTestCase(TransactionTestCase):

@@ -8,10 +8,10 @@ from django.core.management.color import no_style
 from django.db import connection
 
 from django_perfectqueue.models import (
+    Account,
     Attempt,
     DeadLetter,
     FairShare,
-    Lane,
     State,
     Task,
     Ticket,
@@ -19,7 +19,7 @@ from django_perfectqueue.models import (
 )
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 
-TABLES = (Task, Ticket, Attempt, DeadLetter, Lane, FairShare, Worker)
+TABLES = (Task, Ticket, Attempt, DeadLetter, Account, FairShare, Worker)
 SCALE = int(os.environ.get("PERFECTQUEUE_SCALE", "80000"))
 RETENTION = 30 * 86_400.0
 TASKS_OF_ONE = 4
@@ -179,11 +179,11 @@ MADE = (
 )
 FILL_OWNERS = (
     """
-INSERT INTO "perfectqueue_lane" (
-    "id", "account", "gate", "policy", "queue", "user", "virtual_time", "cost", "weight", "paused",
-    "running", "has_waiting", "since"
+INSERT INTO "perfectqueue_account" (
+    "id", "policy", "queue", "user", "virtual_time", "cost", "weight", "paused", "running",
+    "has_waiting", "since"
 )
-SELECT lane, lane, 0, 0, queue, username, 1000 + number %% 97, 1, 1, 0 = 1, 0, number < %(busy)s,
+SELECT lane, 0, queue, username, 1000 + number %% 97, 1, 1, 0 = 1, 0, number < %(busy)s,
     CURRENT_TIMESTAMP
 FROM scale_owner WHERE number >= %(known)s
 """,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from django.db import connection
 
 OURS = "perfectqueue_"
-NAMES = ("task", "ticket", "attempt", "deadletter", "lane", "fairshare")
+NAMES = ("task", "ticket", "attempt", "deadletter", "account", "lane", "fairshare")
 BIG = {*NAMES, *(OURS + name for name in NAMES)}
 STEPS = 10
 

@@ -14,7 +14,7 @@ from django_perfectqueue import store
 from django_perfectqueue.bulk import Selection
 from django_perfectqueue.inspection.results import ResultWaiter
 from django_perfectqueue.metrics import families
-from django_perfectqueue.models import Lane, State, Task, Ticket
+from django_perfectqueue.models import Account, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 
@@ -108,14 +108,14 @@ def answer():
 
 def leave_lanes_dry():
     """Have lanes at the head that are awake and empty, as after many short bursts."""
-    dry = Lane.objects.filter(queue="default", has_waiting=False).values_list("pk", flat=True)
-    Lane.objects.filter(pk__in=list(dry[:DRY])).update(has_waiting=True, virtual_time=0.0)
+    dry = Account.objects.filter(queue="default", has_waiting=False).values_list("pk", flat=True)
+    Account.objects.filter(pk__in=list(dry[:DRY])).update(has_waiting=True, virtual_time=0.0)
     return ()
 
 
 def put_lanes_to_sleep():
     ids = [lane_id("default", f"user{number}") for number in range(BATCH)]
-    Lane.objects.filter(pk__in=ids).update(has_waiting=False)
+    Account.objects.filter(pk__in=ids).update(has_waiting=False)
     return ()
 
 

@@ -4,7 +4,7 @@ import re
 
 from django.test import tag
 
-from django_perfectqueue.models import Lane
+from django_perfectqueue.models import Account
 from django_perfectqueue.store.arithmetic.fair_order import FIRST_COST, LEAST_COST
 
 from .case import ScaleTestCase, measured, refresh
@@ -38,7 +38,7 @@ class LaneTests(ScaleTestCase):
         cls.filling.grow(max(TASKS, users), mostly("waiting"))
         meters = {}
         for name, cost in COSTS.items():
-            Lane.objects.update(cost=cost)
+            Account.objects.update(cost=cost)
             refresh()
             for scenario in SCENARIOS:
                 meters[name, scenario] = measured(scenario)

@@ -57,7 +57,7 @@ def fill():
         for row in model.objects.all():
             yield "get", f"{APP}{model._meta.model_name}/{row.pk}/change/", {}
     for query in ({"status": "all"}, {"q": OURS}, {"queue": "stories"}, {"over": "day"}):
-        for name in ("task", "deadletter", "lane", "usage", "overview/figures", "task/bulk"):
+        for name in ("task", "deadletter", "account", "usage", "overview/figures", "task/bulk"):
             yield "get", f"{APP}{name}/", query
     ids = ",".join(str(row.pk) for row in Task.objects.all())
     batch = Batch.objects.latest("pk").pk

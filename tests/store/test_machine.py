@@ -16,6 +16,7 @@ from django_perfectqueue.exceptions import (
     PreemptedError,
 )
 from django_perfectqueue.models import (
+    Account,
     Attempt,
     DeadLetter,
     FairShare,
@@ -47,7 +48,18 @@ class Store(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        for model in (Ticket, Attempt, DeadLetter, Task, Lane, FairShare, Hold, Limit, Meter):
+        for model in (
+            Ticket,
+            Attempt,
+            DeadLetter,
+            Task,
+            Account,
+            Lane,
+            FairShare,
+            Hold,
+            Limit,
+            Meter,
+        ):
             rows = model.objects.all()
             rows._raw_delete(rows.db)
         self.now = NOON

@@ -17,6 +17,7 @@ from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.health.rows import unheld
 from django_perfectqueue.inspection.steering import sign
 from django_perfectqueue.models import (
+    Account,
     BatchDelta,
     DependencyEvent,
     Hold,
@@ -67,11 +68,12 @@ def fill():
     fail(lease, now=None)
     submit("running", now=None, **names)
     acquire(now=None, lease=3600.0)
+    set_limit("smtp", max_running=5, rate=100)
     waiting = submit("waiting", now=None, tags=["red"], limits=["smtp"], **names)
     submit("blocked", after=[waiting], now=None, **names)
+    store.wake_forgotten_lanes(using="default")
     set_share("bad", weight=2)
     QueueShare.objects.create(queue="default", weight=2)
-    set_limit("smtp", max_running=5, rate=100)
     with Queue().batch("nightly", user="bad") as batch:
         batch.submit("member", "report", user="bad")
     now = store.clock(using="default")
@@ -153,8 +155,8 @@ class RefusalTests(TestCase):
     def test_the_database_refuses_what_stopped_everybody(self):
         fill()
         for model, column, value in (
-            (Lane, "virtual_time", float("inf")),
-            (Lane, "cost", 1e308),
+            (Account, "virtual_time", float("inf")),
+            (Account, "cost", 1e308),
             (Lane, "keys", "{"),
             (Ticket, "state", 9),
             (Meter, "next_at", "0001-01-01 00:00:00"),
@@ -259,7 +261,7 @@ class UnconstrainedTests(WorstValueTests):
         super().run_commands()
         with self.assertRaises(CommandError) as refused:
             call_command("pq_status", "health", verbosity=0)
-        for said in ("perfectqueue_lane id=", "perfectqueue_schedule id=", ": next_at can't be"):
+        for said in ("perfectqueue_account id=", "perfectqueue_schedule id=", ": next_at can't be"):
             self.assertIn(said, str(refused.exception))
 
     def must_be_refused(self, row):

@@ -7,8 +7,9 @@ import hashlib
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from django_perfectqueue.models import Policy
 
@@ -30,16 +31,50 @@ LANES_PROBED = 500
 CHOICE = 5
 ANY = 1 << 30
 SERIAL_PART = 4
+NONE: dict[str, int] = {}
+
+
+Turn = tuple[bool, float, float, int, float, int, int, int | None]
+"""Whether a user is beyond its share; the key and rank of its next task; its position among
+the users, what a task costs, how many were taken and how many are taken at once, and a taste."""
+
+
+@dataclass(slots=True)
+class LaneHead:
+    """
+    One lane of a user, and the keys of the limits to which its tasks keep.
+
+    ``tickets`` are its first ones as they sort; where they are not known it has enough.
+    """
+
+    lane: int
+    keys: Sequence[str] = ()
+    tickets: list[tuple[float, ...]] | None = None
+    served: int = 0
+
+    @property
+    def is_spent(self) -> bool:
+        return self.tickets is not None and self.served >= len(self.tickets)
+
+    def take(self, rooms: MutableMapping[str, int], count: int) -> int:
+        """Begin so many tasks, or as many as its limits let start; return how many."""
+        keys = [key for key in self.keys if key in rooms]
+        some = min([count, *[rooms[key] for key in keys]])
+        for key in keys:
+            rooms[key] -= some
+        self.served += some
+        return some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLane:
+class UserLanes:
     """
-    A lane that may be served, and by which policy. ``room`` is how many more may run; None
-    is any number. Where none of its tasks was ever measured ``cost`` is negative: see
-    ``unmeasured()``. ``share`` is how many processors it may use where others wait and it is
-    not known how long its tasks take; ``spare`` is how many more that is, ANY where it is
-    known. Tasks beyond these come after those of all others.
+    A user that may be served, and by which policy. ``room`` is how many more tasks may run;
+    None is any number. Where none was ever measured ``cost`` is negative: see ``unmeasured()``.
+    ``share`` is how many processors it may use where others wait and it is not known how long
+    its tasks take; ``spare`` is how many more that is, ANY where it is known. Tasks beyond
+    these come after those of all others. ``heads`` are its lanes; with none it has only the
+    one without limits.
     """
 
     id: int
@@ -51,11 +86,12 @@ class OpenLane:
     policy: int = 0
     share: int = 0
     spare: int = ANY
+    heads: Sequence[LaneHead] = ()
 
     def key(self, number: int, cost: float) -> tuple[float, float]:
         """
         Return the key of its n-th next task, where each is expected to cost so much: of
-        all lanes the smallest is served first. The column ``turn`` is that of the first.
+        all accounts the smallest is served first. The column ``turn`` is that of the first.
 
         FAIR is the smallest virtual finish time: weighted fair queueing (Demers, Keshav and
         Shenker, 1989) on expected costs, which measured ones correct when the tasks end.
@@ -74,22 +110,62 @@ class OpenLane:
 
     def charge(self, usual: float) -> float:
         """Return what each of its tasks is charged; what is usual where none was measured."""
-        return max(usual if self.is_new else self.cost, LEAST_COST)
+        return max(usual if self.cost < 0 else self.cost, LEAST_COST)
 
     def first(self, cost: float) -> float:
         """Return by what cost it takes its place; one that was never measured by no large one."""
-        return min(cost, -self.cost) if self.is_new else cost
+        return min(cost, -self.cost) if self.cost < 0 else cost
 
-    def pick(self, cost: float, taken: int, count: int) -> Pick:
-        """Pick so many tasks behind those taken before, each charged this cost."""
+    def pick(self, cost: float, taken: int, count: int, lane: int | None = None) -> Pick:
+        """Pick so many tasks of a lane behind those taken before, each charged this cost."""
         tag = 0.0
         if self.policy != SLOTS:
             tag = self.virtual_time + cost * (taken + count) / self.weight
-        return Pick(self.id, cost, count, tag, self.is_new, self.share)
+        lane = self.id if lane is None else lane
+        capped = self.room is not None or bool(lane & 1)
+        return Pick(lane, cost, count, tag, self.cost < 0, self.share, capped)
 
     def at_once(self, cost: float) -> int:
         """Return how many of its tasks are served in one turn."""
         return 1 if self.policy == SLOTS else tasks_in_a_row(cost)
+
+    def serve(
+        self, rooms: MutableMapping[str, int], cost: float, taken: int, count: int
+    ) -> list[Pick]:
+        """Pick the next so many tasks of all its lanes, or as many as limits let start."""
+        if not self.heads:
+            return [self.pick(cost, taken, count)]
+        lanes: list[int] = []
+        while len(lanes) < count and (head := self.next_head(rooms)):
+            some = head.take(rooms, count - len(lanes) if head.tickets is None else 1)
+            lanes += [head.lane] * some
+        picks = []
+        for lane, same in groupby(lanes):
+            some = len(list(same))
+            picks.append(self.pick(cost, taken, some, lane))
+            taken += some
+        return picks
+
+    def next_head(self, rooms: Mapping[str, int]) -> LaneHead | None:
+        """Return the lane whose first ticket is next, of those that no limit holds back."""
+        waiting = [
+            head
+            for head in self.heads
+            if not head.is_spent and min([1, *[rooms.get(key, 1) for key in head.keys]]) > 0
+        ]
+        if len(waiting) < 2:
+            return waiting[0] if waiting else None
+        return min(waiting, key=lambda head: (head.tickets or [])[head.served])
+
+    @property
+    def is_spent(self) -> bool:
+        """Return whether its lanes are known to have no more tickets."""
+        return not [head for head in self.heads if not head.is_spent]
+
+    @property
+    def lanes(self) -> list[int]:
+        """Return its lanes: without limits it has one, which has its id."""
+        return [head.lane for head in self.heads] or [self.id]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +175,7 @@ class Pick:
 
     ``finish_tag`` is the virtual time that the lane will have reached with the last of
     them, 0.0 where the policy keeps none; ``is_new`` means that none of its tasks was ever
-    measured. ``share`` is that of the lane.
+    measured. ``share`` is that of the lane; ``capped`` means that it has a cap or limits.
     """
 
     lane: int
@@ -108,6 +184,7 @@ class Pick:
     finish_tag: float = 0.0
     is_new: bool = False
     share: int = 0
+    capped: bool = False
 
 
 def unmeasured(weight: float, usual: float) -> float:
@@ -156,16 +233,20 @@ def hashed(*names: str) -> int:
 
 
 def next_picks(
-    lanes: Sequence[OpenLane],
+    users: Sequence[UserLanes],
     count: int,
     *,
     holder: int,
     usual: float = FIRST_COST,
     serial: bool = False,
+    rooms: MutableMapping[str, int] = NONE,
 ) -> list[Pick]:
     """
-    Return whom to serve, in order: always the lane whose next task has the smallest key,
+    Return whom to serve, in order: always the account whose next task has the smallest key,
     by its policy, and of equals the one whose turns are fewer, and then the first given.
+    Within its lanes the tasks go by priority and age; what a limit holds back is passed over,
+    and holds back nothing else. ``rooms`` is how many each limit lets start, and is counted
+    down.
 
     Where the policy goes by time, very short tasks are served a quantum of seconds at a
     time, as in deficit round robin (Shreedhar and Varghese, 1995), so that a batch writes
@@ -184,50 +265,62 @@ def next_picks(
     Behind ``count`` tasks come the first of the lanes that have not had a turn, for where
     the others turn out to have less than was picked.
     """
-    turns = []
-    for position, lane in enumerate(lanes):
-        if lane.room is None or lane.room > 0:
-            cost = lane.charge(usual)
-            size = lane.at_once(cost)
-            taste = hash((holder, lane.id)) if size > 1 else None
-            key = place(lane, 1, lane.first(cost), taste)
-            turns.append((lane.spare == 0, *key, position, cost, 0, size, taste))
-    heapq.heapify(turns)
+    turns = first_turns(users, usual, holder)
     picks: list[Pick] = []
     missing = count
     while turns and missing:
         _late, _key, _rank, position, cost, taken, size, taste = turns[0]
-        lane = lanes[position]
-        room = count if lane.room is None else part_of(lane.room, serial) - taken
+        user = users[position]
+        room = count if user.room is None else part_of(user.room, serial) - taken
         if not room:
             return picks
-        some = min(size, room, missing, lane.spare - taken if taken < lane.spare else missing)
-        picks.append(lane.pick(cost, taken, some))
+        spare = user.spare - taken if taken < user.spare else missing
+        wanted = min(size, room, missing, spare)
+        served = user.serve(rooms, cost, taken, wanted)
+        some = sum([pick.count for pick in served])
+        if serial and taken and not some and not user.is_spent:
+            # What it has taken in this batch holds it back until that has ended.
+            return picks
+        picks += served
         missing -= some
-        if some < room or serial:
-            taken += some
-            key = place(lane, taken + 1, cost, taste)
+        taken += some
+        if (serial and some) or wanted == some < room:
+            key = place(user, taken + 1, cost, taste)
             heapq.heapreplace(
-                turns, (taken >= lane.spare, *key, position, cost, taken, size, taste)
+                turns, (taken >= user.spare, *key, position, cost, taken, size, taste)
             )
         else:
             heapq.heappop(turns)
     for _late, _key, _rank, position, cost, taken, size, _taste in sorted(turns):
         if not taken:
-            lane = lanes[position]
-            some = size if lane.room is None else min(size, part_of(lane.room, serial))
-            picks.append(lane.pick(cost, 0, some))
+            user = users[position]
+            some = size if user.room is None else min(size, part_of(user.room, serial))
+            picks += user.serve(rooms, cost, 0, some)
     return picks
 
 
+def first_turns(users: Sequence[UserLanes], usual: float, holder: int) -> list[Turn]:
+    """Return the heap of the first turn of each user that has room."""
+    turns: list[Turn] = []
+    for position, user in enumerate(users):
+        if user.room is None or user.room > 0:
+            cost = user.charge(usual)
+            size = user.at_once(cost)
+            taste = hash((holder, user.id)) if size > 1 else None
+            key = place(user, 1, user.first(cost), taste)
+            turns.append((user.spare == 0, *key, position, cost, 0, size, taste))
+    heapq.heapify(turns)
+    return turns
+
+
 def part_of(room: int, serial: bool) -> int:
-    """Return how much of its room a lane is given of in one batch."""
+    """Return how much of its room a user is given of in one batch."""
     return max(1, room // SERIAL_PART) if serial else room
 
 
-def place(lane: OpenLane, number: int, cost: float, taste: int | None) -> tuple[float, float]:
-    """Return the key of a lane's n-th next task, and a rank of equals."""
-    key, rank = lane.key(number, cost)
+def place(user: UserLanes, number: int, cost: float, taste: int | None) -> tuple[float, float]:
+    """Return the key of a user's n-th next task, and a rank of equals."""
+    key, rank = user.key(number, cost)
     return (key, rank) if taste is None else (math.floor(key / QUANTUM) * QUANTUM, taste)
 
 

@@ -75,9 +75,9 @@ class Allowance:
             return None
         return max(0.0, self.ahead - (self.burst - 1) * self.interval)
 
-    def begin(self) -> None:
-        self.running += 1
-        self.ahead += self.interval
+    def begin(self, count: int = 1) -> None:
+        self.running += count
+        self.ahead += count * self.interval
 
     @property
     def next_at(self) -> datetime | None:

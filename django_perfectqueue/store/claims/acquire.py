@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -27,8 +26,7 @@ from ..notify.ring import will_wake
 from ..tasks.finish import close, finish
 from ..upkeep.timers import fire_timers, wake_all_forgotten_lanes, wake_forgotten_lanes_if_due
 from ..values import ClaimRequest, Completion, Lease
-from .lanes import Choice, Lanes
-from .limited import LimitedLanes
+from .lanes import Lanes
 from .tickets import Tickets
 from .unreadable import past_unreadable
 
@@ -155,16 +153,16 @@ def claim(
         accounts = Accounts(request.now)
         if finished:
             refused = close(db, accounts, finished, worker=worker, now=request.now)
-        lanes = Lanes(db, accounts, request, after_timers, durable)
-        search = Search(lanes, Tickets(db, accounts, request), wide)
+        lanes = Lanes(db, accounts, request, after_timers, durable, wide)
+        tickets = Tickets(db, accounts, request)
         leases: list[Lease] = []
         for queue in request.queues:
             if len(leases) < request.limit and not lanes.timers_first:
-                leases += search.serve(queue, request.limit - len(leases))
+                leases += serve(lanes, tickets, queue, request.limit - len(leases))
         slept = accounts.write(db)
         if not durable and any(lease.capped for lease in leases):
             db.dialect.commit_durably(db.cursor)
-        result = search.result(leases, refused, slept)
+        result = result_of(lanes, tickets, leases, refused, slept)
         if leases:
             tries.append(result)
     return result
@@ -184,83 +182,55 @@ def still_held(db: Session, leases: list[Lease]) -> list[Lease]:
     return [lease for lease in leases if (*lease.fence, State.RUNNING) in rows]
 
 
-@dataclass(slots=True)
-class Search:
-    """One transaction's search; ``stopped`` means that it has given up with lanes left."""
-
-    lanes: Lanes
-    tickets: Tickets
-    wide: bool
-    stopped: bool = False
-    limited: LimitedLanes | None = None
-
-    def serve(self, queue: str, limit: int) -> list[Lease]:
-        """Serve lanes of a queue until the limit is met or none is left that has a task."""
-        lanes, short = self.lanes, self.lanes.accounts.short
-        lanes.passed.clear()
-        taken: list[Lease] = []
-        vain = False
-        for number in range(ROUNDS_IN_VAIN):
-            missing = limit - len(taken)
-            if not missing or (taken and number >= ROUNDS):
+def serve(lanes: Lanes, tickets: Tickets, queue: str, limit: int) -> list[Lease]:
+    """Serve lanes of a queue until the limit is met or none is left that has a task."""
+    serial = lanes.request.serial
+    lanes.begin()
+    taken: list[Lease] = []
+    vain = False
+    for number in range(ROUNDS_IN_VAIN):
+        missing = limit - len(taken)
+        if not missing or (taken and number >= ROUNDS):
+            return taken
+        before = lanes.passed_over, tickets.expired + lanes.moved
+        picks = lanes.choose(queue, missing, probe=vain)
+        if not picks:
+            if lanes.timers_first or lanes.passed_over == before[0]:
                 return taken
-            passed, cleared = len(lanes.passed), self.cleared
-            choice = self.choose(queue, missing, probe=vain)
-            if choice is None:
-                if lanes.timers_first or len(lanes.passed) == passed:
-                    return taken
-                vain = True
-                continue
-            taken += self.take(choice, missing)
-            if taken and lanes.request.serial and sum(p.count for p in choice.picks) < missing:
-                # A lane with a cap has to wait for what was just taken of it.
-                return taken
-            empty = short.intersection(choice.lanes)
-            served = {pick.lane for pick in choice.picks}
-            lanes.passed |= empty
-            if self.limited is None or lanes.request.serial:
-                lanes.passed |= served.intersection(choice.capped)
-            if not (empty or self.may_take_more(queue)) and (taken or self.cleared == cleared):
-                return taken
-            vain = not taken
-        self.stopped = True
-        return taken
+            vain = True
+            continue
+        leases = tickets.take(picks, missing, alone=lanes.alone)
+        taken += lanes.limits.let_through(leases) if lanes.limits else leases
+        if taken and serial and sum([pick.count for pick in picks]) < missing:
+            # A lane with a cap has to wait for what was just taken of it.
+            return taken
+        again = serial or lanes.limits is None
+        empty = lanes.pass_over([pick.lane for pick in picks if pick.capped and again])
+        more = lanes.limits and not serial and lanes.limits.has_more(queue)
+        if not (empty or more) and (taken or tickets.expired + lanes.moved == before[1]):
+            return taken
+        vain = not taken
+    lanes.stopped = True
+    return taken
 
-    def choose(self, queue: str, count: int, *, probe: bool) -> Choice | None:
-        """Return whom to serve next, by their limits where there are any."""
-        if not self.lanes.limited:
-            choice = self.lanes.choose(queue, count, probe=probe)
-            if not self.lanes.limited or self.lanes.timers_first:
-                return choice
-        if self.limited is None:
-            self.limited = LimitedLanes.enter(self.lanes, wide=self.wide)
-        return self.limited.choose(queue, count)
 
-    def take(self, choice: Choice, limit: int) -> list[Lease]:
-        leases = self.tickets.take(choice, limit)
-        return leases if self.limited is None else self.limited.let_through(leases)
-
-    def may_take_more(self, queue: str) -> bool:
-        """Return whether limits with room hold back lanes that were not looked at."""
-        limited, serial = self.limited, self.lanes.request.serial
-        return limited is not None and not serial and limited.has_more(queue)
-
-    @property
-    def cleared(self) -> int:
-        """How many tasks it has put out of the way of others."""
-        return self.tickets.expired + (self.limited.moved if self.limited else 0)
-
-    def result(self, leases: list[Lease], refused: list[Completion], slept: int) -> ClaimResult:
-        """Return what was found, after ``slept`` lanes were put to sleep or behind a hold."""
-        lanes, limited = self.lanes, self.limited
-        # Nothing was there, or others were faster; in the lanes behind there may be more.
-        unlocked = limited is not None and not leases and limited.unlocked
-        more = limited is not None and not leases and limited.more
-        gave_up = self.stopped or unlocked or more or lanes.accounts.opened > 0
-        return ClaimResult(
-            leases,
-            refused,
-            timers_due=lanes.timers_due or (limited is not None and limited.moved > 0),
-            stopped=lanes.timers_first or self.tickets.expired > 0 or (gave_up and slept > 0),
-            contended=lanes.contended or unlocked,
-        )
+def result_of(
+    lanes: Lanes,
+    tickets: Tickets,
+    leases: list[Lease],
+    refused: list[Completion],
+    slept: int,
+) -> ClaimResult:
+    """Return what was found, after ``slept`` lanes were put to sleep or behind a hold."""
+    limits = lanes.limits
+    # Nothing was there, or others were faster; in the lanes behind there may be more.
+    unlocked = bool(limits and not leases and limits.unlocked)
+    more = bool(limits and not leases and limits.more)
+    gave_up = lanes.stopped or unlocked or more or lanes.accounts.opened > 0
+    return ClaimResult(
+        leases,
+        refused,
+        timers_due=lanes.timers_due or lanes.moved > 0,
+        stopped=lanes.timers_first or tickets.expired > 0 or (gave_up and slept > 0),
+        contended=lanes.contended or unlocked,
+    )

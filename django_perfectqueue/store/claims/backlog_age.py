@@ -29,13 +29,24 @@ FROM (
         SELECT "ticket"."rank" FROM "perfectqueue_ticket" AS "ticket"
         WHERE "ticket"."state" = 0 AND {in_open} ORDER BY "ticket"."rank" {end} LIMIT 1
     ) AS "rank"
-    FROM ({lanes} ORDER BY "turn" {order} LIMIT %(lanes)s) AS "ready"
+    FROM ({lanes}) AS "ready"
 ) AS "line"
 WHERE "line"."rank" IS NOT NULL) AS "first")
 """
 OPEN_LANES = """
-SELECT "id" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue_{n})s AND "held_by" = 0 AND "ready" = TRUE AND "gate" NOT IN ({shut})
+SELECT "id", "turn" FROM (
+    SELECT "id", "turn" FROM "perfectqueue_account"
+    WHERE "queue" = %(queue_{n})s AND "ready" = TRUE AND "has_waiting" = TRUE
+    ORDER BY "turn" {order} LIMIT %(lanes)s
+) AS "plain"
+UNION ALL
+SELECT "lane"."id", "own"."turn" FROM (
+    SELECT "id", "turn" FROM "perfectqueue_account"
+    WHERE "queue" = %(queue_{n})s AND "ready" = TRUE AND "has_open" = TRUE
+    ORDER BY "turn" {order} LIMIT %(lanes)s
+) AS "own"
+JOIN "perfectqueue_lane" AS "lane" ON "lane"."account" = "own"."id"
+WHERE "lane"."held_by" = 0 AND "lane"."has_waiting" = TRUE AND "lane"."gate" NOT IN ({shut})
 """
 OVERDUE = """
 SELECT {now}, {timer_at} FROM "perfectqueue_ticket"

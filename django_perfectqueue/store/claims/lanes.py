@@ -1,21 +1,19 @@
-"""Read the lanes whose turn it is, as one transaction finds them, and choose among them."""
+"""Read the users whose turn it is, as one transaction finds them, and choose among them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from ..arithmetic.fair_order import (
     ANY,
     FIRST_COST,
     LANES_PROBED,
     SLOTS,
-    OpenLane,
     Pick,
+    UserLanes,
     expected,
-    is_gated,
     lanes_read,
     next_picks,
 )
@@ -23,71 +21,49 @@ from ..database.dialects.base import Row, numbers
 from ..database.session import Session
 from ..lanes.accounts import Accounts
 from ..values import ClaimRequest
+from .limited import Limits
+from .rows import COLUMNS, AccountRow, named
 
 LANES_READ_AT_LEAST = 8
+NO_VALUES: Mapping[str, str] = {}
 
-COLUMNS = '"id", "virtual_time", "cost", "weight", "max_running", "running", "policy"'
-ANY_LIMITS = """(
-    (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NOT NULL
-    OR (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NOT NULL
-)"""
-TIMERS_DUE = """(
+AROUND = """, (
     SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now} ORDER BY "timer_at" LIMIT 1
+) IS NOT NULL, (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NOT NULL, (
+    SELECT 1 FROM "perfectqueue_limit" WHERE "scope" > 'name' ORDER BY "scope" LIMIT 1
+) IS NOT NULL, """
+HOLD_DUE = """(
+    SELECT 1 FROM "perfectqueue_hold" WHERE "queue" = %({name})s AND "opens_at" <= {now}
+    ORDER BY "opens_at" LIMIT 1
 ) IS NOT NULL"""
 HAS_TASK = """(
     SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
     WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
 ) IS NOT NULL"""
 NEXT = f"""
-SELECT {COLUMNS}{{more}} FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = TRUE AND "id" NOT IN ({{passed}})
+SELECT {COLUMNS}{{more}} FROM "perfectqueue_account" AS "own"
+WHERE "queue" = %(queue)s AND "ready" = TRUE AND "id" NOT IN ({{closed}})
 ORDER BY "turn", "since" LIMIT %(limit)s
 """
 LOCKED = f"""
-SELECT {COLUMNS} FROM "perfectqueue_lane" WHERE "id" IN ({{lanes}}) ORDER BY "id"
+SELECT {COLUMNS} FROM "perfectqueue_account" AS "own" WHERE "id" IN ({{accounts}}) ORDER BY "id"
 """
-
-
-class LaneRow(NamedTuple):
-    """The columns of a lane that decide whose turn it is."""
-
-    id: int
-    virtual_time: float
-    cost: float
-    weight: float
-    max_running: int | None
-    running: int
-    policy: int
-
-
-def named(rows: Iterable[Row]) -> list[LaneRow]:
-    """Return rows as a cursor gives them by the names of their columns; any others are left out."""
-    return [tuple.__new__(LaneRow, row[: len(LaneRow._fields)]) for row in rows]
-
-
-class Choice(NamedTuple):
-    """
-    Whom to serve, of which lanes that was chosen, and which of these have a cap or limits.
-
-    ``alone`` is the only lane that is open: it is not put to sleep.
-    """
-
-    picks: list[Pick]
-    lanes: Collection[int]
-    capped: Collection[int]
-    alone: bool = False
 
 
 @dataclass(slots=True)
 class Lanes:
     """
-    The open lanes in the order of their turns.
+    The lanes of users, in the order of their turns.
 
-    ``passed`` are those that are read no more: they have been served as far as they can
-    be. ``timers_first`` means that due timers come before any task, where the look is to be
-    ``after_timers``, and ``contended`` that others held or filled lanes that were passed over.
-    ``limited`` is, once it has looked, whether there are any limits, or lanes of limits
-    that are gone: then limits have to be asked before any lane is locked.
+    ``ahead`` are the users of each queue as they were read, and ``cut`` are the queues that may
+    have more. ``users`` are those of the last choice. Of the queue that is served, ``passed`` are
+    the lanes that are served no more, as they have been served as far as they can be, and
+    ``closed`` the accounts of which no lane is left; ``again`` is set once it was chosen from.
+    ``timers_first`` means that due timers come before any task, where the look is to be
+    ``after_timers``, and ``contended`` that others held or filled accounts that were passed over.
+    ``moved`` counts tasks that stood before the wrong limits, and ``stopped`` means that the
+    search was given up with lanes left.
+    ``limits`` are there once it has looked and found some: they are locked before any account is.
     """
 
     db: Session
@@ -95,140 +71,209 @@ class Lanes:
     request: ClaimRequest
     after_timers: bool
     durable: bool
+    wide: bool
+    ahead: dict[str, list[AccountRow]] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
     passed: set[int] = field(default_factory=set)
+    closed: set[int] = field(default_factory=set)
+    again: bool = False
+    users: list[UserLanes] = field(default_factory=list)
     locked: bool = False
+    looked: bool = False
     timers_due: bool = False
     timers_first: bool = False
     contended: bool = False
-    limited: bool | None = None
+    moved: int = 0
+    stopped: bool = False
+    limits: Limits | None = None
 
-    def choose(self, queue: str, count: int, *, probe: bool) -> Choice | None:
-        """
-        Return whom to serve next; None where no lane is left, timers come first, or there are
-        limits. With ``probe`` first look which lanes have a task.
-        """
-        lanes = self.next_with_tasks(queue, count) if probe else self.next(queue, count)
-        if not lanes:
-            return None
-        request, usual = self.request, self.usual_cost(queue, lanes)
-        picks = next_picks(lanes, count, holder=request.holder, usual=usual, serial=request.serial)
-        ids = {lane.id for lane in lanes}
-        capped = {lane.id for lane in lanes if lane.room is not None}
-        return Choice(picks, ids, capped, alone=len(lanes) == 1 and not self.passed)
+    def begin(self) -> None:
+        """Begin with another queue."""
+        self.again = False
+        self.passed.clear()
+        self.closed.clear()
 
-    def usual_cost(self, queue: str, lanes: Iterable[OpenLane]) -> float:
-        """
-        Return what a task is expected to cost in a lane that was never measured.
+    @property
+    def passed_over(self) -> int:
+        return len(self.passed) + len(self.closed)
 
-        What this holder has measured in others that were new, or else what has just been
-        measured, or what one of the first lanes that were.
+    @property
+    def alone(self) -> bool:
+        """Whether the only lane that is open was chosen."""
+        return len(self.users) == 1 and not (self.limits or self.closed)
+
+    def pass_over(self, lanes: Collection[int]) -> set[int]:
+        """
+        Serve these lanes no more, nor those of the last choice that have turned out to be empty;
+        return the latter.
+        """
+        empty = self.accounts.short
+        empty = empty and empty.intersection([lane for user in self.users for lane in user.lanes])
+        if lanes or empty:
+            self.passed.update(lanes, empty)
+            done = self.passed.issuperset
+            self.closed.update([user.id for user in self.users if done(user.lanes)])
+        return empty
+
+    def choose(self, queue: str, count: int, *, probe: bool) -> list[Pick]:
+        """
+        Return whom to serve next; nobody where no lane is left, or timers come first. With
+        ``probe`` first look which lanes have a task.
+        """
+        self.users = users = self.read_users(queue, count, probe=probe)
+        if not users:
+            return []
+        rooms: dict[str, int] = {}
+        if self.limits:
+            self.limits.read_tickets(users, count)
+            self.pass_over(())
+            rooms = self.limits.rooms()
+            if self.again:
+                self.closed.update([user.id for user in users if not user.next_head(rooms)])
+        self.again = True
+        request, usual = self.request, self.usual_cost(queue, users)
+        return next_picks(
+            users,
+            count,
+            holder=request.holder,
+            usual=usual,
+            serial=request.serial,
+            rooms=rooms,
+        )
+
+    def usual_cost(self, queue: str, users: Iterable[UserLanes]) -> float:
+        """
+        Return what a task is expected to cost for a user that was never measured.
+
+        What this holder has measured of others that were new, or else what has just been
+        measured, or what one of the first that were.
         """
         new = expected(self.request.using, queue, self.request.holder)
-        known = (lane.cost for lane in lanes if not lane.is_new)
+        known = (user.cost for user in users if not user.is_new)
         return new or self.accounts.mean() or next(known, FIRST_COST)
 
-    def next(self, queue: str, count: int) -> list[OpenLane]:
+    def read_users(self, queue: str, count: int, *, probe: bool) -> list[UserLanes]:
         """
-        Return the lanes that are next; none if timers come first, or there are limits.
+        Return the users that are next, each with its lanes; none if timers come first.
 
-        The first look finds that as well, and lets the transaction commit asynchronously
-        unless it is to be ``durable``.
+        Limits are asked where there are any, or lanes behind limits that are gone.
         """
-        if not self.passed:
-            count = lanes_read(count, self.accounts.mean(), len(self.accounts.lanes))
-        more = "" if self.durable else self.db.dialect.asynchronous_commit
-        first = self.limited is None
-        around = f", {ANY_LIMITS}, {TIMERS_DUE}" if first else ""
-        rows = self.read(queue, max(count, LANES_READ_AT_LEAST), more + around)
-        if first:
-            self.note(rows[0] if rows else self.read_one(around))
-            if self.timers_first:
-                return []
-        if self.limited or any(is_gated(row[0]) for row in rows):
-            self.limited = self.accounts.gated = True
+        if probe and self.limits is None:
+            return self.with_room(self.read_with_tasks(queue, count))
+        if queue not in self.ahead or (self.again and queue in self.cut):
+            self.read_ahead(queue, count)
+        if self.timers_first:
             return []
-        return self.with_room(self.current(named(rows)))
+        if self.limits is None and [row for row in self.ahead[queue] if row.has_open]:
+            self.enter_limits()
+        rows = self.limits.rows(queue) if self.limits else self.ahead[queue]
+        return self.with_room(self.current([row for row in rows if row.id not in self.closed]))
 
-    def next_with_tasks(self, queue: str, count: int) -> list[OpenLane]:
+    def read_ahead(self, queue: str, count: int) -> None:
         """
-        Read many lanes at once, put the empty ones to sleep, and return the next others.
+        Read the users of a queue that are next. The first look finds whether there are limits
+        and due timers, and lets the transaction commit asynchronously unless it is to be
+        ``durable``.
+        """
+        if not self.closed:
+            count = lanes_read(count, self.accounts.mean(), len(self.accounts.lanes))
+        count = LANES_PROBED if self.wide else max(count, LANES_READ_AT_LEAST)
+        more = "" if self.durable else self.db.dialect.asynchronous_commit
+        first, names = not self.looked, NO_VALUES
+        if first:
+            self.looked = True
+            names = {f"q{number}": name for number, name in enumerate(self.request.queues)}
+            around = AROUND + " OR ".join([HOLD_DUE.replace("{name}", name) for name in names])
+            more += around
+        found = self.read(queue, count, more, names)
+        self.ahead[queue] = named(found)
+        (self.cut.add if len(found) >= count else self.cut.discard)(queue)
+        if first:
+            [row] = found[:1] or self.db.rows(f"SELECT 1{around}", names, now=self.request.now)
+            *_columns, self.timers_due, any_, scoped, due = row
+            self.timers_first = bool(self.after_timers and self.timers_due)
+            if (any_ or due) and not self.timers_first:
+                self.enter_limits(scoped=bool(scoped), due=bool(due))
+
+    def enter_limits(self, *, scoped: bool = False, due: bool = False) -> None:
+        count = LANES_PROBED if self.wide else max(self.request.limit, LANES_READ_AT_LEAST)
+        self.limits = Limits(self, count, scoped)
+        self.limits.enter(due=due)
+
+    def read_with_tasks(self, queue: str, count: int) -> list[AccountRow]:
+        """
+        Read many users at once, put their empty lanes to sleep, and return the next others.
 
         Lanes that ran dry just as a batch was full are still awake, one for each user.
         """
-        in_lane = self.db.dialect.in_lane.replace("{lane}", '"perfectqueue_lane"."id"')
+        in_lane = self.db.dialect.in_lane.replace("{lane}", '"own"."id"')
         rows = self.read(queue, LANES_PROBED, f", {HAS_TASK.replace('{in_lane}', in_lane)}")
         empty = {row[0] for row in rows if not row[-1]}
         full = [row for row in rows if row[-1]][: max(count, LANES_READ_AT_LEAST)]
-        lanes = self.current(named([row for row in rows if not row[-1]] + full))
-        for lane in empty.intersection(lane.id for lane in lanes):
+        current = self.current(named([row for row in rows if not row[-1]] + full))
+        for lane in empty.intersection(row.id for row in current):
             self.accounts.found_short(lane)
-        self.passed |= empty
-        return self.with_room([lane for lane in lanes if lane.id not in empty])
+        self.closed |= empty
+        return [row for row in current if row.id not in empty]
 
-    def read(self, queue: str, count: int, more: str) -> list[Row]:
-        """Read lanes that were not passed, each with what else is asked."""
-        passed = numbers(sorted(self.passed)) if self.passed else "0"
-        statement = NEXT.replace("{more}", more).replace("{passed}", passed)
-        values, now = {"queue": queue, "limit": count}, self.request.now
-        rows: list[Row] = self.db.execute(statement, values, now=now).fetchall()
+    def read(
+        self, queue: str, count: int, more: str, values: Mapping[str, str] = NO_VALUES
+    ) -> list[Row]:
+        """Read accounts that are not closed, each with what else is asked."""
+        closed = numbers(sorted(self.closed)) if self.closed else "0"
+        statement = NEXT.replace("{more}", more).replace("{closed}", closed)
+        given = {"queue": queue, "limit": count, **values}
+        rows: list[Row] = self.db.execute(statement, given, now=self.request.now).fetchall()
         return rows
 
-    def read_one(self, around: str) -> Row:
-        done = self.db.execute(f"SELECT 1{around}", now=self.request.now)
-        row: Row = done.fetchone()
-        return row
-
-    def note(self, row: Row) -> None:
-        """Keep whether there are limits, and timers that are due."""
-        self.limited, self.timers_due = bool(row[-2]), bool(row[-1])
-        self.timers_first = self.after_timers and self.timers_due
-        self.accounts.gated = self.limited
-
-    def current(self, rows: list[LaneRow]) -> list[LaneRow]:
+    def current(self, rows: list[AccountRow]) -> list[AccountRow]:
         """Return the rows as they are, locked where a cap asks for it; pass over the others."""
-        if not (self.locked or any(row.max_running is not None for row in rows)):
+        if not (self.locked or [row for row in rows if row.max_running is not None]):
             return rows
         order = {row.id: place for place, row in enumerate(rows)}
         locked = sorted(self.lock(list(order)), key=lambda row: order[row.id])
         if missed := order.keys() - {row.id for row in locked}:
             self.contended = True
-            self.passed |= missed
+            self.closed |= missed
         return locked
 
-    def lock(self, lanes: list[int]) -> list[LaneRow]:
+    def lock(self, accounts: list[int]) -> list[AccountRow]:
         """
-        Read lanes that no one else can change until this transaction ends.
+        Read accounts that no one else can change until this transaction ends.
 
         Those that it charges anyway are locked with them, in the order of their ids. Once
         it holds some it waits for no more, but passes over what others hold.
         """
-        chosen = set(lanes)
+        chosen = set(accounts)
         every = sorted(chosen | set(self.accounts.own(self.db)))
         clause = self.db.dialect.skip_clause if self.locked else self.db.dialect.lock_clause
-        statement = LOCKED.replace("{lanes}", numbers(every)) + clause
-        rows = named(self.db.execute(statement).fetchall())
+        rows = named(self.db.rows(LOCKED + clause, accounts=every))
         self.locked = True
         return [row for row in rows if row.id in chosen]
 
-    def with_room(self, rows: Sequence[LaneRow]) -> list[OpenLane]:
-        """Return lanes as the arithmetic takes them, without those that others have filled."""
-        lanes = []
+    def with_room(self, rows: list[AccountRow]) -> list[UserLanes]:
+        """Return users as the arithmetic takes them, without those that have no room."""
+        users = []
+        heads = self.limits.heads(rows) if self.limits else {}
+        if self.limits:
+            self.closed.update([row.id for row in rows if row.id not in heads])
+            rows = [row for row in rows if row.id in heads]
         request, weights = self.request, sum([row.weight for row in rows])
         own = self.accounts.own(self.db)
-        for lane, virtual_time, cost, weight, max_running, running, policy in rows:
-            begun = own[lane].running if lane in own else 0
+        for id_, virtual_time, cost, weight, max_running, running, policy, *_rest in rows:
+            begun = own[id_].running if id_ in own else 0
             room = None if max_running is None else max_running - running - begun
             if room is not None and room <= 0:
                 # Not contended where it is full of what this transaction has taken itself.
                 self.contended = self.contended or room + begun <= 0
-                self.passed.add(lane)
+                self.closed.add(id_)
                 continue
             part = request.processors * weight / weights if policy != SLOTS else 0.0
             share = math.ceil(round(part, 6))
-            in_use = request.overrun.get(lane, running + begun if cost < 0 else -ANY)
-            lanes.append(
-                OpenLane(
-                    id=lane,
+            in_use = request.overrun.get(id_, running + begun if cost < 0 else -ANY)
+            users.append(
+                UserLanes(
+                    id=id_,
                     virtual_time=virtual_time,
                     cost=cost,
                     weight=weight,
@@ -237,6 +282,7 @@ class Lanes:
                     policy=policy,
                     share=share,
                     spare=max(0, share - in_use) if share else ANY,
+                    heads=heads.get(id_, ()),
                 )
             )
-        return lanes
+        return users

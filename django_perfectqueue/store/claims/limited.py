@@ -1,47 +1,57 @@
-"""Choose among lanes behind limits, and put what stands behind the wrong ones where it belongs."""
+"""The lanes of users behind limits, and what stands behind the wrong ones."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django_perfectqueue.lib.stored_json import names_in
 
-from ..arithmetic.fair_order import LANES_PROBED, OpenLane, is_gated, lane_of
-from ..arithmetic.limit_keys import may_hold, split
-from ..arithmetic.multi_lane import Party, Strand, has_room, party_picks
+from ..arithmetic.fair_order import LANES_PROBED, LaneHead, UserLanes, lane_of, part_of
+from ..arithmetic.limit_keys import named as listed
+from ..arithmetic.limit_keys import scoped, split
 from ..arithmetic.rate_limit import UNBOUNDED, Allowance
-from ..database.dialects.base import numbers
-from ..database.session import Session
-from ..lanes.accounts import Accounts
+from ..database.dialects.base import Row, numbers
+from ..lanes.accounts import note_owner
 from ..limits.holds import DueHold, SeenLane, due_holds, union
 from ..limits.meters import limits
-from ..values import ClaimRequest, Lease
-from .lanes import LANES_READ_AT_LEAST, Choice, LaneRow, Lanes
+from ..values import Lease
+from .rows import COLUMNS, AccountRow
 
-COLUMNS = """
-    "id", "account", "held_by", "turn", "since", "keys", "queue", "ready", "virtual_time", "cost",
-    "weight", "max_running", "running", "policy"
+if TYPE_CHECKING:
+    from .lanes import Lanes
+
+OPEN = """
+SELECT "id", "account", "keys" FROM "perfectqueue_lane"
+WHERE "account" IN ({accounts}) AND "held_by" = 0 AND "has_waiting" = TRUE
 """
-FREE = f"""
+KEYS = """
 SELECT * FROM (
-    SELECT {COLUMNS} FROM "perfectqueue_lane"
-    WHERE "queue" = %({{queue}})s AND "held_by" = 0 AND "ready" = TRUE AND "id" NOT IN ({{passed}})
-    ORDER BY "turn", "since" LIMIT {{count}}
-) AS "free"
-"""
-# Those that are paused, capped or asleep come last, and leave the hold with the others.
-UNDER = f"""
-SELECT * FROM (
-    SELECT {COLUMNS} FROM "perfectqueue_lane"
-    WHERE "queue" = %({{queue}})s AND "held_by" = {{held_by}} AND "id" NOT IN ({{passed}})
-    ORDER BY "ready" DESC, "turn", "since" LIMIT {{count}}
+    SELECT "keys" FROM "perfectqueue_lane" WHERE "held_by" = {held_by}
+    ORDER BY "turn", "since" LIMIT {count}
 ) AS "held"
 """
-HEADS = """
+UNDER = f"""
+SELECT * FROM (
+    SELECT "lane"."id" AS "lane", "lane"."keys", {{held_by}} AS "held_by", "lane"."turn" AS "filed",
+        "own"."paused", "own"."since", {COLUMNS}
+    FROM (
+        SELECT "id", "account", "keys", "turn" FROM "perfectqueue_lane"
+        WHERE "held_by" = {{held_by}} AND "id" NOT IN ({{seen}})
+        ORDER BY "turn", "since" LIMIT {{count}}
+    ) AS "lane"
+    JOIN "perfectqueue_account" AS "own" ON "own"."id" = "lane"."account"
+) AS "held"
+"""
+FRONT = 4
+"""So many lanes more than a limit lets start are read: some have been filed too far in front."""
+TICKETS = """
 SELECT * FROM (
     SELECT "lane", "rank", "run_at", "task_id" FROM "perfectqueue_ticket" AS "ticket"
     WHERE "state" = 0 AND {in_lane} ORDER BY "rank", "run_at", "task_id" LIMIT {count}
@@ -55,241 +65,208 @@ WHERE "task_id" IN ({ids})
 """
 
 
-class WaitingRow(NamedTuple):
-    """The columns of a lane, of which those from ``virtual_time`` on are its account's."""
+class HeldLane(NamedTuple):
+    """A lane under a hold, by which turn it is filed there, and its user's pause and ``since``."""
 
-    id: int
-    account: int
+    lane: int
+    keys: str
     held_by: int
-    turn: float
+    filed: float
+    paused: bool
     since: datetime
-    keys: str | None
-    queue: str
-    ready: bool
-    virtual_time: float
-    cost: float
-    weight: float
-    max_running: int | None
-    running: int
-    policy: int
-
-    def as_account(self) -> LaneRow:
-        return LaneRow(self.account, *self[8:])
 
 
 @dataclass(slots=True)
-class LimitedLanes:
+class Limits:
     """
-    Which lanes of some queues a transaction may serve where limits hold some back, all lanes
-    of a user as one; and what it lets through.
+    What limits let one transaction start, and what it lets through.
 
-    Of each queue it reads the first ``count`` lanes that nothing holds back, and of the holds
-    that are due as many lanes as their limits let start. It locks the meters of their limits
-    at once, before any lane: so what they allow is exact, and no two transactions wait for
-    each other in a ring. ``unlocked`` means that there are lanes whose limits it has not
-    locked, or may be more holds that are due; ``more`` that there may be lanes it has not read.
+    Of each queue it reads the first users with their open lanes, and of the holds that are due as
+    many lanes as their limits let start, at most ``count``. It locks the meters of
+    these limits at once, before any account: so what they allow is exact, and no two
+    transactions wait for each other in a ring. ``unlocked`` means that there are lanes whose
+    limits it has not locked, or may be more holds that are due; ``more`` that there may be
+    lanes it has not read. ``scoped`` says whether there are limits that no task lists.
+
+    ``lanes`` are the lanes of each account that were read, and ``asked`` the accounts of which
+    those are that nothing holds back. ``held`` are the accounts of each queue with lanes under
+    due holds, and ``late`` the lanes of each account that are filed too early. ``keys`` are those
+    of the limits of each lane that was read.
     """
 
-    db: Session
-    accounts: Accounts
-    request: ClaimRequest
-    plain: Lanes
+    by: Lanes
     count: int
-    due: list[DueHold]
-    rows: dict[str, list[WaitingRow]]
+    scoped: bool
+    due: list[DueHold] = field(default_factory=list)
     allowed: dict[str, Allowance] = field(default_factory=dict)
+    lanes: defaultdict[int, dict[int, SeenLane]] = field(default_factory=lambda: defaultdict(dict))
+    held: defaultdict[str, list[AccountRow]] = field(default_factory=lambda: defaultdict(list))
+    asked: set[int] = field(default_factory=set)
     keys: dict[int, Sequence[str]] = field(default_factory=dict)
-    chosen: set[str] = field(default_factory=set)
-    moved: int = 0
+    late: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     unlocked: bool = False
     more: bool = False
-    cut: bool = False
 
-    @classmethod
-    def enter(cls, plain: Lanes, *, wide: bool) -> LimitedLanes:
-        """Read the first lanes and lock their limits; with ``wide`` of many lanes."""
-        db, accounts = plain.db, plain.accounts
-        request, now = plain.request, plain.request.now
-        count = LANES_PROBED if wide else max(request.limit, LANES_READ_AT_LEAST)
-        due = due_holds(db, request.queues, count, now)
-        rows: dict[str, list[WaitingRow]] = {queue: [] for queue in request.queues}
-        limited = cls(db, accounts, request, plain, count, due, rows)
+    def enter(self, *, due: bool) -> None:
+        """Read the first users of all queues with their lanes, and lock the limits of these."""
+        by, request = self.by, self.by.request
+        for queue in request.queues:
+            if queue not in by.ahead:
+                by.read_ahead(queue, self.count)
+        self.due = due_holds(by.db, request.queues, self.count, request.now) if due else []
+        self.read_open(request.queues)
+        keys = {key for own in self.keys.values() for key in own}
         # What is held is read for its other limits: it is read again under the lock.
-        each = min(count, LANES_PROBED // max(1, len(due)))
-        held = [limited.under(hold, each) for hold in due]
-        limited.read([*map(limited.free, request.queues), *held])
-        limited.rows = {
-            queue: [row for row in found if not row.held_by] for queue, found in rows.items()
-        }
-        counted = {key for keys in limited.keys.values() for key in keys}
-        counted |= {hold.key for hold in due} | accounts.keys(db)
-        limited.allowed = accounts.meters.lock(db, counted, now)
-        limited.read_due(due, {hold.id: limited.room(hold.key) for hold in due})
-        limited.unlocked = len(due) >= count
-        limited.more = any(hold.more for hold in due)
-        return limited
+        each = min(self.count, LANES_PROBED // max(1, len(self.due)))
+        for (text,) in self.under(KEYS, {hold.id: each for hold in self.due}):
+            keys.update(names_in(text))
+        keys |= {hold.key for hold in self.due} | by.accounts.keys(by.db)
+        self.allowed = by.accounts.meters.lock(by.db, keys, request.now)
+        self.read_due(self.due, {hold.id: self.room(hold.key) for hold in self.due})
+        self.unlocked = len(self.due) >= self.count
+        self.more = self.more or bool([hold for hold in self.due if hold.more])
+        by.accounts.holds.due = self.due
 
-    def choose(self, queue: str, count: int) -> Choice | None:
-        """Return whom to serve next; None where no lane is left that may be served."""
-        passed = self.plain.passed
-        again = queue in self.chosen
-        self.chosen.add(queue)
-        rows = self.lanes(queue, again=again)
-        self.cut = len(rows) >= self.count
-        self.more = self.more or self.cut
-        lanes = self.with_accounts(rows)
-        for lane in [lane for lane in lanes if not self.is_locked(lane)]:
-            self.unlocked = True
-            passed.add(lane)
-            del lanes[lane]
-        parties = self.parties(lanes, count, exact=again)
-        passed |= self.accounts.short & lanes.keys()
-        if again:
-            rooms = self.rooms()
-            passed |= {lane for lane in lanes if not has_room(self.keys[lane], rooms)}
-        usual = self.plain.usual_cost(queue, [party.account for party in parties])
-        serial = self.request.serial
-        picks = party_picks(parties, self.rooms(), count, usual=usual, serial=serial)
-        if not picks:
-            return None
-        capped = {lane for lane, account in lanes.items() if account.room is not None}
-        return Choice(picks, lanes.keys(), capped.union(filter(is_gated, lanes)))
-
-    def with_accounts(self, rows: list[WaitingRow]) -> dict[int, OpenLane]:
-        """Return lanes with their accounts, without those that can't be served."""
-        known = list({row.account: row.as_account() for row in rows}.values())
-        current = self.plain.current(known)
-        ids = {row.id for row in current}
-        self.look_at([row for row in rows if row.account in ids])
-        open_ = {row.account for row in rows if row.ready}
-        served = self.plain.with_room([row for row in current if row.id in open_])
-        accounts = {account.id: account for account in served}
-        self.plain.passed |= {row.id for row in rows if row.account not in accounts}
-        return {
-            row.id: accounts[row.account] for row in rows if row.ready and row.account in accounts
-        }
-
-    def free(self, queue: str) -> str:
-        """Return the query of the first lanes of a queue that nothing holds back."""
-        return self.first(FREE, queue, self.count)
-
-    def under(self, hold: DueHold, count: int) -> str:
-        """Return the query of the first lanes under a hold."""
-        return self.first(UNDER, hold.queue, count).replace("{held_by}", str(hold.id))
-
-    def first(self, statement: str, queue: str, count: int) -> str:
-        """Complete the query of so many lanes of a queue that were not passed."""
-        passed = self.plain.passed
-        statement = statement.replace("{queue}", f"q{list(self.rows).index(queue)}")
-        statement = statement.replace("{passed}", numbers(sorted(passed)) if passed else "0")
-        return statement.replace("{count}", str(count))
-
-    def read(self, statements: Sequence[str]) -> list[WaitingRow]:
-        """Read lanes by their queues, and keep to which limits each of them keeps."""
-        names = {f"q{number}": queue for number, queue in enumerate(self.rows)}
-        rows = list(map(WaitingRow._make, union(self.db, statements, names)))
-        for row in rows:
-            self.rows[row.queue].append(row)
-            self.keys[row.id] = names_in(row.keys)
+    def rows(self, queue: str) -> list[AccountRow]:
+        """Return the next users of a queue, those with lanes under due holds among them."""
+        if self.by.again:
+            self.read_open([queue])
+            due = [hold for hold in self.due if hold.queue == queue]
+            # More than may start: some are empty.
+            self.read_due(due, {hold.id: self.count for hold in due})
+        rows = self.by.ahead[queue]
+        if held := self.held[queue]:
+            rows = list({row.id: row for row in (*rows, *held)}.values())
+            rows.sort(key=attrgetter("turn"))
         return rows
 
-    def read_due(self, due: Sequence[DueHold], counts: Mapping[int, int]) -> None:
-        """Read so many lanes, at most ``count``, under each hold whose limit lets some start."""
-        open_ = [hold for hold in due if self.room(hold.key)]
-        counts = {hold.id: min(counts[hold.id], self.count) for hold in open_}
-        rows = self.read([self.under(hold, counts[hold.id] + 1) for hold in open_])
-        for hold in open_:
-            own = [row for row in rows if row.held_by == hold.id]
-            read = [row.id for row in own[: counts[hold.id]]]
-            hold.lanes = [*dict.fromkeys(hold.lanes + read)]
-            hold.more = len(own) > len(read)
-        left = {row.id for row in rows}.difference(*(hold.lanes for hold in open_))
-        for queue, found in self.rows.items():
-            self.rows[queue] = [row for row in found if row.id not in left]
+    def read_open(self, queues: Sequence[str]) -> None:
+        """Read the lanes of the users ahead that nothing holds back."""
+        self.more = self.more or not self.by.cut.isdisjoint(queues)
+        queue_of = {
+            row.id: queue
+            for queue in queues
+            for row in self.by.ahead[queue]
+            if row.has_open and row.id not in self.asked
+        }
+        if queue_of:
+            self.asked.update(queue_of)
+            for lane, account, keys in self.by.db.rows(OPEN, accounts=queue_of):
+                self.keys[lane] = own = note_owner(lane, account, keys).keys
+                self.lanes[account][lane] = SeenLane(queue_of[account], own, 0, ready=True)
+
+    def read_due(self, holds: Sequence[DueHold], counts: Mapping[int, int]) -> None:
+        """Read so many more lanes under each hold whose limit lets some start."""
+        open_ = {hold.id: hold for hold in holds if self.room(hold.key)}
+        counts = {id_: min(counts[id_], self.count) for id_ in open_}
+        by_hold = defaultdict(list)
+        for row in self.under(UNDER, {id_: count + FRONT for id_, count in counts.items()}):
+            held = HeldLane(*row[: len(HeldLane._fields)])
+            by_hold[held.held_by].append((held, AccountRow(*row[len(held) :])))
+        for id_, hold in open_.items():
+            self.take_in(hold, by_hold[id_], counts[id_])
+
+    def under(self, statement: str, counts: Mapping[int, int]) -> list[Row]:
+        """Read the first so many lanes under each hold."""
+        seen = numbers([0, *[lane for hold in self.due for lane in hold.lanes]])
+        statements = [
+            statement.replace("{held_by}", str(id_))
+            .replace("{count}", str(count))
+            .replace("{seen}", seen)
+            for id_, count in counts.items()
+        ]
+        return union(self.by.db, statements, {})
+
+    def take_in(
+        self, hold: DueHold, rows: Sequence[tuple[HeldLane, AccountRow]], room: int
+    ) -> None:
+        """
+        Have the first lanes under a hold served, as many as it has room for.
+
+        Who has been served since it was filed may stand too far in front: behind the last one
+        that was read, others may come before it, and it is filed anew.
+        """
+        last = max(held.filed for held, _own in rows) if len(rows) == room + FRONT else math.inf
+        taken: list[int] = []
+        for held, own in sorted(rows, key=lambda row: (row[1].turn, row[0].since)):
+            if own.turn > last:
+                self.late[own.id].add(held.lane)
+            elif len(taken) < room:
+                taken.append(held.lane)
+                full = own.max_running is not None and own.running >= own.max_running
+                ready = not (held.paused or full)
+                self.keys[held.lane] = keys = note_owner(held.lane, own.id, held.keys).keys
+                self.lanes[own.id][held.lane] = SeenLane(hold.queue, keys, hold.id, ready)
+            else:
+                continue
+            self.held[hold.queue].append(own)
+            # No lane of it was left before.
+            self.by.closed.discard(own.id)
+        hold.lanes += taken
+        hold.more = len(rows) > len(taken)
 
     def has_more(self, queue: str) -> bool:
         """Return whether lanes were not read of a queue that may have room."""
         holds = [hold for hold in self.due if hold.queue == queue and hold.more]
-        return self.cut or any(self.room(hold.key) for hold in holds)
+        return queue in self.by.cut or bool([hold for hold in holds if self.room(hold.key)])
 
     def room(self, key: str) -> int:
         return self.allowed[key].room if key in self.allowed else UNBOUNDED
 
     def rooms(self) -> dict[str, int]:
-        """Return how many tasks each limit lets start now."""
-        return {key: allowance.room for key, allowance in self.allowed.items()}
+        """Return how many tasks each limit lets start now, of one batch."""
+        serial = self.by.request.serial
+        return {
+            key: part_of(allowance.room, serial) if allowance.room else 0
+            for key, allowance in self.allowed.items()
+        }
 
-    def lanes(self, queue: str, *, again: bool) -> list[WaitingRow]:
-        """Return the lanes of a queue that were read at the beginning, or read the next ones."""
-        if again:
-            self.rows[queue] = []
-            self.read([self.free(queue)])
-            due = [hold for hold in self.due if hold.queue == queue]
-            # More than may start: some are empty.
-            self.read_due(due, {hold.id: self.count for hold in due})
-        return sorted(self.rows[queue], key=attrgetter("turn", "since", "id"))
+    def heads(self, rows: Sequence[AccountRow]) -> dict[int, Sequence[LaneHead]]:
+        """Return the lanes of each user that has some; with none it has only the plain one."""
+        by, holds = self.by, self.by.accounts.holds
+        locked = by.accounts.meters.locked
+        found: dict[int, Sequence[LaneHead]] = {}
+        for row in rows:
+            holds.late |= self.late.get(row.id, set())
+            seen = self.lanes.get(row.id, {})
+            if row.has_open and not seen:
+                by.accounts.look_up.add(row.id)
+            # What their limits let start in the end decides about their holds.
+            holds.seen |= seen
+            own = [lane for lane in seen if lane not in by.passed]
+            behind = [lane for lane in own if not locked.issuperset(seen[lane].keys)]
+            if behind:
+                self.unlocked = True
+                by.passed.update(behind)
+            plain = [LaneHead(row.id)] if row.has_waiting and row.id not in by.passed else []
+            heads = plain + [LaneHead(lane, seen[lane].keys) for lane in own if lane not in behind]
+            if heads and not [lane for lane in own if not seen[lane].ready]:
+                found[row.id] = () if heads == plain and not by.again else heads
+        return found
 
-    def look_at(self, rows: Sequence[WaitingRow]) -> None:
-        """Set the holds of these lanes to what their limits let start in the end."""
-        seen = [
-            (
-                row.id,
-                row.account,
-                SeenLane(row.queue, self.keys[row.id], row.held_by, bool(row.ready)),
-            )
-            for row in rows
-            if row.keys
-        ]
-        self.accounts.look_at(self.due, seen)
-
-    def is_locked(self, lane: int) -> bool:
-        """Return whether the meters of all limits of a lane are locked."""
-        return self.accounts.meters.locked.issuperset(self.keys[lane])
-
-    def parties(self, lanes: Mapping[int, OpenLane], count: int, *, exact: bool) -> list[Party]:
+    def read_tickets(self, users: Sequence[UserLanes], count: int) -> None:
         """
-        Return lanes, each with its account, by the users whose they are.
-
-        One that turns out to be empty is put to sleep: it is looked at beside others of its
-        user, and where it is to be ``exact``, as some were empty before.
+        Read how the first tickets sort where a user has several lanes; note empty ones. Where
+        some were empty before, look at each lane.
         """
-        parties: dict[int, Party] = {}
-        for lane, account in lanes.items():
-            party = parties.setdefault(account.id, Party(account, []))
-            party.strands.append(Strand(lane, self.keys[lane]))
-        strands = [
-            strand
-            for party in parties.values()
-            if exact or len(party.strands) > 1
-            for strand in party.strands
-        ]
-        heads = self.heads([strand.lane for strand in strands], count)
-        for strand in strands:
-            strand.heads = heads.get(strand.lane, [])
-            if not strand.heads:
-                self.accounts.found_short(strand.lane)
-        return list(parties.values())
-
-    def heads(self, lanes: Sequence[int], count: int) -> dict[int, list[tuple[float, ...]]]:
-        """Return how the first tickets of each lane sort."""
-        if not lanes:
-            return {}
-        lines = []
-        for lane in lanes:
-            in_lane = self.db.dialect.in_lane.replace("{lane}", str(lane))
-            lines.append(HEADS.replace("{in_lane}", in_lane).replace("{count}", str(count)))
-        heads: dict[int, list[tuple[float, ...]]] = {}
-        for lane, *head in union(self.db, lines, {}):
-            heads.setdefault(lane, []).append(tuple(head))
-        for line in heads.values():
-            line.sort()
-        return heads
-
-    def begin(self, lane: int) -> None:
-        """Count a task that was taken from a lane."""
-        for key in self.keys[lane]:
-            if key in self.allowed:
-                self.allowed[key].begin()
+        heads = {
+            head.lane: head
+            for user in users
+            if self.by.again or len(user.heads) > 1
+            for head in user.heads
+        }
+        if not heads:
+            return
+        statement = TICKETS.replace("{in_lane}", self.by.db.dialect.in_lane)
+        statement = statement.replace("{count}", str(count))
+        tickets = defaultdict(list)
+        each = [statement.replace("{lane}", str(lane)) for lane in heads]
+        for lane, *ticket in union(self.by.db, each, {}):
+            tickets[lane].append(tuple(ticket))
+        for lane, head in heads.items():
+            head.tickets = sorted(tickets[lane])
+            if not head.tickets:
+                self.by.accounts.found_short(lane)
 
     def let_through(self, leases: list[Lease]) -> list[Lease]:
         """
@@ -298,35 +275,37 @@ class LimitedLanes:
         What stands in a lane that leaves out a limit which holds for it, one that was made
         after it was submitted, is moved to its own lane, to be woken by its timer.
         """
-        misplaced = self.misplaced(leases)
-        if misplaced:
+        if misplaced := self.misplaced(leases):
             self.move(misplaced)
-        # Who has more of what is to be moved must not hold up the others.
-        self.plain.passed.update(lease.lane for lease in misplaced)
-        through = [lease for lease in leases if lease not in misplaced]
-        for lease in through:
-            self.begin(lease.lane)
-        return through
+            # Who has more of what is to be moved must not hold up the others.
+            self.by.passed.update(lease.lane for lease in misplaced)
+            leases = [lease for lease in leases if lease not in misplaced]
+        for lane, count in Counter([lease.lane for lease in leases]).items():
+            for key in self.keys.get(lane, ()):
+                if key in self.allowed:
+                    self.allowed[key].begin(count)
+        return leases
 
     def misplaced(self, leases: list[Lease]) -> dict[Lease, set[str]]:
         """Return what leaves out limits that hold for it, with the keys of these."""
-        left_out = {
-            lease: may_hold(lease.queue, lease.type, lease.user, split(lease.limits)).difference(
-                self.keys[lease.lane]
-            )
-            for lease in leases
-        }
-        asked = {key for keys in left_out.values() for key in keys}
-        held_by = limits(self.db, asked).keys() if asked else set()
+        left_out = {}
+        alike = attrgetter("lane", "limits", "queue", "type", "user")
+        for (lane, names, *scope), some in groupby(sorted(leases, key=alike), alike):
+            keys = listed(split(names)) | (scoped(*scope) if self.scoped else set())
+            if keys := keys.difference(self.keys.get(lane, ())):
+                left_out.update(dict.fromkeys(some, keys))
+        if not left_out:
+            return {}
+        held_by = limits(self.by.db, set().union(*left_out.values())).keys()
         return {lease: keys & held_by for lease, keys in left_out.items() if keys & held_by}
 
     def move(self, misplaced: dict[Lease, set[str]]) -> None:
         ids = numbers(sorted(lease.task_id for lease in misplaced))
         lanes = []
         for lease, keys in misplaced.items():
-            own = sorted(keys.union(self.keys[lease.lane]))
+            own = sorted(keys.union(self.keys.get(lease.lane, ())))
             lanes.append(f"WHEN {lease.task_id} THEN {lane_of(lease.queue, lease.user, own)}")
-            self.accounts.end(lease, None)
+            self.by.accounts.end(lease, None)
         statement = MOVE.replace("{lanes}", " ".join(lanes)).replace("{ids}", ids)
-        self.db.execute(statement, now=self.request.now)
-        self.moved += len(misplaced)
+        self.by.db.execute(statement, now=self.by.request.now)
+        self.by.moved += len(misplaced)

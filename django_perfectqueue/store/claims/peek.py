@@ -19,16 +19,16 @@ SELECT {now}, (
     WHERE "due_at" IS NOT NULL ORDER BY "perfectqueue_schedule"."due_at" LIMIT 1
 ), EXISTS (
     SELECT 1 FROM (
-        SELECT "id" FROM "perfectqueue_lane"
-        WHERE "queue" IN ({queues}) AND "held_by" = 0 AND "ready" = TRUE LIMIT %(most)s
+        SELECT "id", "has_open" FROM "perfectqueue_account"
+        WHERE "queue" IN ({queues}) AND "ready" = TRUE LIMIT %(most)s
     ) AS "lane"
-    WHERE EXISTS (
+    WHERE "has_open" OR EXISTS (
         SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
         WHERE "ticket"."state" = 0 AND {in_lane}
     )
 ), EXISTS (
-    SELECT 1 FROM "perfectqueue_lane"
-    WHERE "queue" IN ({queues}) AND "held_by" = 0 AND "ready" = TRUE LIMIT 1 OFFSET %(most)s
+    SELECT 1 FROM "perfectqueue_account"
+    WHERE "queue" IN ({queues}) AND "ready" = TRUE LIMIT 1 OFFSET %(most)s
 ){opens_at}
 """
 

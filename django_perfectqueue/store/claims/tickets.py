@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,6 @@ from ..lanes.accounts import Accounts
 from ..leases.leased import Claimant, ClaimedRow, in_line, leased
 from ..tasks.close import expire
 from ..values import ClaimRequest, Lease, new_token
-from .lanes import Choice
 from .sql import BY_VENDOR
 from .unreadable import noting_unreadable
 
@@ -28,20 +27,20 @@ class Tickets:
     expired: int = 0
     token: int = field(default_factory=new_token)
 
-    def take(self, choice: Choice, limit: int) -> list[Lease]:
+    def take(self, picks: Sequence[Pick], limit: int, *, alone: bool) -> list[Lease]:
         """
-        Take up to so many of what was chosen; a lane that has less is put to sleep.
+        Take up to so many of what was chosen; a lane that has less is put to sleep, unless it
+        is ``alone``.
 
         Raise UnreadableError where one can't be taken for what is in its row.
         """
-        picks = choice.picks
         wants = counted(picks)
         with noting_unreadable(wants, using=self.request.using):
             lines = by_lane(self.claim(wants, limit))
-            if not choice.alone:
+            if not alone:
                 for lane in short(wants, lines, limit):
                     self.accounts.found_short(lane)
-            return self.in_order(picks, lines, choice.capped)
+            return self.in_order(picks, lines)
 
     def claim(self, wants: Mapping[int, int], limit: int) -> list[ClaimedRow]:
         """Take up to so many tickets of each lane, until it is ``limit``."""
@@ -51,10 +50,7 @@ class Tickets:
         return claim(self.db, wants, limit, taker)
 
     def in_order(
-        self,
-        picks: Iterable[Pick],
-        lines: Mapping[int, deque[ClaimedRow]],
-        capped: Collection[int],
+        self, picks: Iterable[Pick], lines: Mapping[int, deque[ClaimedRow]]
     ) -> list[Lease]:
         """Charge the lanes; return the leases in the order of the picks. Close what is too late."""
         aware = BY_VENDOR[self.db.cursor.db.vendor].aware
@@ -69,7 +65,7 @@ class Tickets:
                 self.accounts.begin(pick.lane, pick.cost, some)
             for _ in range(some):
                 row = line.popleft()
-                lease = leased(row, pick, capped=pick.lane in capped, moment=aware, **whose)
+                lease = leased(row, pick, capped=pick.capped, moment=aware, **whose)
                 (late if row.late else leases).append(lease)
         for lease in late:
             expire(self.db, self.accounts, lease, now=self.request.now)

@@ -1,41 +1,64 @@
-"""What the lanes are charged in one transaction, written once and in one order."""
+"""What accounts are charged in one transaction, written once and in one order."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple, cast
 
 from django_perfectqueue.lib.stored_json import names_in
 from django_perfectqueue.models import Policy
 
 from ..arithmetic.fair_order import FIRST_COST, LEAST_COST, MEMORY, is_gated, learn
-from ..database.dialects.base import Entry, numbers
+from ..database.dialects.base import Entry
 from ..database.session import Session
-from ..limits.holds import DueHold, Holds, SeenLane, move, open_holds
+from ..limits.holds import Holds, open_holds
 from ..limits.meters import Meters
 from ..values import Lease
 
-LOCK = 'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"'
+MOST_KNOWN = 10_000
+
+LOCK = 'SELECT "id" FROM "perfectqueue_account" WHERE "id" IN ({accounts}) ORDER BY "id"'
 DOZE = """
-UPDATE "perfectqueue_lane" SET "has_waiting" = FALSE, "held_by" = 0, "since" = {now}
-WHERE "id" IN ({lanes}) AND NOT EXISTS (
+UPDATE "{table}" SET "has_waiting" = FALSE, "since" = {{now}}{more}
+WHERE "id" IN ({{lanes}}) AND NOT EXISTS (
     SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "perfectqueue_lane"."id"
+    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "{table}"."id"
 )
 """
+DOZE_PLAIN = DOZE.format(table="perfectqueue_account", more="")
+DOZE_LIMITED = DOZE.format(table="perfectqueue_lane", more=', "held_by" = 0')
+OWN = """(
+    SELECT "{column}" FROM "perfectqueue_account" AS "own"
+    WHERE "own"."id" = "perfectqueue_lane"."account"
+)"""
+FILE = f"""
+UPDATE "perfectqueue_lane" SET "turn" = COALESCE({OWN.format(column="turn")}, "turn"),
+    "since" = COALESCE({OWN.format(column="since")}, "since")
+"""
+FILE_AND_MOVE = f"""{FILE}, "held_by" = COALESCE({{holds}}, "held_by"),
+    "finish_tag" = CASE WHEN "finish_tag" < {{tags}} THEN {{tags}} ELSE "finish_tag" END
+WHERE "id" IN ({{lanes}})
+"""
 RAISE = """
-UPDATE "perfectqueue_lane" SET "{column}" = {least}
-WHERE "id" IN ({lanes}) AND "{column}" < {least}
+UPDATE "perfectqueue_account" SET "cost" = {least}
+WHERE "id" IN ({accounts}) AND "cost" < {least}
 """
-PLACES = """
-SELECT "id", "account", "keys" FROM "perfectqueue_lane" WHERE "id" IN ({lanes})
+OPEN = """
+UPDATE "perfectqueue_account" SET "has_open" = EXISTS (
+    SELECT 1 FROM "perfectqueue_lane" AS "lane"
+    WHERE "lane"."account" = "perfectqueue_account"."id" AND "lane"."held_by" = 0
+        AND "lane"."has_waiting" = TRUE
+)
+WHERE "id" IN ({accounts})
 """
+OWNERS = 'SELECT "id", "account", "keys" FROM "perfectqueue_lane" WHERE "id" IN ({lanes})'
 
 
 @dataclass(slots=True)
-class Account:
+class Charge:
     running: int = 0
     seconds: float = 0.0
     measured: float = 0.0
@@ -62,7 +85,7 @@ class Account:
         self.measured += seconds
         self.runs += tasks
 
-    def add(self, other: Account) -> None:
+    def add(self, other: Charge) -> None:
         self.running += other.running
         self.seconds += other.seconds
         self.measured += other.measured
@@ -71,10 +94,10 @@ class Account:
         self.finish_tag = max(self.finish_tag, other.finish_tag)
         self.least_cost = max(self.least_cost, other.least_cost)
 
-    def entry(self, lane: int) -> Entry:
+    def entry(self, account: int) -> Entry:
         mean = max(self.measured / self.runs, LEAST_COST) if self.runs else 0.0
         return Entry(
-            lane=lane,
+            account=account,
             running=self.running,
             seconds=self.seconds,
             mean=mean,
@@ -84,13 +107,18 @@ class Account:
         )
 
 
+ACCOUNT = """COALESCE((
+    SELECT "account" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
+), "perfectqueue_ticket"."lane")"""
+"""The account of a ticket."""
+
 REACHED = f"""(
     SELECT CASE WHEN "policy" = {Policy.FAIR} THEN "virtual_time"
         - CASE WHEN "running" > 1 THEN ("running" - 1) * ABS("cost") / "weight" ELSE 0.0 END
     END
-    FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
+    FROM "perfectqueue_account" WHERE "id" = {ACCOUNT}
 )"""
-"""About the finish tag of the first of the tasks that a lane has running, for a ticket of it."""
+"""About the finish tag of the first of the tasks that a user has running, for a ticket of it."""
 
 
 def expected_cost(cost: float | None) -> float:
@@ -98,41 +126,53 @@ def expected_cost(cost: float | None) -> float:
     return max(FIRST_COST if cost is None else abs(cost), LEAST_COST)
 
 
-@dataclass(frozen=True, slots=True)
-class LaneOwner:
-    """Whose account a lane behind a gate has, and to which limits its tasks keep."""
+class LaneOwner(NamedTuple):
+    """Whose account is charged for the tasks of a lane, and to which limits these keep."""
 
     account: int
-    keys: Sequence[str]
+    keys: tuple[str, ...]
+
+
+known: dict[int, LaneOwner] = {}
+"""Of lanes behind limits. It never changes, since the lane's id is the hash of it."""
+
+
+def note_owner(lane: int, account: int, keys: str) -> LaneOwner:
+    if len(known) >= MOST_KNOWN:
+        known.clear()
+    owner = known[lane] = LaneOwner(account, names_in(keys))
+    return owner
 
 
 @dataclass(slots=True)
 class Accounts:
     """
-    The charges of one transaction.
+    The charges of one transaction, by lanes; ``limited`` are those behind limits.
 
-    Every lane is locked in the order of its id, once, as the last thing before commit;
-    so two transactions that charge the same lanes never wait for each other in a ring.
-    What lanes behind gates are charged goes to the account of their user, and is counted
-    by the meters of their limits, which are locked before any lane. ``gated`` says
-    whether there may be such lanes, ``holds`` which of them were looked at, and ``opened``
-    how many holds are due since.
+    Every account is locked in the order of its id, once, as the last thing before commit;
+    so two transactions that charge the same ones never wait for each other in a ring. Who
+    has locked its account may write a lane behind limits. Meters of limits are locked before
+    any account. ``holds`` has the lanes that were looked at, ``look_up`` the accounts of which
+    it is to be looked up whether a lane is open, and ``opened`` says how many holds are due
+    since.
     """
 
     now: datetime | None = None
-    lanes: dict[int, Account] = field(default_factory=dict)
+    lanes: dict[int, Charge] = field(default_factory=dict)
+    limited: dict[int, LaneOwner | None] = field(default_factory=dict)
     short: set[int] = field(default_factory=set)
     meters: Meters = field(default_factory=Meters)
-    gated: bool = True
     holds: Holds = field(default_factory=Holds)
+    look_up: set[int] = field(default_factory=set)
     opened: int = 0
-    _places: dict[int, LaneOwner] = field(default_factory=dict)
 
-    def of(self, lane: int) -> Account:
-        account = self.lanes.get(lane)
-        if account is None:
-            account = self.lanes[lane] = Account()
-        return account
+    def of(self, lane: int) -> Charge:
+        charge = self.lanes.get(lane)
+        if charge is None:
+            charge = self.lanes[lane] = Charge()
+            if is_gated(lane):
+                self.limited[lane] = known.get(lane)
+        return charge
 
     def mean(self) -> float:
         """Return the mean of what was measured in this transaction; 0.0 if nothing was."""
@@ -163,11 +203,11 @@ class Accounts:
     def overrun(self, lease: Lease, seconds: float, charged: float | None) -> None:
         """
         A task runs that has taken so many seconds. They are charged, less what was charged
-        before, and its lane's next tasks are expected to cost no less.
+        before, and its user's next tasks are expected to cost no less.
         """
-        account = self.of(lease.lane)
-        account.seconds += seconds - (charged or lease.charge)
-        account.least_cost = max(account.least_cost, seconds)
+        charge = self.of(lease.lane)
+        charge.seconds += seconds - (charged or lease.charge)
+        charge.least_cost = max(charge.least_cost, seconds)
 
     def end_all(self, ended: Iterable[tuple[Lease, float]]) -> None:
         """Tasks have left their holder, each after so many seconds."""
@@ -211,95 +251,98 @@ class Accounts:
         self.of(lane)
         self.short.add(lane)
 
-    def places(self, db: Session) -> dict[int, LaneOwner]:
-        """Return whose accounts the lanes behind gates have, of those to be charged."""
-        if unknown := [lane for lane in self.lanes if is_gated(lane) and lane not in self._places]:
-            statement = PLACES.replace("{lanes}", numbers(unknown))
-            statement += db.dialect.current_clause(db.cursor)
-            for lane, account, keys in db.execute(statement).fetchall():
-                self._places[lane] = LaneOwner(account, names_in(keys))
-        return self._places
+    def owners(self, db: Session) -> dict[int, LaneOwner]:
+        """Return whose the lanes behind limits are, of those to be charged."""
+        if None in self.limited.values():
+            unknown = [lane for lane, owner in self.limited.items() if owner is None]
+            statement = OWNERS + db.dialect.current_clause(db.cursor)
+            found = {row[0]: note_owner(*row) for row in db.rows(statement, lanes=unknown)}
+            # One that is gone has nobody to be charged.
+            self.limited |= {lane: found.get(lane, LaneOwner(lane, ())) for lane in unknown}
+        return cast("dict[int, LaneOwner]", self.limited)
 
-    def own(self, db: Session) -> dict[int, Account]:
-        """Return what each account is charged, by the id of its lane without a gate."""
-        if not any(map(is_gated, self.lanes)):
+    def own(self, db: Session) -> dict[int, Charge]:
+        """Return what each account is charged."""
+        if not self.limited:
             return self.lanes
-        places = self.places(db)
-        charged: dict[int, Account] = {}
-        for lane, account in self.lanes.items():
-            own = places[lane].account if lane in places else lane
-            charged.setdefault(own, Account()).add(account)
+        owners = self.owners(db)
+        charged: dict[int, Charge] = {}
+        for lane, charge in self.lanes.items():
+            account = owners[lane].account if lane in owners else lane
+            charged.setdefault(account, Charge()).add(charge)
         return charged
 
     def keys(self, db: Session) -> set[str]:
         """Return the keys of the limits by which something is to be counted."""
-        places = self.places(db)
-        return {key for lane in self.lanes if lane in places for key in places[lane].keys}
+        return {key for owner in self.owners(db).values() for key in owner.keys}
 
     def lock(self, db: Session, others: Iterable[int]) -> None:
         """Lock the accounts to be charged together with others that are to be woken before."""
         if self.lanes:
             self.meters.lock(db, self.keys(db), self.now)
-            lanes = numbers(sorted(self.own(db).keys() | set(others)))
-            db.execute(LOCK.replace("{lanes}", lanes) + db.dialect.lock_clause)
-
-    def look_at(self, due: Sequence[DueHold], rows: Iterable[tuple[int, int, SeenLane]]) -> None:
-        """Take in lanes behind limits, each with its account, and the holds that were due."""
-        self.holds.due = list(due)
-        for lane, account, seen in rows:
-            self.holds.seen[lane] = seen
-            self._places[lane] = LaneOwner(account, list(seen.keys))
+            accounts = sorted(self.own(db).keys() | set(others))
+            db.execute(LOCK + db.dialect.lock_clause, accounts=accounts)
 
     def write(self, db: Session) -> int:
-        """Charge the lanes; return how many were put to sleep or behind another hold."""
-        limited = bool(self.holds.seen or self.holds.due or any(map(is_gated, self.lanes)))
+        """Charge the accounts; return how many lanes fell asleep or moved between holds."""
+        limited = bool(self.limited or self.look_up or self.holds)
         changed = self.count(db) if limited else {}
         if self.lanes:
             own = self.own(db)
-            entries = [own[lane].entry(lane) for lane in sorted(own)]
-            copied = db.dialect.charge(db.cursor, entries, self.now)
-            if least := {lane: one.least_cost for lane, one in own.items() if one.least_cost}:
-                raise_column(db, "cost", least)
-            if copied or (copied is None and self.gated):
-                db.dialect.copy_accounts(db.cursor, copied or own)
-        if limited:
-            self.tag(db)
-        if changed:
-            move(db, changed)
-        slept = 0
-        if self.short:
-            doze = DOZE.replace("{lanes}", numbers(sorted(self.short)))
-            slept = db.execute(doze, now=self.now).rowcount
-        return slept + len(changed)
-
-    def tag(self, db: Session) -> None:
-        """Move the clocks of gates, each by the lanes behind it and not by their accounts."""
-        tags = {lane: self.lanes[lane].finish_tag for lane in self.lanes if is_gated(lane)}
-        raise_column(db, "finish_tag", tags)
+            db.dialect.charge(db.cursor, [own[id_].entry(id_) for id_ in sorted(own)], self.now)
+            raise_costs(db, {id_: one.least_cost for id_, one in own.items() if one.least_cost})
+        moved = self.file(db, changed) if limited else 0
+        plain = sorted(self.short - self.limited.keys())
+        return moved + (db.execute(DOZE_PLAIN, now=self.now, lanes=plain).rowcount if plain else 0)
 
     def count(self, db: Session) -> dict[int, int]:
         """
         Count what has begun and ended behind limits; return the lanes that move to another
         hold, or to none.
         """
-        for lane, place in self.places(db).items():
-            if account := self.lanes.get(lane):
-                self.meters.add(place.keys, account.running)
+        for lane, owner in self.owners(db).items():
+            self.meters.add(owner.keys, self.lanes[lane].running)
         self.meters.write(db, self.now)
         changed = self.holds.changes(self.meters, self.short)
         self.holds.write(db, self.meters, changed, self.short)
         opened = self.meters.freed() | self.holds.unused(self.meters, self.short, changed)
         if opened:
             self.opened = open_holds(db, opened, self.now)
-        for lane in changed:
+        self.holds.late |= {
+            lane for lane, seen in self.holds.seen.items() if seen.held_by and lane in self.limited
+        }
+        for lane in (*changed, *self.holds.late, *self.look_up):
             # Charged nothing, its account is locked with the others, before the lane is.
             self.of(lane)
         return changed
 
+    def file(self, db: Session, changed: Mapping[int, int]) -> int:
+        """
+        File lanes behind limits under their holds by the turns of their accounts, move the
+        clocks of their gates, and put those to sleep that are empty.
+        """
+        owners = self.owners(db)
+        ended = {lane for lane in owners if self.lanes[lane].finish_tag}
+        if lanes := sorted(ended | changed.keys() | self.holds.late):
+            tags = case_of({lane: self.lanes[lane].finish_tag for lane in lanes})
+            holds = case_of(changed) if changed else "NULL"
+            statement = FILE_AND_MOVE.replace("{tags}", tags).replace("{holds}", holds)
+            db.execute(statement, lanes=lanes)
+        short = sorted(self.limited.keys() & self.short)
+        slept = db.execute(DOZE_LIMITED, now=self.now, lanes=short).rowcount if short else 0
+        moved = {owners[lane].account for lane in (*changed, *short)} | self.look_up
+        if moved:
+            db.execute(OPEN, accounts=sorted(moved))
+        return slept + len(changed) + len(self.holds.late) + len(self.look_up)
 
-def raise_column(db: Session, column: str, least: Mapping[int, float]) -> None:
-    """Raise a column of lanes to what is given for each, where it is less; 0.0 is nothing."""
-    if given := {lane: value for lane, value in sorted(least.items()) if value}:
-        cases = " ".join(f"WHEN {lane} THEN {value!r}" for lane, value in given.items())
-        statement = RAISE.replace("{column}", column).replace("{lanes}", numbers(given))
-        db.execute(statement.replace("{least}", f'CASE "id" {cases} END'))
+
+def raise_costs(db: Session, least: Mapping[int, float]) -> None:
+    """Raise the expected costs of accounts to what is given for each, where they are less."""
+    if least:
+        db.execute(RAISE.replace("{least}", case_of(least)), accounts=sorted(least))
+
+
+def case_of(values: Mapping[int, float]) -> str:
+    """Return the SQL of one value for each row, by its id."""
+    cases = [f"WHEN {id_} THEN {value!r}" for id_, value in sorted(values.items())]
+    return f'CASE "id" {" ".join(cases)} END'

@@ -10,6 +10,7 @@ from ..database.transaction import in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id, open_again
 from ..limits.limit_cache import forget_limits
 from ..notify.ring import notify_workers
+from .accounts import FILE
 from .wake import first_open
 
 BATCH = 500
@@ -17,17 +18,19 @@ BATCHES = 200
 
 QUEUES = 'SELECT "queue" FROM "perfectqueue_hold" WHERE "key" = %(key)s'
 HELD = """
-SELECT "account" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "held_by" = %(hold)s AND "ready" = TRUE AND "turn" < %(floor)s
-    AND "policy" = 0
-ORDER BY "turn" LIMIT %(limit)s
+SELECT "lane"."account" FROM (
+    SELECT "account", "turn" FROM "perfectqueue_lane"
+    WHERE "held_by" = %(hold)s AND "turn" < %(floor)s
+    ORDER BY "turn" LIMIT %(limit)s
+) AS "lane"
 """
 LOCK = """
-SELECT "id" FROM "perfectqueue_lane"
-WHERE "id" IN ({accounts}) AND "virtual_time" < %(floor)s ORDER BY "id"
+SELECT "id" FROM "perfectqueue_account"
+WHERE "id" IN ({accounts}) AND "virtual_time" < %(floor)s AND "policy" = 0 ORDER BY "id"
 """
+FILE_ALL = FILE + 'WHERE "account" IN ({accounts})'
 LIFT = """
-UPDATE "perfectqueue_lane" SET "virtual_time" = %(floor)s WHERE "id" IN ({accounts})
+UPDATE "perfectqueue_account" SET "virtual_time" = %(floor)s WHERE "id" IN ({accounts})
 """
 
 
@@ -67,7 +70,7 @@ def lift(queue: str, key: str, *, using: str) -> int:
         first = first_open(db, queue)
         if first is None:
             return 0
-        values = {"queue": queue, "hold": hold_id(queue, key), "floor": first, "limit": BATCH}
+        values = {"hold": hold_id(queue, key), "floor": first, "limit": BATCH}
         rows = db.execute(HELD, values).fetchall()
         raise_to(db, sorted({account for (account,) in rows}), first)
         return len(rows)
@@ -80,5 +83,5 @@ def raise_to(db: Session, accounts: list[int], floor: float) -> None:
     locked = db.rows(LOCK + db.dialect.lock_clause, values, accounts=accounts)
     if locked:
         db.execute(LIFT, values, accounts=[account for (account,) in locked])
-    # Copies that were behind their accounts would be found again and again.
-    db.dialect.copy_accounts(db.cursor, accounts)
+    # Lanes that were filed by turns before these would be found again and again.
+    db.execute(FILE_ALL, accounts=accounts)

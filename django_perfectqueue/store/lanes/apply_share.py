@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.models import EVERYONE, Lane
+from django_perfectqueue.models import EVERYONE, Account
 
-from ..arithmetic.fair_order import lane_id, unmeasured
-from ..arithmetic.policies import rule_of
+from ..arithmetic.fair_order import lane_id
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..notify.ring import notify_workers
 from .share_sync import correct, outdated, write
-from .shares import Share, shares_of
-from .wake import Waking, floor, write_lanes
+from .shares import shares_of
+from .wake import floor, waking, write_accounts
 
 BATCH = 1000
 FIRST_LANE = -(2**63)
@@ -25,12 +24,12 @@ SELECT "queue" FROM "perfectqueue_fairshare" WHERE "user" = %(user)s AND "queue"
 """
 WITH_WORK = """
 WITH RECURSIVE "line" AS ({waiting_lanes})
-SELECT DISTINCT "lane"."account" FROM "line"
-JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
+SELECT DISTINCT COALESCE("lane"."account", "line"."lane") FROM "line"
+LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
+WHERE "line"."lane" IS NOT NULL
 """
 LANES = """
-SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(last)s AND "gate" = 0
-ORDER BY "id" LIMIT %(limit)s
+SELECT "id" FROM "perfectqueue_account" WHERE "id" > %(last)s ORDER BY "id" LIMIT %(limit)s
 """
 
 
@@ -59,40 +58,17 @@ def apply_to_accounts(user: str, *, using: str) -> set[str]:
     """
     with in_transaction(using) as db:
         owners = {(queue, user) for queue in queues_of(db, user)}
-        lanes = [
-            new_lane(db, queue, user, share)
+        places = {queue: floor(db, queue) for queue, _user in owners}
+        accounts = [
+            waking(lane_id(queue, user), queue, user, share, places[queue])
             for (queue, _user), share in shares_of(db, owners).items()
         ]
-        lanes.sort(key=lambda lane: lane.id)
-        if lanes:
-            write_lanes(db, lanes, None)
-            # Now that the lanes are locked, so that of two edits the later one stays.
-            shares = shares_of(db, owners)
-        for lane in lanes:
-            write(db, [lane.id], shares[lane.queue, user], lane.virtual_time)
-        if lanes:
-            db.dialect.copy_accounts(db.cursor, [lane.id for lane in lanes])
-    return {lane.queue for lane in lanes}
-
-
-def new_lane(db: Session, queue: str, user: str, share: Share) -> Waking:
-    lane = lane_id(queue, user)
-    start = floor(db, queue)
-    return Waking(
-        id=lane,
-        account=lane,
-        gate=0,
-        queue=queue,
-        user=user,
-        keys=None,
-        virtual_time=start.virtual_time,
-        cost=unmeasured(share.weight, start.usual),
-        weight=share.weight,
-        max_running=share.max_running,
-        paused=share.paused,
-        has_waiting=False,
-        policy=rule_of(queue).code,
-    )
+        if accounts:
+            write_accounts(db, accounts, None)
+            # Now that they are locked, so that of two edits the later one stays.
+            for (queue, _user), share in shares_of(db, owners).items():
+                write(db, [lane_id(queue, user)], share, places[queue].virtual_time)
+    return set(places)
 
 
 def apply_default(*, using: str) -> None:
@@ -142,5 +118,5 @@ def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
 def queues_of(db: Session, user: str) -> set[str]:
     """Return the queues in which a user may have a lane."""
     found = db.execute(QUEUES, {"user": user}).fetchall()
-    lanes = Lane.objects.using(db.cursor.db.alias)
+    lanes = Account.objects.using(db.cursor.db.alias)
     return {queue for (queue,) in found}.union(distinct(lanes, "queue", limit=None))

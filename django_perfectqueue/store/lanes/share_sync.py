@@ -14,11 +14,11 @@ from ..database.transaction import in_transaction, reading, retry_transaction
 from .shares import Share, shares_of
 
 LANE = """
-SELECT "id", "queue", "user", "weight", "max_running", "paused" FROM "perfectqueue_lane"
+SELECT "id", "queue", "user", "weight", "max_running", "paused" FROM "perfectqueue_account"
 WHERE "id" IN ({lanes}) ORDER BY "id"
 """
 APPLY = """
-UPDATE "perfectqueue_lane"
+UPDATE "perfectqueue_account"
 SET "virtual_time" = CASE
         WHEN "virtual_time" < %(floor)s AND ("ready" = FALSE OR "max_running" IS NOT NULL)
         THEN %(floor)s ELSE "virtual_time"
@@ -32,8 +32,7 @@ def correct(
     db: Session, lanes: Iterable[int], place: Callable[[str], float | None] = lambda queue: None
 ) -> set[str]:
     """
-    Write to lanes that hold accounts, and to their copies, the shares that hold for them;
-    return the queues of those that changed.
+    Write to accounts the shares that hold for them; return the queues of those that changed.
 
     They are locked in the order of their ids, as everyone does it. ``place`` is the
     virtual time of a queue at which a lane that was shut goes on.
@@ -44,8 +43,6 @@ def correct(
     places = {queue: place(queue) for queue, _share in groups}
     for (queue, share), some in groups.items():
         write(db, some, share, places[queue])
-    if places:
-        db.dialect.copy_accounts(db.cursor, [lane for some in groups.values() for lane in some])
     return set(places)
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import itemgetter
 from typing import NamedTuple
 
 from django_perfectqueue.models import Policy
@@ -17,6 +18,7 @@ from ..arithmetic.policies import rule_of
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id
+from .accounts import OPEN
 from .share_sync import look_again
 from .shares import Share, shares_of
 
@@ -26,62 +28,71 @@ LAST = 8
 
 OWNERS = """
 SELECT "ticket"."lane", "task"."queue", "task"."user", "task"."type", "task"."limits",
-    {run_at}, {created_at}, "lane"."id" IS NULL,
-    EXISTS (
-        SELECT 1 FROM "perfectqueue_lane" AS "copy"
-        WHERE "copy"."account" = "ticket"."lane" AND NOT ("copy"."gate" = 0)
-    )
+    {run_at}, {created_at}, "own"."id" IS NULL AND "lane"."id" IS NULL
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+LEFT JOIN "perfectqueue_account" AS "own" ON "own"."id" = "ticket"."lane"
 LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
 WHERE "ticket"."task_id" IN ({ids})
 """
-WAITS_ASLEEP = ' AND "ticket"."state" = 0 AND COALESCE("lane"."has_waiting", FALSE) = FALSE'
+WAITS_ASLEEP = """
+    AND "ticket"."state" = 0
+    AND COALESCE("own"."has_waiting", "lane"."has_waiting", FALSE) = FALSE
+"""
 FIRST_OPEN = """
-SELECT "virtual_time" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "held_by" = {hold} AND "ready" = TRUE{alike}
-ORDER BY "turn" LIMIT 1
-"""
-SERVED_LAST = f"""
-SELECT "virtual_time", "ready" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0{{alike}}
-ORDER BY "finish_tag" DESC LIMIT {LAST}
-"""
-BEHIND = f"""
-SELECT MIN("virtual_time") FROM (
-    SELECT "virtual_time" FROM ({SERVED_LAST}) AS "served" WHERE "ready" = TRUE{{held_by}}
-) AS "behind"
+SELECT "virtual_time" FROM "perfectqueue_account" AS "own"
+WHERE "queue" = %(queue)s AND "ready" = TRUE{alike} ORDER BY "turn" LIMIT 1
 """
 LAST_SHUT = """
-SELECT "virtual_time" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = FALSE ORDER BY "turn" DESC LIMIT 1
+SELECT "virtual_time" FROM "perfectqueue_account"
+WHERE "queue" = %(queue)s AND "ready" = FALSE ORDER BY "turn" DESC LIMIT 1
 """
-CLOCK = """
-SELECT MAX("finish_tag") FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0
+LANES = """
+FROM "perfectqueue_lane" AS "lane"
+JOIN "perfectqueue_account" AS "own" ON "own"."id" = "lane"."account"
+WHERE "lane".{which}{alike} ORDER BY "lane".{order} LIMIT {count}
 """
-USUAL = f"""
-SELECT AVG("cost") FROM (
-    SELECT "cost" FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0
-    ORDER BY "finish_tag" DESC LIMIT {LAST}
-) AS "last" WHERE "cost" > 0
+OF_QUEUE = """
+FROM "perfectqueue_account" WHERE "queue" = %(queue)s AND "finish_tag" > 0.0
+ORDER BY "finish_tag" DESC LIMIT {count}
 """
-LANE = '"perfectqueue_lane"'
-INSERT = """
-INSERT INTO "perfectqueue_lane" ("running", {columns}) VALUES {rows}
+OF_GATE = LANES.replace("{which}", '"gate" = %(gate)s AND "lane"."finish_tag" > 0.0')
+OF_GATE = OF_GATE.replace("{order}", '"finish_tag" DESC')
+UNDER = LANES.replace("{which}", '"held_by" = {hold}').replace("{order}", '"turn"')
+FLOOR = f"""
+SELECT (SELECT "finish_tag" {OF_QUEUE.replace("{count}", "1")}), ({FIRST_OPEN}), ({LAST_SHUT}), (
+    SELECT AVG("cost") FROM (SELECT "cost" {OF_QUEUE.replace("{count}", str(LAST))}) AS "last"
+    WHERE "cost" > 0
+)
 """
-FLOOR = f"SELECT ({CLOCK}), ({FIRST_OPEN}), ({LAST_SHUT}), ({USUAL})".replace("{hold}", "0")
+OF_WAITING = """
+SELECT "own"."virtual_time", "lane"."has_waiting" AND NOT "own"."paused"
+    AND ("own"."max_running" IS NULL OR "own"."running" < "own"."max_running") AS "waits"
+"""
+BEHIND = f"""
+SELECT (SELECT "lane"."finish_tag" {OF_GATE.replace("{count}", "1").replace("{alike}", "")}), (
+    SELECT MIN("virtual_time") FROM (
+        SELECT * FROM ({OF_WAITING} {OF_GATE.replace("{count}", str(LAST))}) AS "served"
+        {{held_by}}
+    ) AS "behind" WHERE "waits" = TRUE
+)
+"""
+HELD = f"""
+UNION ALL SELECT * FROM ({OF_WAITING} {UNDER.replace("{count}", str(LAST))}) AS "held_{{number}}"
+"""
+LANE = '"perfectqueue_account"'
+INSERT = 'INSERT INTO "{table}" ({columns}) VALUES {rows}'
+Columns = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
     """
-    Whose a lane is: its queue, user and limits, and the lane whose account it has.
+    Whose a lane is: its queue, user and limits, and the account that is charged.
 
     ``since`` is when the first of the tickets was due that are to wait there; no earlier
     than it was submitted, so that no one passes others by a time of their choice.
-    ``is_new`` means that it has no row, and ``copied`` whether lanes have copies of it.
+    ``is_new`` means that it has no row.
     """
 
     lane: int
@@ -91,35 +102,10 @@ class Owner:
     keys: Keys
     since: datetime
     is_new: bool
-    copied: bool
 
     @property
     def gate(self) -> int:
         return gate_id(self.queue, self.keys)
-
-
-class Waking(NamedTuple):
-    """
-    A lane that has waiting tickets, as it is to be if it has no row yet or sleeps.
-
-    ``keys`` are those of its limits as JSON, None without any. ``since`` is when the first of
-    its tickets was due; None is now.
-    """
-
-    id: int
-    account: int
-    gate: int
-    keys: str | None
-    queue: str
-    user: str
-    virtual_time: float
-    cost: float
-    weight: float
-    max_running: int | None
-    paused: bool
-    policy: int
-    has_waiting: bool = True
-    since: datetime | None = None
 
 
 class Floor(NamedTuple):
@@ -139,9 +125,7 @@ def wake_sleeping(lanes: Mapping[int, int], *, using: str) -> None:
             owners = owners_of(db, ids, WAITS_ASLEEP)
         if owners:
             # Where there are no limits, one statement writes it, and commits itself.
-            opened = (
-                in_transaction if any(owner.gate or owner.copied for owner in owners) else reading
-            )
+            opened = in_transaction if any(owner.gate for owner in owners) else reading
             with opened(using) as db:
                 wake(db, owners, None)
 
@@ -156,7 +140,7 @@ def owners_of(db: Session, ids: Sequence[int], condition: str = "") -> list[Owne
     statement = statement.replace("{created_at}", db.dialect.readable('"task"."created_at"'))
     rows = db.execute(statement, given).fetchall()
     owners: dict[int, Owner] = {}
-    for lane, queue, user, type_, limits, run_at, created_at, is_new, copied in rows:
+    for lane, queue, user, type_, limits, run_at, created_at, is_new in rows:
         since = max(db.dialect.moment(run_at), db.dialect.moment(created_at))
         if lane in owners:
             owners[lane] = replace(owners[lane], since=min(owners[lane].since, since))
@@ -165,7 +149,7 @@ def owners_of(db: Session, ids: Sequence[int], condition: str = "") -> list[Owne
             owner, keys = standing(lane, queue, type_, user, names)
             account = lane_id(queue, owner) if keys else lane
             whose = lane, account, queue, owner, keys
-            owners[lane] = Owner(*whose, since, bool(is_new), bool(copied))
+            owners[lane] = Owner(*whose, since, bool(is_new))
     return list(owners.values())
 
 
@@ -174,8 +158,8 @@ def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
     Wake lanes, each at the virtual time of its queue, or where it was if that is later;
     return how many that is.
 
-    A lane behind a gate is woken after the one whose account it has, which need not have
-    waiting tickets itself.
+    A lane behind a gate is woken after its account, whose plain lane need not have waiting
+    tickets.
     """
     if not owners:
         # Their tasks were deleted meanwhile.
@@ -183,52 +167,72 @@ def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
     shares: defaultdict[tuple[str, str], Share] = defaultdict(Share)
     if fresh := {(owner.queue, owner.user) for owner in owners if owner.is_new}:
         shares.update(shares_of(db, fresh))
-    places = {(owner.queue, owner.keys) for owner in owners}
     known: dict[str, Floor] = {}
-    floors = {place: floor(db, *place, known) for place in places}
-
-    def waking(owner: Owner, lane: int, gate: int, *, has_waiting: bool = True) -> Waking:
+    floors = {
+        place: floor(db, *place, known) for place in {(owner.queue, owner.keys) for owner in owners}
+    }
+    # Of two lanes of an account the plain one comes last, and stays.
+    own: dict[int, Columns] = {}
+    for owner in sorted(owners, key=lambda owner: not owner.gate):
+        start = floors[owner.queue, owner.keys]
         share = shares[owner.queue, owner.user]
-        return Waking(
-            id=lane,
-            account=owner.account,
-            gate=gate,
-            queue=owner.queue,
-            user=owner.user,
-            keys=json.dumps(owner.keys) if gate else None,
-            virtual_time=floors[owner.queue, owner.keys].virtual_time,
-            cost=unmeasured(share.weight, floors[owner.queue, owner.keys].usual),
-            weight=share.weight,
-            max_running=share.max_running,
-            paused=share.paused,
-            policy=rule_of(owner.queue).code,
+        own[owner.account] = waking(
+            owner.account,
+            owner.queue,
+            owner.user,
+            share,
+            start,
             since=owner.since,
-            has_waiting=has_waiting,
+            has_waiting=not owner.gate,
         )
-
-    behind = sorted((owner for owner in owners if owner.gate), key=lambda owner: owner.lane)
-    own = {owner.account: waking(owner, owner.account, 0, has_waiting=False) for owner in behind}
-    own |= {owner.lane: waking(owner, owner.lane, 0) for owner in owners if not owner.gate}
-    write_lanes(db, [own[lane] for lane in sorted(own)], now)
-    if behind:
-        write_lanes(db, [waking(owner, owner.lane, owner.gate) for owner in behind], now)
-    if behind or any(owner.copied for owner in owners):
-        db.dialect.copy_accounts(db.cursor, own)
+    write_accounts(db, list(own.values()), now)
+    if behind := [owner for owner in owners if owner.gate]:
+        write_lanes(db, behind, now)
     if fresh:
         look_again(db.cursor, sorted({owner.account for owner in owners if owner.is_new}))
     return len(owners)
 
 
-def write_lanes(db: Session, lanes: Sequence[Waking], now: datetime | None) -> None:
+def waking(
+    account: int,
+    queue: str,
+    user: str,
+    share: Share,
+    start: Floor,
+    *,
+    since: datetime | None = None,
+    has_waiting: bool = False,
+) -> Columns:
     """
-    Make or wake lanes, in the order of their ids; lock them even where nothing changes.
+    Return an account as it is to be if it has no row yet or nothing waits in its lanes, at the
+    place at which it wakes; ``since`` is when the first task was due, None is now.
+    """
+    return {
+        "id": account,
+        "queue": queue,
+        "user": user,
+        "virtual_time": start.virtual_time,
+        "cost": unmeasured(share.weight, start.usual),
+        "weight": share.weight,
+        "max_running": share.max_running,
+        "paused": share.paused,
+        "policy": rule_of(queue).code,
+        "since": since,
+        "has_waiting": has_waiting,
+        "running": 0,
+    }
 
-    A lane that comes from another policy takes its place by this one, whether or not it has
+
+def write_accounts(db: Session, accounts: Sequence[Columns], now: datetime | None) -> None:
+    """
+    Make or wake accounts, in the order of their ids; lock them even where nothing changes.
+
+    One that comes from another policy takes its place by this one, whether or not it has
     waiting tickets.
     """
     new = db.dialect.inserted
     moved = f'{LANE}."policy" <> {new("policy")}'
-    waits = f'{LANE}."has_waiting"'
+    waits = f'({LANE}."has_waiting" OR {LANE}."has_open")'
     furthest = "CASE WHEN {old} > {new} THEN {old} ELSE {new} END"
     changes = {
         "since": f"CASE WHEN {waits} THEN {{old}} ELSE {{new}} END",
@@ -237,18 +241,47 @@ def write_lanes(db: Session, lanes: Sequence[Waking], now: datetime | None) -> N
         "has_waiting": "{old} OR {new}",
         "policy": "{new}",
     }
-    values: dict[str, object] = {}
-    rows = []
-    for number, lane in enumerate(lanes):
-        items = [
-            sql_of(db, f"{name}{number}", getattr(lane, name), values) for name in Waking._fields
-        ]
-        rows.append(f"(0, {', '.join(items)})")
-    statement = INSERT.replace("{columns}", ", ".join(f'"{name}"' for name in Waking._fields))
-    statement = statement.replace("{rows}", ", ".join(rows))
-    statement += db.dialect.upsert(
-        "perfectqueue_lane", ["id"], changes, where=f"NOT {waits} OR {moved}"
-    )
+    where = f'NOT {LANE}."has_waiting" OR {moved}'
+    write(db, "perfectqueue_account", accounts, changes, where, now)
+
+
+def write_lanes(db: Session, owners: Sequence[Owner], now: datetime | None) -> None:
+    """Make or wake lanes behind limits; who calls has locked their accounts."""
+    lanes: list[Columns] = [
+        {
+            "id": owner.lane,
+            "account": owner.account,
+            "keys": json.dumps(owner.keys),
+            "gate": owner.gate,
+            "since": owner.since,
+            "has_waiting": True,
+        }
+        for owner in owners
+    ]
+    changes = {"since": "{new}", "has_waiting": "{new}"}
+    write(db, "perfectqueue_lane", lanes, changes, 'NOT "perfectqueue_lane"."has_waiting"', now)
+    db.execute(OPEN, accounts=sorted({owner.account for owner in owners}))
+
+
+def write(
+    db: Session,
+    table: str,
+    rows: Sequence[Columns],
+    changes: Mapping[str, str],
+    where: str,
+    now: datetime | None,
+) -> None:
+    """Insert rows, and change those that are there already as it says."""
+    values: Columns = {}
+    rows = sorted(rows, key=itemgetter("id"))
+    items = [
+        ", ".join([sql_of(db, f"{name}{number}", row[name], values) for name in row])
+        for number, row in enumerate(rows)
+    ]
+    statement = INSERT.replace("{table}", table)
+    statement = statement.replace("{columns}", ", ".join([f'"{name}"' for name in rows[0]]))
+    statement = statement.replace("{rows}", ", ".join([f"({item})" for item in items]))
+    statement += db.dialect.upsert(table, ["id"], changes, where=where)
     if db.dialect.asynchronous_commit and db.cursor.db.autocommit:
         # A crash may forget it where it is a transaction by itself: the sweep wakes them then.
         statement += ' RETURNING "id"' + db.dialect.asynchronous_commit
@@ -286,44 +319,25 @@ def floor(db: Session, queue: str, keys: Keys = (), known: dict[str, Floor] | No
     known = {} if known is None else known
     if queue not in known:
         statement = FLOOR.replace("{alike}", alike(queue))
-        row = db.execute(statement, {"queue": queue, "gate": 0}).fetchone()
+        row = db.execute(statement, {"queue": queue}).fetchone()
         clock, first, reached, usual = row
         least = (reached or 0.0) if first is None else first
         known[queue] = Floor(max(clock or 0.0, least), usual or 0.0)
     if not keys:
         return known[queue]
-    row = db.execute(behind(queue, keys), place_of(queue, keys)).fetchone()
-    clock, first, usual = row
+    held = [HELD.replace("{hold}", str(hold_id(queue, key))) for key in keys]
+    held_by = "".join([one.replace("{number}", str(n)) for n, one in enumerate(held)])
+    statement = BEHIND.replace("{held_by}", held_by).replace("{alike}", alike(queue))
+    values = {"gate": gate_id(queue, keys)}
+    clock, first = db.execute(statement, values).fetchone()
     if first is None:
-        return Floor(known[queue].virtual_time, usual or 0.0)
-    return Floor(max(clock or 0.0, first), usual or 0.0)
-
-
-def place_of(queue: str, keys: Keys) -> dict[str, object]:
-    return {"queue": queue, "gate": gate_id(queue, keys)}
-
-
-def behind(queue: str, keys: Keys) -> str:
-    """
-    Return the query of the clock of these limits, of the smallest virtual time of those who
-    wait for them, and of what their tasks usually cost.
-
-    Those who wait are whom one of these limits holds back, and who was served last of all
-    with the same limits.
-    """
-    held = "".join(
-        f' UNION ALL SELECT "virtual_time" FROM ({FIRST_OPEN}) AS "held{number}"'.replace(
-            "{hold}", str(hold_id(queue, key))
-        )
-        for number, key in enumerate(keys)
-    )
-    first = BEHIND.replace("{held_by}", held).replace("{alike}", alike(queue))
-    return f"SELECT ({CLOCK}), ({first}), ({USUAL})"
+        return known[queue]
+    return Floor(max(clock or 0.0, first), known[queue].usual)
 
 
 def first_open(db: Session, queue: str) -> float | None:
-    """Return the virtual time of the lane that is served next, of those nothing holds back."""
-    statement = FIRST_OPEN.replace("{alike}", alike(queue)).replace("{hold}", "0")
+    """Return the virtual time of the user that is served next, of those nothing holds back."""
+    statement = FIRST_OPEN.replace("{alike}", alike(queue))
     row = db.execute(statement, {"queue": queue}).fetchone()
     return row and float(row[0])
 
@@ -331,4 +345,4 @@ def first_open(db: Session, queue: str) -> float | None:
 def alike(queue: str) -> str:
     """Return the condition that leaves out lanes without virtual time where others have it."""
     by_time = rule_of(queue).code == Policy.FAIR
-    return f' AND "policy" = {Policy.FAIR}' if by_time else ""
+    return f' AND "own"."policy" = {Policy.FAIR}' if by_time else ""

@@ -14,10 +14,12 @@ from .leased import TASK, TICKET, leased, named
 
 IN_HAND = f"""
 SELECT {TICKET}, "ticket"."run_at", 0, {TASK},
-    "ticket"."token", "ticket"."cancel_requested", "lane"."cost"
+    "ticket"."token", "ticket"."cancel_requested", "own"."cost"
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
+LEFT JOIN "perfectqueue_account" AS "own"
+    ON "own"."id" = COALESCE("lane"."account", "ticket"."lane")
 WHERE "ticket"."task_id" IN ({{ids}}) AND "ticket"."holder" = %(holder)s
     AND "ticket"."state" = 2
 ORDER BY "ticket"."task_id"

@@ -43,22 +43,23 @@ OPEN = """
 UPDATE "perfectqueue_hold" SET "opens_at" = {now}
 WHERE "key" IN ({keys}) AND ("opens_at" IS NULL OR "opens_at" > {now})
 """
-MOVE = 'UPDATE "perfectqueue_lane" SET "held_by" = CASE "id" {holds} END WHERE "id" IN ({lanes})'
 SHUT = """
 SELECT "hold"."id", "hold"."key" FROM "perfectqueue_hold" AS "hold"
 WHERE "hold"."id" > %(after)s AND ("hold"."opens_at" IS NULL OR "hold"."opens_at" > {now})
     AND EXISTS (
         SELECT 1 FROM "perfectqueue_lane" AS "lane"
-        WHERE "lane"."queue" = "hold"."queue" AND "lane"."held_by" = "hold"."id"
+        WHERE "lane"."held_by" = "hold"."id"
     )
 ORDER BY "hold"."id" LIMIT %(limit)s
 """
 FREE_LIMITED = """
-SELECT DISTINCT "gate", "keys" FROM (
-    SELECT "gate", "keys" FROM "perfectqueue_lane"
-    WHERE "queue" IN ({queues}) AND "held_by" = 0 AND "ready" = TRUE ORDER BY "turn"
+SELECT DISTINCT "lane"."gate", "lane"."keys" FROM (
+    SELECT "id" FROM "perfectqueue_account"
+    WHERE "queue" IN ({queues}) AND "ready" = TRUE AND "has_open" = TRUE ORDER BY "turn"
     LIMIT %(count)s
-) AS "first" WHERE NOT ("gate" = 0)
+) AS "first"
+JOIN "perfectqueue_lane" AS "lane" ON "lane"."account" = "first"."id"
+WHERE "lane"."held_by" = 0 AND "lane"."has_waiting" = TRUE
 """
 NEXT = """(
     SELECT "opens_at" FROM "perfectqueue_hold"
@@ -126,10 +127,19 @@ def due_holds(
 
 @dataclass(slots=True)
 class Holds:
-    """Which lanes one transaction holds back, and which it lets back into the fair order."""
+    """
+    Which lanes one transaction holds back, and which it lets back into the fair order.
+
+    ``late`` are held lanes whose accounts have been served since they were filed: they wait
+    too far in front, and are to be filed anew.
+    """
 
     due: list[DueHold] = field(default_factory=list)
     seen: dict[int, SeenLane] = field(default_factory=dict)
+    late: set[int] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.due or self.seen)
 
     def changes(self, meters: Meters, short: Collection[int]) -> dict[int, int]:
         """Return the lanes whose hold changes, by what their limits let start from now on."""
@@ -207,12 +217,6 @@ def store(db: Session, holds: Mapping[int, tuple[str, str, datetime | None]]) ->
     change = db.dialect.upsert("perfectqueue_hold", ["id"], {"opens_at": "{new}"})
     statement = STORE.replace("{rows}", ", ".join(rows)).replace("{change}", change)
     db.execute(statement, values)
-
-
-def move(db: Session, changed: Mapping[int, int]) -> None:
-    """Move lanes between holds and the fair order; who calls has locked their accounts."""
-    holds = " ".join(f"WHEN {lane} THEN {hold}" for lane, hold in sorted(changed.items()))
-    db.execute(MOVE.replace("{holds}", holds), lanes=changed)
 
 
 def open_holds(db: Session, keys: Collection[str], now: datetime | None) -> int:

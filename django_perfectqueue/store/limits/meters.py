@@ -46,13 +46,15 @@ def allowances(
     """
     if not keys:
         return {}
-    if lock:
+    if lock and not db.dialect.one_writer:
         counted, rows = locked(db, keys, now), limits(db, keys)
+        if [row for row in rows.values() if row[1]]:
+            # The lock may have been waited for, and the time is that of before.
+            counted = read(db, keys, now, db.dialect.lock_clause)
     else:
         counted, rows = read_both(db, keys, now)
-    if lock and any(rate for _cap, rate, *_rest in rows.values()):
-        # The lock may have been waited for, and the time is that of before.
-        counted = read(db, keys, now, db.dialect.lock_clause)
+        if lock and len(counted) < len(keys):
+            counted = locked(db, keys, now)
     found = {}
     for key, row in rows.items():
         max_running, rate, period, burst, paused = row

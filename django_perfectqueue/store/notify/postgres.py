@@ -25,7 +25,12 @@ Wire: TypeAlias = Any
 
 NOTIFY = "SELECT pg_notify(%s, %s)"
 ALL_AWAKE = """
-WHERE (SELECT COUNT(*) FROM "perfectqueue_lane" WHERE "id" = ANY(%s) AND "has_waiting") = %s
+WHERE (
+    SELECT COUNT(*) FROM (
+        SELECT 1 FROM "perfectqueue_account" WHERE "id" = ANY(%s) AND "has_waiting"
+        UNION ALL SELECT 1 FROM "perfectqueue_lane" WHERE "id" = ANY(%s) AND "has_waiting"
+    ) AS "awake"
+) = %s
 """
 PROOF = "proof"
 AFTER_TROUBLE = 0.1
@@ -47,7 +52,8 @@ def send(message: str, connection: BaseDatabaseWrapper) -> None:
 def send_if_awake(message: str, lanes: Collection[int], connection: BaseDatabaseWrapper) -> bool:
     """Notify all who listen if all of these lanes are awake; return whether they are."""
     with connection.cursor() as cursor:
-        cursor.execute(NOTIFY + ALL_AWAKE, [CHANNEL, message, list(lanes), len(lanes)])
+        ids = list(lanes)
+        cursor.execute(NOTIFY + ALL_AWAKE, [CHANNEL, message, ids, ids, len(ids)])
         return cursor.fetchone() is not None
 
 

@@ -59,14 +59,15 @@ WAITING = """
 SELECT 'waiting', %({queue})s, COUNT(*) FROM (
     SELECT 1 AS "one" FROM (
         SELECT "id" FROM (
-            SELECT "id" FROM "perfectqueue_lane" WHERE "queue" = %({queue})s AND "held_by" = 0
+            SELECT "id" FROM "perfectqueue_account" WHERE "queue" = %({queue})s
             ORDER BY "ready" DESC, "turn" LIMIT %(lanes)s
-        ) AS "free"
+        ) AS "plain"
         UNION ALL
         SELECT "id" FROM (
-            SELECT "id" FROM "perfectqueue_lane" WHERE "queue" = %({queue})s AND "held_by" <> 0
-            LIMIT %(lanes)s
-        ) AS "behind"
+            SELECT "lane"."id" FROM "perfectqueue_account" AS "own"
+            CROSS JOIN "perfectqueue_lane" AS "lane"
+            WHERE "own"."queue" = %({queue})s AND "lane"."account" = "own"."id" LIMIT %(lanes)s
+        ) AS "limited"
     ) AS "line"
     CROSS JOIN "perfectqueue_ticket" AS "ticket"
     WHERE "ticket"."state" = 0 AND "ticket"."lane" = "line"."id"

@@ -47,9 +47,10 @@ LARGEST = "CASE WHEN {new} > {old} THEN {new} ELSE {old} END"
 CLOCK = "SELECT {now}"
 WAITING = """
 WITH RECURSIVE "line" AS ({waiting_lanes})
-SELECT "lane"."queue", "lane"."user", "lane"."held_by", "lane"."paused", "lane"."max_running",
-    "lane"."running"
-FROM "line" JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
+SELECT "own"."queue", "own"."user", "lane"."held_by", "own"."paused", "own"."max_running",
+    "own"."running"
+FROM "line" LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
+JOIN "perfectqueue_account" AS "own" ON "own"."id" = COALESCE("lane"."account", "line"."lane")
 LIMIT %(limit)s
 """
 

@@ -48,11 +48,13 @@ FROM "perfectqueue_usage"
 WHERE "queue" IN ({{queues}}) AND "span" = 0 ORDER BY "others" DESC, "id" LIMIT %(most)s
 """
 TERMS = """
-SELECT "id", "weight", "max_running" FROM "perfectqueue_lane" WHERE "id" IN ({lanes})
+SELECT "id", "weight", "max_running" FROM "perfectqueue_account" WHERE "id" IN ({lanes})
 """
 STANDINGS = """
-SELECT "id", "account", "gate", "weight", "max_running", "running" FROM "perfectqueue_lane"
-WHERE "id" IN ({lanes}) OR ("gate" <> 0 AND "account" IN ({lanes}))
+SELECT "own"."id", "lane"."id", "own"."weight", "own"."max_running", "own"."running"
+FROM "perfectqueue_account" AS "own"
+LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."account" = "own"."id"
+WHERE "own"."id" IN ({lanes})
 """
 COUNT = """
 SELECT {lane}, COUNT(*) FROM (
@@ -191,11 +193,10 @@ def standings(db: Session, queue: str, users: Iterable[str], most: int) -> dict[
     found: dict[str, UsageStanding] = {}
     lanes: dict[int, str] = {}
     rows = rows_of_lanes(db, STANDINGS, owners)
-    for lane, account, gate, weight, max_running, running in rows:
-        lanes[lane] = user = owners[account]
-        facts = found.setdefault(user, {"waiting": 0})
-        if not gate:
-            facts |= {"weight": weight, "max_running": max_running, "running": running}
+    for account, lane, weight, max_running, running in rows:
+        lanes[account] = lanes[lane or account] = user = owners[account]
+        terms: UsageStanding = {"weight": weight, "max_running": max_running, "running": running}
+        found[user] = {"waiting": 0, **terms}
     counts = waiting(db, sorted(lanes), most)
     for lane, count in counts.items():
         facts = found[lanes[lane]]

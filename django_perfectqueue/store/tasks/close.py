@@ -13,7 +13,7 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.models import Attempt, LastEnding, Outcome
 
 from ..database.session import Session
-from ..lanes.accounts import REACHED, Accounts, expected_cost
+from ..lanes.accounts import ACCOUNT, REACHED, Accounts, expected_cost
 from ..notify.signals import announce, announce_ids
 from ..records.dependency_events import note_ended
 from ..values import Failure, Lease, as_text
@@ -52,7 +52,7 @@ OMIT = (
 TICKET = f"""
 SELECT "task_id", "token", "lane", "state", "attempt", "errors", "crashes", "holder",
     "cancel_requested", COALESCE("charged", (
-        SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
+        SELECT "cost" FROM "perfectqueue_account" WHERE "id" = {ACCOUNT}
     )), {REACHED}
 FROM "perfectqueue_ticket"
 """

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from django_perfectqueue.models import Policy
 
+from ..arithmetic.fair_order import is_gated
 from ..database.session import Session
 from ..database.transaction import in_transaction, reading, retry_transaction
 from ..lanes.share_sync import correct_shares
@@ -19,45 +20,52 @@ IDLE = 600.0
 in between: so a lane goes only when no one can have seen it open for longer than that takes."""
 FIRST_ID = -(2**63)
 
-LANES = """
-SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
+ROWS = """
+SELECT * FROM (
+    SELECT "id" FROM "perfectqueue_account" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
+) AS "accounts"
+UNION ALL
+SELECT * FROM (
+    SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
+) AS "lanes"
+ORDER BY "id" LIMIT %(limit)s
 """
-IDLE_LANES = """
-SELECT "lane"."id", "lane"."queue", "lane"."gate", "lane"."virtual_time", "lane"."finish_tag",
-    "lane"."policy"
-FROM "perfectqueue_lane" AS "lane"
-WHERE "lane"."id" IN ({lanes}) AND "lane"."has_waiting" = FALSE AND "lane"."running" = 0
-    AND "lane"."since" <= {idle_since}
+IS_IDLE = """
+    "row"."id" IN ({ids}) AND "row"."has_waiting" = FALSE AND "row"."since" <= {idle_since}
     AND NOT EXISTS (
         SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "ticket"."state" = 0 AND "ticket"."lane" = "lane"."id"
+        WHERE "ticket"."state" = 0 AND "ticket"."lane" = "row"."id"
     )
-    AND NOT EXISTS (
-        SELECT 1 FROM "perfectqueue_lane" AS "other"
-        WHERE NOT ("other"."gate" = 0) AND "lane"."gate" = 0 AND "other"."account" = "lane"."id"
-    )
-    AND NOT EXISTS (
-        SELECT 1 FROM "perfectqueue_lane" AS "own"
-        WHERE "own"."id" = "lane"."account" AND "own"."running" > 0
-    )
-ORDER BY "lane"."id"
 """
-LOCK_LANES = """
-SELECT "id" FROM "perfectqueue_lane"
-WHERE "id" IN ({lanes}) AND "has_waiting" = FALSE AND "running" = 0 ORDER BY "id"
+IDLE_ROWS = f"""
+SELECT "row"."id", "row"."queue", 0, "row"."virtual_time", "row"."finish_tag", "row"."policy"
+FROM "perfectqueue_account" AS "row"
+WHERE {IS_IDLE} AND "row"."running" = 0 AND NOT EXISTS (
+    SELECT 1 FROM "perfectqueue_lane" AS "other" WHERE "other"."account" = "row"."id"
+)
+UNION ALL
+SELECT "row"."id", "own"."queue", "row"."gate", 0.0, "row"."finish_tag", {Policy.SLOTS}
+FROM "perfectqueue_lane" AS "row"
+LEFT JOIN "perfectqueue_account" AS "own" ON "own"."id" = "row"."account"
+WHERE {IS_IDLE} AND COALESCE("own"."running", 0) = 0
+"""
+LOCK = """
+SELECT "id" FROM "{table}" WHERE "id" IN ({ids}) AND "has_waiting" = FALSE ORDER BY "id"
 """
 LAST_TAG = f"""
-SELECT "finish_tag" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0
+SELECT "finish_tag" FROM {{these}} AND "finish_tag" > 0.0
 ORDER BY "finish_tag" DESC LIMIT 1 OFFSET {LAST - 1}
 """
+OF_QUEUE = '"perfectqueue_account" WHERE "queue" = %(queue)s'
+OF_GATE = '"perfectqueue_lane" WHERE "gate" = %(gate)s'
 COMPETING = """
 SELECT EXISTS (
-    SELECT 1 FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = TRUE
+    SELECT 1 FROM "perfectqueue_account" WHERE "queue" = %(queue)s AND "ready" = TRUE
 ) OR EXISTS (SELECT 1 FROM "perfectqueue_hold" WHERE "queue" = %(queue)s)
 """
-FORGET_LANES = 'DELETE FROM "perfectqueue_lane" WHERE "id" IN ({lanes})'
+FORGET = 'DELETE FROM "{table}" WHERE "id" IN ({ids})'
+TABLES = ("perfectqueue_account", "perfectqueue_lane")
+"""Of users, and of lanes behind limits: no id is in both."""
 
 HOLDS = """
 SELECT "id", "key" FROM "perfectqueue_hold" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
@@ -65,8 +73,7 @@ SELECT "id", "key" FROM "perfectqueue_hold" WHERE "id" > %(after)s ORDER BY "id"
 FORGET_HOLDS = """
 DELETE FROM "perfectqueue_hold" WHERE "id" IN ({holds}) AND NOT EXISTS (
     SELECT 1 FROM "perfectqueue_lane" AS "lane"
-    WHERE "lane"."queue" = "perfectqueue_hold"."queue"
-        AND "lane"."held_by" = "perfectqueue_hold"."id"
+    WHERE "lane"."held_by" = "perfectqueue_hold"."id"
 )
 """
 
@@ -91,12 +98,12 @@ def forget_lanes(
     now: datetime | None = None,
 ) -> int | None:
     """
-    Look at so many lanes behind an id, and delete those that have been idle for so many
-    seconds; return where the next batch begins, or None at the end.
+    Look at so many accounts, and lanes behind limits, with greater ids, and delete those that
+    have been idle for so many seconds; return where the next batch begins, or None at the end.
 
-    A lane is made anew when its user comes back, at the virtual time of its queue. So while
+    An account is made anew when its user comes back, at the virtual time of its queue. So while
     others compete, one that is further ahead than that stays, as do those that give the
-    time.
+    time, and those with lanes behind limits.
 
     Who submits tasks looks after the commit whether their lane is awake, and wakes it, which
     makes the row; what is missed so is found by wake_forgotten_lanes(). One that is woken in
@@ -104,29 +111,29 @@ def forget_lanes(
     none; so those that carry another share than they should are corrected here, too.
     """
     with reading(using) as db:
-        rows = db.rows(LANES, {"after": after, "limit": limit})
-        known = [lane for (lane,) in rows]
-        lanes = idle_lanes(db, known, idle, now)
-    if lanes:
+        known = [id_ for (id_,) in db.rows(ROWS, {"after": after, "limit": limit})]
+        found = idle_rows(db, known, idle, now)
+    if found:
         with in_transaction(using) as db:
-            rows_now = db.rows(LOCK_LANES + db.dialect.skip_clause, lanes=lanes)
-            locked_lanes = [lane for (lane,) in rows_now]
-            # Once more, as they are now that nobody else can change them.
-            if still := idle_lanes(db, locked_lanes, idle, now):
-                db.execute(FORGET_LANES, lanes=still)
-    correct_shares(known, using=using)
-    return rows[-1][0] if len(rows) == limit else None
+            for table in TABLES:
+                lock = LOCK.replace("{table}", table) + db.dialect.skip_clause
+                locked_rows = [id_ for (id_,) in db.rows(lock, ids=found)]
+                # Once more, as they are now that nobody else can change them.
+                if still := idle_rows(db, locked_rows, idle, now):
+                    db.execute(FORGET.replace("{table}", table), ids=still)
+    correct_shares([id_ for id_ in known if not is_gated(id_)], using=using)
+    return known[-1] if len(known) == limit else None
 
 
-def idle_lanes(db: Session, lanes: list[int], idle: float, now: datetime | None) -> list[int]:
-    """Return those of these lanes that nobody needs."""
-    if not lanes:
+def idle_rows(db: Session, ids: list[int], idle: float, now: datetime | None) -> list[int]:
+    """Return those of these rows that nobody needs."""
+    if not ids:
         return []
-    rows = db.rows(IDLE_LANES, now=now, after={"idle_since": -idle}, lanes=lanes)
+    rows = db.rows(IDLE_ROWS, now=now, after={"idle_since": -idle}, ids=ids)
     places = {place: place_of(db, *place) for place in {(row[1], row[2]) for row in rows}}
     return [
-        lane
-        for lane, queue, gate, virtual_time, finish_tag, policy in rows
+        id_
+        for id_, queue, gate, virtual_time, finish_tag, policy in rows
         if places[queue, gate].spares(virtual_time, finish_tag, policy)
     ]
 
@@ -134,31 +141,29 @@ def idle_lanes(db: Session, lanes: list[int], idle: float, now: datetime | None)
 @dataclass(frozen=True, slots=True)
 class SweepPosition:
     """
-    What is needed of the lanes behind a gate, or none: those with the last finish tags, and
-    those ahead of the virtual time, which is None where lanes carry copies of it.
+    What is needed of the accounts of a queue, or of the lanes behind a gate: those with the
+    last finish tags, and accounts ahead of the virtual time.
     """
 
     competing: bool
     last_tag: float = 0.0
-    virtual_time: float | None = None
+    virtual_time: float = 0.0
 
     def spares(self, virtual_time: float, finish_tag: float, policy: int) -> bool:
         if not self.competing:
             return True
         if finish_tag and finish_tag >= self.last_tag:
             return False
-        if self.virtual_time is None or policy != Policy.FAIR:
-            return True
-        return virtual_time <= self.virtual_time
+        return policy != Policy.FAIR or virtual_time <= self.virtual_time
 
 
 def place_of(db: Session, queue: str, gate: int) -> SweepPosition:
     terms = {"queue": queue, "gate": gate}
     if not db.execute(COMPETING, terms).fetchone()[0]:
         return SweepPosition(competing=False)
-    row = db.execute(LAST_TAG, terms).fetchone()
-    time = None if gate else floor(db, queue).virtual_time
-    return SweepPosition(True, float(row[0]) if row else 0.0, time)
+    last = LAST_TAG.replace("{these}", OF_GATE if gate else OF_QUEUE)
+    row = db.execute(last, terms).fetchone()
+    return SweepPosition(True, float(row[0]) if row else 0.0, floor(db, queue).virtual_time)
 
 
 @retry_transaction

@@ -14,7 +14,7 @@ from django.db import IntegrityError, connections
 
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.models import Lane, Outcome
+from django_perfectqueue.models import Account, Outcome
 
 from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
 from ..tasks.after_commit import seen
@@ -117,7 +117,7 @@ def surplus(keep: int, *, using: str) -> Surplus:
     limit = min(COUNTED, max(100, 2 * keep))
     ended: Counter[str] = Counter()
     last: dict[str, int] = {}
-    queues = set(distinct(Lane.objects.using(using), "queue", limit=None))
+    queues = set(distinct(Account.objects.using(using), "queue", limit=None))
     newest = newest_id(using=using)
     read, before = 0, newest + 1
     with reading(using) as db:

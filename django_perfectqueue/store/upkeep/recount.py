@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from django.db.models import Q
 
 from django_perfectqueue.lib.stored_json import names_in
-from django_perfectqueue.models import FairShare, Hold, Lane, Limit, Meter, QueueShare
+from django_perfectqueue.models import Account, FairShare, Hold, Lane, Limit, Meter, QueueShare
 from django_perfectqueue.models.fields import IsJson, conditions
 
 from ..database.dialects.base import Row
@@ -28,23 +28,23 @@ FIRST = -(2**63)
 
 LAST_LANE = """
 SELECT MAX("id") FROM (
-    SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
+    SELECT "id" FROM "perfectqueue_account" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
 ) AS "some"
 """
 LANES = """
 SELECT "own"."id", "own"."queue", "own"."user", "own"."running", COALESCE("held"."tasks", 0)
-FROM "perfectqueue_lane" AS "own"
+FROM "perfectqueue_account" AS "own"
 LEFT JOIN (
-    SELECT "lane"."account" AS "account", COUNT(*) AS "tasks"
+    SELECT COALESCE("lane"."account", "ticket"."lane") AS "account", COUNT(*) AS "tasks"
     FROM "perfectqueue_ticket" AS "ticket"
-    JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
+    LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
     WHERE "ticket"."state" = 2 AND "ticket"."timer_at" IS NOT NULL
-    GROUP BY "lane"."account"
+    GROUP BY COALESCE("lane"."account", "ticket"."lane")
 ) AS "held" ON "held"."account" = "own"."id"
-WHERE "own"."gate" = 0 AND "own"."running" <> COALESCE("held"."tasks", 0) AND {which}
+WHERE "own"."running" <> COALESCE("held"."tasks", 0) AND {which}
 """
 SET_LANES = """
-UPDATE "perfectqueue_lane" SET "running" = CASE "id" {running} END WHERE "id" IN ({ids})
+UPDATE "perfectqueue_account" SET "running" = CASE "id" {running} END WHERE "id" IN ({ids})
 """
 
 LAST_METER = """
@@ -58,7 +58,7 @@ UNION ALL
 SELECT NULL, "lane"."keys", COUNT(*)
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
-WHERE "ticket"."state" = 2 AND "ticket"."timer_at" IS NOT NULL AND NOT ("lane"."gate" = 0)
+WHERE "ticket"."state" = 2 AND "ticket"."timer_at" IS NOT NULL
 GROUP BY "lane"."keys"
 """
 SET_METER = 'UPDATE "perfectqueue_meter" SET "running" = %(running)s WHERE "key" = %(key)s'
@@ -108,7 +108,7 @@ def repair(*, using: str) -> list[str]:
     It finds something only where constraints were dropped.
     """
     found = []
-    for model in (Lane, Meter, Hold, FairShare, QueueShare, Limit):
+    for model in (Account, Lane, Meter, Hold, FairShare, QueueShare, Limit):
         rows = model._base_manager.using(using).order_by()
         # What is no JSON is read as none.
         known = {
@@ -151,14 +151,13 @@ def differing(
 def correct_lanes(ids: Collection[int], *, using: str) -> list[Drift]:
     with in_transaction(using) as db:
         # Who takes or ends a task now has yet to count it, and waits for this lock.
-        db.execute(LOCK + db.dialect.lock_clause, lanes=ids)
+        db.execute(LOCK + db.dialect.lock_clause, accounts=ids)
         rows = differing(db, '"own"."id" IN ({ids})', ids=ids)
         if not rows:
             return []
         running = " ".join(f"WHEN {row[0]} THEN {row[4]}" for row in rows)
         wrong = [row[0] for row in rows]
         db.execute(SET_LANES.replace("{running}", running), ids=wrong)
-        db.dialect.copy_accounts(db.cursor, wrong)
     for queue in {row[1] for row in rows}:
         notify_workers(queue, using=using)
     return [

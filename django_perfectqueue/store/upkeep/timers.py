@@ -49,10 +49,11 @@ SELECT (
     ORDER BY "ticket"."rank" LIMIT 1
 )
 FROM "line" LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
-LEFT JOIN "perfectqueue_lane" AS "own" ON "own"."id" = "lane"."account"
+LEFT JOIN "perfectqueue_account" AS "own"
+    ON "own"."id" = COALESCE("lane"."account", "line"."lane")
 WHERE "line"."lane" IS NOT NULL AND (
-    "lane"."running" <> "own"."running" OR
-    "lane"."has_waiting" IS NULL OR "lane"."has_waiting" = FALSE OR "lane"."policy" <> {policy}
+    COALESCE("lane"."has_waiting", "own"."has_waiting", FALSE) = FALSE
+    OR "own"."policy" <> {policy} OR ("lane"."held_by" = 0 AND "own"."has_open" = FALSE)
 )
 LIMIT %(limit)s
 """
@@ -116,10 +117,9 @@ def fire_batch(*, using: str, now: datetime | None) -> int:
 def wake_forgotten_lanes(*, using: str) -> int:
     """
     Wake the lanes that sleep although they have waiting tickets, those that have another
-    policy than the settings say, and those behind a gate whose copy of their account is
-    old: it was made while the account was charged. Have limits looked at that hold back
-    lanes and have room, too: they were edited past the models' signals. Return how many,
-    of the lanes BATCH at most.
+    policy than the settings say. Have limits looked at that hold back lanes and have
+    room, too: they were edited past the models' signals. Return how many, of the lanes
+    BATCH at most.
 
     Who submits a task wakes its lane after the commit. What is missed then, because its
     program died or the lane fell asleep in that moment, is found here. Costs one statement
@@ -186,14 +186,12 @@ def policies() -> tuple[str, dict[str, str]]:
         return str(rule_of(OTHERS).code.value), {}
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
     cases = (f"WHEN %({name})s THEN {rule_of(queue).code}" for name, queue in names.items())
-    return f'CASE "lane"."queue" {" ".join(cases)} ELSE {rule_of(OTHERS).code} END', names
+    return f'CASE "own"."queue" {" ".join(cases)} ELSE {rule_of(OTHERS).code} END', names
 
 
 def admit(db: Session, ids: list[int], accounts: Accounts) -> None:
     """Put tickets in their lanes, and wake those; lock first what is to be charged."""
     owners = owners_of(db, ids) if ids else []
-    if owners:
-        accounts.gated = any(owner.copied or owner.keys for owner in owners)
     accounts.lock(db, {owner.account for owner in owners})
     if ids:
         db.execute(READMIT.replace("{hint}", db.dialect.by_primary_key), ids=ids)

@@ -6,7 +6,7 @@ from django.test import TestCase, override_settings
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
-from django_perfectqueue.models import FairShare, Lane, Ticket
+from django_perfectqueue.models import Account, FairShare, Ticket
 
 from ...factories import (
     LEASE,
@@ -171,21 +171,21 @@ class ClockTests(TestCase):
         """What the last ones have had more than was expected counts for newcomers, too."""
         for seconds in (1.0, 1.0, 100.0):
             finish(*running(user="ann")[1:], seconds=seconds)
-        Lane.objects.update(has_waiting=False)
+        Account.objects.update(has_waiting=False)
         running(user="bob")
 
-        self.assertGreater(Lane.objects.get(user="bob").virtual_time, 100.0)
+        self.assertGreater(Account.objects.get(user="bob").virtual_time, 100.0)
 
     def test_a_task_that_nobody_has_tried_does_not_move_the_clock(self):
         """Else who prefetches and dies would make newcomers pay for what nobody had."""
         finish(*running(user="ann")[1:], seconds=10.0)
-        before = Lane.objects.get().finish_tag
+        before = Account.objects.get().finish_tag
         holder = store.new_holder()
         submit_many(3, user="ann")
         acquire(3, holder=holder)
         store.give_back(holder, using="default", alive_time=LEASE, loss=store.Loss(), now=NOON)
 
-        self.assertEqual(Lane.objects.get().finish_tag, before)
+        self.assertEqual(Account.objects.get().finish_tag, before)
 
     def test_a_new_lane_of_a_small_weight_takes_its_place_by_what_tasks_usually_cost(self):
         finish(*running(user="ann")[1:], seconds=10.0)
@@ -210,5 +210,5 @@ class ClockTests(TestCase):
             processor.run(lambda user: 1.0)
 
         self.assertIn("carl", processor.order[-4:])
-        lanes = dict(Lane.objects.values_list("user", "virtual_time"))
+        lanes = dict(Account.objects.values_list("user", "virtual_time"))
         self.assertLess(lanes["carl"], 20.0)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from django_perfectqueue.store.arithmetic.fair_order import (
     ANY,
     FIRST_COST,
-    OpenLane,
+    UserLanes,
     counted,
     lane_id,
     lanes_read,
@@ -21,7 +21,7 @@ SPARE = st.sampled_from([0, 1, 3, ANY])
 
 
 def lane(number, *, virtual_time=0.0, cost=1.0, weight=1.0, room=None):
-    return OpenLane(id=number, virtual_time=virtual_time, cost=cost, weight=weight, room=room)
+    return UserLanes(id=number, virtual_time=virtual_time, cost=cost, weight=weight, room=room)
 
 
 def order(lanes, count, holder=1):

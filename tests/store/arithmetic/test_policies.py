@@ -2,8 +2,13 @@ from django.test import SimpleTestCase, TestCase, override_settings
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import POLICIES
-from django_perfectqueue.models import FairShare, Lane, Policy
-from django_perfectqueue.store.arithmetic.fair_order import OpenLane, lane_id, lane_of, next_picks
+from django_perfectqueue.models import Account, FairShare, Policy
+from django_perfectqueue.store.arithmetic.fair_order import (
+    UserLanes,
+    lane_id,
+    lane_of,
+    next_picks,
+)
 from django_perfectqueue.store.arithmetic.policies import RULES
 
 from ...factories import (
@@ -33,7 +38,7 @@ def users(leases):
 
 
 def policies():
-    return dict(Lane.objects.values_list("user", "policy"))
+    return dict(Account.objects.values_list("user", "policy"))
 
 
 def give(**weights):
@@ -43,7 +48,7 @@ def give(**weights):
 
 class RuleTests(SimpleTestCase):
     def test_the_key_of_slots_is_as_the_database_orders_them(self):
-        lane = OpenLane(
+        lane = UserLanes(
             id=1, virtual_time=99.0, cost=5.0, weight=4.0, room=None, running=2, policy=Policy.SLOTS
         )
 
@@ -54,7 +59,7 @@ class RuleTests(SimpleTestCase):
         Twenty in a row would be twenty slots for one user.
         """
         lanes = [
-            OpenLane(id=n, virtual_time=0.0, cost=1e-4, weight=1.0, room=None, policy=Policy.SLOTS)
+            UserLanes(id=n, virtual_time=0.0, cost=1e-4, weight=1.0, room=None, policy=Policy.SLOTS)
             for n in range(4)
         ]
 
@@ -99,7 +104,7 @@ class AncestorsTests(TestCase):
     def forget(self):
         store.clear("default", using="default")
         FairShare.objects.all().delete()
-        Lane.objects.all().delete()
+        Account.objects.all().delete()
 
 
 @by("slots")
@@ -133,7 +138,7 @@ class SlotsTests(TestCase):
         submit_many(2, user="ann")
         finish(*acquire(2), seconds=100.0)
 
-        self.assertGreater(Lane.objects.get().virtual_time, 199)
+        self.assertGreater(Account.objects.get().virtual_time, 199)
 
     def test_tasks_that_are_just_being_finished_hold_no_slot(self):
         """
@@ -196,7 +201,7 @@ class FifoTests(TestCase):
         held = acquire(9, now=after(3))
 
         self.assertEqual(keys(held), ["first", "ann0", "ann1", "ann2", "bob"])
-        self.assertEqual(Lane.objects.get().user, "")
+        self.assertEqual(Account.objects.get().user, "")
         self.assertEqual(held[0].user, "carl")
         assert_books_balance(self)
 
@@ -216,7 +221,7 @@ class FifoTests(TestCase):
         task.retry(now=after(2))
 
         self.assertEqual(keys(acquire(now=after(2))), ["k1"])
-        self.assertEqual(Lane.objects.get().user, "")
+        self.assertEqual(Account.objects.get().user, "")
 
     def test_each_queue_has_its_own_policy(self):
         with by({"mail": "fifo", "*": "slots"}):
@@ -224,7 +229,7 @@ class FifoTests(TestCase):
                 submit(user="ann", queue=queue)
                 acquire(queues=[queue])
 
-        lanes = Lane.objects.order_by("queue").values_list("queue", "user", "policy")
+        lanes = Account.objects.order_by("queue").values_list("queue", "user", "policy")
         self.assertEqual(list(lanes), [("mail", "", Policy.FAIR), ("reports", "ann", Policy.SLOTS)])
 
 
@@ -250,7 +255,7 @@ class ChangeTests(TestCase):
                         later = submit_many(3, user="ann") + submit_many(3, user="carl")
                         self.assertEqual(sorted(self.drained()), sorted(before + later))
                     store.clear("default", using="default")
-                    Lane.objects.all().delete()
+                    Account.objects.all().delete()
 
     def test_lanes_that_are_served_take_the_new_policy_by_the_sweep(self):
         submit_many(5, user="ann")
@@ -272,7 +277,7 @@ class ChangeTests(TestCase):
             self.assertEqual(store.wake_forgotten_lanes(using="default"), 1)
             self.assertEqual(store.wake_forgotten_lanes(using="default"), 0)
 
-        self.assertEqual(Lane.objects.get(policy=Policy.SLOTS).queue, "reports")
+        self.assertEqual(Account.objects.get(policy=Policy.SLOTS).queue, "reports")
 
     def test_a_lane_that_wakes_takes_the_new_policy(self):
         submit("ann1", user="ann")
@@ -295,11 +300,11 @@ class ChangeTests(TestCase):
 
         self.assertEqual(store.wake_forgotten_lanes(using="default"), 2)
 
-        [level] = set(Lane.objects.values_list("virtual_time", flat=True))
+        [level] = set(Account.objects.values_list("virtual_time", flat=True))
         self.assertEqual(len(acquire(1)), 1)
         submit("new", user="carl")
         self.assertIn("carl", users(acquire(9)))
-        self.assertGreaterEqual(Lane.objects.get(user="carl").virtual_time, level)
+        self.assertGreaterEqual(Account.objects.get(user="carl").virtual_time, level)
 
     def test_a_line_is_not_taken_for_its_users_by_who_knows_another_policy(self):
         """
@@ -311,7 +316,7 @@ class ChangeTests(TestCase):
             self.assertEqual(lane_of("default", "ann"), lane_id("default", ""))
 
         self.assertEqual(users(acquire()), ["ann"])
-        self.assertEqual(Lane.objects.get().user, "")
+        self.assertEqual(Account.objects.get().user, "")
         self.assertEqual(status(task), "running")
 
     def test_who_knows_no_line_leaves_it_to_the_users_in_it(self):
@@ -319,4 +324,4 @@ class ChangeTests(TestCase):
         with by("fifo"):
             self.assertEqual(users(acquire()), ["ann"])
 
-        self.assertEqual(Lane.objects.get().user, "ann")
+        self.assertEqual(Account.objects.get().user, "ann")

@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
-from django_perfectqueue.models import DeadLetter, FairShare, Lane, Task, Ticket
+from django_perfectqueue.models import Account, DeadLetter, FairShare, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.claims.lanes import Lanes
 
@@ -316,7 +316,7 @@ class FairOrderTests(TestCase):
         for held in acquire(20, now=after(2)):
             finish(held, seconds=10.0)
 
-        times = dict(Lane.objects.values_list("user", "virtual_time"))
+        times = dict(Account.objects.values_list("user", "virtual_time"))
         self.assertLess(times["busy"] - times["idle"], 150)
         self.assertGreater(times["idle"], 100)
 
@@ -326,7 +326,7 @@ class LaneTests(TestCase):
         submit("first", user="ann")
         submit_many(9, user="bob")
         acquire(6)
-        self.assertEqual([lane.user for lane in Lane.objects.filter(has_waiting=True)], ["bob"])
+        self.assertEqual([lane.user for lane in Account.objects.filter(has_waiting=True)], ["bob"])
 
         submit("next", user="ann")
         self.assertIn("next", keys(acquire(9)))
@@ -335,7 +335,7 @@ class LaneTests(TestCase):
         """It competes with no one, and its next task need not wake it."""
         running(user="ann")
         self.assertEqual(acquire(), [])
-        self.assertTrue(Lane.objects.get().has_waiting)
+        self.assertTrue(Account.objects.get().has_waiting)
 
         submit("next", user="ann")
         self.assertIsNone(Ticket.objects.get(task__key="next").timer_at)
@@ -351,7 +351,7 @@ class LaneTests(TestCase):
         submit_many(20, user="bob")
         acquire(1)
 
-        times = dict(Lane.objects.values_list("user", "virtual_time"))
+        times = dict(Account.objects.values_list("user", "virtual_time"))
         self.assertGreaterEqual(times["ann"], times["bob"] - 10)
         self.assertGreater(times["bob"], 100)
 
@@ -359,7 +359,7 @@ class LaneTests(TestCase):
         for number in range(100):
             submit(user=f"u{number}")
         store.wake_forgotten_lanes(using="default")
-        Lane.objects.update(cost=0.0001)
+        Account.objects.update(cost=0.0001)
 
         self.assertEqual(len(acquire(90)), 90)
         assert_books_balance(self)
@@ -373,12 +373,12 @@ class LaneTests(TestCase):
         finish(anns[0], seconds=5.0)
         finish(*[lease for lease in held if lease.user == "bob"], seconds=2.0)
 
-        costs = dict(Lane.objects.values_list("user", "cost"))
+        costs = dict(Account.objects.values_list("user", "cost"))
         self.assertAlmostEqual(costs["ann"], 5.0, places=2)
         self.assertAlmostEqual(costs["bob"], 2.0, places=2)
 
         finish(anns[1], seconds=1.0)
-        self.assertAlmostEqual(Lane.objects.get(user="ann").cost, 4.0, places=2)
+        self.assertAlmostEqual(Account.objects.get(user="ann").cost, 4.0, places=2)
 
     def test_a_changed_share_holds_for_tasks_that_wait(self):
         share = FairShare.objects.create(user="ann", paused=True)
@@ -443,12 +443,12 @@ class StatementTests(TransactionTestCase):
             done += len(held)
             returned = [completion(lease, seconds=0.5) for lease in held]
         store.finish(returned, using="default")
-        self.assertGreater(Lane.objects.filter(has_waiting=True).count(), count // 2)
+        self.assertGreater(Account.objects.filter(has_waiting=True).count(), count // 2)
 
         with CaptureQueriesContext(connection) as queries:
             self.assertEqual(acquire(1), [])
         self.assertLessEqual(len(queries), 25)
-        self.assertFalse(Lane.objects.filter(has_waiting=True).exists())
+        self.assertFalse(Account.objects.filter(has_waiting=True).exists())
         assert_books_balance(self)
 
 

@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.models import Lane
+from django_perfectqueue.models import Account
 from django_perfectqueue.store.claims import backlog_age
 
 from ...factories import NOON, acquire, after, running, submit, submit_many
@@ -73,7 +73,7 @@ class OldestTests(TestCase):
             submit(user=f"user{number}", now=after(60 - wait))
         self.assertEqual(oldest_due(), 50.0)
         for number in range(4):
-            Lane.objects.filter(user=f"user{number}").update(virtual_time=float(number))
+            Account.objects.filter(user=f"user{number}").update(virtual_time=float(number))
         with mock.patch.object(backlog_age, "LANES", 1):
             self.assertEqual(oldest_due(), 20.0)
         with mock.patch.object(backlog_age, "LANES", 2):

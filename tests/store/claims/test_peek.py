@@ -1,7 +1,7 @@
 from django.test import TransactionTestCase
 
 from django_perfectqueue import store
-from django_perfectqueue.models import FairShare, Lane
+from django_perfectqueue.models import Account, FairShare
 
 from ...factories import NOON, acquire, after, finish, running, submit
 
@@ -40,7 +40,7 @@ class LookTests(TransactionTestCase):
 
     def test_a_ready_lane_without_tasks_is_not_due(self):
         _task, lease = running()
-        self.assertTrue(Lane.objects.get().ready)
+        self.assertTrue(Account.objects.get().ready)
         self.assertFalse(look().due)
         finish(lease)
         self.assertFalse(look().due)
@@ -58,11 +58,8 @@ class LookTests(TransactionTestCase):
             look("default", "other")
 
     def test_more_lanes_than_can_be_probed_are_worth_a_look(self):
-        lanes = [
-            Lane(id=number, account=number, queue="default", user=str(number))
-            for number in range(501)
-        ]
-        Lane.objects.bulk_create(lanes[:500])
+        lanes = [Account(id=number, queue="default", user=str(number)) for number in range(501)]
+        Account.objects.bulk_create(lanes[:500])
         self.assertFalse(look().due)
-        Lane.objects.bulk_create(lanes[500:])
+        Account.objects.bulk_create(lanes[500:])
         self.assertTrue(look().due)

@@ -5,7 +5,7 @@ from django.test import TestCase
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.models import Lane
+from django_perfectqueue.models import Account
 
 from ...factories import (
     acquire,
@@ -24,7 +24,7 @@ def awake_but_empty(user, **columns):
     """Have a lane that ran dry just as a batch was full, and so has to be looked at again."""
     submit(user=user)
     finish(*acquire())
-    Lane.objects.filter(user=user).update(**columns)
+    Account.objects.filter(user=user).update(**columns)
 
 
 class RoundsTests(TestCase):
@@ -59,7 +59,7 @@ class RoundsTests(TestCase):
         for user, virtual_time in (("capped", 0.0), ("later", 3.0)):
             submit_many(8, user=user)
             store.wake_forgotten_lanes(using="default")
-            Lane.objects.filter(user=user).update(virtual_time=virtual_time, cost=1.0)
+            Account.objects.filter(user=user).update(virtual_time=virtual_time, cost=1.0)
 
         self.assertEqual(self.users(8, serial=True), ["capped"] * 2)
 
@@ -68,14 +68,14 @@ class RoundsTests(TestCase):
         submit(user="last")
 
         self.assertEqual(self.users(2), ["last"])
-        self.assertEqual(set(Lane.objects.values_list("has_waiting", flat=True)), {False})
+        self.assertEqual(set(Account.objects.values_list("has_waiting", flat=True)), {False})
 
     def test_a_new_lane_is_charged_what_this_claim_has_just_measured(self):
         """Else the first batch of a new user costs next to nothing, however long it takes."""
         finish(*running(user="known")[1:], seconds=10.0)
         _task, held = running(user="known")
         # Asleep, so that its cost is not known by its row.
-        Lane.objects.update(has_waiting=False)
+        Account.objects.update(has_waiting=False)
         submit(user="new", now=after(1))
 
         [new], _refused = finish_and_acquire([completion(held, seconds=10.0)], now=after(1))

@@ -7,7 +7,7 @@ from django.test import TransactionTestCase
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
-from django_perfectqueue.models import FairShare, Lane, Task
+from django_perfectqueue.models import Account, FairShare, Task
 from tests.factories import (
     LEASE,
     NOON,
@@ -53,9 +53,9 @@ class AloneTests(TransactionTestCase):
 
     def test_the_lane_is_charged_as_by_acquire(self):
         submit_many(2, user="ann")
-        before = Lane.objects.get()
+        before = Account.objects.get()
         [held] = take()
-        lane = Lane.objects.get()
+        lane = Account.objects.get()
 
         self.assertAlmostEqual(lane.virtual_time - before.virtual_time, held.charge)
         self.assertEqual((lane.running, held.charge), (1, before.cost))

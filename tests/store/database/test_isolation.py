@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue.exceptions import AlreadyExistsError
 from django_perfectqueue.fairness.limits import set_limit
-from django_perfectqueue.models import FairShare, Lane, State, Task, Ticket
+from django_perfectqueue.models import Account, FairShare, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.claims.sql import mysql as claims_of_mysql
 from django_perfectqueue.store.dependencies import fold
@@ -142,7 +142,7 @@ class IsolationTests(TransactionTestCase):
 
             self.assertEqual(excess.value, 0)
             self.assertLessEqual(max(seen), 3)
-            self.assertEqual(Lane.objects.get(user="ann").running, 0)
+            self.assertEqual(Account.objects.get(user="ann").running, 0)
             Queue().clear()
 
     @skipUnless(connection.vendor == "mysql", "PostgreSQL refuses what has changed, and repeats.")

@@ -15,7 +15,7 @@ from environ import Env
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import AlreadyExistsError, AlreadyFinishedError, PreemptedError
-from django_perfectqueue.models import Attempt, Hold, Lane, Limit, Outcome, Task, Ticket
+from django_perfectqueue.models import Account, Attempt, Hold, Lane, Limit, Outcome, Task, Ticket
 from django_perfectqueue.queue import Queue, submission_of
 from django_perfectqueue.store.database import transaction as patience
 from django_perfectqueue.store.database.dialects import DIALECTS, postgresql_transactions
@@ -566,7 +566,7 @@ class FailedCommitTests(TransactionTestCase):
         ):
             taken = Queue().acquire()
         # What is left says why, where none was taken.
-        left = [list(model.objects.values()) for model in (Ticket, Lane, Limit, Hold)]
+        left = [list(model.objects.values()) for model in (Ticket, Account, Lane, Limit, Hold)]
         self.assertEqual([task.key for task in taken], ["k1"], left)
         taken[0].finish()
         self.assertEqual(failures, [])

@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import NotSupportedError
-from django_perfectqueue.models import DeadLetter, Lane, Task, Ticket
+from django_perfectqueue.models import Account, DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
 
 from ...factories import acquire, assert_books_balance, finish_and_acquire, register, submit
@@ -62,7 +62,7 @@ class UnreadableTests(TransactionTestCase):
             self.assertEqual((letter.status, letter.group), ("failed", "unreadable"))
             self.assertIn("can't be read", letter.message)
         self.assertEqual(acquire(10, now=None), [])
-        self.assertEqual(sum(Lane.objects.values_list("running", flat=True)), len(held))
+        self.assertEqual(sum(Account.objects.values_list("running", flat=True)), len(held))
         assert_books_balance(self)
         Queue().clear()
 

@@ -10,11 +10,11 @@ from django.utils import timezone
 
 from django_perfectqueue import store
 from django_perfectqueue.models import (
+    Account,
     Batch,
     BatchDelta,
     Dependency,
     DependencyEvent,
-    Lane,
     Ticket,
 )
 from django_perfectqueue.queue import Queue
@@ -87,7 +87,7 @@ class DeathTests(TransactionTestCase):
         Until it sees that its client is gone, whoever skips what is locked skips that.
         """
         with transaction.atomic():
-            for model in (Ticket, Lane, Batch):
+            for model in (Ticket, Account, Batch):
                 list(model.objects.select_for_update())
 
     def finish_all(self):

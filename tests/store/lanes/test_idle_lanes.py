@@ -11,7 +11,7 @@ from django.test import TestCase, TransactionTestCase, skipUnlessDBFeature, tag
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import remove_limit, set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.models import FairShare, Hold, Lane, Meter, State, Ticket
+from django_perfectqueue.models import Account, FairShare, Hold, Lane, Meter, State, Ticket
 from tests.factories import acquire, after, assert_books_balance, finish, keys, submit
 
 USING = {"using": "default"}
@@ -22,6 +22,8 @@ def sweep(**terms):
     terms = terms or {"now": after(86_400)}
     for forget, first in (
         (store.forget_holds, store.FIRST_ID),
+        (partial(store.forget_lanes, **terms), store.FIRST_ID),
+        # An account goes after its lanes.
         (partial(store.forget_lanes, **terms), store.FIRST_ID),
         (store.forget_meters, ""),
     ):
@@ -34,7 +36,10 @@ def run_all(**terms):
     """Take and finish all there is, until all lanes sleep."""
     while leases := acquire(10, **terms):
         finish(*leases)
-    Lane.objects.filter(running=0).update(has_waiting=False)
+    Account.objects.filter(running=0).update(has_waiting=False)
+    Lane.objects.filter(account__in=Account.objects.filter(running=0).values("pk")).update(
+        has_waiting=False
+    )
 
 
 class IdleTests(TestCase):
@@ -43,29 +48,28 @@ class IdleTests(TestCase):
         submit(user="ann", now=after(0))
         run_all(now=after(0))
         sweep(now=after(60))
-        self.assertTrue(Lane.objects.exists())
+        self.assertTrue(Account.objects.exists())
 
     def test_a_lane_stays_that_was_found_empty_lately(self):
         """It may have been open for hours since it was served, and others have just seen it."""
         for user in ("ann", "bob"):
             submit(user=user, now=after(0))
         finish(*acquire(2, now=after(0)))
-        self.assertEqual(Lane.objects.filter(has_waiting=True).count(), 2)
+        self.assertEqual(Account.objects.filter(has_waiting=True).count(), 2)
         acquire(now=after(7_200))
-        self.assertFalse(Lane.objects.filter(has_waiting=True).exists())
+        self.assertFalse(Account.objects.filter(has_waiting=True).exists())
         sweep(now=after(7_260))
-        self.assertEqual(Lane.objects.count(), 2)
+        self.assertEqual(Account.objects.count(), 2)
 
     def test_nothing_is_left_of_users_and_names_that_have_gone(self):
         for number in range(10):
             set_limit(f"tenant-{number}", max_running=1)
             submit(user=f"user-{number}", limits=[f"tenant-{number}"])
         run_all()
-        self.assertEqual(Lane.objects.count(), 20)
+        self.assertEqual((Account.objects.count(), Lane.objects.count()), (10, 10))
         sweep()
-        sweep()  # of the accounts, which are kept as long as there are lanes behind gates
-        counts = [model.objects.count() for model in (Lane, Hold, Meter)]
-        self.assertEqual(counts, [0, 0, 0])
+        counts = [model.objects.count() for model in (Account, Lane, Hold, Meter)]
+        self.assertEqual(counts, [0, 0, 0, 0])
         submit("again", user="user-1", limits=["tenant-1"])
         self.assertEqual(keys(acquire(10)), ["again"])
         assert_books_balance(self)
@@ -76,9 +80,9 @@ class IdleTests(TestCase):
         submit("waits", user="ann", limits=["smtp"])
         submit("free", user="bob")
         self.assertEqual(len(acquire(10)), 2)
-        before = set(Lane.objects.values_list("pk", flat=True))
+        before = rows()
         sweep()
-        self.assertEqual(set(Lane.objects.values_list("pk", flat=True)), before)
+        self.assertEqual(rows(), before)
         self.assertEqual((Hold.objects.count(), Meter.objects.count()), (1, 1))
         self.assertEqual(Meter.objects.get().running, 1)
 
@@ -88,9 +92,9 @@ class IdleTests(TestCase):
         run_all()
         submit("later", user="ann", run_at=after(100))
         sweep()
-        self.assertFalse(Lane.objects.exists())
+        self.assertFalse(Account.objects.exists())
         self.assertEqual(keys(acquire(now=after(101))), ["later"])
-        self.assertEqual(Lane.objects.get().weight, 3.0)
+        self.assertEqual(Account.objects.get().weight, 3.0)
 
     def test_who_is_ahead_of_others_that_compete_keeps_its_account(self):
         users = [f"user-{number}" for number in range(12)]
@@ -99,11 +103,11 @@ class IdleTests(TestCase):
         run_all()
         submit("waits", user="other")
         store.wake_forgotten_lanes(**USING)
-        Lane.objects.filter(user=users[0]).update(virtual_time=1000.0, finish_tag=0.0)
-        Lane.objects.filter(user=users[1]).update(virtual_time=0.0, finish_tag=0.0)
-        clock = Lane.objects.latest("finish_tag")
+        Account.objects.filter(user=users[0]).update(virtual_time=1000.0, finish_tag=0.0)
+        Account.objects.filter(user=users[1]).update(virtual_time=0.0, finish_tag=0.0)
+        clock = Account.objects.latest("finish_tag")
         sweep()
-        left = set(Lane.objects.values_list("user", flat=True))
+        left = set(Account.objects.values_list("user", flat=True))
         self.assertLessEqual({users[0], "other", clock.user}, left)
         self.assertNotIn(users[1], left)
 
@@ -121,7 +125,7 @@ class IdleTests(TestCase):
         acquire()
         FairShare.objects.bulk_create([FairShare(user="ann", weight=4.0)])
         sweep()
-        self.assertEqual(Lane.objects.get().weight, 4.0)
+        self.assertEqual(Account.objects.get().weight, 4.0)
 
 
 class AnyTimeTests(TransactionTestCase):
@@ -145,9 +149,12 @@ class AnyTimeTests(TransactionTestCase):
                 finish(held.pop(), now=None)
                 done += 1
             else:
-                Lane.objects.filter(running=0).exclude(pk__in=waiting_lanes()).update(
+                Account.objects.filter(running=0).exclude(pk__in=waiting_lanes()).update(
                     has_waiting=False
                 )
+                idle = Account.objects.filter(running=0).values("pk")
+                lanes = Lane.objects.filter(account__in=idle)
+                lanes.exclude(pk__in=waiting_lanes()).update(has_waiting=False)
                 sweep()
         for _round in range(50):
             held += acquire(10, now=None)
@@ -184,7 +191,7 @@ class AtOnceTests(TransactionTestCase):
         self.assertFalse(Ticket.objects.exists())
         assert_books_balance(self)
         sweep()
-        self.assertEqual(set(Lane.objects.values_list("weight", flat=True)) - {2.0}, set())
+        self.assertEqual(set(Account.objects.values_list("weight", flat=True)) - {2.0}, set())
 
     def alone(self, act, seed):
         try:
@@ -213,6 +220,10 @@ class AtOnceTests(TransactionTestCase):
         while time.monotonic() < self.until:
             sweep(idle=0.5)
         return 0
+
+
+def rows():
+    return {row.pk for model in (Account, Lane) for row in model.objects.all()}
 
 
 def waiting_lanes():

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.models import Lane, Ticket
+from django_perfectqueue.models import Account, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.lanes import idle_marks
 from django_perfectqueue.store.lanes import wake as waking
@@ -36,7 +36,7 @@ def later(seconds):
 
 
 def awake():
-    return sorted(Lane.objects.filter(has_waiting=True).values_list("user", flat=True))
+    return sorted(Account.objects.filter(has_waiting=True).values_list("user", flat=True))
 
 
 def statements(queries):
@@ -109,7 +109,7 @@ class WakeTests(TransactionTestCase):
     def test_a_lane_behind_a_limit_is_woken_too(self):
         set_limit("api", max_running=1)
         submit(user="ann", limits=["api"])
-        self.assertTrue(Lane.objects.exclude(gate=0).get().has_waiting)
+        self.assertTrue(Account.objects.get().has_open)
         self.assertEqual(len(acquire(now=None)), 1)
 
     @skipIf(connection.vendor == "sqlite", "Nobody else writes while a transaction is open.")
@@ -124,7 +124,7 @@ class WakeTests(TransactionTestCase):
 
     def test_a_task_that_is_scheduled_wakes_nothing(self):
         submit(user="ann", run_at=60)
-        self.assertFalse(Lane.objects.exists())
+        self.assertFalse(Account.objects.exists())
 
     def test_one_that_has_been_due_for_long_is_found_by_its_time(self):
         submit("late", user="ann", run_at=after(-60))
@@ -143,7 +143,7 @@ class WakeTests(TransactionTestCase):
         with CaptureQueriesContext(connection) as queries:
             submit(user="ann", now=None)
         sent = statements(queries)
-        self.assertNotRegex("; ".join(sent), r"(INTO|UPDATE) .perfectqueue_lane")
+        self.assertNotRegex("; ".join(sent), r"(INTO|UPDATE) .perfectqueue_account")
         self.assertEqual(len(sent), {"sqlite": 2, "mysql": 2, "postgresql": 1}[connection.vendor])
 
 
@@ -166,7 +166,7 @@ class InATransactionTests(TestCase):
             submit(user="ann")
             transaction.set_rollback(True)
         self.assertEqual(acquire(), [])
-        self.assertFalse(Lane.objects.exists())
+        self.assertFalse(Account.objects.exists())
 
 
 class MissedTests(TransactionTestCase):
@@ -179,7 +179,7 @@ class MissedTests(TransactionTestCase):
     def submit_and_die(self):
         with mock.patch.object(ring.PendingNotification, "__call__"):
             submit("late", user="ann", now=None)
-        self.assertFalse(Lane.objects.filter(has_waiting=True).exists())
+        self.assertFalse(Account.objects.filter(has_waiting=True).exists())
 
     def test_an_acquire_finds_it_within_seconds(self):
         self.submit_and_die()
@@ -269,7 +269,7 @@ class HeldBackTests(TransactionTestCase):
 
         few, many = self.beside(self.submit)
 
-        self.assertEqual(Lane.objects.filter(paused=True, has_waiting=True).count(), MANY)
+        self.assertEqual(Account.objects.filter(paused=True, has_waiting=True).count(), MANY)
         self.assertLessEqual(many, few + FEW * UNIT[connection.vendor], self.worst)
 
     def test_nor_with_many_users_at_their_cap(self):
@@ -282,5 +282,5 @@ class HeldBackTests(TransactionTestCase):
 
         few, many = self.beside(add)
 
-        self.assertEqual(Lane.objects.filter(running=1, has_waiting=True).count(), MANY)
+        self.assertEqual(Account.objects.filter(running=1, has_waiting=True).count(), MANY)
         self.assertLessEqual(many, few + FEW * UNIT[connection.vendor], self.worst)

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.models import Lane, Meter, Ticket
+from django_perfectqueue.models import Account, Meter, Ticket
 from tests.factories import acquire, after, assert_books_balance, finish, submit
 from tests.waiting import wait_until
 
@@ -46,7 +46,7 @@ class RecountTests(TestCase):
     def test_a_lane_is_corrected_and_its_cap_holds_again(self):
         for drift in (-2, 1, 5):
             with self.subTest(drift):
-                Lane.objects.filter(user="ann").update(running=F("running") + drift)
+                Account.objects.filter(user="ann").update(running=F("running") + drift)
                 [found] = recount()
 
                 self.assertEqual((found.counted, found.running), (2 + drift, 2))
@@ -56,7 +56,7 @@ class RecountTests(TestCase):
                 self.assertEqual(recount(), [])
 
     def test_the_lanes_behind_gates_follow_their_account(self):
-        Lane.objects.filter(user="bob").update(running=7)
+        Account.objects.filter(user="bob").update(running=7)
         self.assertEqual([drift.running for drift in recount()], [2])
         assert_books_balance(self)
 
@@ -73,15 +73,15 @@ class RecountTests(TestCase):
 
     def test_what_has_ended_since_is_counted_no_more(self):
         finish(*self.held)
-        Lane.objects.update(running=3)
+        Account.objects.update(running=3)
         Meter.objects.update(running=3)
         recount()
-        self.assertFalse(Lane.objects.exclude(running=0).exists())
+        self.assertFalse(Account.objects.exclude(running=0).exists())
         self.assertFalse(Meter.objects.exclude(running=0).exists())
         self.assertEqual(len(acquire(9, now=after(1))), 5)
 
     def test_it_goes_on_where_it_stopped_and_begins_anew(self):
-        Lane.objects.update(running=9)
+        Account.objects.update(running=9)
         Meter.objects.update(running=9)
         patch = mock.patch.object(
             sys.modules["django_perfectqueue.store.upkeep.recount"], "BATCH", 1
@@ -94,7 +94,7 @@ class RecountTests(TestCase):
             rounds += 1
             if position.lane == store.Position().lane:
                 break
-        self.assertGreater(rounds, Lane.objects.count())
+        self.assertGreater(rounds, Account.objects.count())
         assert_books_balance(self)
 
 

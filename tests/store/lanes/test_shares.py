@@ -5,7 +5,7 @@ from django.db import connection
 from django.test import TransactionTestCase
 
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.models import FairShare, Lane, Ticket
+from django_perfectqueue.models import Account, FairShare, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.lanes import apply_share, share_sync, wake
@@ -14,7 +14,7 @@ from tests.factories import NOON, acquire, submit, submit_many
 
 def lanes(**conditions):
     """Return what each user's lane carries."""
-    rows = Lane.objects.filter(**conditions).order_by("user")
+    rows = Account.objects.filter(**conditions).order_by("user")
     return {lane.user: (lane.weight, lane.max_running, lane.paused) for lane in rows}
 
 
@@ -116,29 +116,19 @@ class DefaultTests(TransactionTestCase):
             FairShare.objects.create(user="*", weight=2)
 
         self.assertIn(lane_id("default", "user3"), waiting)
-        self.assertLess(len(waiting), Lane.objects.count())
+        self.assertLess(len(waiting), Account.objects.count())
         self.assertEqual(set(reached[: len(waiting)]), waiting)
-        self.assertEqual(set(reached), set(Lane.objects.values_list("id", flat=True)))
+        self.assertEqual(set(reached), set(Account.objects.values_list("id", flat=True)))
 
     def test_a_lane_that_was_shut_has_saved_no_credit(self):
-        Lane.objects.filter(user="ann").update(virtual_time=50.0)
-        Lane.objects.filter(user="").update(virtual_time=60.0)
-        Lane.objects.filter(user="bob").update(virtual_time=1.0, paused=True)
+        Account.objects.filter(user="ann").update(virtual_time=50.0)
+        Account.objects.filter(user="").update(virtual_time=60.0)
+        Account.objects.filter(user="bob").update(virtual_time=1.0, paused=True)
 
         FairShare.objects.create(user="*", weight=2)
 
-        times = dict(Lane.objects.values_list("user", "virtual_time"))
+        times = dict(Account.objects.values_list("user", "virtual_time"))
         self.assertEqual((times["bob"], times["ann"]), (50.0, 50.0))
-
-    def test_copies_of_an_account_carry_its_share(self):
-        account = lane_id("default", "ann")
-        Lane.objects.create(id=7, account=account, gate=9, queue="default", user="ann")
-
-        FairShare.objects.create(user="ann", weight=3)
-        self.assertEqual(Lane.objects.get(id=7).weight, 3)
-        FairShare.objects.all().delete()
-        FairShare.objects.create(user="*", weight=2)
-        self.assertEqual(Lane.objects.get(id=7).weight, 2)
 
     def test_no_task_runs_for_a_user_of_that_name(self):
         with self.assertRaisesMessage(InvalidTaskError, "No user can be called '*'"):

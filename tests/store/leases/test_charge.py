@@ -8,7 +8,7 @@ from django.test import TestCase, TransactionTestCase, skipUnlessDBFeature
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
-from django_perfectqueue.models import Lane, Ticket
+from django_perfectqueue.models import Account, Ticket
 from tests.factories import (
     LEASE,
     NOON,
@@ -33,7 +33,7 @@ def charge(seconds, *leases):
 
 def charged():
     """Return the virtual time of the only account, its expected cost, and its tickets' charges."""
-    [lane] = Lane.objects.filter(gate=0)
+    [lane] = Account.objects.all()
     tickets = Ticket.objects.order_by("pk").values_list("charged", flat=True)
     return round(lane.virtual_time, 6), round(lane.cost, 6), list(tickets)
 
@@ -63,7 +63,7 @@ class ChargeTests(TestCase):
     def setUp(self):
         submit("before", user="ann")
         finish(*acquire(), seconds=EXPECTED)
-        Lane.objects.update(virtual_time=0.0)
+        Account.objects.update(virtual_time=0.0)
         _task, self.lease = running("k", user="ann")
         self.assertEqual(charged(), (EXPECTED, EXPECTED, [None]))
 
@@ -111,7 +111,7 @@ class ChargeTests(TestCase):
         charge(4.0, self.lease)
         give_back(self.lease, crashed=[self.lease.task_id])
 
-        self.assertEqual(Lane.objects.get().finish_tag, 4.0)
+        self.assertEqual(Account.objects.get().finish_tag, 4.0)
 
     def test_who_has_lost_the_lease_charges_nothing(self):
         [other] = acquire(now=after(LEASE + 1))
@@ -135,22 +135,22 @@ class ChargeTests(TestCase):
         self.assertEqual(long.charge, 4.0)
 
         finish(long, seconds=EXPECTED)
-        self.assertAlmostEqual(Lane.objects.get().cost, 4.0 * 0.75 + EXPECTED * 0.25)
+        self.assertAlmostEqual(Account.objects.get().cost, 4.0 * 0.75 + EXPECTED * 0.25)
         charge(0.2, acquire()[0])
-        self.assertGreater(Lane.objects.get().cost, 2.0)
+        self.assertGreater(Account.objects.get().cost, 2.0)
 
     def test_a_lane_that_was_never_measured_is_known_then(self):
-        Lane.objects.update(cost=-0.002)
+        Account.objects.update(cost=-0.002)
         charge(4.0, self.lease)
 
-        self.assertEqual(Lane.objects.get().cost, 4.0)
+        self.assertEqual(Account.objects.get().cost, 4.0)
 
     def test_several_are_charged_at_once(self):
         _task, other = running("other", user="bob")
         charge(4.0, self.lease, other)
 
         self.assertEqual(set(Ticket.objects.values_list("charged", flat=True)), {4.0})
-        times = sorted(round(lane.virtual_time, 6) for lane in Lane.objects.all())
+        times = sorted(round(lane.virtual_time, 6) for lane in Account.objects.all())
         self.assertEqual(times, [4.0, EXPECTED + 4.0])
 
     def test_behind_a_limit_the_account_of_the_user_is_charged(self):
@@ -189,7 +189,7 @@ class RaceTests(TransactionTestCase):
             name = ("finish", "retry", "release")[number % 3]
             endings(lease)[name]()
             thread.join()
-            self.assertAlmostEqual(Lane.objects.get(queue=queue).virtual_time, 5.0)
+            self.assertAlmostEqual(Account.objects.get(queue=queue).virtual_time, 5.0)
 
     @skipUnlessDBFeature("has_select_for_update_skip_locked")
     def test_it_does_not_wait_for_a_transaction_that_ends_the_task(self):

@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import TransactionTestCase, tag
 
 from django_perfectqueue import store
-from django_perfectqueue.models import FairShare, Lane, Task, Ticket
+from django_perfectqueue.models import Account, FairShare, Task, Ticket
 from django_perfectqueue.queue import Queue
 
 from ...factories import assert_books_balance, completion, finish_and_acquire
@@ -134,7 +134,7 @@ class CapTests(TransactionTestCase):
 
         self.assertEqual(excess.value, 0)
         self.assertLessEqual(max(seen), 3)
-        self.assertEqual(Lane.objects.get().running, 0)
+        self.assertEqual(Account.objects.get().running, 0)
 
     def watch(self, *, until):
         seen = [0]

@@ -6,7 +6,7 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.models import Attempt, Lane, Meter, Task, Ticket
+from django_perfectqueue.models import Account, Attempt, Meter, Task, Ticket
 from django_perfectqueue.queue import Queue
 from tests.factories import (
     NOON,
@@ -29,7 +29,7 @@ HOLDER = 7
 def forget():
     """Leave the rows as they were before every acquire, as a crash of the server may do."""
     Ticket.objects.update(state=0, attempt=0, holder=None, token=None, timer_at=None)
-    Lane.objects.update(running=0, has_waiting=True)
+    Account.objects.update(running=0, has_waiting=True)
     Meter.objects.update(running=0)
 
 
@@ -141,7 +141,7 @@ class TwiceInABatchTests(TestCase):
         self.assertEqual(refused, [old])
         self.assertEqual(Queue()["k"].metadata().result, "new")
         self.assertEqual(Task.objects.get(key="k").attempt, 2)
-        self.assertEqual(set(Lane.objects.values_list("running", flat=True)), {0})
+        self.assertEqual(set(Account.objects.values_list("running", flat=True)), {0})
         assert_books_balance(self)
 
     def test_the_older_lease_is_refused_wherever_it_stands(self):

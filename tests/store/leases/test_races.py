@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import AlreadyExistsError
-from django_perfectqueue.models import FairShare, Lane, Task, Ticket
+from django_perfectqueue.models import Account, FairShare, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.notify import ring
@@ -45,7 +45,7 @@ class ClearTests(TransactionTestCase):
         with after_statement('SELECT "perfectqueue_task"."id"', go_on, number=3):
             Queue().clear()
 
-        self.assertEqual(Lane.objects.get().running, 1)
+        self.assertEqual(Account.objects.get().running, 1)
         assert_books_balance(self)
 
     def test_a_task_put_back_meanwhile_leaves_no_ticket_without_a_task(self):
@@ -82,7 +82,7 @@ def lock_in_order(users, ready):
     try:
         with transaction.atomic():
             for user in users:
-                Lane.objects.select_for_update().get(user=user)
+                Account.objects.select_for_update().get(user=user)
                 ready.set()
                 time.sleep(0.5)
     finally:
@@ -104,7 +104,7 @@ class ShareTests(TransactionTestCase):
                 time.sleep(0.5)
             setting.result(timeout=10)
 
-        self.assertEqual(Lane.objects.get(user="ann").max_running, 1)
+        self.assertEqual(Account.objects.get(user="ann").max_running, 1)
 
 
 def set_cap():
@@ -187,7 +187,7 @@ def locked_file():
 
     def hold():
         with transaction.atomic():
-            Lane.objects.filter(pk=0).delete()
+            Account.objects.filter(pk=0).delete()
             taken.set()
             awaited.wait(10)
             time.sleep(0.2)

@@ -8,7 +8,7 @@ from django.db import connection
 from django.test import TransactionTestCase, tag
 
 from django_perfectqueue import store
-from django_perfectqueue.models import FairShare, Lane, Limit, Meter, Ticket
+from django_perfectqueue.models import Account, FairShare, Limit, Meter, Ticket
 from django_perfectqueue.queue import Queue
 
 from ...databases.environment import kind_of
@@ -29,8 +29,8 @@ CREATE TABLE watched_meter (name varchar(255), running int, at double precision)
 """
 WATCH = {
     "sqlite": """
-CREATE TRIGGER watch_lane AFTER UPDATE ON perfectqueue_lane
-WHEN NEW.running > OLD.running AND NEW.gate = 0 AND NEW.max_running IS NOT NULL
+CREATE TRIGGER watch_lane AFTER UPDATE ON perfectqueue_account
+WHEN NEW.running > OLD.running AND NEW.max_running IS NOT NULL
 BEGIN INSERT INTO watched_lane VALUES (NEW.id, NEW.running, NEW.max_running); END
 ---
 CREATE TRIGGER watch_meter AFTER UPDATE ON perfectqueue_meter WHEN NEW.running > OLD.running
@@ -42,7 +42,7 @@ END
     "postgresql": """
 CREATE FUNCTION watch_lane() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.running > OLD.running AND NEW.gate = 0 AND NEW.max_running IS NOT NULL THEN
+    IF NEW.running > OLD.running AND NEW.max_running IS NOT NULL THEN
         INSERT INTO watched_lane VALUES (NEW.id, NEW.running, NEW.max_running);
     END IF;
     RETURN NEW;
@@ -57,15 +57,15 @@ BEGIN
     RETURN NEW;
 END $$
 ---
-CREATE TRIGGER watch_lane AFTER UPDATE ON perfectqueue_lane
+CREATE TRIGGER watch_lane AFTER UPDATE ON perfectqueue_account
 FOR EACH ROW EXECUTE FUNCTION watch_lane()
 ---
 CREATE TRIGGER watch_meter AFTER UPDATE ON perfectqueue_meter
 FOR EACH ROW EXECUTE FUNCTION watch_meter()
 """,
     "mysql": """
-CREATE TRIGGER watch_lane AFTER UPDATE ON perfectqueue_lane FOR EACH ROW
-IF NEW.running > OLD.running AND NEW.gate = 0 AND NEW.max_running IS NOT NULL THEN
+CREATE TRIGGER watch_lane AFTER UPDATE ON perfectqueue_account FOR EACH ROW
+IF NEW.running > OLD.running AND NEW.max_running IS NOT NULL THEN
     INSERT INTO watched_lane VALUES (NEW.id, NEW.running, NEW.max_running);
 END IF
 ---
@@ -198,7 +198,7 @@ class CapTests(TransactionTestCase):
         lanes, meters = self.watched()
         self.assertEqual([seen for seen in lanes if seen[1] > seen[2]], [])
         self.assertEqual([seen for seen in meters if seen[1] > self.cap(steps, *seen)], [])
-        self.assertFalse(Lane.objects.exclude(running=0).exists())
+        self.assertFalse(Account.objects.exclude(running=0).exists())
         self.assertFalse(Meter.objects.exclude(running=0).exists())
         assert_books_balance(self)
 

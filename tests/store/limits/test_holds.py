@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.models import FairShare, Hold, Lane, Limit, State, Ticket
+from django_perfectqueue.models import Account, FairShare, Hold, Lane, Limit, State, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.limits.holds import RECHECK
 from django_perfectqueue.store.upkeep import timers
@@ -48,7 +48,8 @@ class HoldTests(TestCase):
         self.enterContext(without_sweep())
 
     def held(self):
-        return sorted(Lane.objects.exclude(held_by=0).values_list("user", flat=True))
+        held = Lane.objects.exclude(held_by=0).values("account")
+        return sorted(Account.objects.filter(pk__in=held).values_list("user", flat=True))
 
     def test_a_lane_behind_a_full_limit_is_held_back_at_once(self):
         set_limit("smtp", max_running=1)
@@ -109,7 +110,7 @@ class HoldTests(TestCase):
         set_limit("one", max_running=1)
         set_limit("two", max_running=1)
         submit("runs-one", limits=["one"])
-        submit("both", user="ann", limits=["one", "two"])
+        submit("both", user="ann", limits=["one", "two"], now=after(0.1))
         [first] = acquire(10)
         submit("runs-two", user="zoe", limits=["two"])
         self.assertEqual(keys(acquire(10)), ["runs-two"])
@@ -140,11 +141,14 @@ class HoldTests(TestCase):
         finish(first, now=after(5))
         # Others are before them in the fair order.
         submit("before", user="dan")
-        Lane.objects.exclude(user="dan").update(virtual_time=1000.0)
-        Lane.objects.filter(user="zoe").update(has_waiting=False, held_by=0)
+        Account.objects.exclude(user="dan").update(virtual_time=1000.0)
+        zoe = Account.objects.get(user="zoe")
+        Lane.objects.filter(account=zoe.pk).update(has_waiting=False, held_by=0)
+        Account.objects.filter(user="zoe").update(has_open=False)
         self.assertEqual(keys(acquire(1, now=after(5))), ["before"])
-        back = Lane.objects.filter(held_by=0).exclude(gate=0).exclude(user="zoe").get()
-        Lane.objects.filter(user=back.user).update(paused=True)
+        back = Lane.objects.filter(held_by=0).exclude(account=zoe.pk).get()
+        back = Account.objects.get(pk=back.account)
+        Account.objects.filter(user=back.user).update(paused=True)
         self.assertEqual(acquire(1, now=after(5)), [])
         [lease] = acquire(1, now=after(5 + RECHECK))
         self.assertIn(lease.user, {"ann", "bob", "cem"} - {back.user})
@@ -405,7 +409,7 @@ class CostTests(TransactionTestCase):
         submit("free", user="zoe", now=None)
         while store.fire_due_timers(using="default"):
             pass
-        Lane.objects.filter(user="zoe").update(virtual_time=10.0)
+        Account.objects.filter(user="zoe").update(virtual_time=10.0)
         with CaptureQueriesContext(connection) as queries:
             self.assertEqual(keys(acquire(1, now=None)), ["free"])
         self.assertLess(len(queries), 80)

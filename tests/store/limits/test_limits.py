@@ -11,7 +11,7 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase, skipUnles
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
-from django_perfectqueue.models import FairShare, Hold, Lane, Limit, Meter, Ticket
+from django_perfectqueue.models import Account, FairShare, Hold, Lane, Limit, Meter, Ticket
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
@@ -366,9 +366,7 @@ class FairnessTests(TestCase):
             users.append(lease.user)
             finish(lease, seconds=1.0)
         self.assertEqual(users.count("acme"), 20)
-        accounts = Lane.objects.filter(user="acme").values_list("virtual_time", "running", "cost")
-        self.assertEqual(len(accounts), 2)
-        self.assertEqual(len(set(accounts)), 1)
+        self.assertEqual(Account.objects.filter(user="acme").count(), 1)
 
     def test_priority_and_age_go_over_all_lanes_of_a_user(self):
         limit("smtp", max_running=100)
@@ -436,7 +434,7 @@ class FairnessTests(TestCase):
             finish(lease, seconds=10.0)
         submit("report", user="acme")
         acquire()
-        times = dict(Lane.objects.values_list("user", "virtual_time"))
+        times = dict(Account.objects.values_list("user", "virtual_time"))
         self.assertGreaterEqual(times["acme"], 190)
 
     def test_who_was_held_back_by_a_limit_has_saved_no_credit_when_it_goes(self):
@@ -448,7 +446,7 @@ class FairnessTests(TestCase):
             finish(*acquire(), seconds=10.0)
         held.delete()
         store.apply_limit("name:smtp", using="default")
-        acme, bob = (Lane.objects.get(user=user, gate=0) for user in ("acme", "bob"))
+        acme, bob = (Account.objects.get(user=user) for user in ("acme", "bob"))
         self.assertGreaterEqual(bob.virtual_time, 190)
         self.assertEqual(acme.virtual_time, bob.virtual_time)
         assert_books_balance(self)
@@ -480,19 +478,17 @@ class FairnessTests(TestCase):
             finish(*acquire(), seconds=1000.0)
         submit("new", user="new")
         store.wake_forgotten_lanes(using="default")
-        new, served = (Lane.objects.get(user=user, gate=0) for user in ("new", "served"))
+        new, served = (Account.objects.get(user=user) for user in ("new", "served"))
         self.assertGreater(new.virtual_time, 900)
         self.assertLessEqual(new.virtual_time, served.virtual_time + 1)
 
-    def test_an_old_copy_of_an_account_is_mended_by_the_sweep(self):
-        FairShare.objects.create(user="acme", max_running=1)
+    def test_an_account_that_knows_nothing_of_an_open_lane_is_mended_by_the_sweep(self):
         limit("smtp", max_running=9)
         submit("mail", user="acme", limits=["smtp"])
-        [lease] = acquire()
-        submit("another", user="acme", limits=["smtp"])
         acquire()
-        finish(lease)
-        Lane.objects.exclude(gate=0).update(running=1)
+        submit("another", user="acme", limits=["smtp"])
+        store.wake_forgotten_lanes(using="default")
+        Account.objects.update(has_open=False)
         store.wake_forgotten_lanes(using="default")
         self.assertEqual(keys(acquire()), ["another"])
 
@@ -503,9 +499,9 @@ class FairnessTests(TestCase):
                 submit(user=user, key=user, limits=["smtp"])
                 submit(user=user)
             acquire()
-            before = list(Lane.objects.order_by("pk").values_list("virtual_time", flat=True))
+            before = list(Account.objects.order_by("pk").values_list("virtual_time", flat=True))
             store.apply_limit("name:smtp", using="default")
-            after_ = list(Lane.objects.order_by("pk").values_list("virtual_time", flat=True))
+            after_ = list(Account.objects.order_by("pk").values_list("virtual_time", flat=True))
         self.assertEqual(before, after_)
 
 
@@ -540,6 +536,18 @@ class AllAtOnceTests(TestCase):
         finish(*first)
         self.assertCountEqual(keys(acquire(10)), ["both", "more"])
 
+    def test_of_a_user_whose_tasks_without_limits_have_begun(self):
+        limit("api", max_running=1)
+        submit("first", user="u0", limits=["api"])
+        first = acquire(10)
+        submit("gone", user="u1", limits=["api"])
+        submit("held", user="u2", limits=["api"])
+        self.assertEqual((len(first), acquire(10)), (1, []))
+        Queue()["gone"].cancel_request(now=NOON)
+        submit("free", user="u2")
+        finish(*first)
+        self.assertCountEqual(keys(acquire(10)), ["free", "held"])
+
     def test_under_several_limits_and_caps(self):
         for seed in range(8):
             with self.subTest(seed=seed):
@@ -567,7 +575,7 @@ class AllAtOnceTests(TestCase):
                 assert_books_balance(self)
                 Queue().clear()
                 # A lane is under a hold as long as that is stored.
-                for model in (Limit, FairShare, Meter, Lane, Hold):
+                for model in (Limit, FairShare, Meter, Account, Lane, Hold):
                     model.objects.all().delete()
 
 
@@ -649,7 +657,7 @@ class UnknownNameTests(TestCase):
             submit(f"task-{number}", limits=[f"tenant-{number}"])
         self.assertEqual(len(acquire(100)), 20)
         self.assertEqual((Hold.objects.count(), Meter.objects.count()), (0, 0))
-        self.assertEqual(Lane.objects.count(), 1)
+        self.assertEqual(Account.objects.count(), 1)
 
     def test_a_limit_that_comes_later_holds_for_what_waits(self):
         for number in range(3):
@@ -764,5 +772,5 @@ class CostTests(TransactionTestCase):
         finish(*acquire(100))
         submit("last", user="zoe", limits=["name-0", "name-1"])
         store.wake_forgotten_lanes(using="default")
-        Lane.objects.exclude(user="zoe").update(has_waiting=True, virtual_time=0.0)
+        Account.objects.exclude(user="zoe").update(has_waiting=True, virtual_time=0.0)
         self.assertEqual(keys(acquire(1)), ["last"])

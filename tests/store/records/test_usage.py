@@ -8,7 +8,7 @@ from django.test import TestCase, TransactionTestCase
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Bucket, FairShare, Lane, Limit, Usage
+from django_perfectqueue.models import Account, Bucket, FairShare, Limit, Usage
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.records.usage import start_of
@@ -114,7 +114,7 @@ class NoteTests(TestCase):
             submit_many(3, user=user)
         submit(user="dan", key="only")
         acquire(4)
-        self.assertEqual(Lane.objects.get(user="dan").running, 1)
+        self.assertEqual(Account.objects.get(user="dan").running, 1)
 
         note()
         self.assertEqual(self.seen(), {"ann": ["eager"], "bob": ["paused"], "cem": ["capped"]})
@@ -199,7 +199,7 @@ class BalanceTests(TestCase):
         self.assertEqual(bob.held, "")
 
     def test_who_is_paused_is_reported_and_entitled_to_nothing(self):
-        Lane.objects.filter(user="bob").update(paused=True)
+        Account.objects.filter(user="bob").update(paused=True)
         add(ann=10)
         note()
 
@@ -207,14 +207,14 @@ class BalanceTests(TestCase):
         self.assertEqual((bob.entitled, bob.held, bob.waiting), (0.0, "paused", 1))
 
     def test_a_cap_is_all_that_one_is_entitled_to(self):
-        Lane.objects.filter(user="bob").update(max_running=3)
+        Account.objects.filter(user="bob").update(max_running=3)
         add(ann=360, bob=20)
         note()
 
         self.assertEqual(shares()["bob"].entitled_seconds, 180.0)
 
     def test_who_waits_behind_its_cap_is_reported_so(self):
-        Lane.objects.filter(user="bob").update(max_running=2)
+        Account.objects.filter(user="bob").update(max_running=2)
         add(ann=20, bob=20)
         note()
 
@@ -227,7 +227,7 @@ class BalanceTests(TestCase):
         """
         add(ann=15, bob=5)
         note()
-        Lane.objects.filter(user="bob").update(max_running=2)
+        Account.objects.filter(user="bob").update(max_running=2)
         note()
 
         bob = shares()["bob"]

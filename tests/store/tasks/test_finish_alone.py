@@ -9,10 +9,9 @@ from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.backends.postgresql.psycopg_any import is_psycopg3
 from django.test import TransactionTestCase
 
-from django_perfectqueue import store
-from django_perfectqueue.models import Lane, Limit, Task, Ticket
+from django_perfectqueue.models import Account, Task, Ticket
 
-from ...factories import acquire, assert_books_balance, finish, retry, running, submit
+from ...factories import acquire, assert_books_balance, finish, retry, running
 from ...waiting import wait_until
 from .test_submit import hurried, locked
 
@@ -27,10 +26,10 @@ class UndoneError(Exception):
 class FinishAloneTests(TransactionTestCase):
     def test_it_closes_the_task_with_its_result_and_charges_the_lane(self):
         _task, held = running(user="ann")
-        before = Lane.objects.get()
+        before = Account.objects.get()
         self.assertEqual(finish(held, result=json.dumps(HARD), seconds=2.0), [])
 
-        row, lane = Task.objects.get(), Lane.objects.get()
+        row, lane = Task.objects.get(), Account.objects.get()
         self.assertEqual((row.outcome, row.result), ("finished", HARD))
         self.assertAlmostEqual((row.ended_at - row.started_at).total_seconds(), 2, delta=0.01)
         self.assertAlmostEqual(lane.virtual_time - before.virtual_time, 2.0 - held.charge)
@@ -41,11 +40,11 @@ class FinishAloneTests(TransactionTestCase):
         _task, first = running(user="ann")
         retry(first)
         [second] = acquire()
-        before = Lane.objects.values().get()
+        before = Account.objects.values().get()
         self.assertEqual([done.lease for done in finish(first)], [first])
 
         self.assertEqual(Task.objects.get().outcome, "")
-        self.assertEqual(Lane.objects.values().get(), before)
+        self.assertEqual(Account.objects.values().get(), before)
         self.assertEqual(finish(second), [])
         assert_books_balance(self)
 
@@ -58,27 +57,15 @@ class FinishAloneTests(TransactionTestCase):
 
     def test_a_task_whose_lane_is_gone_is_finished(self):
         _task, held = running(user="ann")
-        Lane.objects.all().delete()
+        Account.objects.all().delete()
         self.assertEqual(finish(held), [])
         self.assertEqual(Task.objects.get().outcome, "finished")
-
-    def test_lanes_with_limits_get_a_copy_of_the_account(self):
-        _task, held = running(user="ann")
-        Limit.objects.create(scope="name", name="smtp", max_running=1)
-        store.forget_limits("default")
-        self.addCleanup(store.forget_limits, "default")
-        submit(user="ann", limits=["smtp"])
-        finish(held, seconds=2.0)
-
-        own, copy = Lane.objects.order_by("gate").values_list("virtual_time", "running")
-        self.assertEqual(own, copy)
-        self.assertEqual(own[1], 0)
 
     def test_an_error_in_between_undoes_all_of_it(self):
         _task, held = running(user="ann")
 
         def charge_fails(execute, sql, *others):
-            if sql.lstrip().startswith(("UPDATE", "WITH")) and "perfectqueue_lane" in sql:
+            if sql.lstrip().startswith(("UPDATE", "WITH")) and "perfectqueue_account" in sql:
                 raise IntegrityError("The lane can't be charged.")
             return execute(sql, *others)
 

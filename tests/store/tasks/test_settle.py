@@ -12,7 +12,7 @@ from django_perfectqueue.exceptions import (
     PreemptedError,
 )
 from django_perfectqueue.inspection.attempts import tries
-from django_perfectqueue.models import Attempt, DeadLetter, Lane, Task, Ticket
+from django_perfectqueue.models import Account, Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
 
 from ...factories import (
@@ -75,7 +75,7 @@ class FinishTests(TestCase):
         _task, held = running(user="ann")
         finish(held, seconds=7.0)
 
-        self.assertAlmostEqual(Lane.objects.get().virtual_time, 7.0)
+        self.assertAlmostEqual(Account.objects.get().virtual_time, 7.0)
 
 
 class RetryTests(TestCase):
@@ -142,7 +142,7 @@ class ReleaseTests(TestCase):
         _task, held = running(user="ann")
         store.settle([held], store.Ending.release(), using="default", now=NOON)
 
-        self.assertAlmostEqual(Lane.objects.get().virtual_time, 0.0)
+        self.assertAlmostEqual(Account.objects.get().virtual_time, 0.0)
 
     def test_it_may_be_delayed(self):
         _task, held = running()
@@ -184,7 +184,7 @@ class SnoozeTests(TestCase):
         _task, held = running(user="ann")
         settle(held, store.Ending.snooze(30), seconds=7.0, using="default", now=NOON)
 
-        self.assertAlmostEqual(Lane.objects.get().virtual_time, 7.0)
+        self.assertAlmostEqual(Account.objects.get().virtual_time, 7.0)
 
     def test_it_ends_where_it_expires_or_is_cancelled(self):
         """

@@ -463,7 +463,7 @@ class PacketTests(TransactionTestCase):
 
     def test_what_fails_after_the_commit_is_no_failure_of_the_submit(self):
         submit("first", user="ann", now=None)
-        with hurried(), locked("perfectqueue_lane"), mock.patch(WAKE):
+        with hurried(), locked("perfectqueue_account"), mock.patch(WAKE):
             submit("late", user="ann", now=None)
         self.assertEqual(len(acquire(9, now=None)), 2)
 

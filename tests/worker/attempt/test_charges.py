@@ -9,7 +9,7 @@ from django.test import TestCase
 from django_perfectqueue import store
 from django_perfectqueue.application import Application, CommandHandler
 from django_perfectqueue.exceptions import GracefulProcessStopError
-from django_perfectqueue.models import Lane
+from django_perfectqueue.models import Account
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.verdicts import Discard, Retry, Snooze
 
@@ -61,7 +61,7 @@ ENDS = {
 
 class ChargeTests(RunnerMixin, TestCase):
     def charged(self):
-        [time_charged] = Lane.objects.values_list("virtual_time", flat=True)
+        [time_charged] = Account.objects.values_list("virtual_time", flat=True)
         return time_charged
 
     def test_whatever_ends_it(self):
@@ -69,7 +69,7 @@ class ChargeTests(RunnerMixin, TestCase):
             for name, (end, word) in ENDS.items():
                 with self.subTest(name, atomic=atomic):
                     Queue().clear()
-                    Lane.objects.all().delete()
+                    Account.objects.all().delete()
                     self.run_with(working(end, atomic=atomic), expect=word)
                     self.assertGreaterEqual(self.charged(), SPENT)
                     assert_books_balance(self)
@@ -100,7 +100,7 @@ class ChargeTests(RunnerMixin, TestCase):
             now=after(1),
         )
         charged = {
-            lease.lane: Lane.objects.get(id=lease.lane).virtual_time
+            lease.lane: Account.objects.get(id=lease.lane).virtual_time
             for lease in (crashed, ended, unbegun)
         }
         self.assertAlmostEqual(charged[crashed.lane], 60.0, delta=0.1)
@@ -111,7 +111,7 @@ class ChargeTests(RunnerMixin, TestCase):
 
 class KilledTests(WorkerTestCase):
     def charged(self):
-        return sum(Lane.objects.values_list("virtual_time", flat=True))
+        return sum(Account.objects.values_list("virtual_time", flat=True))
 
     def test_a_processor_that_is_killed(self):
         self.submit("k0")

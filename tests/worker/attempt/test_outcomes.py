@@ -15,7 +15,7 @@ from django_perfectqueue.exceptions import (
     PayloadError,
     PreemptedError,
 )
-from django_perfectqueue.models import Attempt, FairShare, Lane, Task, Ticket
+from django_perfectqueue.models import Account, Attempt, FairShare, Task, Ticket
 from django_perfectqueue.payload.redaction import STARS
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.database.transaction import shared
@@ -77,7 +77,7 @@ class VerdictTests(RunnerMixin, TestCase):
         row = self.quietly(raising(Snooze("1h")), "snoozed")
         self.assertEqual((row.status, row.ticket.errors), ("scheduled", 0))
         self.assertFalse(Attempt.objects.exists())
-        self.assertEqual(Lane.objects.get().running, 0)
+        self.assertEqual(Account.objects.get().running, 0)
 
     def test_a_discard_ends_it_with_the_reason(self):
         data = {"token": "hunter22"}

@@ -15,7 +15,7 @@ from django.test import SimpleTestCase, TestCase
 from django_perfectqueue import conf, store
 from django_perfectqueue.application import Application, Dispatch, TimeLimits, time_limits
 from django_perfectqueue.exceptions import ConfigError, TimeLimitError
-from django_perfectqueue.models import Attempt, DeadLetter, Lane, Ticket
+from django_perfectqueue.models import Account, Attempt, DeadLetter, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
 from django_perfectqueue.worker.shared.slot import NEVER, ProcessorStatus
@@ -273,9 +273,9 @@ class ReaperTests(TestCase):
         self.assertEqual((ticket.errors, ticket.crashes), (0, 1))
 
     def test_its_user_pays_for_the_time(self):
-        before = Lane.objects.get().virtual_time
+        before = Account.objects.get().virtual_time
         self.add_dead_letters(locked=20.0)
-        self.assertAlmostEqual(Lane.objects.get().virtual_time - before, 20.0, delta=0.1)
+        self.assertAlmostEqual(Account.objects.get().virtual_time - before, 20.0, delta=0.1)
 
     def test_what_another_has_by_now_is_not_touched(self):
         Queue()["locked"].force_finish()

@@ -1,7 +1,7 @@
 """A worker keeps the counters of what runs right."""
 
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.models import Lane, Worker
+from django_perfectqueue.models import Account, Worker
 from django_perfectqueue.queue import Queue
 
 from ...management.running import refused
@@ -14,7 +14,7 @@ class WorkerTests(WorkerTestCase):
         set_share("ann", max_running=1)
         Queue().submit("before", "report", user="ann")
         Queue().poll().finish()
-        Lane.objects.update(running=1)
+        Account.objects.update(running=1)
         Queue().submit("behind", "report", user="ann")
         self.assertIsNone(Queue().poll())
 

@@ -14,7 +14,7 @@ from django.test import override_settings
 from django_perfectqueue.application import Application, Decider
 from django_perfectqueue.exceptions import CancelRequestedError, GracefulProcessStopError
 from django_perfectqueue.inspection import results as ends
-from django_perfectqueue.models import Attempt, FairShare, Lane, Task, Ticket, Usage
+from django_perfectqueue.models import Account, Attempt, FairShare, Task, Ticket, Usage
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.worker.attempt import sync_calls
 from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL
@@ -224,7 +224,7 @@ class AtOnceTests(ConcurrentTestCase):
                         wait_until(lambda: begun)
                         rows = Ticket.objects.filter(token=begun[0])
                         rows.update(state=0, attempt=0, holder=None, token=None, timer_at=None)
-                        Lane.objects.update(running=0, has_waiting=True)
+                        Account.objects.update(running=0, has_waiting=True)
                         wait_until(
                             lambda: (
                                 processor.hand.batch and processor.hand.running()[0].reasons_sent
@@ -242,7 +242,7 @@ class AtOnceTests(ConcurrentTestCase):
                 with self.assertLogs("django_perfectqueue.runner", "WARNING"):
                     self.work(processor)
                 self.assertEqual((len(begun), max(most)), (2, 1))
-                self.assertEqual(Lane.objects.get().running, 0)
+                self.assertEqual(Account.objects.get().running, 0)
                 Queue().clear()
 
 

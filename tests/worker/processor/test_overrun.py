@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from django_perfectqueue.models import Lane, State, Ticket
+from django_perfectqueue.models import Account, State, Ticket
 from django_perfectqueue.queue import Queue
 
 from ...waiting import wait_until
@@ -17,7 +17,7 @@ SHARE = 2
 
 class OverrunTests(WorkerTestCase):
     def waiting_others(self):
-        lanes = Lane.objects.exclude(user="long").values("pk")
+        lanes = Account.objects.exclude(user="long").values("pk")
         return Ticket.objects.filter(lane__in=lanes, state=State.WAITING).count()
 
     def assert_shared(self, *arguments, type="wait"):
@@ -40,7 +40,7 @@ class OverrunTests(WorkerTestCase):
         wait_until(lambda: not Ticket.objects.exists())
         worker.send(signal.SIGTERM)
         self.assertEqual(worker.wait(), 0, worker.errors)
-        self.assertFalse(Lane.objects.exclude(running=0).exists())
+        self.assertFalse(Account.objects.exclude(running=0).exists())
 
     def test_processes_are_shared(self):
         self.assert_shared("--processors", "4")
@@ -65,6 +65,6 @@ class OverrunTests(WorkerTestCase):
         self.open_gate()
         wait_until(lambda: not Ticket.objects.exists())
 
-        lane = Lane.objects.get(user="long")
+        lane = Account.objects.get(user="long")
         self.assertGreater(lane.virtual_time, time.monotonic() - killed - 1.0)
         self.assertLess(lane.virtual_time, time.monotonic() - began + 1.0)

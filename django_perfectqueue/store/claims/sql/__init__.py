@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ...arithmetic.fair_order import OpenLane
+from ...arithmetic.fair_order import UserLanes
 from ...database.session import Session
 from ...leases.leased import Claimant, ClaimedRow
 from . import mysql, postgresql, sqlite
@@ -21,7 +21,7 @@ class Statements(NamedTuple):
     """
 
     claim: Callable[[Session, Mapping[int, int], int, Claimant], list[ClaimedRow]]
-    claim_alone: Callable[[Session, str, int, Claimant], list[tuple[ClaimedRow, OpenLane]]]
+    claim_alone: Callable[[Session, str, int, Claimant], list[tuple[ClaimedRow, UserLanes]]]
     aware: Callable[[Any], datetime]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import timezone
 from operator import methodcaller
 
-from ...arithmetic.fair_order import OpenLane
+from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.base import numbers
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, Claimant, ClaimedRow, named
@@ -47,14 +47,14 @@ STRAIGHT_JOIN "perfectqueue_ticket" AS "ticket" FORCE INDEX (PRIMARY)
     ON "ticket"."task_id" = "line"."task_id"
 STRAIGHT_JOIN "perfectqueue_task" AS "task" FORCE INDEX (PRIMARY)
     ON "task"."id" = "line"."task_id"
-STRAIGHT_JOIN "perfectqueue_lane" AS "only" FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN "perfectqueue_account" AS "only" FORCE INDEX (PRIMARY)
     ON "only"."id" = "ticket"."lane"
 FOR UPDATE SKIP LOCKED
 """
 
 TAKE_ALONE = """
 UPDATE "perfectqueue_ticket" AS "ticket" FORCE INDEX (PRIMARY)
-STRAIGHT_JOIN "perfectqueue_lane" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id" = %(lane)s
+STRAIGHT_JOIN "perfectqueue_account" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id" = %(lane)s
 SET "ticket"."state" = 2, "ticket"."attempt" = "ticket"."attempt" + 1,
     "ticket"."holder" = %(holder)s, "ticket"."token" = %(token)s,
     "ticket"."timer_at" = {later}, "lane"."running" = "lane"."running" + %(tasks)s,
@@ -81,7 +81,7 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) ->
 
 def claim_alone(
     db: Session, queue: str, limit: int, taker: Claimant
-) -> list[tuple[ClaimedRow, OpenLane]]:
+) -> list[tuple[ClaimedRow, UserLanes]]:
     holder, token, seconds, now = taker
     claimed = with_lanes(db.rows(LOCK_ALONE, {"queue": queue, "limit": limit}, now=now))
     if not claimed:

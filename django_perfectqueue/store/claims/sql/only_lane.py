@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...arithmetic.fair_order import OpenLane
+from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.base import Row
 from ...leases.leased import ClaimedRow, in_line, named
 
 ONLY_LANE = """(
     SELECT "id" FROM (
-        SELECT COUNT(*) AS "count", MAX("id") AS "id", MAX("gate") AS "gate",
+        SELECT COUNT(*) AS "count", MAX("id") AS "id", MAX("has_open") AS "has_open",
             MAX("max_running") AS "max_running"
         FROM (
-            SELECT "id", "gate", "max_running" FROM "perfectqueue_lane"
-            WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = TRUE
+            SELECT "id", "has_open", "max_running" FROM "perfectqueue_account"
+            WHERE "queue" = %(queue)s AND "ready" = TRUE
             ORDER BY "turn" LIMIT 2
         ) AS "ready"
     ) AS "first"
-    WHERE "count" = 1 AND "gate" = 0 AND "max_running" IS NULL
+    WHERE "count" = 1 AND NOT "has_open" AND "max_running" IS NULL
         AND (
             SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now}
             ORDER BY "timer_at" LIMIT 1
@@ -29,12 +29,12 @@ ONLY_LANE = """(
 LANE = '"only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"'
 
 
-def with_lanes(rows: Iterable[Row]) -> list[tuple[ClaimedRow, OpenLane]]:
+def with_lanes(rows: Iterable[Row]) -> list[tuple[ClaimedRow, UserLanes]]:
     """Return rows that end with the columns of LANE, in line, each with its lane."""
     claimed = []
     for *columns, virtual_time, cost, weight, policy in rows:
         [one] = named([tuple(columns)])
-        lane = OpenLane(
+        lane = UserLanes(
             id=one.lane,
             virtual_time=virtual_time,
             cost=cost,

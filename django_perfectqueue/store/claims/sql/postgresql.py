@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import partial
 
-from ...arithmetic.fair_order import LEAST_COST, OpenLane
+from ...arithmetic.fair_order import LEAST_COST, UserLanes
 from ...database.dialects.base import Row
 from ...database.dialects.postgresql_arrays import array
 from ...database.session import Session
@@ -48,13 +48,13 @@ RETURNING {TICKET}, {RUN_AT},
 # Not by ONLY_LANE: this reads the lane once.
 CLAIM_ALONE = f"""
 WITH "ready" AS (
-    SELECT "id", "gate", "cost", "virtual_time", "weight", "policy", "max_running"
-    FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "held_by" = 0 AND "ready" = TRUE ORDER BY "turn" LIMIT 2
+    SELECT "id", "has_open", "cost", "virtual_time", "weight", "policy", "max_running"
+    FROM "perfectqueue_account"
+    WHERE "queue" = %(queue)s AND "ready" = TRUE ORDER BY "turn" LIMIT 2
 ),
 "only" AS (
     SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "ready"
-    WHERE "max_running" IS NULL AND "gate" = 0 AND (SELECT count(*) FROM "ready") = 1
+    WHERE "max_running" IS NULL AND NOT "has_open" AND (SELECT count(*) FROM "ready") = 1
         AND (
             SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {{now}}
             ORDER BY "timer_at" LIMIT 1
@@ -78,7 +78,7 @@ WITH "ready" AS (
         COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
 ),
 "charged" AS (
-    UPDATE "perfectqueue_lane" AS "lane"
+    UPDATE "perfectqueue_account" AS "lane"
     SET "running" = "lane"."running" + "count"."tasks",
         "virtual_time" = "lane"."virtual_time"
             + "count"."tasks" * (SELECT "charge" FROM "only") / "lane"."weight",
@@ -97,7 +97,7 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) ->
 
 def claim_alone(
     db: Session, queue: str, limit: int, taker: Claimant
-) -> list[tuple[ClaimedRow, OpenLane]]:
+) -> list[tuple[ClaimedRow, UserLanes]]:
     return with_lanes(run(db, CLAIM_ALONE, {"queue": queue, "limit": limit}, taker))
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from ...arithmetic.fair_order import OpenLane
+from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.sqlite import stamp, to_json
 from ...database.session import Session
 from ...leases.leased import TASK, TICKET, Claimant, ClaimedRow, named
@@ -43,13 +43,13 @@ SELECT {TICKET}, "ticket"."run_at" || '+00:00',
     {LANE}
 FROM "perfectqueue_ticket" AS "ticket"
 CROSS JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
-CROSS JOIN "perfectqueue_lane" AS "only" ON "only"."id" = "ticket"."lane"
+CROSS JOIN "perfectqueue_account" AS "only" ON "only"."id" = "ticket"."lane"
 WHERE "ticket"."state" = 0 AND "ticket"."lane" = {ONLY_LANE}
 ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id" LIMIT %(limit)s
 """
 
 CHARGE = """
-UPDATE "perfectqueue_lane" SET "running" = "running" + %(tasks)s,
+UPDATE "perfectqueue_account" SET "running" = "running" + %(tasks)s,
     "virtual_time" = "virtual_time" + %(charge)s / "weight", "since" = {now}
 WHERE "id" = %(lane)s
 """
@@ -84,7 +84,7 @@ def take(db: Session, picked: Sequence[int], taker: Claimant, now: datetime) -> 
 
 def claim_alone(
     db: Session, queue: str, limit: int, taker: Claimant
-) -> list[tuple[ClaimedRow, OpenLane]]:
+) -> list[tuple[ClaimedRow, UserLanes]]:
     now = taker.now or timezone.now()
     found = db.execute(READ_ALONE, {"queue": queue, "limit": limit}, now=now)
     claimed = with_lanes(found.fetchall())

@@ -20,18 +20,11 @@ REMOVE = """
 DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids}) RETURNING "task_id", "followed"
 """
 
-COPY = """
-UPDATE "perfectqueue_lane" SET {columns}
-FROM "perfectqueue_lane" AS "own"
-WHERE "own"."id" = "perfectqueue_lane"."account" AND NOT ("perfectqueue_lane"."gate" = 0)
-    AND "perfectqueue_lane"."account" IN ({accounts})
+AWAKE = """
+    SELECT 1 FROM "perfectqueue_account" WHERE "id" = %(lane)s AND "has_waiting"
+    UNION ALL SELECT 1 FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "has_waiting"
 """
-ACCOUNT = ("virtual_time", "cost", "weight", "max_running", "paused", "policy", "running", "since")
-
-HAS_COPIES = """EXISTS (
-    SELECT 1 FROM "perfectqueue_lane" AS "copy"
-    WHERE "copy"."account" = {lane} AND NOT ("copy"."gate" = 0)
-)"""
+"""Of a lane, of which a user without limits has the account's id."""
 
 TASK_COLUMNS = """
     "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
@@ -53,13 +46,13 @@ CROSS JOIN "perfectqueue_task" AS "task" ON "task"."id" = "given"."id"
 
 class Entry(NamedTuple):
     """
-    What a lane is charged: tasks begun less ended, seconds, and the mean that was measured.
+    What an account is charged: tasks begun less ended, seconds, and the mean that was measured.
 
     ``served`` means that some have begun, and ``finish_tag`` how far those that have ended
     bring its virtual time, by what they were charged in advance.
     """
 
-    lane: int
+    account: int
     running: int
     seconds: float
     mean: float
@@ -247,19 +240,8 @@ class Dialect(ABC):
         return {task_id: followed for task_id, followed, *_notified in rows if followed}
 
     @abstractmethod
-    def charge(
-        self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
-    ) -> Sequence[int] | None:
-        """
-        Write to lanes in the order of their ids; return which of them have copies behind
-        gates, or None where the statement can't know.
-        """
-
-    def copy_accounts(self, cursor: Cursor, accounts: Iterable[int]) -> None:
-        """Copy the accounts to the lanes with limits that share them."""
-        columns = ", ".join(f'"{column}" = "own"."{column}"' for column in ACCOUNT)
-        statement = COPY.replace("{columns}", columns)
-        self.execute(cursor, statement.replace("{accounts}", numbers(sorted(accounts))))
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
+        """Write to accounts in the order of their ids."""
 
     def insert_missing(
         self, cursor: Cursor, into: str, parameters: Mapping[str, object], *, key: str
@@ -380,9 +362,9 @@ class Dialect(ABC):
 
 def average(cost: str, *, mean: str, keep: str) -> str:
     """
-    Return the SQL of a lane's moving mean; ``keep`` is how much of the known one stays.
+    Return the SQL of an account's moving mean; ``keep`` is how much of the known one stays.
 
-    The first measure takes the place of what an unmeasured lane was given.
+    The first measure takes the place of what an unmeasured one was given.
     """
     moving = f"{cost} * {keep} + {mean} * (1 - {keep})"
     return f"CASE WHEN {cost} < 0 AND {keep} < 1 THEN {mean} ELSE {moving} END"

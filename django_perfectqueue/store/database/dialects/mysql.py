@@ -17,7 +17,6 @@ from django_perfectqueue.lib.durations import EARLIEST
 
 from ...values import Completion
 from .base import (
-    ACCOUNT,
     Closed,
     Entry,
     FinishReport,
@@ -70,27 +69,14 @@ SET "task"."outcome" = 'finished', "task"."attempt" = "given"."attempt",
 
 CHARGE = """
 UPDATE ({given}) AS "given"
-STRAIGHT_JOIN "perfectqueue_lane" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id" = "given"."lane"
-SET "lane"."running" = "lane"."running" + "given"."running",
-    "lane"."virtual_time" = "lane"."virtual_time" + "given"."seconds" / "lane"."weight",
-    "lane"."cost" = {average},
-    "lane"."since" = CASE WHEN "given"."served" THEN {now} ELSE "lane"."since" END,
-    "lane"."finish_tag" = GREATEST("lane"."finish_tag", "given"."finish_tag")
-""".replace("{average}", average('"lane"."cost"', mean='"given"."mean"', keep='"given"."keep"'))
-
-BEHIND = """
-SELECT "lane"."id", {columns}
-FROM "perfectqueue_lane" AS "lane" FORCE INDEX ("perfectqueue_lane_account")
-STRAIGHT_JOIN "perfectqueue_lane" AS "own" ON "own"."id" = "lane"."account"
-WHERE "lane"."account" IN ({accounts}) AND NOT ("lane"."gate" = 0)
-ORDER BY "lane"."id"
-"""
-
-COPY = """
-UPDATE ({given}) AS "given"
-STRAIGHT_JOIN "perfectqueue_lane" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id" = "given"."lane"
-SET {columns}
-"""
+STRAIGHT_JOIN "perfectqueue_account" AS "account" FORCE INDEX (PRIMARY)
+    ON "account"."id" = "given"."account"
+SET "account"."running" = "account"."running" + "given"."running",
+    "account"."virtual_time" = "account"."virtual_time" + "given"."seconds" / "account"."weight",
+    "account"."cost" = {average},
+    "account"."since" = CASE WHEN "given"."served" THEN {now} ELSE "account"."since" END,
+    "account"."finish_tag" = GREATEST("account"."finish_tag", "given"."finish_tag")
+""".replace("{average}", average('"account"."cost"', mean='"given"."mean"', keep='"given"."keep"'))
 
 END_IDLE_TRANSACTIONS = """
 /* perfectqueue */ SET SESSION idle_transaction_timeout = IF(
@@ -251,45 +237,15 @@ class MySQL(MySQLErrors, MySQLSubmit):
         update = f'INSERT {into} ON DUPLICATE KEY UPDATE "{key}" = "{key}"'
         self.execute(cursor, update, parameters)
 
-    def charge(
-        self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
-    ) -> Sequence[int] | None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
         given = " UNION ALL ".join(
-            f'SELECT {entry.lane} AS "lane", {entry.running} AS "running",'
+            f'SELECT {entry.account} AS "account", {entry.running} AS "running",'
             f' {float(entry.seconds)!r} AS "seconds", {float(entry.mean)!r} AS "mean",'
             f' {float(entry.keep)!r} AS "keep", {int(entry.served)} AS "served",'
             f' {float(entry.finish_tag)!r} AS "finish_tag"'
             for entry in entries
         )
         self.execute(cursor, CHARGE.replace("{given}", given), now=now)
-        return None
-
-    def copy_accounts(self, cursor: Cursor, accounts: Iterable[int]) -> None:
-        # Read first: an UPDATE that joined would lock whatever rows it passes on its way.
-        columns = ", ".join(f'"own"."{column}"' for column in ACCOUNT)
-        behind = BEHIND.replace("{columns}", columns)
-        behind = behind.replace("{accounts}", numbers(sorted(accounts)))
-        rows = self.execute(cursor, behind).fetchall()
-        if not rows:
-            return
-        given = " UNION ALL ".join(
-            f'SELECT {lane} AS "lane", '
-            + ", ".join(
-                f'{literal(value)} AS "{column}"'
-                for column, value in zip(ACCOUNT, values, strict=True)
-            )
-            for lane, *values in rows
-        )
-        columns = ", ".join(f'"lane"."{column}" = "given"."{column}"' for column in ACCOUNT)
-        copy = COPY.replace("{given}", given).replace("{columns}", columns)
-        self.execute(cursor, copy)
-
-
-def literal(value: float | datetime | None) -> str:
-    """Return a value that the server gave as SQL."""
-    if value is None:
-        return "NULL"
-    return f"'{value}'" if isinstance(value, datetime) else repr(value)
 
 
 def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Completion]]:

@@ -22,7 +22,7 @@ from django.db.backends.utils import CursorWrapper as Cursor
 from django_perfectqueue.models.fields import READABLE
 
 from ...values import ENDED, Completion
-from .base import HAS_COPIES, Closed, Entry, FinishReport, average
+from .base import Closed, Entry, FinishReport, average
 from .postgresql_alone import PostgreSQLAlone
 from .postgresql_arrays import array, texts
 from .postgresql_submit import PostgreSQLSubmit
@@ -65,24 +65,23 @@ RETURNING "task_id", "followed", CASE WHEN "watched" THEN {NOTIFY_END} END
 CHARGE = f"""
 WITH "entry" AS (
     SELECT * FROM unnest(
-        %(lane)s::bigint[], %(running)s::int[], %(seconds)s::float8[], %(mean)s::float8[],
+        %(account)s::bigint[], %(running)s::int[], %(seconds)s::float8[], %(mean)s::float8[],
         %(keep)s::float8[], %(served)s::boolean[], %(finish_tag)s::float8[]
-    ) AS "entry" ("lane", "running", "seconds", "mean", "keep", "served", "finish_tag")
+    ) AS "entry" ("account", "running", "seconds", "mean", "keep", "served", "finish_tag")
 ),
 "locked" AS (
-    SELECT "lane"."id" FROM "perfectqueue_lane" AS "lane"
-    WHERE "lane"."id" = ANY(ARRAY(SELECT "lane" FROM "entry"))
-    ORDER BY "lane"."id" FOR UPDATE
+    SELECT "id" FROM "perfectqueue_account"
+    WHERE "id" = ANY(ARRAY(SELECT "account" FROM "entry")) ORDER BY "id" FOR UPDATE
 )
-UPDATE "perfectqueue_lane" AS "lane"
-SET "running" = "lane"."running" + "entry"."running",
-    "virtual_time" = "lane"."virtual_time" + "entry"."seconds" / "lane"."weight",
-    "cost" = {average('"lane"."cost"', mean='"entry"."mean"', keep='"entry"."keep"')},
-    "since" = CASE WHEN "entry"."served" THEN {{now}} ELSE "lane"."since" END,
-    "finish_tag" = GREATEST("lane"."finish_tag", "entry"."finish_tag")
+UPDATE "perfectqueue_account" AS "account"
+SET "running" = "account"."running" + "entry"."running",
+    "virtual_time" = "account"."virtual_time" + "entry"."seconds" / "account"."weight",
+    "cost" = {average('"account"."cost"', mean='"entry"."mean"', keep='"entry"."keep"')},
+    "since" = CASE WHEN "entry"."served" THEN {{now}} ELSE "account"."since" END,
+    "finish_tag" = GREATEST("account"."finish_tag", "entry"."finish_tag")
 FROM "entry"
-WHERE "lane"."id" = ANY(ARRAY(SELECT "id" FROM "locked")) AND "lane"."id" = "entry"."lane"
-RETURNING "lane"."id", {HAS_COPIES.replace("{lane}", '"lane"."id"')}
+WHERE "account"."id" = ANY(ARRAY(SELECT "id" FROM "locked"))
+    AND "account"."id" = "entry"."account"
 """
 
 END_IDLE_TRANSACTIONS = """
@@ -161,10 +160,6 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
         return {(task_id, token): (by, charged) for task_id, token, by, charged, _told in rows}
 
-    def charge(
-        self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
-    ) -> Sequence[int] | None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
         columns = zip(Entry._fields, zip(*entries, strict=True), strict=True)
-        values = {column: array(given) for column, given in columns}
-        rows = self.execute(cursor, CHARGE, values, now=now).fetchall()
-        return [lane for lane, copied in rows if copied]
+        self.execute(cursor, CHARGE, {name: array(given) for name, given in columns}, now=now)

@@ -10,7 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import CHANNEL, Submission
-from .base import TASK_COLUMNS, TICKET_COLUMNS, stored_row
+from .base import AWAKE, TASK_COLUMNS, TICKET_COLUMNS, stored_row
 from .postgresql_arrays import time_text
 from .postgresql_errors import UNPREPARED, PostgreSQLErrors, state_of
 from .postgresql_submit import COLUMNS
@@ -49,9 +49,7 @@ KEPT = "split_part(current_setting('perfectqueue.stored', true), ':', {part})"
 NOTIFY_IF_AWAKE = f"""
 SELECT {KEPT.format(part=2)}::bigint, (
     SELECT pg_notify('{CHANNEL}', %(message)s)::text
-    WHERE %(message)s <> '' AND (%(run_at)s::text IS NOT NULL OR EXISTS (
-        SELECT 1 FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "has_waiting"
-    ))
+    WHERE %(message)s <> '' AND (%(run_at)s::text IS NOT NULL OR EXISTS ({AWAKE}))
 ) IS NOT NULL
 WHERE {KEPT.format(part=1)} = %(token)s::text
 """

@@ -18,7 +18,7 @@ from django_perfectqueue.models.fields import READABLE
 from ...values import Completion, Moment, Stored, Submission
 from ..diagnosis import Problem
 from .base import (
-    HAS_COPIES,
+    AWAKE,
     INSERT_TICKETS,
     TASK_COLUMNS,
     Closed,
@@ -66,14 +66,14 @@ RETURNING "queue", "key", "id"
 """
 )
 
+AWAKE_LANE = AWAKE.replace("%(lane)s", '"perfectqueue_ticket"."lane"')
 GIVEN_TICKETS = """
 SELECT "value" ->> 0 AS "id", "value" ->> 1 AS "lane", "value" ->> 2 AS "state",
     "value" ->> 3 AS "followed"
 FROM json_each(%(rows)s)
 """
 SUBMIT_TICKETS = portable(
-    INSERT_TICKETS.replace("{given}", GIVEN_TICKETS)
-    + 'RETURNING "lane", (SELECT "has_waiting" FROM "perfectqueue_lane" WHERE "id" = "lane")'
+    INSERT_TICKETS.replace("{given}", GIVEN_TICKETS) + f'RETURNING "lane", EXISTS ({AWAKE_LANE})'
 )
 
 
@@ -100,15 +100,14 @@ WHERE "perfectqueue_task"."id" = "given"."value" ->> 0
 
 CHARGE = portable(
     f"""
-UPDATE "perfectqueue_lane"
+UPDATE "perfectqueue_account"
 SET "running" = "running" + ("given"."value" ->> 1),
     "virtual_time" = "virtual_time" + ("given"."value" ->> 2) / "weight",
     "cost" = {average('"cost"', mean='("given"."value" ->> 3)', keep='("given"."value" ->> 4)')},
     "since" = CASE WHEN "given"."value" ->> 5 THEN {{now}} ELSE "since" END,
     "finish_tag" = MAX("finish_tag", "given"."value" ->> 6)
 FROM json_each(%(rows)s) AS "given"
-WHERE "perfectqueue_lane"."id" = "given"."value" ->> 0
-RETURNING "id", {HAS_COPIES.replace("{lane}", '"perfectqueue_lane"."id"')}
+WHERE "perfectqueue_account"."id" = "given"."value" ->> 0
 """
 )
 
@@ -210,11 +209,8 @@ class SQLite(Dialect):
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
         return fences
 
-    def charge(
-        self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
-    ) -> Sequence[int] | None:
-        found = self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now).fetchall()
-        return [lane for lane, copied in found if copied]
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
+        self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now)
 
 
 def stamp_of(moment: Moment, now: datetime) -> str:

@@ -109,7 +109,7 @@ def change(
 
 
 def check_limit(row: Limit, given: Mapping[str, object]) -> None:
-    """Clear what belongs to no rate; raise ConfigError where what is given says nothing."""
+    """Clear what belongs to no rate; raise ConfigError where a value says nothing or too much."""
     if row.pk is None and not given:
         raise ConfigError(f"There is no limit '{row.key}' yet: give max_running, rate or paused.")
     if row.rate is None:
@@ -117,7 +117,13 @@ def check_limit(row: Limit, given: Mapping[str, object]) -> None:
             if given.get(name) is not None:
                 raise ConfigError(f"A {name} says nothing without a rate: give the rate, too.")
         row.period, row.burst = 1.0, None
-    refuse_endless_burst(row)
+    elif row.burst is not None:
+        most = int(row.rate * MOST_BURST_TIME / row.period)
+        if row.burst > most:
+            raise ConfigError(
+                f"The burst may be at most {most:,} at this rate, which is what may start in 366"
+                f" days, not {row.burst:,}."
+            )
 
 
 @retry_transaction
@@ -228,18 +234,6 @@ def remove(kind: type[R], owner: Mapping[str, object], *, using: str, by: str = 
 def locked(kind: type[R], owner: Mapping[str, object], *, using: str) -> R | None:
     row: R | None = kind._base_manager.using(using).select_for_update().filter(**owner).first()
     return row
-
-
-def refuse_endless_burst(row: Limit) -> None:
-    """Raise ConfigError where a burst stands for more time than can be reckoned with."""
-    if row.rate is None or row.burst is None:
-        return
-    most = int(row.rate * MOST_BURST_TIME / row.period)
-    if row.burst > most:
-        raise ConfigError(
-            f"The burst may be at most {most:,} at this rate, which is what may start in 366"
-            f" days, not {row.burst:,}."
-        )
 
 
 def checked(kind: type[R], given: Mapping[str, object]) -> dict[str, object]:

@@ -313,7 +313,7 @@ class FileTests(TestCase):
         self.assertIn(f"{CHUNK} tasks were stored, from the lines up to {CHUNK};", message)
         self.assertEqual(len(keys()), CHUNK)
         self.assertIn(
-            f"11 tasks are submitted. {CHUNK} were there already.",
+            f"11 tasks are submitted. {CHUNK:,} were there already.",
             self.submit(many + '{"key": "last", "type": "t"}', "--on-conflict", "ignore"),
         )
 

@@ -320,6 +320,7 @@ class Migration(migrations.Migration):
                     "note",
                     models.CharField(
                         blank=True,
+                        db_default="",
                         default="",
                         help_text="Why it is paused.",
                         max_length=255,
@@ -330,6 +331,7 @@ class Migration(migrations.Migration):
                     "paused_by",
                     models.CharField(
                         blank=True,
+                        db_default="",
                         default="",
                         editable=False,
                         max_length=255,
@@ -577,6 +579,7 @@ class Migration(migrations.Migration):
                     "note",
                     models.CharField(
                         blank=True,
+                        db_default="",
                         default="",
                         help_text="Why it is paused.",
                         max_length=255,
@@ -587,6 +590,7 @@ class Migration(migrations.Migration):
                     "paused_by",
                     models.CharField(
                         blank=True,
+                        db_default="",
                         default="",
                         editable=False,
                         max_length=255,

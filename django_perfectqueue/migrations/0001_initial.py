@@ -440,6 +440,7 @@ class Migration(migrations.Migration):
                     "note",
                     models.CharField(
                         blank=True,
+                        db_default="",
                         default="",
                         help_text="Why it is paused.",
                         max_length=255,
@@ -450,6 +451,7 @@ class Migration(migrations.Migration):
                     "paused_by",
                     models.CharField(
                         blank=True,
+                        db_default="",
                         default="",
                         editable=False,
                         max_length=255,
@@ -623,6 +625,7 @@ class Migration(migrations.Migration):
                     "note",
                     models.CharField(
                         blank=True,
+                        db_default="",
                         default="",
                         help_text="Why it is paused.",
                         max_length=255,
@@ -633,6 +636,7 @@ class Migration(migrations.Migration):
                     "paused_by",
                     models.CharField(
                         blank=True,
+                        db_default="",
                         default="",
                         editable=False,
                         max_length=255,

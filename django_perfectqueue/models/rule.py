@@ -39,10 +39,15 @@ class Pausable(models.Model):
         _("paused until"), null=True, blank=True, help_text=_("Empty: until someone unpauses it.")
     )
     note = models.CharField(
-        _("note"), max_length=255, blank=True, default="", help_text=_("Why it is paused.")
+        _("note"),
+        max_length=255,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("Why it is paused."),
     )
     paused_by = models.CharField(
-        _("paused by"), max_length=255, blank=True, default="", editable=False
+        _("paused by"), max_length=255, blank=True, default="", db_default="", editable=False
     )
 
     class Meta:

@@ -256,8 +256,13 @@ class ScheduleAdmin(RuleAdmin):
             else:
                 done += 1
                 self.log_change(request, row, str(VERBS[verb]))
-        if done:
-            self.message_user(request, sentence_of(verb, done), messages.SUCCESS)
+        if done and verb == "run":
+            text = ngettext(
+                "%(count)d task was submitted.", "%(count)d tasks were submitted.", done
+            )
+            self.message_user(request, text % {"count": done}, messages.SUCCESS)
+        elif done:
+            self.report_paused(request, done, verb == "pause")
         if done == CAP:
             text = gettext("At most %(cap)s rows are taken at a time: repeat it for the rest.")
             self.message_user(request, text % {"cap": CAP}, messages.WARNING)
@@ -270,15 +275,6 @@ def do(verb: str, schedule: ScheduleHandle, note: str, by: str) -> None:
         schedule.pause(note, by=by)
     else:
         schedule.unpause(by=by)
-
-
-def sentence_of(verb: str, count: int) -> str:
-    sentences = {
-        "run": ngettext("%(count)d task was submitted.", "%(count)d tasks were submitted.", count),
-        "pause": ngettext("%(count)d was paused.", "%(count)d were paused.", count),
-        "unpause": ngettext("%(count)d was unpaused.", "%(count)d were unpaused.", count),
-    }
-    return sentences[verb] % {"count": count}
 
 
 def tick_row(request: HttpRequest, task: Task) -> list[object]:

@@ -76,7 +76,12 @@ class UserAdmin(NamedRows):
         queue, over = chosen_queue(request), request.GET.get("over", "hour")
         over = over if over in WINDOWS else "hour"
         scope = scope_of(request)
-        known = [name] if name is not None else self.known(queue, scope)
+        if name is not None:
+            known = [name]
+        elif scope is not None:
+            known = sorted(scope)[:MOST]
+        else:
+            known = [EVERYONE, *known_users(queue, using=database())]
         tasks = newest_tasks(name) if name and request.user.has_perm(VIEW_TASK) else []
         found = balance(
             queue,
@@ -114,12 +119,6 @@ class UserAdmin(NamedRows):
             "kept": {"queue": queue},
             **({} if name is None else self.about(request, name, queue, tasks)),
         }
-
-    def known(self, queue: str, scope: frozenset[str] | None) -> list[str]:
-        """Return the users that are listed even if they received nothing."""
-        if scope is None:
-            return [EVERYONE, *known_users(queue, using=database())]
-        return sorted(scope)[:MOST]
 
     def row(
         self, request: HttpRequest, number: int, one: UserShare, rule: FairShare | None, top: float

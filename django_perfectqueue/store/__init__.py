@@ -59,7 +59,7 @@ from .notify.completion import (
 )
 from .notify.datagrams import SocketListener
 from .notify.messages import Notification
-from .notify.postgres import Listener
+from .notify.postgres import ChannelListener
 from .notify.ring import listener_of
 from .notify.signals import announce
 from .records.dependency_events import follow

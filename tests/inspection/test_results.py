@@ -297,14 +297,16 @@ class TellingTests(TransactionTestCase):
         self.assertEqual(answers, [1])
 
     def test_an_end_just_before_it_listens_is_seen_at_once(self):
-        task, real = submit(now=None), store.Listener.open
+        task, real = submit(now=None), store.ChannelListener.open
 
         def late(listener, ids):
             elsewhere(lambda: finish(*acquire(now=None), now=None, result="1"))
             real(listener, ids)
 
-        waits = mock.patch.object(store.Listener, "wait", side_effect=AssertionError("It waits."))
-        with waits, mock.patch.object(store.Listener, "open", late):
+        waits = mock.patch.object(
+            store.ChannelListener, "wait", side_effect=AssertionError("It waits.")
+        )
+        with waits, mock.patch.object(store.ChannelListener, "open", late):
             self.assertEqual(task.wait(timeout=LONG), 1)
 
     def test_one_that_comes_back_is_watched_again(self):
@@ -320,7 +322,7 @@ class TellingTests(TransactionTestCase):
 
     def test_a_handler_that_waits_can_be_broken_off(self):
         task = submit(now=None)
-        for name in ("is_readable", "Listener.receive"):
+        for name in ("is_readable", "ChannelListener.receive"):
             reason = TimeLimitError("It has run for too long.")
             target = f"django_perfectqueue.store.notify.postgres.{name}"
             with (
@@ -345,13 +347,13 @@ class TellingTests(TransactionTestCase):
             self.assertEqual(cursor.fetchall(), [])
 
     def test_a_connection_that_breaks_is_made_anew(self):
-        task, pids, real = submit(now=None), [], store.Listener.wait
+        task, pids, real = submit(now=None), [], store.ChannelListener.wait
 
         def wait(listener, seconds):
             pids.append(listener.listening.info.backend_pid)
             real(listener, seconds)
 
-        with mock.patch.object(store.Listener, "wait", wait), waiting(task) as answers:
+        with mock.patch.object(store.ChannelListener, "wait", wait), waiting(task) as answers:
             wait_until(lambda: pids)
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_terminate_backend(%s)", [pids[0]])

@@ -13,7 +13,7 @@ from django_perfectqueue.conf import options
 from ..database.dialects import dialect_of
 from ..database.transaction import is_callers, reading, retry_transaction
 from ..values import ENDED
-from .postgres import Listener
+from .postgres import ChannelListener
 
 KEYS = 100
 IDS = 500
@@ -97,7 +97,7 @@ def watch(ids: Sequence[int], *, using: str) -> None:
         db.execute(statement, ids=ids)
 
 
-def end_listener(using: str) -> Listener | None:
+def end_listener(using: str) -> ChannelListener | None:
     """
     Return a listener for ends, not yet open, or None where the database sends none.
 
@@ -106,7 +106,7 @@ def end_listener(using: str) -> Listener | None:
     """
     pooled = connections[using].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
     notifies = dialect_of(using).notifies and options().NOTIFY and not pooled
-    return Listener(using) if notifies else None
+    return ChannelListener(using) if notifies else None
 
 
 def end_channels(ids: Iterable[int]) -> set[str]:

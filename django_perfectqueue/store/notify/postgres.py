@@ -66,7 +66,7 @@ def apart(using: str) -> BaseDatabaseWrapper:
     return connection
 
 
-class Listener:
+class ChannelListener:
     """
     Listens on some channels, over the connection of this thread.
 

@@ -19,7 +19,7 @@ from ..database.dialects import dialect_for, dialect_of
 from . import datagrams, postgres
 from .datagrams import SocketListener
 from .messages import AT_REST, Notification
-from .postgres import Listener
+from .postgres import ChannelListener
 
 logger = logging.getLogger("django_perfectqueue.notify")
 
@@ -139,7 +139,7 @@ def will_wake(*, using: str) -> bool:
     return any(isinstance(hook, PendingNotification) and hook.lanes for hook in hooks)
 
 
-def listener_of(using: str) -> SocketListener | Listener:
+def listener_of(using: str) -> SocketListener | ChannelListener:
     """
     Return what reads the notifications of this database, not yet open.
 
@@ -148,7 +148,7 @@ def listener_of(using: str) -> SocketListener | Listener:
     if not dialect_of(using).notifies:
         return SocketListener(using)
     connections[using] = postgres.apart(using)
-    return Listener(using)
+    return ChannelListener(using)
 
 
 # By connection, and by queue or holder, the notification that was asked for last.

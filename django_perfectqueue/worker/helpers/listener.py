@@ -46,7 +46,7 @@ class Listener(HelperProcess):
     def __init__(self, plan: Plan, wakeups: Wakeups) -> None:
         super().__init__(plan)
         self.wakeups = wakeups
-        self.notifications: store.SocketListener | store.Listener | None = None
+        self.notifications: store.SocketListener | store.ChannelListener | None = None
         self.longest = plan.options.POLL_INTERVAL
         self.shortest = min(self.longest, max(SOONEST, self.longest / STEPS))
         self.pause = self.shortest
@@ -64,7 +64,7 @@ class Listener(HelperProcess):
             pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
             self.wait(pause, *self.sources())
 
-    def sources(self) -> list[store.SocketListener | store.Listener]:
+    def sources(self) -> list[store.SocketListener | store.ChannelListener]:
         return [self.notifications] if self.notifications is not None else []
 
     def attend(self) -> None:
@@ -86,10 +86,10 @@ class Listener(HelperProcess):
         except OSError as error:
             self.poll_only(f"no socket can be made. {error}")
             return
-        if isinstance(self.notifications, store.Listener):
+        if isinstance(self.notifications, store.ChannelListener):
             self.prove(self.notifications)
 
-    def prove(self, listener: store.Listener) -> None:
+    def prove(self, listener: store.ChannelListener) -> None:
         """Test whether notifications arrive."""
         listener.prove()
         deadline = time.monotonic() + PROOF_WAIT
@@ -184,7 +184,7 @@ class Listener(HelperProcess):
         # What runs may put tasks off, of which no notification comes.
         if self.notifications is None or self.wakeups.is_at_work():
             return 1
-        if isinstance(self.notifications, store.Listener):
+        if isinstance(self.notifications, store.ChannelListener):
             return AT_REST
         return 1 if time.monotonic() < self.unheard_until else UNHEARD_AT_REST
 

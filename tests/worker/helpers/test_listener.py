@@ -87,7 +87,7 @@ class LookTests(ListenerCase):
             self.assertGreater(wait, longest * 0.7)
 
     def test_it_looks_less_often_at_rest_where_the_database_notifies(self):
-        self.listener.notifications = mock.create_autospec(store.Listener, instance=True)
+        self.listener.notifications = mock.create_autospec(store.ChannelListener, instance=True)
         self.looks(*[IDLE] * 9)
         [wait] = self.looks(IDLE)
         self.assertGreater(wait, 60.0)
@@ -165,7 +165,7 @@ class LookTests(ListenerCase):
 
 class NotificationTests(ListenerCase):
     def test_a_pooler_that_takes_notifications_away_is_reported_once(self):
-        read_fd = mock.create_autospec(store.Listener, instance=True, proven=False)
+        read_fd = mock.create_autospec(store.ChannelListener, instance=True, proven=False)
         read_fd.fileno.return_value = self.pipe_end()
         read_fd.read.return_value = []
         self.listener.notifications = read_fd

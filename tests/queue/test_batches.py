@@ -439,7 +439,7 @@ class BatchTests(TransactionTestCase):
 
         for forget in (
             Queue().clear,
-            lambda: call_command("pq_queue", "purge", all=True, yes=True),
+            lambda: call_command("pq_queue", "clear", "default", yes=True),
             purge,
         ):
             begin()

@@ -343,7 +343,7 @@ class QueueTests(TestCase):
             failed.metadata().dead_letter.delete,
             DeadLetter.objects.all().delete,
         ):
-            with self.subTest(delete), self.assertRaisesMessage(TypeError, "pq_queue", "purge"):
+            with self.subTest(delete), self.assertRaisesMessage(TypeError, "pq_queue purge"):
                 delete()
         self.assertTrue(task.exists())
         self.assertEqual(failed.metadata().status, "cancelled")

@@ -300,13 +300,12 @@ def print_metrics(command: NounCommand, options: CommandOptions) -> None:
 
 def show_types(command: NounCommand, options: CommandOptions) -> None:
     """Show how attempts of each type ended on a day, and how long they took."""
-    using, day = command.queue.using, options["day"] or TODAY
+    using, text = command.queue.using, options["day"]
+    day = day_of(text) if text not in (None, TODAY, ALL_TIME) else None
     used = Usage._default_manager.using(using).exclude(queue="")
     for name in [options["queue"]] if options["queue"] else distinct(used, "queue"):
-        if day == ALL_TIME:
-            found = lifetime(name, using=using)
-        else:
-            found = by_type(name, None if day == TODAY else day_of(day), using=using)
+        is_all = text == ALL_TIME
+        found = lifetime(name, using=using) if is_all else by_type(name, day, using=using)
         if command.as_json:
             for one in found:
                 command.print_json(one.facts())

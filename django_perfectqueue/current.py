@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec
 
 from .lib.running import running
+from .payload.codecs import JSON
 from .payload.journal import part_of
-from .payload.names import JSON
 
 if TYPE_CHECKING:
     from .queue import AcquiredTask

@@ -19,7 +19,7 @@ from typing import Protocol
 from . import tracing
 from .lib.printable import printable
 from .lib.running import running
-from .payload.redaction import STARS, masked
+from .payload.context import STARS, masked
 
 FIELDS = ("pq_queue", "pq_key", "pq_type", "pq_user", "pq_attempt", "pq_worker")
 NOTHING: Mapping[str, object] = dict.fromkeys(FIELDS, "")

@@ -13,6 +13,7 @@ from django.db import connection
 from django_perfectqueue import store
 from django_perfectqueue.models import Account, Hold, Lane, Meter, State, Ticket, Worker
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.values import ClaimRequest, new_holder
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
@@ -74,7 +75,7 @@ def register(
     given = {"types": list(types), "patterns": list(patterns)}
     worker = Worker(
         **{
-            "id": store.new_holder(),
+            "id": new_holder(),
             "host": "one",
             "pid": 7,
             "version": "1",
@@ -86,7 +87,7 @@ def register(
     )
     worker.states_text = json.dumps(list(states), separators=(",", ":"))
     worker.leaving = leaving
-    store.register(worker, using="default", now=now)
+    store.records.register(worker, using="default", now=now)
     return worker
 
 
@@ -121,11 +122,11 @@ def finish_and_acquire(
     worker="",
 ):
     """Return the leases, and which of the finished were refused."""
-    request = store.ClaimRequest(
+    request = ClaimRequest(
         queues=list(queues),
         limit=limit,
         alive_time=lease,
-        holder=holder or store.new_holder(),
+        holder=holder or new_holder(),
         using="default",
         now=now,
         serial=serial,
@@ -173,7 +174,9 @@ def fail(lease, *, error="boom", message="", now=NOON):
 
 
 def purge(retention, **terms):
-    return store.purge(store.purgeable(retention, using="default", **terms), using="default")
+    return store.upkeep.purge(
+        store.upkeep.purgeable(retention, using="default", **terms), using="default"
+    )
 
 
 def failed(key=None, **options):

@@ -8,7 +8,7 @@ from django.test import SimpleTestCase
 from django_perfectqueue import tracing
 from django_perfectqueue.lib.running import running
 from django_perfectqueue.logs import FIELDS, JsonFormatter, Masked, TaskContext
-from django_perfectqueue.payload.redaction import STARS
+from django_perfectqueue.payload.context import STARS
 from django_perfectqueue.queue import AcquiredTask
 
 from .factories import NOON, lease

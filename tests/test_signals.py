@@ -15,7 +15,9 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import CancelRequestedError, TimeLimitError
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.database.transaction import shared
-from django_perfectqueue.store.limits import limit_cache
+from django_perfectqueue.store.limits import meters
+from django_perfectqueue.store.limits.meters import forget_limits
+from django_perfectqueue.store.tasks.close import Loss
 from django_perfectqueue.worker.helpers import base
 from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
 from django_perfectqueue.worker.plan import Plan
@@ -96,7 +98,7 @@ class StepTests(TransactionTestCase):
 
         signals.task_submitted.connect(look)
         self.addCleanup(signals.task_submitted.disconnect, look)
-        with store.single_operation():
+        with store.database.single_operation():
             submit("k1")
             self.assertIsNotNone(shared.get())
         self.assertEqual(seen, [None])
@@ -129,7 +131,7 @@ class StepTests(TransactionTestCase):
         lease = running("k1")
         self.reported()
         acquire(0, now=after(61))
-        store.fire_due_timers(using="default", now=after(61))
+        store.upkeep.fire_due_timers(using="default", now=after(61))
         self.assertEqual(self.reported(), [("lost", "k1")])
 
         [lease] = acquire(now=after(61))
@@ -149,9 +151,9 @@ class StepTests(TransactionTestCase):
             )
 
     def give_back(self, lease, crashed):
-        loss = store.Loss(why=store.Failure(error="lost"), crashed=crashed)
+        loss = Loss(why=store.Failure(error="lost"), crashed=crashed)
         terms = {"alive_time": 60, "using": "default", "now": after(62)}
-        store.give_back(lease.holder, loss=loss, **terms)
+        store.upkeep.give_back(lease.holder, loss=loss, **terms)
 
     def test_a_receiver_that_raises_disturbs_nobody(self):
         """
@@ -213,7 +215,7 @@ class StepTests(TransactionTestCase):
 
     def reaper(self, routes, overdue):
         leftovers = Leftovers(
-            holder=7, loss=store.Loss(worker="host:1", why=store.Failure()), overdue=overdue
+            holder=7, loss=Loss(worker="host:1", why=store.Failure()), overdue=overdue
         )
         plan = Plan(
             dispatch=type("Routes", (Dispatch,), {"routes": routes}),
@@ -230,14 +232,14 @@ class CostTests(TransactionTestCase):
     def steps(self, number):
         """Take the way with most signals; return how many statements that took."""
         # Limits are asked for anew now and then, which may be now.
-        store.forget_limits("default")
-        limit_cache.known_limits([], using="default")
+        forget_limits("default")
+        meters.known_limits([], using="default")
         with CaptureQueriesContext(connection) as queries:
             submit(f"a{number}")
             submit(f"b{number}", expires_at=5)
             acquire(now=after(6))
             acquire(now=after(7))
-            store.fire_due_timers(using="default", now=after(100))
+            store.upkeep.fire_due_timers(using="default", now=after(100))
             Queue()[f"a{number}"].cancel_request(now=after(101))
         return len(queries)
 

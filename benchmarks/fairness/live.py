@@ -159,7 +159,7 @@ def store_schedules(tasks: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     from django_perfectqueue.models import Schedule
     from django_perfectqueue.store.notify.ring import notify_workers
 
-    now = store.clock(using="default")
+    now = store.records.clock(using="default")
     rows = [
         Schedule(
             name=task["key"],

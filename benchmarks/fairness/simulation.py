@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from django_perfectqueue.worker.attempt.running import AGAIN, SUDDEN
-from django_perfectqueue.worker.buffers.completions import LATE
+from django_perfectqueue.worker.buffers import LATE
 from django_perfectqueue.worker.processor.monitor import TICK
-from django_perfectqueue.worker.processor.prefetch import Prefetch
-from django_perfectqueue.worker.shared.crowd import Crowd, account_of
-from django_perfectqueue.worker.shared.slot import ProcessorStatus
+from django_perfectqueue.worker.processor.pacing import Prefetch
+from django_perfectqueue.worker.shared.status import Crowd, ProcessorStatus, account_of
 
 from .judge import Run
 from .lines import Held, Lines, Task

@@ -19,6 +19,8 @@ from typing import Any
 
 import django
 
+from django_perfectqueue.store.values import new_holder
+
 REPEATS = 9
 DRAINS = 3
 BATCH = 200
@@ -78,7 +80,7 @@ def count_operations() -> Figures:
         return leases
 
     def take_alone() -> list[Any]:
-        holder = store.new_holder()
+        holder = new_holder()
         return store.take_alone(
             "default", limit=1, alive_time=300.0, holder=holder, using="default"
         )

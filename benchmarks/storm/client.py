@@ -22,6 +22,7 @@ from typing import Any
 import django
 
 from benchmarks.chaos.terms import Files, this_folder
+from django_perfectqueue.store.values import ClaimRequest, new_holder
 
 from . import scenario
 from .log import BROKEN, DONE, REFUSED, STUMBLED, UNDONE, Log, Ref
@@ -262,7 +263,7 @@ class Client:
         refused: list[Any] = []
 
         def act(terms: dict[str, Any]) -> list[Any]:
-            request = store.ClaimRequest(
+            request = ClaimRequest(
                 queues=queues,
                 limit=self.drawn.choice((1, 1, 2, 5, 20)),
                 serial=self.drawn.random() < 0.3,
@@ -289,11 +290,10 @@ class Client:
     def take(
         self, verb: str, act: Callable[[dict[str, Any]], Any], refused: list[Any], **given: Any
     ) -> None:
-        from django_perfectqueue import store
 
         terms = {
             "alive_time": self.terms.alive_time,
-            "holder": store.new_holder(),
+            "holder": new_holder(),
             "using": "default",
         }
         taken: list[Any] = []
@@ -530,12 +530,12 @@ class Client:
         )
         acts: dict[str, Callable[[], Any]] = {
             "purge": self.purge,
-            "alarms": lambda: store.fire_due_timers(using="default"),
+            "alarms": lambda: store.upkeep.fire_due_timers(using="default"),
             "wake_forgotten_lanes": lambda: (
-                store.follow(using="default"),
-                store.wake_forgotten_lanes(using="default"),
+                store.records.follow(using="default"),
+                store.upkeep.wake_forgotten_lanes(using="default"),
             ),
-            "sum": lambda: store.roll_up(using="default", keep=None),
+            "sum": lambda: store.records.roll_up(using="default", keep=None),
         }
         self.call(verb, lambda: acts[verb]() and None)
 
@@ -544,8 +544,10 @@ class Client:
         from django_perfectqueue.models import Outcome
 
         kept = {outcome.value: self.drawn.choice((0.0, 2.0, None)) for outcome in Outcome}
-        over = store.surplus(50, using="default").last if self.drawn.random() < 0.3 else {}
-        store.purge(store.purgeable(kept, over=over, using="default"), using="default")
+        over = store.upkeep.surplus(50, using="default").last if self.drawn.random() < 0.3 else {}
+        store.upkeep.purge(
+            store.upkeep.purgeable(kept, over=over, using="default"), using="default"
+        )
         if self.drawn.random() < 0.3:
             self.queues[scenario.SHARED].purge(0, status="failed", user="ann")
 

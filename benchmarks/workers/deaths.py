@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from benchmarks.soak.witness import BORN, note
 from django_perfectqueue.application import Application, Dispatch
-from django_perfectqueue.application.recycle import replace_processor
+from django_perfectqueue.application.middleware import replace_processor
 
 DIES_AT_START = 0.05
 SHORT = 0.05

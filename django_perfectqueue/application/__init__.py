@@ -3,13 +3,10 @@
 from django_perfectqueue.backoff import Backoff, Exponential, Fixed, Linear, Steps
 from django_perfectqueue.verdicts import Discard, Retry, Snooze
 
-from .decider import Decider
-from .dispatch import Dispatch
-from .handler import Application
-from .programs.command_handler import CommandDecider, CommandHandler
-from .programs.program import Completed
-from .registry import Registry, autodiscover, handler
-from .time_limits import TimeLimits, time_limits
+from .dispatch import Dispatch, Registry, autodiscover, handler
+from .error_policy import Decider
+from .handler import Application, TimeLimits, time_limits
+from .programs import CommandDecider, CommandHandler, Completed
 
 __all__ = [
     "Application",

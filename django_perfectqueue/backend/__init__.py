@@ -8,9 +8,7 @@ if not HAS_TASKS:
         " brings them, or Django 6.0 or later."
     )
 
-from .base import PerfectQueueBackend
-from .decorator import task
-from .definition import QueueTask
-from .test_backends import DummyBackend, ImmediateBackend
+from .base import DummyBackend, ImmediateBackend, PerfectQueueBackend
+from .definition import QueueTask, task
 
 __all__ = ["DummyBackend", "ImmediateBackend", "PerfectQueueBackend", "QueueTask", "task"]

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from datetime import datetime, timedelta
+from importlib import import_module
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from asgiref.sync import iscoroutinefunction
+from django.apps import apps
+from django.utils.module_loading import autodiscover_modules
 
+from django_perfectqueue import compat
 from django_perfectqueue.backoff import error_rules
-from django_perfectqueue.backoff.error_rules import Rule, RuleWithWaits
+from django_perfectqueue.backoff.error_rules import RULES, Rule, RuleWithWaits
 from django_perfectqueue.compat import InvalidTask, Task
+from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.checks import TRUE_OR_FALSE, Check, choice, names, nearest
+from django_perfectqueue.payload.codecs import JSON
 
-from . import registry
+if TYPE_CHECKING:
+    from django_perfectqueue.compat import AnyTask
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Of a call's arguments, ``(args, kwargs)``, makes a name.
 ByArguments = Callable[[tuple[object, ...], dict[str, object]], str]
-"""Of a call's arguments, ``(args, kwargs)``, makes a name."""
 
 if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyResult, AnyTask
@@ -45,42 +64,42 @@ class QueueTask(Base[P, R]):
     callables to ``@task(...)`` alone.
     """
 
+    # How many attempts may end in an error; None is the backend's ``max_attempts``.
     max_attempts: int | None = None
-    """How many attempts may end in an error; None is the backend's ``max_attempts``."""
+    # Of the exception and the result makes the seconds until the next try; None gives up.
     backoff: Backoff | None = None
-    """Of the exception and the result makes the seconds until the next try; None gives up."""
+    # Exceptions after which it is tried again: classes, or a dict from classes to waits.
     retry_on: RuleWithWaits = ()
-    """Exceptions after which it is tried again: classes, or a dict from classes to waits."""
+    # Exceptions after which it is discarded.
     discard_on: Rule = ()
-    """Exceptions after which it is discarded."""
+    # Exceptions after which it fails, whatever attempts are left. The nearest class wins.
     fail_on: Rule = ()
-    """Exceptions after which it fails, whatever attempts are left. The nearest class wins."""
+    # How many seconds an attempt may take.
     time_limit: float | None = None
-    """How many seconds an attempt may take."""
+    # How many seconds later it is ended by force, if it goes on; None is TASK_KILL_WAIT.
     kill_wait: float | None = None
-    """How many seconds later it is ended by force, if it goes on; None is TASK_KILL_WAIT."""
+    # Whether what it writes to the tasks' database and the end of its task are one transaction.
     atomic: bool = False
-    """Whether what it writes to the tasks' database and the end of its task are one transaction."""
+    # For whom it runs: a name, or a function of the arguments.
     user: str | ByArguments | None = None
-    """For whom it runs: a name, or a function of the arguments."""
+    # Its name in the queue and the id of its result; None is a random one.
     key: str | ByArguments | None = None
-    """Its name in the queue and the id of its result; None is a random one."""
+    # What to do when the key is taken: raise, ignore or replace.
     on_conflict: str = "raise"
-    """What to do when the key is taken: raise, ignore or replace."""
+    # When it is not to be started any more.
     expires_at: When | None = None
-    """When it is not to be started any more."""
+    # When it is expected to start, at the latest.
     expected_at: When | None = None
-    """When it is expected to start, at the latest."""
+    # The names of the limits that it keeps to.
     limits: Iterable[str] = ()
-    """The names of the limits that it keeps to."""
+    # The tasks that must finish before: results, keys of its queue, or ids.
     after: Iterable[object] = ()
-    """The tasks that must finish before: results, keys of its queue, or ids."""
+    # What it does when one of these ends otherwise: wait, cancel or run.
     if_failed: str = "wait"
-    """What it does when one of these ends otherwise: wait, cancel or run."""
+    # The names by which it is found.
     tags: Iterable[str] = ()
-    """The names by which it is found."""
+    # The batch that it joins, in the same queue; for ``using()``.
     batch: Batch | None = None
-    """The batch that it joins, in the same queue; for ``using()``."""
 
     def __new__(cls, *values: object, **task_options: object) -> Any:
         """Raise TypeError, with the nearest one, for a word that there is not."""
@@ -99,7 +118,7 @@ class QueueTask(Base[P, R]):
         for name in error_rules.RULES:
             object.__setattr__(self, name, error_rules.hashable(getattr(self, name)))
         Task.__post_init__(self)
-        registry.add(self)
+        add(self)
 
     def using(
         self,
@@ -170,3 +189,169 @@ CHECKS = {
     "limits": NAMES,
     "tags": NAMES,
 }
+
+
+# Django's ``@task``, for which type checkers know the words of a queue.
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def task(function: Callable[P, R]) -> QueueTask[P, R]: ...
+    @overload
+    def task(
+        *, takes_context: Literal[True], **task_options: Any
+    ) -> Callable[[Callable[Concatenate[compat.TaskContext[Any, Any], P], R]], QueueTask[P, R]]: ...
+    @overload
+    def task(**task_options: Any) -> Callable[[Callable[P, R]], QueueTask[P, R]]: ...
+    def task(function: Any = None, **task_options: Any) -> Any:
+        """Do what Django's ``@task`` does, and take a backend's own words, too."""
+        return compat.task(function, **task_options)
+
+else:
+    task = compat.task
+
+
+# Which functions may be run for a task's type: those that were defined as Django tasks here.
+#
+# A type is looked up and never imported: who can write a row would otherwise choose
+# what a worker calls.
+
+
+MODULE = "tasks"
+
+# Each task by its module path, as it was first defined.
+definitions: dict[str, AnyTask] = {}
+
+
+def add(task: AnyTask) -> None:
+    """Note a task; one that ``using()`` has made of another is no new one."""
+    known = definitions.get(task.module_path)
+    if known is None or known.func is not task.func:
+        definitions[task.module_path] = task
+
+
+def discover(modules: Iterable[str] = ()) -> None:
+    """
+    Import the ``tasks`` module of each installed app, and the modules that are named.
+
+    Raise ImportError when one of those is not there.
+    """
+    autodiscover_modules(MODULE)
+    paths = [f"{app.name}.{MODULE}" for app in apps.get_app_configs()]
+    found = [sys.modules[path] for path in paths if path in sys.modules]
+    for module in (*found, *map(import_module, modules)):
+        for value in list(vars(module).values()):
+            if isinstance(value, Task):
+                add(value)
+
+
+# What a row keeps of one call of a Django task, as JSON.
+
+
+# What a task waits for and what it belongs to has rows of its own.
+WORDS = (
+    "run_after",
+    "backend",
+    "takes_context",
+    *(name for name in DEFAULTS if name not in ("after", "if_failed", "tags", "batch")),
+)
+ONLY_DEFINED = (*RULES, "kill_wait")
+AT, FOR = "at", "for"
+
+
+class StoredCall(NamedTuple):
+    """
+    Arguments, when it was enqueued by the clock of the host that did so, and in which
+    words the task differed from its definition.
+    """
+
+    args: list[JSON]
+    kwargs: dict[str, JSON]
+    enqueued_at: datetime | None
+    task_options: Mapping[str, JSON]
+
+    @property
+    def data(self) -> dict[str, object]:
+        """The task's data in the queue."""
+        data: dict[str, object] = {"args": self.args, "kwargs": self.kwargs}
+        if self.enqueued_at:
+            data["enqueued_at"] = self.enqueued_at.isoformat()
+        if self.task_options:
+            data["using"] = {name: packed(value) for name, value in self.task_options.items()}
+        return data
+
+    @classmethod
+    def of(cls, data: JSON) -> StoredCall:
+        """
+        Read what ``data`` says.
+
+        Raise PayloadError when it is not the data of a Django task.
+        """
+        try:
+            if "args" not in data and "kwargs" not in data:
+                raise TypeError("neither args nor kwargs")
+            args, kwargs = data.get("args", []), data.get("kwargs", {})
+            at, using = data.get("enqueued_at"), data.get("using", {})
+            if not (isinstance(args, list) and isinstance(kwargs, dict)):
+                raise TypeError("args is no list, or kwargs no dict")
+            task_options = {name: unpacked(value) for name, value in using.items()}
+            return cls(args, kwargs, datetime.fromisoformat(at) if at else None, task_options)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise PayloadError(
+                "The data is not that of a Django task, such as"
+                f' {{"args": [], "kwargs": {{}}}}: {type(error).__name__}: {error}.'
+            ) from error
+
+
+def stored_options(task: object, definition: object, names: Mapping[str, str]) -> dict[str, object]:
+    """
+    Return the words that ``using()`` has changed; ``names`` are what callables have made.
+
+    Raise InvalidTask for a callable that a row can't keep.
+    """
+    if task is definition:
+        return {}
+    changed = {}
+    for name in WORDS:
+        value = getattr(task, name, DEFAULTS.get(name))
+        if value == getattr(definition, name, DEFAULTS.get(name)):
+            continue
+        if name in ONLY_DEFINED or (callable(value) and name not in names):
+            raise InvalidTask(f"{name} can't be changed by using(): give it to @task.")
+        changed[name] = names[name] if callable(value) else value
+    return changed
+
+
+def variant(definition: AnyTask, call: StoredCall, *, queue: str, priority: int) -> AnyTask:
+    """
+    Return the task as it was enqueued.
+
+    It is not validated again: what was allowed then may be run, whatever has been changed.
+    """
+    columns = {"queue_name": queue, "priority": priority}
+    task_options = {**call.task_options, **columns}
+    if not call.task_options and all(
+        getattr(definition, name) == columns[name] for name in columns
+    ):
+        return definition
+    copy = object.__new__(type(definition))
+    for field in fields(definition):
+        value = task_options.get(field.name, getattr(definition, field.name))
+        object.__setattr__(copy, field.name, value)
+    return copy
+
+
+def packed(value: object) -> object:
+    if isinstance(value, datetime):
+        return {AT: value.isoformat()}
+    if isinstance(value, timedelta):
+        return {FOR: value.total_seconds()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def unpacked(value: object) -> object:
+    if isinstance(value, dict):
+        [(kind, given)] = value.items()
+        return datetime.fromisoformat(given) if kind == AT else timedelta(seconds=given)
+    return tuple(value) if isinstance(value, list) else value

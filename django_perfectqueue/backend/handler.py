@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.dispatch import Signal
 from django.utils import timezone
+from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from django_perfectqueue import signals
-from django_perfectqueue.application import Application
-from django_perfectqueue.application.coroutine_functions import is_async
+from django_perfectqueue.application import Application, Dispatch
+from django_perfectqueue.application.middleware import is_async
 from django_perfectqueue.backoff import backoff_at, error_rules
 from django_perfectqueue.compat import Task, TaskContext, normalize_json, task_backends
 from django_perfectqueue.compat import signals as django_signals
@@ -22,13 +24,12 @@ from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.logs import Masked
 from django_perfectqueue.queue import AcquiredTask
 
-from . import audience
-from .definition import option_of
+from .definition import StoredCall, definitions, option_of
 from .results import FAILED, SUCCESSFUL, error_from_exception, running_result, set_attributes
-from .stored_call import StoredCall
 
 if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyTask
+
 
 logger = logging.getLogger("django_perfectqueue.backend")
 
@@ -37,8 +38,8 @@ for _name in ("django.tasks", "django_tasks"):
     logging.getLogger(_name).addFilter(Masked())
 
 
+# Stands for the result of an attempt of which nobody hears, which is made when it fails.
 UNHEARD: object = object()
-"""Stands for the result of an attempt of which nobody hears, which is made when it fails."""
 
 
 class OfCall(functools.cached_property[object]):
@@ -102,7 +103,7 @@ class DjangoTask(Application):
     def is_heard(self) -> bool:
         """Return whether the function, an earlier attempt or anyone else needs the result."""
         takes_context = self.call.task_options.get("takes_context", self.definition.takes_context)
-        return takes_context or self.task.lease.attempt > 1 or audience.is_there()
+        return takes_context or self.task.lease.attempt > 1 or is_there()
 
     def before_perform(self) -> bool:
         if not self.is_heard():
@@ -218,3 +219,92 @@ ENDINGS: tuple[Signal, ...] = (
     signals.task_discarded,
     signals.task_cancelled,
 )
+
+
+# Whether anyone hears of the start and the end of a Django task.
+
+
+SIGNALS: tuple[Signal, ...] = (django_signals.task_started, django_signals.task_finished)
+LOGGER: logging.Logger = django_signals.logger
+LOGGING = {id(django_signals.log_task_started), id(django_signals.log_task_finished)}
+
+
+def is_there() -> bool:
+    """
+    Return whether a signal has a receiver other than Django's own, which logs, or a handler
+    takes the records that this one makes of a task that succeeds.
+    """
+    for signal in SIGNALS:
+        for (receiver, _sender), *_rest in signal.receivers:
+            if receiver not in LOGGING:
+                return True
+    return is_logged(logging.INFO)
+
+
+def is_logged(level: int) -> bool:
+    """Return whether a handler takes the records of Django's tasks of this level."""
+    logger: logging.Logger | None = LOGGER
+    if not LOGGER.isEnabledFor(level):
+        return False
+    while logger is not None:
+        for handler in logger.handlers:
+            if handler.level <= level and takes_records(handler):
+                return True
+        logger = logger.parent if logger.propagate else None
+    for each in LOGGER.filters:  # noqa: SIM110, a generator costs more calls
+        if not isinstance(each, Masked):
+            return True
+    return False
+
+
+def takes_records(handler: logging.Handler) -> bool:
+    """Return whether a handler may take a record; one that captures those of tasks does not."""
+    if isinstance(handler, logging.NullHandler) or getattr(handler, "leaves_own", False):
+        return False
+    for each in handler.filters:
+        if isinstance(each, RequireDebugTrue) and not settings.DEBUG:
+            return False
+        if isinstance(each, RequireDebugFalse) and settings.DEBUG:
+            return False
+    return True
+
+
+# How a worker's dispatch comes to know Django's tasks.
+
+
+class BackendRoutes(Mapping[object, object]):
+    """
+    Routes of a dispatch, and one for each Django task.
+
+    An exact route of the dispatch goes first. A pattern does not: who wrote one that
+    matches everything did not mean the tasks of Django.
+    """
+
+    def __init__(self, own: Mapping[Any, object]) -> None:
+        self.own = own
+
+    def __getitem__(self, pattern: Any) -> object:
+        if pattern in self.own:
+            return self.own[pattern]
+        return handler_of(definitions[pattern])
+
+    def __iter__(self) -> Iterator[object]:
+        own = list(self.own)
+        first = next((n for n, route in enumerate(own) if not isinstance(route, str)), len(own))
+        yield from own[:first]
+        yield from (name for name in definitions if name not in self.own)
+        yield from own[first:]
+
+    def __len__(self) -> int:
+        return len(self.own) + sum(name not in self.own for name in definitions)
+
+
+def with_django_tasks(dispatch: type[Dispatch]) -> type[Dispatch]:
+    """Return a dispatch that knows Django's tasks beside its own types."""
+    names = {
+        "routes": BackendRoutes(dispatch.routes),
+        "__module__": dispatch.__module__,
+        "__qualname__": dispatch.__qualname__,
+        "__doc__": dispatch.__doc__,
+    }
+    return type(dispatch.__name__, (dispatch,), names)

@@ -19,7 +19,7 @@ from django_perfectqueue.models import Attempt, Outcome, Status, Task
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.queue import DISCARDED_GROUP, AcquiredTask
 
-from .stored_call import StoredCall, variant
+from .definition import StoredCall, variant
 
 if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyResult, AnyTask
@@ -82,7 +82,7 @@ def rows_of(key: str, queues: Sequence[str], *, using: str) -> list[dict[str, An
             **{f"attempt_{name}": F(f"attempts__{name}") for name in OF_ATTEMPTS},
         )
     )
-    rows = store.with_retries(lambda: list(query), using=using)
+    rows = store.database.with_retries(lambda: list(query), using=using)
     return [row for row in rows if row["id"] == rows[0]["id"]]
 
 

@@ -17,6 +17,7 @@ RuleWithWaits = Rule | Mapping[type[BaseException], Backoff | BackoffFunction | 
 
 RETRY_ON, DISCARD_ON, FAIL_ON = RULES = ("retry_on", "discard_on", "fail_on")
 
+# What handlers and Django's tasks say of their attempts must be, where it is not None.
 CHECKS = {
     "max_attempts": whole(1),
     "retry_wait": number(0, LONGEST, of="seconds"),
@@ -24,7 +25,6 @@ CHECKS = {
     "time_limit": number(0, math.inf, above=True, of="seconds"),
     "kill_wait": number(0, math.inf, of="seconds"),
 }
-"""What handlers and Django's tasks say of their attempts must be, where it is not None."""
 
 
 def rules_of(target: object) -> dict[str, object]:

@@ -14,7 +14,7 @@ from django_perfectqueue.exceptions import (
     GracefulProcessStopError,
     InvalidTaskError,
 )
-from django_perfectqueue.payload.merge import rewriter
+from django_perfectqueue.payload.inputs import rewriter
 from django_perfectqueue.verdicts import SHORTEST_WAIT
 
 from .operation import Operation
@@ -23,8 +23,8 @@ from .selection import Found
 
 CHUNK, PAGE = 100, 500
 REFUSED, NEXT = "refused", "next"
+# What is done to all of a chunk by some statements.
 TOGETHER = ("retry", "delete")
-"""What is done to all of a chunk by some statements."""
 
 
 class BulkHandler(Application):
@@ -73,7 +73,7 @@ class BulkHandler(Application):
         left = range(self.task.data["cursor"] + 1, operation.until + 1)
         using = self.task.lease.using
         look = partial(operation.selection.chunk, operation.verb, left, size, using=using)
-        return store.with_retries(look, using=using)
+        return store.database.with_retries(look, using=using)
 
     def do_chunk(self, operation: Operation, chunk: list[Found], reached: int) -> None:
         """
@@ -82,8 +82,8 @@ class BulkHandler(Application):
         It is repeated where the database has rolled it back. Where the answer to its commit is
         lost nobody here knows: the attempt ends, and the next one reads the cursor.
         """
-        with store.single_operation():
-            store.with_retries(
+        with store.database.single_operation():
+            store.database.with_retries(
                 lambda: self.try_chunk(operation, chunk, reached), using=self.task.lease.using
             )
 
@@ -110,12 +110,12 @@ def in_place(
     """Do it here, a chunk a transaction; yield how often what was done."""
 
     def act(chunk: Sequence[Found]) -> Counter[str]:
-        with store.together(using=using):
+        with store.database.together(using=using):
             return act_on(operation, chunk, using=using)
 
     for chunk in chunks:
-        with store.single_operation():
-            yield store.with_retries(partial(act, chunk), using=using)
+        with store.database.single_operation():
+            yield store.database.with_retries(partial(act, chunk), using=using)
 
 
 def chunks_of(operation: Operation, *, using: str) -> Iterator[list[Found]]:
@@ -145,8 +145,8 @@ def act_on(
     if operation.verb == "retry":
         achieved = store.retry(left, using=using) if left else set()
     else:
-        swept = store.Swept(doomed=dict.fromkeys(left, ""), reached=None, stopped=False)
-        achieved = set(store.purge(swept, using=using).doomed)
+        swept = store.upkeep.Swept(doomed=dict.fromkeys(left, ""), reached=None, stopped=False)
+        achieved = set(store.upkeep.purge(swept, using=using).doomed)
     done: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for (task_id, queue, key), word in words.items():
         if word == NEXT:
@@ -155,7 +155,7 @@ def act_on(
         done[word].append((operation.to if is_moved else queue, key))
     for word, names in done.items():
         if word not in (REFUSED, "moved", "edited"):
-            store.sign(names, word, by=operation.by, using=using, more=more)
+            store.records.sign(names, word, by=operation.by, using=using, more=more)
     return Counter({word: len(names) for word, names in done.items()})
 
 
@@ -170,7 +170,7 @@ def cancel(operation: Operation, chunk: Sequence[Found], *, using: str) -> dict[
         names.update(waiting)
         return waiting
 
-    chosen = store.choose(list(names), using=using, among=among)
+    chosen = store.dependencies.choose(list(names), using=using, among=among)
     done = store.cancel_now(chosen.ids, using=using)
     words = {names[task_id]: CANCELLED[is_over] for task_id, is_over in done.items()}
     return {**dict.fromkeys(chunk, REFUSED), **words}

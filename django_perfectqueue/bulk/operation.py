@@ -13,24 +13,24 @@ from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.lib.checks import number
+from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.inputs import (
     QUEUE_LENGTH,
     checked,
     checked_priority,
     encoded,
 )
-from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import Queue, TaskHandle
 
 from .selection import TYPE, Selection, preview
 
 USER = "perfectqueue"
+# Tasks a second, unless something else is said: others use the database, too.
 RATE = 500.0
-"""Tasks a second, unless something else is said: others use the database, too."""
 CHECKED_RATE = number(1 / 86_400, 1_000_000, of="tasks a second")
 
+# The last three are for tasks that are named, not for all that match.
 Verb = Literal["retry", "cancel", "delete", "move", "edit", "finish", "copy", "priority"]
-"""The last three are for tasks that are named, not for all that match."""
 TERMS = ("verb", "to", "patch", "rate", "by", "until")
 signer = Signer(salt=TYPE)
 
@@ -122,7 +122,7 @@ def submit_bulk(operation: Operation, *, queue: str = "", using: str) -> TaskHan
         "done": {},
     }
     name = queue or operation.selection.queue or options().DEFAULT_QUEUE
-    with store.together(using=using):
+    with store.database.together(using=using):
         task = Queue(name, using=using).submit(key, TYPE, data, user=USER)
-        store.sign([(name, key)], f"bulk {operation.verb}", by=operation.by, using=using)
+        store.records.sign([(name, key)], f"bulk {operation.verb}", by=operation.by, using=using)
     return task

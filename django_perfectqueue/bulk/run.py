@@ -15,17 +15,15 @@ from django_perfectqueue.exceptions import (
     PayloadError,
 )
 from django_perfectqueue.models import Task, TaskQuerySet
-from django_perfectqueue.payload.merge import rewriter
+from django_perfectqueue.payload.inputs import rewriter
 from django_perfectqueue.queue import Queue
 
 from .operation import Operation
 from .selection import Found
 
+# Why a task is left out. What may break off a handler that does it is not among them: a cancel
+# request, a lost lease, a time limit.
 REFUSALS = (IdempotentError, InvalidTaskError, NotFoundError, NotSupportedError, PayloadError)
-"""
-Why a task is left out. What may break off a handler that does it is not among them: a cancel
-request, a lost lease, a time limit.
-"""
 DONE = {
     "retry": "retried",
     "finish": "finished",
@@ -34,10 +32,10 @@ DONE = {
     "move": "moved",
     "edit": "edited",
 }
+# Of a cancel, by whether the task is over.
 CANCELLED = {True: "cancelled", False: "requested"}
-"""Of a cancel, by whether the task is over."""
+# What the store records with the change.
 SIGN_THEMSELVES = ("moved", "edited", "copied")
-"""What the store records with the change."""
 
 
 class Answer(NamedTuple):
@@ -60,7 +58,9 @@ def run(operation: Operation, ids: Sequence[int], *, using: str) -> Iterator[Ans
     tasks = {found[0]: found for found in rows}
     cancelled: dict[int, bool] = {}
     if operation.verb == "cancel":
-        chosen = ids if operation.selection.batch else store.choose(ids, using=using).ids
+        chosen = (
+            ids if operation.selection.batch else store.dependencies.choose(ids, using=using).ids
+        )
         cancelled = store.cancel_each(chosen, using=using)
     done: dict[str, list[tuple[str, str]]] = defaultdict(list)
     try:
@@ -82,7 +82,7 @@ def run(operation: Operation, ids: Sequence[int], *, using: str) -> Iterator[Ans
     finally:
         for word, names in done.items():
             if word not in SIGN_THEMSELVES:
-                store.sign(names, word, by=operation.by, using=using)
+                store.records.sign(names, word, by=operation.by, using=using)
 
 
 def act(operation: Operation, found: Found, *, using: str) -> Answer:
@@ -101,7 +101,7 @@ def act(operation: Operation, found: Found, *, using: str) -> Answer:
         store.steer(store.revise, task_id, revision, using=using)
     verb = operation.verb
     if verb == "delete":
-        store.delete_ended(task_id, using=using)
+        store.upkeep.delete_ended(task_id, using=using)
     elif verb == "retry":
         store.steer(store.retry, task_id, using=using)
     elif verb == "finish":

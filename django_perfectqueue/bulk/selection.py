@@ -28,23 +28,24 @@ from django_perfectqueue.models import (
     condition,
     type_condition,
 )
-from django_perfectqueue.payload.names import JSON, LAST_CHARACTER
+from django_perfectqueue.payload.codecs import JSON, LAST_CHARACTER
 
+# The type of tasks that do bulk operations.
 TYPE = "perfectqueue.bulk"
-"""The type of tasks that do bulk operations."""
 COUNTED = 100_000
 SAMPLE = 20
 LOOKED = 200
+# So many rows are looked at for a chunk by one statement, and by so many statements at most.
 LOOKS = 50
-"""So many rows are looked at for a chunk by one statement, and by so many statements at most."""
 USERS = 20
 BY = ("status", "user")
 DEAD_ONES = tuple(word.value for word in DEAD)
 STILL = tuple(word.value for word in LIVE if word not in (Status.RUNNING, Status.STALLED))
 IS_DEAD = Q(dead_letter__isnull=False)
 HELD_BY_NOBODY = IS_DEAD | Q(ticket__state__lt=State.RUNNING) | Q(ticket__state=State.BLOCKED)
+# A task's id, queue and key.
 Found = tuple[int, str, str]
-"""A task's id, queue and key."""
+# The statuses of the tasks to which a verb can be done.
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "retry": DEAD_ONES,
     "cancel": tuple(word.value for word in LIVE),
@@ -52,7 +53,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     "move": (*DEAD_ONES, *STILL),
     "edit": (*DEAD_ONES, *STILL),
 }
-"""The statuses of the tasks to which a verb can be done."""
+# What a verb is about where no status is given; for deletion that is what failed.
 ANY: Mapping[str, Q] = {
     "retry": IS_DEAD,
     "cancel": Q(ticket__isnull=False),
@@ -60,7 +61,6 @@ ANY: Mapping[str, Q] = {
     "move": HELD_BY_NOBODY,
     "edit": HELD_BY_NOBODY,
 }
-"""What a verb is about where no status is given; for deletion that is what failed."""
 
 
 def time_of(text: str) -> datetime:
@@ -255,7 +255,7 @@ def preview(verb: str, selection: Selection, *, until: int = 0, using: str) -> P
     if verb not in ALLOWED:
         raise InvalidTaskError(f"'{verb}' is for tasks that are named, not for all that match.")
     selection.check(verb)
-    until = until or store.newest_id(using=using)
+    until = until or store.upkeep.newest_id(using=using)
     rows = selection.tasks(verb, using=using).filter(pk__lte=until)
     found: list[Any] = list(rows.values_list(*BY)[:COUNTED])
     return Preview(

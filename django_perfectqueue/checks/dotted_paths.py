@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from django.core.checks import CheckMessage
 
-from django_perfectqueue.application.middleware.chain import for_all
+from django_perfectqueue.application.middleware import for_all
 from django_perfectqueue.backoff import backoff_at
 from django_perfectqueue.conf import SETTING, options
 from django_perfectqueue.exceptions import ConfigError

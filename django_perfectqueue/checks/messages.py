@@ -14,8 +14,8 @@ from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.queue import database
 
 Check = Callable[..., list[CheckMessage]]
+# The checks that the commands run; one without it may import much.
 TAG = "perfectqueue"
-"""The checks that the commands run; one without it may import much."""
 
 SQLITE_OPTIONS = (
     "'OPTIONS': {'transaction_mode': 'IMMEDIATE', 'timeout': 20,"

@@ -27,8 +27,7 @@ def check_backends(alias: str) -> Iterator[CheckMessage]:
     """Check the backends of this package in TASKS; Django 6 itself asks no backend."""
     if not compat.HAS_TASKS:
         return
-    from django_perfectqueue.backend.base import configured
-    from django_perfectqueue.backend.checks import problems
+    from django_perfectqueue.backend.base import configured, problems
 
     for name in compat.task_backends:
         try:

@@ -12,7 +12,6 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.signals import post_delete, post_save, pre_save
 
-from django_perfectqueue import store
 from django_perfectqueue.models import (
     CHANGES,
     CHANGES_OF_ONE,
@@ -23,16 +22,18 @@ from django_perfectqueue.models import (
     Schedule,
 )
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.store.lanes.apply import apply_limit, apply_shares
+from django_perfectqueue.store.limits.meters import forget_limits
 from django_perfectqueue.store.values import as_text
 
 Rule = FairShare | QueueShare | Limit
 
 LONGEST_NAME = 255
+# After so many changes it is looked whether there are too many.
 EVERY = 100
-"""After so many changes it is looked whether there are too many."""
 FORMER = "_former"
+# Of a pause, as far as it has them.
 TERMS = ("paused_until", "note")
-"""Of a pause, as far as it has them."""
 PAUSE = ("paused", *TERMS)
 VALUES: dict[type[Rule], tuple[str, ...]] = {
     FairShare: ("weight", "max_running", *PAUSE),
@@ -95,10 +96,10 @@ def apply(rule: Rule, *, using: str) -> None:
     """Apply a rule that was edited to the tasks that wait, once this is committed."""
     if isinstance(rule, Limit):
         # What is submitted in the same transaction keeps to it already.
-        store.forget_limits(using)
-        act = partial(store.apply_limit, rule.key, using=using)
+        forget_limits(using)
+        act = partial(apply_limit, rule.key, using=using)
     elif isinstance(rule, FairShare):
-        act = partial(store.apply_shares, rule.user, using=using)
+        act = partial(apply_shares, rule.user, using=using)
     else:
         return
     transaction.on_commit(act, using=using)

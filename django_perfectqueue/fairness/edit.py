@@ -31,8 +31,8 @@ from .audit import VALUES, acting
 R = TypeVar("R", FairShare, QueueShare, Limit)
 P = TypeVar("P", FairShare, Limit)
 
+# Of pauses whose time is over.
 OVER = {"paused": True, "paused_until__lte": ServerNow()}
-"""Of pauses whose time is over."""
 MOST = 1_000
 
 

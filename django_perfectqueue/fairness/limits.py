@@ -20,7 +20,7 @@ from django_perfectqueue.lib.checks import choice, named
 from django_perfectqueue.models import EVERYONE, Limit
 from django_perfectqueue.payload.inputs import QUEUE_LENGTH
 from django_perfectqueue.store.arithmetic.rate_limit import is_too_far, opens_at
-from django_perfectqueue.store.database.alias import database
+from django_perfectqueue.store.database.transaction import database
 
 from . import edit
 
@@ -37,7 +37,7 @@ def limit(name: str, *, scope: Scope = "name", using: str | None = None) -> Limi
     """
     using = using or database()
     rows = Limit.objects.using(using).filter(**owner(scope, name))
-    return store.with_retries(rows.first, using=using)
+    return store.database.with_retries(rows.first, using=using)
 
 
 def set_limit(

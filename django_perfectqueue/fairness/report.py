@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from django_perfectqueue import store
 from django_perfectqueue.models import EVERYONE, Account, Bucket, FairShare
-from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import percentile
 from django_perfectqueue.store.database.transaction import reading, with_retries
+from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.usage import start_of
 from django_perfectqueue.store.records.usage_read import USERS, UsageStanding, received, standings
 
@@ -98,7 +98,7 @@ def balance(
         raise ValueError(f"over is 'minute', 'hour' or 'day', not {over!r}.")
 
     def read() -> Balance:
-        until = now or store.clock(using=using)
+        until = now or store.records.clock(using=using)
         length, unit = WINDOWS[over]
         since = start_of(unit, until - length)
         with reading(using) as db:

@@ -17,7 +17,7 @@ from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.lib.checks import named
 from django_perfectqueue.models import FairShare, QueueShare
 from django_perfectqueue.payload.inputs import KEY_LENGTH, QUEUE_LENGTH
-from django_perfectqueue.store.database.alias import database
+from django_perfectqueue.store.database.transaction import database
 
 from . import edit
 

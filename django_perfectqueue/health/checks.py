@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from django.db import Error, connections
 
-from django_perfectqueue import store
 from django_perfectqueue.inspection.family import held_up
 from django_perfectqueue.inspection.schedules import problems_of
 from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.lib.durations import long_duration
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.store.claims.backlog_age import oldest_due, overdue
 from django_perfectqueue.store.records.counts import names
 
 from .queues import named_queues, parked_types
@@ -26,8 +26,8 @@ LATELY = 3600.0
 UNKNOWN = 60.0
 PROBLEMS, NAMED = 100, 5
 
+# Databases that were found to have their tables; these don't go away.
 migrated: set[str] = set()
-"""Databases that were found to have their tables; these don't go away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +97,12 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
     serving = [worker.queues for worker in workers]
     asked = queues or named_queues(using)
     others = [] if queues else [name for name in names(using=using).queues if name not in asked]
-    for queue, wait in store.oldest_due([*asked, *others], using=using).items():
+    for queue, wait in oldest_due([*asked, *others], using=using).items():
         if queue in asked or wait is not None:
             yield check_workers(queue, sum(queue in names for names in serving))
             yield check_oldest(queue, wait, oldest)
     yield check_handlers(queues, using)
-    yield check_clock(store.overdue(using=using))
+    yield check_clock(overdue(using=using))
     yield check_counters(last_drift(using))
     yield from check_schedules(using)
     yield check_blocked(using)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import F, Sum
 
-from django_perfectqueue import conf, store
+from django_perfectqueue import conf
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.inspection.statistics import by_time
 from django_perfectqueue.inspection.why_waiting import WORKERS
@@ -24,7 +24,8 @@ from django_perfectqueue.models import (
     Worker,
 )
 from django_perfectqueue.models.fields import ServerNow
-from django_perfectqueue.store import Tally
+from django_perfectqueue.store.claims.backlog_age import oldest_due
+from django_perfectqueue.store.records import Tally
 from django_perfectqueue.store.records.counts import (
     COUNTED,
     LATEST,
@@ -38,8 +39,8 @@ from django_perfectqueue.store.records.usage import start_of
 RATE_MINUTES = 5
 USERS = 10
 
+# What the queues did in each minute.
 Minutes = Sequence[tuple[str, datetime, Tally]]
-"""What the queues did in each minute."""
 
 
 @dataclass(kw_only=True)
@@ -168,7 +169,7 @@ def overview(
     since = start_of(Bucket.MINUTE, known.now - over) + timedelta(minutes=1)
     minutes = minutes_of(found, since, known.now, using)
     counted = counts(found, known.now, using=using)
-    oldest = store.oldest_due(found, using=using)
+    oldest = oldest_due(found, using=using)
     unknown = parked_types(using)
     queues = [queue_figures(name, counted, workers, minutes, known.now) for name in found]
     for one in queues:

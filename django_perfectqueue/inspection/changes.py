@@ -81,7 +81,7 @@ class Watcher(ResultWaiter):
 
     def change(self) -> Snapshot | None:
         """Return the task if it has changed since the last call."""
-        found = store.with_retries(self.snapshot, using=self.using)
+        found = store.database.with_retries(self.snapshot, using=self.using)
         if found == self.last:
             return None
         self.last, self.changed_at = found, time.monotonic()

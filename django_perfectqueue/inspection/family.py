@@ -22,7 +22,7 @@ from django_perfectqueue.models import (
     Task,
     TaskQuerySet,
 )
-from django_perfectqueue.store import When, batches_around
+from django_perfectqueue.store.dependencies import When, batches_around
 
 MOST = 50
 LEVELS = 8

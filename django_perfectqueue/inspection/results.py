@@ -65,7 +65,7 @@ class End:
         return None if self.result_text is None else codecs.decode(self.result_text)
 
 
-def end_of(key: str, end: store.Ended) -> End:
+def end_of(key: str, end: store.notify.Ended) -> End:
     return End(
         key=key,
         status=end.outcome,
@@ -146,7 +146,7 @@ class ResultWaiter:
         self.unfound = list(dict.fromkeys(map(str, keys)))
         self.waited_for: dict[int, str] = {}
         self.are_watched = False
-        self.listener = store.end_listener(using)
+        self.listener = store.notify.end_listener(using)
 
     @property
     def keys(self) -> list[str]:
@@ -161,13 +161,13 @@ class ResultWaiter:
         """
         if self.unfound:
             self.find()
-        live = store.live(list(self.waited_for), using=self.using)
+        live = store.notify.live(list(self.waited_for), using=self.using)
         self.are_watched = all(live.values())
         over = [task_id for task_id in self.waited_for if task_id not in live]
         return self.ends(over) if over else []
 
     def find(self) -> None:
-        ids = store.find_all(self.queue, self.unfound, using=self.using)
+        ids = store.notify.find_all(self.queue, self.unfound, using=self.using)
         if unknown := [key for key in self.unfound if key not in ids]:
             raise missing(self.queue, unknown)
         self.waited_for |= {task_id: key for key, task_id in ids.items()}
@@ -175,7 +175,7 @@ class ResultWaiter:
 
     def ends(self, over: list[int]) -> list[End]:
         """Return the ends of tasks without a ticket; search again for the keys of deleted ones."""
-        found = store.ends(over, using=self.using)
+        found = store.notify.ends(over, using=self.using)
         self.unfound += [self.waited_for.pop(task_id) for task_id in over if task_id not in found]
         return [
             end_of(self.waited_for.pop(task_id), end)
@@ -190,7 +190,7 @@ class ResultWaiter:
                 f"Not ended in queue '{self.queue}' after {self.timeout:g} s:"
                 f" {list_keys(self.keys)}."
             )
-        if store.in_callers_transaction(self.using):
+        if store.notify.in_callers_transaction(self.using):
             raise WaitInTransactionError(
                 f"A transaction is open, in which the end of {list_keys(self.keys)} may never be"
                 " seen; and what was submitted in it does not run before it commits."
@@ -214,8 +214,8 @@ class ResultWaiter:
         fresh = not self.hears_all()
         try:
             if fresh:
-                self.listener.open(store.end_channels(self.waited_for))
-            store.watch(list(self.waited_for), using=self.using)
+                self.listener.open(store.notify.end_channels(self.waited_for))
+            store.notify.watch(list(self.waited_for), using=self.using)
         except Error as error:
             logger.debug("No ends of tasks are heard. database=%s error=%s", self.using, error)
             self.close()
@@ -224,7 +224,7 @@ class ResultWaiter:
 
     def hears_all(self) -> bool:
         """Return whether it listens for the ends of all tasks that it waits for."""
-        channels = store.end_channels(self.waited_for)
+        channels = store.notify.end_channels(self.waited_for)
         return self.listener is not None and self.listener.hears(channels)
 
     def pause(self) -> float:

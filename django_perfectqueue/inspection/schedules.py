@@ -17,11 +17,10 @@ from django_perfectqueue.lib.durations import long_duration, short_duration
 from django_perfectqueue.models import Schedule, Task, TaskQuerySet
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import OF_SCHEDULES
-from django_perfectqueue.store.schedules.decide import timing_of
-from django_perfectqueue.store.schedules.fire import BROKEN_FOR
+from django_perfectqueue.store.schedules import BROKEN_FOR, timing_of
 
+# A schedule that is due for longer is late: no worker fires it.
 LATE = timedelta(seconds=60)
-"""A schedule that is due for longer is late: no worker fires it."""
 MOST = 100
 
 
@@ -97,7 +96,7 @@ def problems_of(*, using: str) -> Iterator[tuple[Schedule, str]]:
 
     A broken one is looked at again within BROKEN_FOR, so the index of ``due_at`` finds it.
     """
-    now = store.clock(using=using)
+    now = store.records.clock(using=using)
     broken = Q(due_at__lte=now + BROKEN_FOR) & ~Q(problem="")
     rows = Schedule.objects.using(using).filter(broken | Q(due_at__lt=now - LATE))
     for row in rows.order_by("due_at")[:MOST]:

@@ -9,9 +9,9 @@ from datetime import date, datetime, time, timedelta, timezone
 
 from django_perfectqueue import store
 from django_perfectqueue.models import Bucket, DeadLetter, Outcome
-from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import BOUNDS, percentile
 from django_perfectqueue.store.database.transaction import reading
+from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.usage import MOST_TYPES, all_types_key, start_of, type_key
 from django_perfectqueue.store.records.usage_read import TYPES, received, series, totals
 
@@ -109,7 +109,7 @@ def statistics(
     """
     if type is not None and user is not None:
         raise ValueError("Give a type or a user, not both.")
-    day = day or store.clock(using=using, now=now).date()
+    day = day or store.records.clock(using=using, now=now).date()
     usage_key = all_types_key(queue) if type is None else type_key(queue, type)
     if user is not None:
         usage_key = UsageKey(queue, others=False, user=user)
@@ -121,7 +121,7 @@ def statistics(
 
 def by_type(queue: str, day: date | None, *, using: str) -> list[Statistics]:
     """Return the statistics of a day, by default of today: of all types, then of each that ran."""
-    day = day or store.clock(using=using).date()
+    day = day or store.records.clock(using=using).date()
     whole = statistics(queue, day, using=using)
     with reading(using) as db:
         found = received(db, queue, *span_of(day), TYPES)
@@ -145,7 +145,7 @@ class Period:
 def period(usage_key: UsageKey, over: str, *, using: str) -> Period:
     """Return what it got over one of WINDOWS. Raise KeyError for another."""
     length, unit = WINDOWS[over]
-    until = store.clock(using=using)
+    until = store.records.clock(using=using)
     since = start_of(unit, until - length) + timedelta(seconds=unit)
     with reading(using) as db:
         points = series(db, usage_key, since, until)

@@ -38,9 +38,9 @@ from django_perfectqueue.models import (
 )
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.models.worker import routes_in
-from django_perfectqueue.store import batch_progress
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
-from django_perfectqueue.store.arithmetic.limit_keys import named, scoped, split
+from django_perfectqueue.store.arithmetic.rate_limit import named, scoped, split
+from django_perfectqueue.store.dependencies import batch_progress
 
 from .reasons import COUNTED, Code, Reason
 

@@ -15,6 +15,7 @@ from .durations import is_number, seconds_of
 LARGEST = 2**31 - 1
 SHOWN = 100
 
+# What other queues call it.
 ALIASES = {
     "max_retries": "max_attempts",
     "retries": "max_attempts",
@@ -25,7 +26,6 @@ ALIASES = {
     "bind": "takes_context",
     "MAX_REQUEST_PER_CHILD": "RECYCLE",
 }
-"""What other queues call it."""
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

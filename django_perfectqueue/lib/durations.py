@@ -12,11 +12,11 @@ from django.utils.timezone import is_aware, localtime, make_aware, now
 UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+# A hundred years, in seconds.
 LONGEST = 3_155_760_000.0
-"""A hundred years, in seconds."""
 EARLIEST = datetime(1, 1, 2, tzinfo=timezone.utc)
+# The first and the last time that every database stores and every time zone can show.
 LATEST = datetime(9999, 12, 30, tzinfo=timezone.utc)
-"""The first and the last time that every database stores and every time zone can show."""
 
 
 def seconds_in(text: str) -> float | None:

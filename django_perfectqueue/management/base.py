@@ -34,8 +34,8 @@ WRONG_FLAG = re.compile(r"unrecognized arguments: (--[\w-]+)")
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
+# The options of a command as its parser returns them, by name.
 CommandOptions = dict[str, Any]
-"""The options of a command as its parser returns them, by name."""
 
 
 class HintingParser(CommandParser):

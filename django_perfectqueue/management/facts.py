@@ -17,7 +17,7 @@ from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import Journal, Status, Step, Task
 from django_perfectqueue.payload.codecs import decode
-from django_perfectqueue.payload.redaction import masked
+from django_perfectqueue.payload.context import masked
 from django_perfectqueue.queue import Batch
 
 from .terminal import local

@@ -17,13 +17,13 @@ from django_perfectqueue.schedules.terms import CHECKS
 from .facts import content, iso
 
 SPANS = ("time_limit", "expires_after", "delay", "jitter", "deadline")
+# What is shown where it is set, in this order.
 SHOWN = (
     *("problem", "paused_by", "note", "type", "cron", "queue", "user", "limits", "priority"),
     *("time_limit", "expires_after", "starts_at", "ends_at", "remaining", "delay", "jitter"),
     *("overlap", "catch_up", "deadline", "pause_after", "last_at"),
     *("fired", "skipped_overlap", "skipped_late", "failures"),
 )
-"""What is shown where it is set, in this order."""
 
 
 def shown(moment: datetime | None) -> str:

@@ -28,19 +28,19 @@ from django_perfectqueue.bulk.selection import ANY, SAMPLE, Found
 from django_perfectqueue.exceptions import InvalidTaskError, PayloadError, TaskError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Outcome, Task, TaskQuerySet
-from django_perfectqueue.payload.merge import merged
-from django_perfectqueue.payload.names import JSON
-from django_perfectqueue.payload.redaction import masked
+from django_perfectqueue.payload.codecs import JSON
+from django_perfectqueue.payload.context import masked
+from django_perfectqueue.payload.inputs import merged
 
 from .base import CommandOptions, QueueCommand
+from .flags import person
 from .listing import batch_of, no_group, no_tasks, with_hint
 from .terminal import Column, ProgressLine, plural
-from .values import person
 
 PAGE = 500
 NOBODY = "-"
+# The filters of which one is enough; a status or a queue alone are not.
 CHOICES = ("all", "type", "user", "group", "tags", "key_prefix", "batch", "since", "until")
-"""The filters of which one is enough; a status or a queue alone are not."""
 TERMS = ("to", "patch", "priority")
 ONE = {
     "cancelled": "Task '{key}' is cancelled.",
@@ -64,8 +64,8 @@ MANY = {
     "would move": "{tasks} would be moved.",
     "would edit": "{tasks} would be edited.",
 }
+# What may become of tasks that are chosen; of the first it is also said where it is none.
 DONE = {"retry": ("retried",), "cancel": ("cancelled", "requested"), "delete": ("deleted",)}
-"""What may become of tasks that are chosen; of the first it is also said where it is none."""
 
 
 def counted(word: str, count: int) -> str:
@@ -160,7 +160,7 @@ def operation_of(verb: Verb, command: QueueCommand, options: CommandOptions) -> 
         selection=selection_of(verb, command, options),
         rate=count / period if period else math.inf,
         by=person(),
-        until=store.newest_id(using=using),
+        until=store.upkeep.newest_id(using=using),
         **terms,
     )
     if not (first := options["first"]):
@@ -249,14 +249,14 @@ def steer_dependents(verb: Verb, command: QueueCommand, options: CommandOptions)
     for key in options["names"]:
         with with_hint(command.queue[key]):
             ids.append(command.queue[key].id)
-    every = [*store.descendants(ids, using=using), *ids]
+    every = [*store.dependencies.descendants(ids, using=using), *ids]
     tasks = list[Task]()
     for start in range(0, len(every), PAGE):
         rows = TaskQuerySet(Task, using=using).with_status()
         tasks += rows.filter(ANY[verb], pk__in=every[start : start + PAGE])
     # Those that wait come before those for which they wait.
     tasks.sort(key=lambda task: -task.pk)
-    operation = Operation(verb=verb, by=person(), until=store.newest_id(using=using))
+    operation = Operation(verb=verb, by=person(), until=store.upkeep.newest_id(using=using))
     if options["dry_run"]:
         found = Preview(
             total=len(tasks),
@@ -278,7 +278,9 @@ def awaited(tasks: TaskQuerySet, *, using: str) -> int:
     ids, count = list(tasks.values_list("pk", flat=True)[:COUNTED]), 0
     among = set(ids).intersection
     for start in range(0, len(ids), PAGE):
-        count += len(store.choose(ids[start : start + PAGE], using=using, among=among).awaited)
+        count += len(
+            store.dependencies.choose(ids[start : start + PAGE], using=using, among=among).awaited
+        )
     return count
 
 

@@ -27,6 +27,7 @@ from django_perfectqueue.worker.process.signals import DETACH, STOP, STOP_NOW
 from .base import CommandOptions, cli_errors, known_alias
 from .flags import add_flags
 
+# The options that override a setting.
 OVERRIDES = {
     "processors": "PROCESSORS",
     "processor_type": "PROCESSOR_TYPE",
@@ -38,7 +39,6 @@ OVERRIDES = {
     "max_age": "RECYCLE.age",
     "max_memory": "RECYCLE.memory",
 }
-"""The options that override a setting."""
 DISPATCH = (
     "Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers in the tasks"
     " modules of the installed apps."

@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 
 from django_perfectqueue.health.queues import Overview, overview
 from django_perfectqueue.models import LIVE, Limit, Meter
-from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import BOUNDS
+from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import QUEUES
 from django_perfectqueue.store.records.usage import ENDINGS, all_types_key
 from django_perfectqueue.store.records.usage_read import totals
@@ -29,12 +29,12 @@ GROUPS = 20
 HOSTS = 100
 OTHERS = "(others)"
 STATUSES = tuple(word.value for word in LIVE)
+# Each second bound of the histograms in the database is one of a metric.
 STEP = 2
-"""Each second bound of the histograms in the database is one of a metric."""
 KEPT_FOR = 5.0
 
+# What was last collected in this process by database, and when.
 kept: dict[str, tuple[float, list[Metric]]] = {}
-"""What was last collected in this process by database, and when."""
 
 
 class DatabaseCollector(Collector):

@@ -6,21 +6,31 @@ A task is two rows. ``Task`` is wide and written twice: at submit, and when it e
 changes on the way. Neither has an index on a column that the other phase writes.
 """
 
-from django_perfectqueue.payload.names import EVERYONE
+from django_perfectqueue.payload.codecs import EVERYONE
 
-from .batch import Batch, BatchDelta, BatchMember
-from .dead_letter import DISCARDED_GROUP, DeadLetter
-from .dependency import Dependency, DependencyEvent, IfFailed
-from .lane import Account, Hold, Lane, Policy
+from .batch import (
+    DISCARDED_GROUP,
+    Batch,
+    BatchDelta,
+    BatchMember,
+    DeadLetter,
+    Dependency,
+    DependencyEvent,
+    IfFailed,
+)
 from .rule import (
     CHANGES,
     CHANGES_OF_ONE,
     MOST_BURST_TIME,
+    Account,
     Change,
     FairShare,
+    Hold,
+    Lane,
     Limit,
     Meter,
     Pausable,
+    Policy,
     QueueShare,
 )
 from .schedule import NAME_LENGTH, Schedule
@@ -43,12 +53,11 @@ from .task import (
     Tag,
     Task,
     TaskQuerySet,
+    Ticket,
     Watch,
     type_condition,
 )
-from .ticket import Ticket
-from .usage import ALL_TYPES, WAIT_BUCKETS, Bucket, Overview, Usage
-from .worker import UNSEEN, Worker, WorkerQuerySet
+from .worker import ALL_TYPES, UNSEEN, WAIT_BUCKETS, Bucket, Overview, Usage, Worker, WorkerQuerySet
 
 __all__ = [
     "ALL_TYPES",

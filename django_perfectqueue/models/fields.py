@@ -101,11 +101,12 @@ if TYPE_CHECKING:
 else:
     ReadableDateTimeField = ClampedDateTimeField
 
+# Whether SQLite's text is a time, as far as its signs go.
 TIME = (
     "{time} GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-5][0-9]*'"
     " AND {time} NOT GLOB '*[^0-9:. -]*'"
 )
-"""Whether SQLite's text is a time, as far as its signs go."""
+# The SQL of a time that the driver can read.
 READABLE = {
     # The driver reads the zero date as none.
     "mysql": f"GREATEST({{time}}, TIMESTAMP'{str(EARLIEST)[:19]}')",
@@ -119,7 +120,6 @@ READABLE = {
         f" ELSE '{LATEST:%Y-%m-%d} 00:00:00' END"
     ),
 }
-"""The SQL of a time that the driver can read."""
 
 
 class JsonTextField(models.TextField):  # type: ignore[type-arg]
@@ -138,12 +138,12 @@ M = TypeVar("M", bound=models.Model)
 Bounds = tuple[float, float]
 
 SPAN: Bounds = (0.0, LONGEST)
+# Seconds that can be added to a time; a sum that can be added to and shown.
 AMOUNT: Bounds = (-1e30, 1e30)
-"""Seconds that can be added to a time; a sum that can be added to and shown."""
 
 
+# What holds for the columns of each model that a constraint keeps readable, by their names.
 conditions: dict[type[models.Model], dict[str, Any]] = {}
-"""What holds for the columns of each model that a constraint keeps readable, by their names."""
 
 
 def readable(**bounds: Bounds) -> Callable[[type[M]], type[M]]:

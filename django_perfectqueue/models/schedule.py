@@ -10,8 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.payload.codecs import decode
-from django_perfectqueue.payload.names import JSON, LIMITS_LENGTH
+from django_perfectqueue.payload.codecs import JSON, LIMITS_LENGTH, decode
 
 from .fields import SPAN, ExactCharField, ReadableDateTimeField, in_order, optional_count, readable
 

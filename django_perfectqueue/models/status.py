@@ -39,10 +39,8 @@ DEAD = tuple(outcome for outcome in Outcome if outcome != Outcome.FINISHED)
 
 LIVE = tuple(status for status in Status if status.value not in Outcome.values)
 
+# An ``timer_at`` from this time on means that a ticket is parked: see ``store/tasks/park.py``.
 PARKED_FROM = datetime(9000, 1, 1, tzinfo=timezone.utc)
-"""
-An ``timer_at`` from this time on means that a ticket is parked: see ``store/tasks/park.py``.
-"""
 
 
 class State(models.IntegerChoices):
@@ -65,8 +63,8 @@ class LastEnding(models.IntegerChoices):
     GIVEN_BACK = 5, _("given back")
 
 
+# The endings of an attempt that counts and did not finish its task.
 UNFINISHED = (LastEnding.RETRIED, LastEnding.LOST)
-"""The endings of an attempt that counts and did not finish its task."""
 
 
 def condition(status: str, now: datetime | None = None) -> Q:

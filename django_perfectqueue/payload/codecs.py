@@ -8,9 +8,10 @@ import gzip
 import json
 import pickle
 import re
+import sys
 import zlib
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -20,8 +21,6 @@ from django_perfectqueue.conf import SETTING, options
 from django_perfectqueue.exceptions import ConfigError, PayloadError
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.imports import imported
-
-from .names import JSON
 
 GZIP = "gzip"
 NAME = re.compile(r"[a-z][a-z0-9]*")
@@ -52,10 +51,10 @@ class Codec:
     """
 
     name: ClassVar[str] = ""
+    # As the first of CODECS: whether plain JSON is read, which anyone may have written.
     reads_plain: bool = True
-    """As the first of CODECS: whether plain JSON is read, which anyone may have written."""
+    # Text with more characters is stored as gzip in base64, if that is shorter; None is none.
     compress_above: int | None = None
-    """Text with more characters is stored as gzip in base64, if that is shorter; None is none."""
 
     def __init__(self, *, compress_above: int | None = None) -> None:
         self.compress_above = compress_above
@@ -264,3 +263,22 @@ def unpacked(text: str) -> str:
 def _forget(*, setting: str, **kwargs: object) -> None:
     if setting in (SETTING, "SECRET_KEY", "SECRET_KEY_FALLBACKS"):
         codecs.cache_clear()
+
+
+# Lengths of names, and names with a meaning.
+
+
+LAST_CHARACTER = chr(sys.maxunicode)
+
+EVERYONE = "*"
+
+LIMITS_LENGTH = 500
+
+LIMIT_LENGTH = 249
+
+STEP_LENGTH = 100
+
+TAG_LENGTH = 64
+
+# What a codec gives back: only the project knows its shape.
+JSON: TypeAlias = Any

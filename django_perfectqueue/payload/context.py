@@ -7,12 +7,14 @@ The setting CONTEXT names it: context variables, and providers such as those bel
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import zoneinfo
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import Context, ContextVar, copy_context
 from typing import NamedTuple
+from urllib.parse import quote, quote_plus
 
 from django.core.signals import setting_changed
 from django.dispatch import receiver
@@ -25,16 +27,16 @@ from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.imports import imported
 
-from .names import JSON
+from .codecs import JSON
 
 logger = logging.getLogger("django_perfectqueue.context")
 
+# How long the context of a task may be, in bytes as JSON.
 LONGEST = 8_192
-"""How long the context of a task may be, in bytes as JSON."""
 
 
+# What it has of a task that a schedule has submitted: the name of that, and the tick.
 OF_SCHEDULES = ("schedule", "scheduled_for")
-"""What it has of a task that a schedule has submitted: the name of that, and the tick."""
 
 NO_PROVIDERS = {tracing.PARENT, tracing.STATE, *OF_SCHEDULES}
 
@@ -69,14 +71,14 @@ def set_or_reset(set_to: Callable[[JSON], object], reset: Callable[[], object], 
     reset() if to is None else set_to(to)
 
 
+# The language that is active.
 language = InContext(
     translation.get_language,
     functools.partial(set_or_reset, translation.activate, translation.deactivate),
 )
-"""The language that is active."""
 
+# The time zone that is active, if it is one of the IANA database.
 timezone = InContext(zone_name, functools.partial(set_or_reset, zones.activate, zones.deactivate))
-"""The time zone that is active, if it is one of the IANA database."""
 
 
 def of_variable(variable: ContextVar[JSON]) -> Provider:
@@ -176,3 +178,99 @@ def restored_by_providers(values: Mapping[str, JSON]) -> Iterator[None]:
 def _forget(*, setting: str, **kwargs: object) -> None:
     if setting == SETTING:
         providers.cache_clear()
+
+
+# What is not for all eyes in the data of a task, by its name: the setting SENSITIVE.
+
+
+STARS = "********"
+SHORTEST = 4
+CONTAINERS = (dict, list, tuple, Mapping)
+
+
+def is_sensitive(name: object) -> bool:
+    """Return whether a name contains a word of SENSITIVE."""
+    return has_word(str(name), tuple(options().SENSITIVE))
+
+
+@functools.lru_cache(maxsize=10_000)
+def has_word(name: str, words: tuple[str, ...]) -> bool:
+    plain = name.lower().replace("-", "_").replace(" ", "_")
+    return any(word in plain for word in words)
+
+
+def masked(value: JSON) -> JSON:
+    """
+    Return a value as JSON holds it, with stars for what is sensitive.
+
+    Without recursion, as in secrets_in().
+    """
+    result: list[JSON] = [None]
+    rest: list[tuple[JSON, JSON, object]] = [(value, result, 0)]
+    while rest:
+        outer, into, place = rest.pop()
+        into[place] = outer
+        if isinstance(outer, Mapping):
+            into[place] = {}
+            for name, inner in outer.items():
+                hide = inner is not None and is_sensitive(name)
+                rest.append((STARS if hide else inner, into[place], name))
+            # Taken from the end, but kept in the order in which they were given.
+            into[place].update(dict.fromkeys(outer))
+        elif isinstance(outer, list | tuple):
+            into[place] = [None] * len(outer)
+            rest += [(inner, into[place], number) for number, inner in enumerate(outer)]
+    return result[0]
+
+
+def without(text: str, secrets: Iterable[str]) -> str:
+    """Return a text with stars for what secrets_of() has found."""
+    for secret in secrets:
+        if secret in text:
+            text = text.replace(secret, STARS)
+    return text
+
+
+def secrets_of(value: object) -> tuple[str, ...]:
+    """Return what is sensitive of a value, as it may stand in a text, the longest first."""
+    secrets = secrets_in(value)
+    if not secrets:
+        return ()
+    found = {spelling for secret in secrets for spelling in spellings(secret)}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def secrets_in(value: object) -> set[str]:
+    """
+    Return what is sensitive, as text; what is very short would hide what is not.
+
+    Without recursion: JSON reads and writes what is nested deeper than functions may be.
+    """
+    found: set[str] = set()
+    rest = [(value, False)]
+    while rest:
+        outer, named = rest.pop()
+        if isinstance(outer, dict | Mapping):
+            for name, inner in outer.items():
+                if (secret := named or is_sensitive(name)) or isinstance(inner, CONTAINERS):
+                    rest.append((inner, secret))
+        elif isinstance(outer, list | tuple):
+            for inner in outer:
+                if named or isinstance(inner, CONTAINERS):
+                    rest.append((inner, named))
+        elif named and not isinstance(outer, bool | None) and len(str(outer)) >= SHORTEST:
+            found.add(str(outer))
+    return found
+
+
+def spellings(secret: str) -> Iterator[str]:
+    """Yield a text as it is, and as it stands in Python, in JSON and in a URL."""
+    yield secret
+    if secret.isalnum() and secret.isascii():
+        return
+    yield repr(secret)[1:-1]
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    for quoted in (quote, quote_plus):
+        yield quoted(secret, errors="replace")
+        yield quoted(secret, safe="", errors="replace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Literal
 from uuid import uuid4
@@ -13,9 +13,10 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.lib.checks import LARGEST, Check, choice, named, span, whole
 from django_perfectqueue.lib.durations import EARLIEST, LATEST, is_number, seconds_in, seconds_of
-from django_perfectqueue.payload.names import EVERYONE, LIMIT_LENGTH, LIMITS_LENGTH, TAG_LENGTH
+from django_perfectqueue.payload.codecs import EVERYONE, LIMIT_LENGTH, LIMITS_LENGTH, TAG_LENGTH
 
 from . import codecs, context
+from .codecs import JSON, decode
 
 OnConflict = Literal["raise", "ignore", "replace"]
 
@@ -211,3 +212,40 @@ def on_the_calendar(name: str, value: datetime) -> datetime:
     raise InvalidTaskError(
         f"{name} must be from 0001-01-02 to {LATEST:%Y-%m-%d} in UTC, not {value}."
     )
+
+
+# Change data by a JSON merge patch.
+
+
+def merged(value: JSON, patch: JSON) -> JSON:
+    """
+    Return what a JSON merge patch, RFC 7386, makes of a value; null takes a member away.
+
+    Raise InvalidTaskError where the patch is nested too deeply.
+    """
+    try:
+        return merge(value, patch)
+    except RecursionError as error:
+        raise InvalidTaskError("The patch is nested too deeply.") from error
+
+
+def merge(value: JSON, patch: JSON) -> JSON:
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(value) if isinstance(value, dict) else {}
+    for name, change in patch.items():
+        if change is None:
+            result.pop(name, None)
+        else:
+            result[name] = merge(result.get(name), change)
+    return result
+
+
+def rewriter(patch: JSON) -> Callable[[str], str]:
+    """
+    Return what makes of a stored payload the patched one.
+
+    That raises PayloadError where it can't be read, InvalidTaskError where the patched one
+    can't be stored.
+    """
+    return lambda payload: encoded(merged(decode(payload), patch))

@@ -4,7 +4,7 @@ The door for programs: submit tasks, look at them, steer them, and take them.
 Everything here runs in the caller's transaction where there is one.
 """
 
-from django_perfectqueue.models.dead_letter import DISCARDED_GROUP
+from django_perfectqueue.models.batch import DISCARDED_GROUP
 from django_perfectqueue.payload.inputs import (
     KEY_LENGTH,
     QUEUE_LENGTH,
@@ -15,11 +15,10 @@ from django_perfectqueue.payload.inputs import (
     checked_duration,
     encoded,
 )
-from django_perfectqueue.store.database.alias import database
+from django_perfectqueue.store.database.transaction import database
 
-from .acquired import AcquiredTask
+from .acquired import AcquiredTask, Deferred
 from .batch import Batch, batch_of
-from .deferred import Deferred
 from .queue import Queue, Window
 from .reporting import add_line, note_of
 from .submission import ARGUMENTS, TIMES, TaskOptions, TaskTerms, submission_of

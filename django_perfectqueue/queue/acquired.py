@@ -8,35 +8,37 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_perfectqueue import store
+from django_perfectqueue import models, store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import (
     AlreadyFinishedError,
     CancelRequestedError,
+    InvalidResultError,
     InvalidTaskError,
     PreemptedError,
 )
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.imports import path_of
-from django_perfectqueue.payload.inputs import Duration, encoded
-from django_perfectqueue.payload.names import JSON
+from django_perfectqueue.models.batch import DISCARDED_GROUP
+from django_perfectqueue.payload import codecs
+from django_perfectqueue.payload.codecs import JSON, STEP_LENGTH
+from django_perfectqueue.payload.inputs import Duration, checked, encoded
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
 from .batch import Batch, batch_closed_by, batch_of
-from .deferred import Deferred, MaybeCommitted, maybe_committed
-from .parents import Parents
 from .reporting import ReportingTask
-from .steps import Steps, encoded_result
+from .submission import Parents
 
 if TYPE_CHECKING:
     from .queue import Queue
 
-
-from django_perfectqueue.models.dead_letter import DISCARDED_GROUP
 
 P = ParamSpec("P")
 
@@ -119,7 +121,7 @@ class AcquiredTask(ReportingTask):
         """
         before = self.snapshot()
         try:
-            with store.together(using=self.lease.using):
+            with store.database.together(using=self.lease.using):
                 yield
         except BaseException:
             self.restore(before)
@@ -159,7 +161,7 @@ class AcquiredTask(ReportingTask):
         merged = {**self.data, **changes}
         self._secrets_in_data()  # What is sensitive before still is afterwards.
         payload = encoded(merged)
-        if why := store.too_long(payload, using=self.lease.using):
+        if why := store.database.too_long(payload, using=self.lease.using):
             raise InvalidTaskError(f"The data can't be stored: {why}.")
 
         def write() -> None:
@@ -377,3 +379,180 @@ class AcquiredTask(ReportingTask):
     acancel = twin(cancel)
     asnooze = twin(snooze)
     adiscard = twin(discard)
+
+
+# Named steps of a task: what one has returned is kept for the attempts after it.
+
+
+MOST = 1_000
+
+
+class Steps:
+    """The steps of one attempt of a task, and those that are kept of earlier attempts."""
+
+    def __init__(self, task: AcquiredTask) -> None:
+        self.task = task
+        self.used: dict[str, MaybeCommitted | None] = {}
+        self.kept = self.names()
+
+    def run(self, name: str, call: Callable[[], object]) -> JSON:
+        """Return what is kept of a step, or else call it, and keep what it returns."""
+        text = self.begin(name)
+        if text is None:
+            with self.trying(name):
+                text = self.end(name, call())
+        return codecs.decode(text)
+
+    async def run_async(self, name: str, call: Callable[[], object]) -> JSON:
+        """Do the same; what is no coroutine function is called in a thread."""
+        text = await sync_to_async(self.begin)(name)
+        if text is None:
+            with self.trying(name):
+                text = await sync_to_async(self.end)(name, await awaited(call))
+        return codecs.decode(text)
+
+    @contextmanager
+    def trying(self, name: str) -> Iterator[None]:
+        """Let the handler try a step again that has raised."""
+        try:
+            yield
+        except BaseException:
+            self.used.pop(name, None)
+            raise
+
+    def begin(self, name: str) -> str | None:
+        """
+        Return what is kept of a step, as it is stored, or None where it is to run.
+
+        Raise InvalidTaskError for a bad name, or one that this attempt has used.
+        """
+        checked("name of a step", name, STEP_LENGTH)
+        doubt = self.used.get(name)
+        if name in self.used and not (doubt and doubt.is_undone()):
+            raise InvalidTaskError(
+                f"This attempt has run a step '{name}' already: give each step its own name."
+            )
+        if name not in self.kept and len(self.kept) >= MOST:
+            raise InvalidTaskError(f"A task may have at most {MOST} steps; '{name}' is one more.")
+        text = self.read(name) if name in self.kept else None
+        self.used[name] = None
+        return text
+
+    def end(self, name: str, value: object) -> str:
+        """Keep what a step has returned; return it as it is stored."""
+        text = encoded_result(value, f"The result of step '{name}'", using=self.using)
+        keep = partial(self.keep, name, text)
+        self.task._write(keep)
+        self.kept.add(name)
+        # What is rolled back may run again in this attempt.
+        self.used[name] = maybe_committed(self.using)
+        return text
+
+    def names(self) -> set[str]:
+        """Return the names of the steps that are kept; a first attempt has nothing to read."""
+        if self.task.lease.attempt == 1:
+            return set()
+        return set(store.database.with_retries(lambda: list(self.rows("name")), using=self.using))
+
+    def read(self, name: str) -> str | None:
+        rows = self.rows("result_text").filter(name=name)
+        found: str | None = store.database.with_retries(rows.first, using=self.using)
+        return found
+
+    def keep(self, name: str, text: str) -> None:
+        store.keep_step(self.task.lease, name, text, using=self.using)
+
+    def rows(self, column: str) -> JSON:
+        rows = models.Step.objects.using(self.using).filter(task_id=self.task.lease.task_id)
+        return rows.values_list(column, flat=True)
+
+    @property
+    def using(self) -> str:
+        return self.task.lease.using
+
+
+async def awaited(call: Callable[[], object]) -> JSON:
+    value = await (call if iscoroutinefunction(call) else sync_to_async(call))()
+    return await value if isawaitable(value) else value
+
+
+def encoded_result(value: object, name: str = "The result", *, using: str) -> str:
+    """Return a result as it is stored; raise InvalidResultError where it can't be."""
+    limit = options().MAX_RESULT_SIZE
+    by = "MAX_PAYLOAD_SIZE" if limit is None else "MAX_RESULT_SIZE"
+    try:
+        text = encoded(value, name, limit=limit, by=by)
+    except InvalidTaskError as error:
+        raise InvalidResultError(str(error)) from error
+    if why := store.database.too_long(text, using=using):
+        raise InvalidResultError(f"{name} can't be stored: {why}. Raise that, or return less.")
+    return text
+
+
+# What settles a task in a transaction that has yet to be committed.
+
+
+class MaybeCommitted:
+    """Whether something that was written in a caller's transaction came to be."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self.connection = connection
+        self.committed = False
+        transaction.on_commit(self, using=connection.alias, robust=True)
+
+    def __call__(self) -> None:
+        self.committed = True
+
+    def is_undone(self) -> bool:
+        """Return whether the transaction, or the savepoint that it was in, was rolled back."""
+        if self.committed:
+            return False
+        return not any(hook[1] is self for hook in list(self.connection.run_on_commit))
+
+
+def maybe_committed(using: str) -> MaybeCommitted | None:
+    """Return whether what was just written comes to be; None where it is committed already."""
+    connection = connections[using]
+    return MaybeCommitted(connection) if connection.in_atomic_block else None
+
+
+class Act(MaybeCommitted):
+    """
+    Something to be done, as long as the transaction in which that was asked for stands.
+
+    ``word`` is what it settles the task as, or empty.
+    """
+
+    def __init__(self, connection: BaseDatabaseWrapper, do: Callable[[], None], word: str) -> None:
+        super().__init__(connection)
+        self.do = do
+        self.word = word
+
+
+@dataclass(slots=True)
+class Deferred:
+    """
+    What an atomic handler has asked for, to be written with its effects when it has returned.
+
+    To write it at once would lock the ticket for as long as the handler runs, and nobody
+    could renew its lease. What was asked for in a savepoint goes back with that.
+    """
+
+    connection: BaseDatabaseWrapper
+    acts: list[Act] = field(default_factory=list)
+
+    @property
+    def settled(self) -> str:
+        """What it settles the task as; nothing where it does not."""
+        return next((act.word for act in self.pending() if act.word), "")
+
+    def add(self, do: Callable[[], None], *, word: str = "") -> None:
+        self.acts.append(Act(self.connection, do, word))
+
+    def pending(self) -> list[Act]:
+        """Return what was not rolled back."""
+        return [act for act in self.acts if not act.is_undone()]
+
+    def write(self) -> None:
+        for act in self.pending():
+            act.do()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .task_handle import TaskHandle
 
 When = Literal["done", "finished", "failed"]
-WHENS = {when.name.lower(): when for when in store.When}
+WHENS = {when.name.lower(): when for when in store.dependencies.When}
 SOONEST, LATEST, SHARE = 0.02, 0.5, 0.1
 
 
@@ -133,11 +133,11 @@ class Batch:
         store.submit_linked(store.submit_all, [task], using=self.using)
         return self.queue[task.key]
 
-    def progress(self) -> store.Progress:
+    def progress(self) -> store.dependencies.Progress:
         """Return its exact state, by one query; raise NotFoundError when it is gone."""
-        return store.batch_progress(self.id, using=self.using)
+        return store.dependencies.batch_progress(self.id, using=self.using)
 
-    def wait(self, timeout: Duration | None = None) -> store.Progress:
+    def wait(self, timeout: Duration | None = None) -> store.dependencies.Progress:
         """
         Wait until all its tasks have ended; return its state.
 
@@ -152,7 +152,7 @@ class Batch:
                     f"Batch '{self.name}' has not ended after {seconds:g} s: {found.open} of"
                     f" {found.total} tasks are open."
                 )
-            if store.in_callers_transaction(self.using):
+            if store.notify.in_callers_transaction(self.using):
                 raise WaitInTransactionError(
                     f"A transaction is open, in which the end of batch '{self.name}' may never be"
                     " seen. Wait after the atomic block."
@@ -199,8 +199,8 @@ class Batch:
 
         Batches in it are cancelled, too. Return how many are cancelled, and how many were asked.
         """
-        batches = store.batches_within(self.id, using=self.using)
-        store.stop_batches(batches, using=self.using)
+        batches = store.dependencies.batches_within(self.id, using=self.using)
+        store.dependencies.stop_batches(batches, using=self.using)
         live = members(batches, using=self.using).live().values_list("pk", flat=True)
         done = store.cancel_each(list(live), using=self.using)
         cancelled = sum(done.values())
@@ -212,8 +212,8 @@ class Batch:
 
         It is open again, and takes tasks, also where it was cancelled.
         """
-        batches = store.batches_within(self.id, using=self.using)
-        store.stop_batches(batches, using=self.using, stopped=False)
+        batches = store.dependencies.batches_within(self.id, using=self.using)
+        store.dependencies.stop_batches(batches, using=self.using, stopped=False)
         dead = members(batches, using=self.using).filter(dead_letter__isnull=False)
         count = 0
         # The last first: a child that is put back after its parent has failed again stays blocked.
@@ -233,7 +233,7 @@ class Batch:
 def begin(queue: Queue, name: str, user: str | None, parent: int | None) -> Iterator[Batch]:
     """Store a batch with what is added in the block, all or none."""
     name, user = checked("name of a batch", name, KEY_LENGTH), checked_user(user)
-    with store.together(using=queue.using):
+    with store.database.together(using=queue.using):
         id_ = store.create_batch(queue.name, name, user, parent, using=queue.using)
         yield Batch(queue, name, id_, user)
 

@@ -31,13 +31,12 @@ from django_perfectqueue.payload.inputs import (
     checked_keys,
     checked_timeout,
 )
-from django_perfectqueue.store.database.alias import database
+from django_perfectqueue.store.database.transaction import database
 from django_perfectqueue.tracing import otel
 
 from . import retention
 from .batch import Batch, batch_named, begin
-from .parents import IfFailed, listed
-from .submission import TaskOptions, submission_of
+from .submission import IfFailed, TaskOptions, listed, submission_of
 from .taking import Taking
 from .task_handle import TaskHandle
 
@@ -165,7 +164,7 @@ class Queue(Taking):
             after = [*listed(task.get("after", ())), *([] if before is None else [before])]
             before = checked_key(task.get("key"))
             given.append({"if_failed": if_failed, **task, "key": before, "after": after})
-        with store.together(using=self.using):
+        with store.database.together(using=self.using):
             self.submit_many(given)
         return [self[task["key"]] for task in given]
 
@@ -231,7 +230,7 @@ class Queue(Taking):
         return tasks
 
     def __len__(self) -> int:
-        return store.with_retries(self.list().live().count, using=self.using)
+        return store.database.with_retries(self.list().live().count, using=self.using)
 
     def __bool__(self) -> bool:
         return True
@@ -309,7 +308,7 @@ class Queue(Taking):
     def is_paused(self) -> bool:
         """Return whether the queue is paused, by whatever process."""
         paused = models.Limit.objects.filter(scope="queue", name=self.name, paused=True)
-        return store.with_retries(paused.using(self.using).exists, using=self.using)
+        return store.database.with_retries(paused.using(self.using).exists, using=self.using)
 
     asubmit = twin(submit)
     asubmit_many = twin(submit_many)

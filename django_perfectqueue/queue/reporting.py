@@ -17,8 +17,9 @@ from django_perfectqueue.exceptions import PayloadError, PerfectQueueError
 from django_perfectqueue.lib.async_twins import in_event_loop, twin
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload import codecs
+from django_perfectqueue.payload.context import secrets_of, without
 from django_perfectqueue.payload.journal import Notes, entry, part_of
-from django_perfectqueue.payload.redaction import secrets_of, without
+from django_perfectqueue.store.values import Note
 
 logger = logging.getLogger("django_perfectqueue.queue")
 
@@ -91,7 +92,7 @@ class ReportingTask:
     @property
     def scheduled_for(self) -> datetime | None:
         """The tick that a schedule has submitted it for; None where none has."""
-        tick = self.context.get(store.SCHEDULED_FOR)
+        tick = self.context.get(store.schedules.SCHEDULED_FOR)
         return None if tick is None else datetime.fromisoformat(tick)
 
     def progress(
@@ -128,8 +129,8 @@ class ReportingTask:
         apart = connections[using].in_atomic_block
         try:
             block = transaction.atomic(using=using) if apart else nullcontext()
-            with block, store.single_operation():
-                store.write_journal([note], using=using)
+            with block, store.database.single_operation():
+                store.records.write_journal([note], using=using)
         except Error as error:
             logger.warning(
                 "The journal of a task can't be written. key=%s error=%s",
@@ -187,7 +188,7 @@ def add_line(task: ReportingTask, at: float, level: str, source: str, text: str)
     task._noted().add(entry(at, level, source, task.redacted(text)))
 
 
-def note_of(task: ReportingTask) -> store.Note | None:
+def note_of(task: ReportingTask) -> Note | None:
     """Return a task's journal, if it has changed since the last call."""
     notes = task.notes
     if notes is None or not notes.changed:
@@ -196,7 +197,7 @@ def note_of(task: ReportingTask) -> store.Note | None:
     notes.changed = False
     is_first, notes.written = not notes.written, True
     part, stage = notes.progress
-    return store.Note(
+    return Note(
         task_id=task.lease.task_id,
         key=task.key,
         attempt=task.lease.attempt,

@@ -73,12 +73,12 @@ def purge(
 
     With ``dry`` only count them. ``progress`` is called with how many tasks were looked at.
     """
-    over = {} if rule.keep is None else store.surplus(rule.keep, using=using).last
+    over = {} if rule.keep is None else store.upkeep.surplus(rule.keep, using=using).last
     found: Counter[str] = Counter()
     kept_for: set[str] = set()
     looked, after = 0, 0
     while True:
-        swept = store.purgeable(
+        swept = store.upkeep.purgeable(
             rule.retention,
             using=using,
             after=after,
@@ -87,7 +87,7 @@ def purge(
             limit=batch,
             now=now,
         )
-        swept = swept if dry else store.purge(swept, using=using)
+        swept = swept if dry else store.upkeep.purge(swept, using=using)
         found.update(swept.doomed.values())
         kept_for.update(swept.kept_for)
         looked += batch
@@ -97,7 +97,11 @@ def purge(
         after = swept.reached
     ages = [seconds for seconds in rule.retention.values() if seconds is not None]
     queue = rule.only.get("queue", "")
-    while ages and not dry and store.forget_batches(min(ages), using=using, queue=queue, now=now):
+    while (
+        ages
+        and not dry
+        and store.dependencies.forget_batches(min(ages), using=using, queue=queue, now=now)
+    ):
         pass
     warn(kept_for)
     return found
@@ -106,7 +110,7 @@ def purge(
 def clear(queue: str, *, using: str) -> int:
     """Forget all tasks of a queue, whatever their status, and its batches; return how many."""
     count, kept_for = store.clear(queue, using=using)
-    while store.forget_batches(None, using=using, queue=queue):
+    while store.dependencies.forget_batches(None, using=using, queue=queue):
         pass
     warn(kept_for)
     return count

@@ -12,11 +12,12 @@ from asgiref.sync import sync_to_async
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import WaitInTransactionError
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload.inputs import Duration, checked_duration, checked_timeout
+from django_perfectqueue.store.values import new_holder
 
 from .acquired import AcquiredTask
-from .due_wait import pauses
 
 UNTENDED = 300.0
 
@@ -49,7 +50,7 @@ class Taking:
             [self.name],
             limit=limit,
             alive_time=alive_time,
-            holder=store.new_holder(),
+            holder=new_holder(),
             using=self.using,
             now=now,
         )
@@ -124,3 +125,39 @@ class Taking:
     async def __aiter__(self) -> AsyncIterator[AcquiredTask]:
         while task := await self.apoll():
             yield task
+
+
+# Waiting for a task that is due.
+
+
+SOONEST, LATEST = 0.05, 0.5
+
+
+def pauses(queue: str, *, using: str, timeout: float | None) -> Iterator[float]:
+    """
+    Yield the seconds to wait before each look for a task, until the time is up.
+
+    Ever longer, up to half a second, and until the clock has something due. ``timeout`` is in
+    seconds, None for ever. Raise WaitInTransactionError in an open transaction.
+    """
+    if store.notify.in_callers_transaction(using):
+        raise WaitInTransactionError(
+            f"A transaction is open, in which tasks of queue '{queue}' may never be seen."
+            " Poll with a timeout outside of the atomic block."
+        )
+    ends_at = float("inf") if timeout is None else time.monotonic() + timeout
+    longest = SOONEST
+    while (left := ends_at - time.monotonic()) > 0.0:
+        outlook = store.database.with_retries(lambda: look(queue, using), using=using)
+        due_in = LATEST if outlook.wait is None else max(SOONEST, outlook.wait)
+        yield min(longest, due_in, left)
+        longest = min(LATEST, longest * 2)
+
+
+def look(queue: str, using: str) -> store.Outlook:
+    """Look once; where no worker is, a program that waits fires the schedules."""
+    outlook = store.look([queue], using=using)
+    if outlook.ticks_due:
+        store.schedules.fire_schedules(using=using)
+        outlook = store.look([queue], using=using)
+    return outlook

@@ -15,6 +15,7 @@ from django_perfectqueue.inspection.changes import Snapshot, changes_of, changes
 from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.lib.async_twins import twin
+from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.inputs import (
     QUEUE_LENGTH,
     Duration,
@@ -23,15 +24,16 @@ from django_perfectqueue.payload.inputs import (
     checked_priority,
     checked_tags,
     checked_timeout,
+    rewriter,
 )
-from django_perfectqueue.payload.merge import rewriter
-from django_perfectqueue.payload.names import JSON
+from django_perfectqueue.store.limits.meters import lane_behind
+from django_perfectqueue.store.tasks.steer import find
 
-from .parents import IfFailed, Parents, checked_after, checked_if_failed
+from .submission import IfFailed, Parents, checked_after, checked_if_failed
 
 if TYPE_CHECKING:
-    from .parents import Waited
     from .queue import Queue
+    from .submission import Waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,13 @@ class TaskHandle:
     @property
     def id(self) -> int:
         """The id of its row; raise NotFoundError when there is none."""
-        return store.find(self.queue.name, self.key, using=self.using)
+        return find(self.queue.name, self.key, using=self.using)
 
     def exists(self) -> bool:
         """Return whether it is in the queue, or has ended and is retained."""
-        return store.with_retries(self.queue.list().filter(key=self.key).exists, using=self.using)
+        return store.database.with_retries(
+            self.queue.list().filter(key=self.key).exists, using=self.using
+        )
 
     def metadata(self) -> models.Task:
         """
@@ -62,7 +66,9 @@ class TaskHandle:
         """
         rows = self.queue.list().select_related("ticket", "dead_letter")
         try:
-            row: models.Task = store.with_retries(lambda: rows.get(key=self.key), using=self.using)
+            row: models.Task = store.database.with_retries(
+                lambda: rows.get(key=self.key), using=self.using
+            )
         except models.Task.DoesNotExist:
             raise NotFoundError(
                 f"Queue '{self.queue.name}' has no task with the key '{self.key}'."
@@ -76,7 +82,7 @@ class TaskHandle:
         Raise NotFoundError when there is no such task.
         """
         row = self.metadata()
-        return store.with_retries(
+        return store.database.with_retries(
             lambda: why_waiting(row, using=self.using, now=now), using=self.using
         )
 
@@ -121,7 +127,7 @@ class TaskHandle:
         Raise NotFoundError when there is no such task.
         """
         rows = models.Journal.objects.using(self.using).filter(task_id=self.id)
-        return store.with_retries(rows.present().first, using=self.using)
+        return store.database.with_retries(rows.present().first, using=self.using)
 
     def cancel_request(self, *, together: bool = False, now: datetime | None = None) -> bool:
         """
@@ -134,13 +140,13 @@ class TaskHandle:
         """
         return store.cancel_request(self.id, using=self.using, together=together, now=now)
 
-    def dependents(self, sample: int = 10) -> store.Dependents:
+    def dependents(self, sample: int = 10) -> store.dependencies.Dependents:
         """
         Return the live tasks that wait for it, directly or not: what ``together`` would cancel.
 
         ``ids`` are of all of them, ``keys`` of the first so many.
         """
-        return store.dependents([self.id], using=self.using, sample=sample)
+        return store.dependencies.dependents([self.id], using=self.using, sample=sample)
 
     @property
     def parents(self) -> Parents:
@@ -177,15 +183,15 @@ class TaskHandle:
         rows = models.Tag.objects.using(self.using).order_by("pk")
         mine = rows.filter(task__queue=self.queue.name, task__key=self.key)
         tags = mine.values_list("tag", flat=True)
-        return store.with_retries(lambda: list(tags), using=self.using)
+        return store.database.with_retries(lambda: list(tags), using=self.using)
 
     def tag(self, *tags: str) -> None:
         """Give it tags, each once; raise NotFoundError or InvalidTaskError."""
-        store.tag_task(self.id, checked_tags(tags), using=self.using)
+        store.records.tag_task(self.id, checked_tags(tags), using=self.using)
 
     def untag(self, *tags: str) -> None:
         """Take tags off it, if it has them; raise NotFoundError."""
-        store.untag_task(self.id, tags, using=self.using)
+        store.records.untag_task(self.id, tags, using=self.using)
 
     def force_finish(self, *, now: datetime | None = None) -> None:
         """
@@ -254,16 +260,16 @@ class TaskHandle:
         submission = store.Submission.like(
             row,
             new,
-            store.lane_behind(
+            lane_behind(
                 row.queue, row.type, row.user, filter(None, row.limits.split(",")), using=self.using
             ),
             context=row.context,
             tags=tuple(self.tags),
         )
-        with store.together(using=self.using):
+        with store.database.together(using=self.using):
             store.submit_linked(store.submit_all, [submission], using=self.using)
-            store.sign([(row.queue, self.key)], "copied", by=by, using=self.using)
-            store.sign([(row.queue, new)], "made", by=by, using=self.using)
+            store.records.sign([(row.queue, self.key)], "copied", by=by, using=self.using)
+            store.records.sign([(row.queue, new)], "made", by=by, using=self.using)
         return self.queue[new]
 
     aexists = twin(exists)

@@ -99,8 +99,8 @@ def terms_of(target: Any) -> Terms:
     return terms
 
 
+# The declarations of this process, by the names of the schedules.
 declarations: dict[str, Declaration] = {}
-"""The declarations of this process, by the names of the schedules."""
 
 
 def scheduled(

@@ -26,10 +26,10 @@ from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.models import Change, IfFailed, Schedule, Task
 from django_perfectqueue.payload.inputs import When
 from django_perfectqueue.queue import Queue, TaskHandle
-from django_perfectqueue.store.database.alias import database
-from django_perfectqueue.store.records.trail import DID
-from django_perfectqueue.store.schedules import fire
-from django_perfectqueue.store.schedules.decide import (
+from django_perfectqueue.store import schedules
+from django_perfectqueue.store.database.transaction import database
+from django_perfectqueue.store.records.journal import DID
+from django_perfectqueue.store.schedules import (
     MOST_AT_ONCE,
     due_time,
     pause,
@@ -124,10 +124,10 @@ class Schedules:
                 apply(row, {**whole(), **terms}, moment)
 
         try:
-            store.with_retries(store_it, using=self.using)
+            store.database.with_retries(store_it, using=self.using)
         except IntegrityError:
             # Another has put it after the look for it: that one is changed.
-            store.with_retries(store_it, using=self.using)
+            store.database.with_retries(store_it, using=self.using)
         return handle
 
     def get(self, name: str) -> Schedule:
@@ -143,7 +143,7 @@ class Schedules:
 
     def fire(self, *, now: datetime | None = None) -> None:
         """Submit what is due, as workers do by themselves; for programs without a worker."""
-        while store.fire_schedules(using=self.using, now=now):
+        while store.schedules.fire_schedules(using=self.using, now=now):
             pass
 
     aput = twin(put)
@@ -200,8 +200,8 @@ class ScheduleHandle:
     def trigger(self, *, by: str = "", now: datetime | None = None) -> TaskHandle:
         """Submit its task now, whatever its ticks and its overlap say; return the task."""
         with self._changed(by, now, did="triggered") as (row, moment):
-            fire.submit_ticks(row, [moment], moment, using=self.using)
-        return Queue(row.queue, using=self.using)[fire.key_of(row.name, moment)]
+            schedules.submit_ticks(row, [moment], moment, using=self.using)
+        return Queue(row.queue, using=self.using)[schedules.key_of(row.name, moment)]
 
     def next(self, count: int = 5, *, now: datetime | None = None) -> list[datetime]:
         """Return when its next tasks are to be submitted; none if paused, ended or broken."""
@@ -248,14 +248,14 @@ class ScheduleHandle:
         """
         if overlap not in BACKFILLS:
             raise InvalidScheduleError(f"overlap is 'allow' or 'queue', not {overlap!r}.")
-        moment = now or store.clock(using=self.using)
+        moment = now or store.records.clock(using=self.using)
         first, last = at("since", since, moment), at("until", until, moment)
         if first is None or last is None:
             raise InvalidScheduleError("A backfill needs since and until.")
         row = self.row()
         ticks = list(
             islice(
-                takewhile(lambda tick: tick <= last, timing_of(row).after(first - fire.LEAST)),
+                takewhile(lambda tick: tick <= last, timing_of(row).after(first - schedules.LEAST)),
                 MOST_AT_ONCE + 1,
             )
         )
@@ -264,16 +264,16 @@ class ScheduleHandle:
                 f"From {first} to {last} there are more than {MOST_AT_ONCE} ticks. Give a"
                 " shorter range."
             )
-        ticks = fire.without_tasks(row, ticks, using=self.using)
+        ticks = schedules.without_tasks(row, ticks, using=self.using)
         if not dry_run and ticks:
             with self._changed(by, now, did="backfilled") as (row, moment):
                 submit = BACKFILLS[overlap]
-                fire.submit_ticks(row, ticks, moment, using=self.using, submit=submit)
+                schedules.submit_ticks(row, ticks, moment, using=self.using, submit=submit)
         return ticks
 
     def delete(self, *, by: str = "") -> None:
         """Delete it; the tasks that it has submitted stay."""
-        with store.together(using=self.using):
+        with store.database.together(using=self.using):
             if not self._rows().delete()[0]:
                 raise self._missing()
             record(self.name, "deleted", by, using=self.using)
@@ -321,8 +321,8 @@ def edited(name: str, now: datetime | None, *, using: str) -> Iterator[tuple[Sch
 
     A change of the timing, or of what says whether it is active, sets the cursor anew.
     """
-    with store.together(using=using):
-        moment = now or store.clock(using=using)
+    with store.database.together(using=using):
+        moment = now or store.records.clock(using=using)
         rows = Schedule.objects.using(using).select_for_update()
         row = rows.filter(name=name).first() or Schedule(name=name)
         was_gone, former = row.origin == Schedule.Origin.GONE, timing_terms(row)
@@ -335,7 +335,7 @@ def edited(name: str, now: datetime | None, *, using: str) -> Iterator[tuple[Sch
                 following = row.next_at or timing_of(row).first_after(moment)
                 set_next(row, following, moment)
         row.save(using=using)
-        fire.wake(row, moment, using=using)
+        schedules.wake(row, moment, using=using)
 
 
 def timing_terms(row: Schedule) -> list[object]:

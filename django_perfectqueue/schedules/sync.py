@@ -37,7 +37,7 @@ def sync(own: Mapping[str, Declaration], *, using: str, worker: int, first: bool
     rows = {row.name: row for row in Schedule.objects.using(using).filter(origin__in=DECLARED)}
     if not (own or rows):
         return False
-    workers = list(Worker.objects.using(using).seen(store.clock(using=using)))
+    workers = list(Worker.objects.using(using).seen(store.records.clock(using=using)))
     for name, declaration in own.items():
         row = rows.get(name)
         # Another worker may have retired it while this one was not seen for a while.

@@ -34,7 +34,7 @@ from django_perfectqueue.payload.inputs import (
 )
 from django_perfectqueue.queue import TaskTerms
 from django_perfectqueue.store.arithmetic.ticks import zone_of
-from django_perfectqueue.store.schedules.decide import timing_of
+from django_perfectqueue.store.schedules import timing_of
 
 if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyTask
@@ -68,8 +68,8 @@ class Terms(TaskTerms, total=False):
     pause_after: int | None
 
 
+# Of these a change sets the cursor to the first tick after now.
 TIMING = ("cron", "every", "timezone", "starts_at", "ends_at")
-"""Of these a change sets the cursor to the first tick after now."""
 
 
 @contextmanager
@@ -165,8 +165,8 @@ CHECKS: dict[str, Callable[[str, Any, datetime], object]] = {
     "deadline": SPAN,
     "pause_after": given(whole(1, LARGEST).or_none()),
 }
+# With that of what people do not write.
 ALL_CHECKS = {**CHECKS, "context": context_}
-"""With that of what people do not write."""
 
 
 @as_invalid_schedule()
@@ -192,7 +192,7 @@ def checked_payload(data: object, type_: str) -> str:
 
 def checked_call(task: AnyTask, data: object) -> object:
     """Return the arguments of one of Django's tasks; none are given where there are no data."""
-    from django_perfectqueue.backend.stored_call import StoredCall
+    from django_perfectqueue.backend.definition import StoredCall
 
     found = {"args": [], "kwargs": {}} if data is None else data
     try:
@@ -235,10 +235,10 @@ def known_types(*, using: str) -> Iterator[str]:
     """Yield the types that handlers here, Django's tasks and live workers name."""
     yield from (route for route in dispatch_here().load() if isinstance(route, str))
     if HAS_TASKS:
-        from django_perfectqueue.backend import base, registry
+        from django_perfectqueue.backend import base, definition
 
         base.discover()
-        yield from registry.definitions
+        yield from definition.definitions
     for worker in workers_serving(using=using):
         if worker.routes is not None:
             yield from worker.routes["types"]

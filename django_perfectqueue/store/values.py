@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.models import State
 
+# The channel of PostgreSQL's notifications that there is work.
 CHANNEL = "perfectqueue"
-"""The channel of PostgreSQL's notifications that there is work."""
+# The channel of the notification that a task has ended, before its id.
 ENDED = "perfectqueue_ended_"
-"""The channel of the notification that a task has ended, before its id."""
 
+# A point in time; a timedelta counts from the server's clock when the task is stored.
 Moment = datetime | timedelta
-"""A point in time; a timedelta counts from the server's clock when the task is stored."""
 
 
 class Parent(NamedTuple):

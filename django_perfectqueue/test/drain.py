@@ -13,6 +13,8 @@ from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Hold, Task, Ticket
 from django_perfectqueue.queue import Duration, Queue, checked_duration, database
+from django_perfectqueue.store.tasks.steer import steer_waiting
+from django_perfectqueue.store.values import new_holder
 
 from .held_task import HeldTask
 from .inline_runner import InlineRunner, is_trouble, raise_error
@@ -95,7 +97,7 @@ class Drain:
     report: Drained = field(default_factory=Drained)
 
     def __post_init__(self) -> None:
-        self.holder = store.new_holder()
+        self.holder = new_holder()
         self.worker = f"drain:{os.getpid()}"
         # What is held until the end must not come back by the clock meanwhile.
         self.alive_time = options().ALIVE_TIME + self.ahead.total_seconds()
@@ -103,7 +105,7 @@ class Drain:
 
     def travel(self) -> None:
         """Run what is due, then what is due next, until so much time has passed."""
-        self.moment = self.moment or store.clock(using=self.using)
+        self.moment = self.moment or store.records.clock(using=self.using)
         end = self.moment + self.ahead
         self.exhaust()
         while (self.moment < end) and (moment := self.next_timer(self.moment, end)):
@@ -121,8 +123,8 @@ class Drain:
                 self.run(task)
 
     def take(self) -> HeldTask | None:
-        store.steer_waiting(using=self.using)
-        store.follow(using=self.using, now=self.moment)
+        steer_waiting(using=self.using)
+        store.records.follow(using=self.using, now=self.moment)
         live = Task.objects.using(self.using).live().order_by()
         queues = (
             [self.queue] if self.queue else sorted(live.values_list("queue", flat=True).distinct())

@@ -12,7 +12,7 @@ from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.inspection.why_waiting import Case, Code
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.models import Status
-from django_perfectqueue.payload.names import JSON
+from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.queue import AcquiredTask, Queue, TaskHandle
 
 LATER = 3600.0
@@ -83,7 +83,7 @@ class Making:
         return self.take().queue[self.key]
 
     def stalled(self) -> TaskHandle:
-        before = store.clock(using=self.queue.using) - AGO
+        before = store.records.clock(using=self.queue.using) - AGO
         self.take(now=before)
         return self.queue[self.key]
 
@@ -102,7 +102,7 @@ class Making:
         return task
 
     def expired(self) -> TaskHandle:
-        before = store.clock(using=self.queue.using) - AGO
+        before = store.records.clock(using=self.queue.using) - AGO
         task = self.submit(now=before, expires_at=1.0)
         self.acquire(None)
         return task
@@ -118,7 +118,7 @@ class Making:
         if found is None:
             # What holds it back, other than that no worker is there.
             row, using = self.queue[self.key].metadata(), self.queue.using
-            reasons = Case(row, row.ticket, using, store.clock(using=using)).reasons()
+            reasons = Case(row, row.ticket, using, store.records.clock(using=using)).reasons()
             why = next(reason.sentence for reason in reasons if reason.code not in NO_WORKERS)
             raise NotSupportedError(f"Task '{self.key}' can't be acquired. {why}")
         return found

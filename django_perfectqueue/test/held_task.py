@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from django_perfectqueue import store
-from django_perfectqueue.payload.names import JSON
+from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.queue import AcquiredTask
 
 

@@ -13,16 +13,15 @@ from django_perfectqueue.application import Dispatch
 from django_perfectqueue.application.handler import awaited
 from django_perfectqueue.conf import options
 from django_perfectqueue.payload import context
-from django_perfectqueue.payload.codecs import decode
-from django_perfectqueue.payload.names import JSON
+from django_perfectqueue.payload.codecs import JSON, decode
 from django_perfectqueue.verdicts import Verdict
-from django_perfectqueue.worker.attempt import log_capture
-from django_perfectqueue.worker.attempt.ending import AttemptEnd, announce
+from django_perfectqueue.worker.attempt import surroundings
 from django_perfectqueue.worker.attempt.event_loop import EventLoop
-from django_perfectqueue.worker.attempt.interrupt_main import MainThreadInterrupter
+from django_perfectqueue.worker.attempt.interrupts import MainThreadInterrupter
 from django_perfectqueue.worker.attempt.runner import Runner
+from django_perfectqueue.worker.attempt.surroundings import AttemptEnd, announce
 from django_perfectqueue.worker.database.link import ConnectionCleanup, mine
-from django_perfectqueue.worker.shared.outage import Outage
+from django_perfectqueue.worker.shared.status import Outage
 
 from .held_task import HeldTask
 from .report import Run
@@ -223,11 +222,11 @@ def raise_error(run: Run) -> None:
 @contextlib.contextmanager
 def captured() -> Iterator[None]:
     """Keep what handlers log, as a worker does."""
-    log_capture.begin(options().LOG_CAPTURE)
+    surroundings.begin(options().LOG_CAPTURE)
     try:
         yield
     finally:
-        log_capture.end()
+        surroundings.end()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from django_perfectqueue.payload.names import JSON
+from django_perfectqueue.payload.codecs import JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ class DjangoTaskRoute(Protocol):
     def module_path(self) -> str: ...
 
 
+# A type of tasks: its name, or the Django task itself.
 Kind = str | DjangoTaskRoute
-"""A type of tasks: its name, or the Django task itself."""
 
 
 def type_of(kind: Kind) -> str:

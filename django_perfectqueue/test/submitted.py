@@ -9,8 +9,8 @@ from operator import attrgetter
 from unittest import mock
 
 from django_perfectqueue import models
-from django_perfectqueue.payload.names import JSON
-from django_perfectqueue.payload.redaction import masked
+from django_perfectqueue.payload.codecs import JSON
+from django_perfectqueue.payload.context import masked
 from django_perfectqueue.queue import Queue, TaskHandle, database
 
 from .routes import Kind, type_of

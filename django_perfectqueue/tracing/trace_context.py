@@ -34,11 +34,11 @@ MEMBER = re.compile(
     r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
 )
 
+# The ``traceparent`` of what happens here, where OpenTelemetry has no span.
 traceparent: ContextVar[str | None] = ContextVar("traceparent", default=None)
-"""The ``traceparent`` of what happens here, where OpenTelemetry has no span."""
 
+# The ``tracestate`` that goes with it.
 tracestate: ContextVar[str | None] = ContextVar("tracestate", default=None)
-"""The ``tracestate`` that goes with it."""
 
 
 class Trace(NamedTuple):

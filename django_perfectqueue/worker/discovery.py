@@ -48,14 +48,14 @@ def with_django_tasks(dispatch: type[Dispatch], using: str) -> tuple[type[Dispat
     Return a dispatch that also has Django's tasks if TASKS names a PerfectQueueBackend, and
     the queues of such backends in this database.
     """
-    from django_perfectqueue.backend import base, routes
+    from django_perfectqueue.backend import base, handler
 
     backends = list(base.configured())
     if not backends:
         return dispatch, []
     imported(base.discover)
     here = [backend for backend in backends if backend.using == using]
-    return routes.with_django_tasks(dispatch), [
+    return handler.with_django_tasks(dispatch), [
         name for backend in here for name in backend.queue_names
     ]
 

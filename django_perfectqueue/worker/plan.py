@@ -10,8 +10,8 @@ from django_perfectqueue import store
 from django_perfectqueue.application import Application, Dispatch, TimeLimits, time_limits
 from django_perfectqueue.conf import Options
 
-from .database.watchdog import timeout_for
-from .shared.outage import Outage
+from .database.link import timeout_for
+from .shared.status import Outage
 
 MOST_TYPES = 1_000
 

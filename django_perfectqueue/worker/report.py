@@ -10,8 +10,8 @@ from django.core.management.color import Style
 
 from django_perfectqueue.lib.printable import printable
 
-from .attempt.ending import AttemptEnd
-from .shared.slot import COUNTED
+from .attempt.surroundings import AttemptEnd
+from .shared.status import COUNTED
 
 SILENT, USUAL, FULL = 0, 1, 2
 

@@ -60,7 +60,7 @@ class AxeTests(BrowserCase):
         fill(OURS)
         fill(THEIRS)
         stories("stories")
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         register("stories", now=None)
         source = next(Path(AXE.origin).parent.glob("axe*.js")).read_text()
         middleware = [*settings.MIDDLEWARE, f"{__name__}.with_policy"]

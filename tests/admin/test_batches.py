@@ -28,7 +28,7 @@ def end(key, verb):
     task = Queue().poll()
     assert task.key == key, task
     getattr(task, verb)()
-    store.follow(using="default")
+    store.records.follow(using="default")
 
 
 class BatchCase(AdminTestCase):
@@ -159,7 +159,7 @@ class FamilyTests(AdminTestCase):
     def setUp(self):
         super().setUp()
         Queue().chain([{"key": key, "type": "report", "if_failed": "cancel"} for key in "abcd"])
-        store.follow(using="default")
+        store.records.follow(using="default")
 
     def test_a_small_family_is_a_graph_with_links(self):
         response = self.story(Queue()["b"])
@@ -229,13 +229,13 @@ class FamilyTests(AdminTestCase):
 
     def test_a_task_is_retried_with_those_that_were_cancelled_for_it(self):
         end("a", "fail")
-        store.follow(using="default")
+        store.records.follow(using="default")
         self.assertEqual([status(key) for key in "abcd"], ["failed", *["cancelled"] * 3])
         self.assertContains(self.story(Queue()["a"]), "Retry, with all that wait for it")
         asked = self.press_verb(Queue()["a"], "Retry, with all that wait for it")
         self.assertEqual([count for _badge, count in asked.context["counts"]], [1, 3])
         self.confirm(asked)
-        store.follow(using="default")
+        store.records.follow(using="default")
         self.assertEqual([status(key) for key in "abcd"], ["waiting", *["blocked"] * 3])
         for key in "abcd":
             end(key, "finish")

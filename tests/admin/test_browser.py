@@ -15,6 +15,7 @@ from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Meter
 from django_perfectqueue.payload.journal import entry
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.values import Note
 
 from ..factories import fail, failed, running, submit
 from .staff import LIST
@@ -153,10 +154,10 @@ class BrowserTests(BrowserCase):
     def test_nothing_is_wider_than_a_phone(self):
         task, held = running("a-rather-long-key-" * 8)
         lines = entry(1.9e9, "WARNING", "some_package.some_module", "x" * 300)
-        reported = store.Note(
+        reported = Note(
             task_id=task.id, key=task.key, attempt=1, progress=0.4, stage="s" * 99, lines=lines
         )
-        store.write_journal([reported], using="default")
+        store.records.write_journal([reported], using="default")
         fail(held, error="some_package.some_module.errors.ARatherLongError", message="m" * 90)
         running("k2")
         self.open("phone", viewport=PHONE, color_scheme="dark")
@@ -173,7 +174,7 @@ class BrowserTests(BrowserCase):
             submit(f"measure-upload-{number}", user="aurora-travel", type="reports.summarise")
         failed("k" * 255, user="cobalt-couriers", type="reports.summarise")
         submit("elsewhere", queue="reports", now=None)
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         set_limit("mail", scope="queue", paused=True)
         set_share("aurora-travel", weight=2, paused=True)
         pages = {

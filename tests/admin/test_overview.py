@@ -28,7 +28,7 @@ SCRIPT = '<script>alert("x")</script>'
 
 class OverviewTests(AdminTestCase):
     def shown(self):
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         response = self.client.get(OVERVIEW)
         self.assertEqual(response.status_code, 200)
         return response.content.decode()
@@ -122,7 +122,7 @@ class OverviewTests(AdminTestCase):
         fail(lease, error=SCRIPT, now=None)
         submit(queue=SCRIPT, now=None)
         ran(2.0, at=now() - timedelta(minutes=2), user=SCRIPT)
-        store.roll_up(using="default", keep=None)
+        store.records.roll_up(using="default", keep=None)
         page = self.shown()
         self.assertNotIn(SCRIPT, page)
         self.assertGreaterEqual(page.count(escape(SCRIPT)), 3)
@@ -225,7 +225,7 @@ class FiguresTests(AdminTestCase):
     def test_the_window_is_an_hour_a_day_or_a_month(self):
         for days in (0, 0.5, 3, 40):
             ran(1.0, at=now() - timedelta(days=days))
-        store.roll_up(using="default", keep=None)
+        store.records.roll_up(using="default", keep=None)
         for over, count, bars in (("hour", "1", 60), ("day", "2", 24), ("month", "3", 30)):
             with self.subTest(over):
                 page = self.page(queue="default", over=over)

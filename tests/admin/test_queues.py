@@ -21,7 +21,7 @@ class QueuesTests(AdminTestCase):
     def test_it_shows_what_queues_have_and_who_serves_them(self):
         register("default", now=None)
         submit(queue="reports", now=None)
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
 
         page = self.client.get(QUEUES)
         self.assertEqual([row["name"] for row in page.context["rows"]], ["reports", "default"])

@@ -35,6 +35,7 @@ from django_perfectqueue.models import (
 from django_perfectqueue.payload.journal import entry
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
+from django_perfectqueue.store.values import Note
 from django_perfectqueue.test import drain
 
 from ..factories import acquire, fail, finish, processor, register, submit
@@ -76,8 +77,8 @@ def fill(whose):
     common = {"queue": name["queue"], "user": name["user"], "type": name["type"]}
     task, lease = held(f"{name['key']}-2", **common)
     lines = entry(1.9e9, "WARNING", name["log"], name["log"])
-    store.write_journal(
-        [store.Note(task_id=task.id, key=task.key, attempt=1, stage=name["log"], lines=lines)],
+    store.records.write_journal(
+        [Note(task_id=task.id, key=task.key, attempt=1, stage=name["log"], lines=lines)],
         using="default",
     )
     fail(lease, error=name["group"], message=name["message"])
@@ -128,7 +129,7 @@ def entangle():
     other[f"{THEIRS}key-failed"].cancel_request()
     other[f"{OURS}key-in-failed"].cancel_request()
     fail(lease, error=f"{THEIRS}group", message=f"{THEIRS}message", now=None)
-    store.follow(using="default")
+    store.records.follow(using="default")
     return waits
 
 
@@ -203,7 +204,7 @@ class ScopeTests(AdminTestCase):
         )
         fill(OURS)
         fill(THEIRS)
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
 
     def setUp(self):
         self.client = Client(raise_request_exception=True)

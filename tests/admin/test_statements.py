@@ -54,11 +54,11 @@ class StatementTests(AdminTestCase):
         for whose in (OURS, THEIRS):
             fill(whose)
         stories("stories")
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         register("stories", now=None)
         for task in Task.objects.all():
             Step.objects.create(task_id=task.pk, name="load", result_text="1", kept_at=NOON)
-            store.sign([(task.queue, task.key)], "retried", by="ann", using="default")
+            store.records.sign([(task.queue, task.key)], "retried", by="ann", using="default")
 
     @tag("any-database")
     def test_no_page_takes_more_than_fifteen_but_for_that_of_a_task(self):

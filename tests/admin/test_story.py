@@ -60,7 +60,7 @@ class StoryTests(AdminTestCase):
         Limit.objects.create(name="mail", max_running=5)
         _task, _held = running("k0", now=None, user="ann", limits=["mail"])
         task = submit("k1", now=None, user="ann", limits=["mail"], tags=["a"])
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         response = self.story(task)
         self.assertContains(response, "It is number 1 in its user")
         statements = self.statements(response.request["PATH_INFO"])

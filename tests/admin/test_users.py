@@ -10,7 +10,7 @@ from django_perfectqueue import store
 from django_perfectqueue.fairness import set_limit, set_share
 from django_perfectqueue.models import Change, FairShare, Lane
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store import Tally, UsageKey
+from django_perfectqueue.store.records import Tally, UsageKey
 
 from ..factories import acquire, register, submit, submit_many
 from ..health.test_queues import now
@@ -27,7 +27,7 @@ def add(queue="default", **seconds):
         tally.wait(1.0)
         tally.wait(1.9)
         tallies[UsageKey(queue, others=False, user=user)] = tally
-    store.add_usage(tallies, using="default", at=store.clock(using="default"))
+    store.records.add_usage(tallies, using="default", at=store.records.clock(using="default"))
 
 
 def compete():
@@ -37,7 +37,7 @@ def compete():
         submit_many(6, user=user, now=None)
     acquire(3, now=None)
     Lane.objects.filter(user="idle").update(paused=True)
-    store.note_waiting(using="default")
+    store.records.note_waiting(using="default")
     add(**{"basic": 40.0, "gold": 40.0, "": 20.0})
 
 
@@ -75,7 +75,7 @@ class UsersTests(UsersCase):
     def test_all_who_are_known_are_listed(self):
         add(ann=1.0)
         submit(user="bob", now=None)
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         set_share("carl", weight=2)
         set_share("dora", queue="reports", weight=2)
 
@@ -175,7 +175,7 @@ class PauseTests(UsersCase):
         register("default", now=None)
         set_share("ann", queue="reports", weight=2)
         submit("k1", user="ann", now=None)
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
 
         with self.captureOnCommitCallbacks(execute=True):
             self.send("pause", url=self.one("ann"), until="1h", note="ticket 812")

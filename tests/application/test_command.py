@@ -12,9 +12,8 @@ from unittest import mock
 
 from django.test import SimpleTestCase, TestCase
 
-from django_perfectqueue.application import CommandHandler
-from django_perfectqueue.application.programs import program
-from django_perfectqueue.application.programs.output import Output
+from django_perfectqueue.application import CommandHandler, programs
+from django_perfectqueue.application.programs import Output
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     CommandFailedError,
@@ -206,7 +205,7 @@ class ExitCodeTests(SimpleTestCase):
 
     def test_what_may_go_better_later_is_an_error_like_any_other(self):
         with (
-            mock.patch.object(program.subprocess, "Popen", side_effect=MemoryError),
+            mock.patch.object(programs.subprocess, "Popen", side_effect=MemoryError),
             self.assertRaises(MemoryError),
         ):
             shell("true").run()
@@ -327,7 +326,7 @@ class KillTests(SimpleTestCase):
     def test_an_exception_from_elsewhere_leaves_nothing_behind(self):
         handler = shell(f"echo $$ >> {self.pids}; exec sleep 600")
         before = open_files()
-        select = program.selectors.DefaultSelector.select
+        select = programs.selectors.DefaultSelector.select
 
         def broken(selector, timeout):
             wait_until(self.noted)
@@ -335,7 +334,7 @@ class KillTests(SimpleTestCase):
             raise KeyboardInterrupt
 
         with (
-            mock.patch.object(program.selectors.DefaultSelector, "select", broken),
+            mock.patch.object(programs.selectors.DefaultSelector, "select", broken),
             self.assertRaises(KeyboardInterrupt),
         ):
             handler.run()
@@ -345,7 +344,7 @@ class KillTests(SimpleTestCase):
         self.assertEqual(open_files() - before, set())
 
     def test_it_works_where_the_system_tells_less(self):
-        with mock.patch.object(program, "CAN_LOOK_FIRST", False):
+        with mock.patch.object(programs, "CAN_LOOK_FIRST", False):
             self.assertEqual(shell("sleep 0.1; echo 1").run(), 1)
             handler, thread = self.begun("echo $$ >> {pids}; exec sleep 600")
             reason = CancelRequestedError("Someone asked.")
@@ -356,14 +355,14 @@ class KillTests(SimpleTestCase):
         self.assertIn("y", shell("yes & sleep 0.2", max_output=100).run())
 
     def test_a_reason_that_comes_when_it_has_ended_changes_nothing(self):
-        handler, real = shell("echo 7"), program.Program.run
+        handler, real = shell("echo 7"), programs.Program.run
 
         def late(self):
             completed = real(self)
             handler.kill(CancelRequestedError("Someone asked."))
             return completed
 
-        with mock.patch.object(program.Program, "run", late):
+        with mock.patch.object(programs.Program, "run", late):
             self.assertEqual(handler.run(), 7)
 
     def test_before_and_after_the_program_the_reason_is_raised(self):

@@ -5,17 +5,18 @@ from unittest import mock
 
 from django.test import SimpleTestCase, TestCase, override_settings
 
-from django_perfectqueue.application import Application, Dispatch, Fixed, handler, recycle
+from django_perfectqueue.application import Application, Dispatch, Fixed, handler
+from django_perfectqueue.application import middleware as limits
+from django_perfectqueue.application import middleware as recycle
+from django_perfectqueue.application.dispatch import Registry
 from django_perfectqueue.application.handler import from_function
 from django_perfectqueue.application.middleware import (
     MemoryLimit,
     ReportErrors,
     RetryOn,
     TimeLimit,
-    limits,
+    arounds,
 )
-from django_perfectqueue.application.middleware.chain import arounds
-from django_perfectqueue.application.registry import Registry
 from django_perfectqueue.checks.dotted_paths import check_middleware
 from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import (
@@ -26,7 +27,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.models import Attempt, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.verdicts import Discard, Snooze
-from django_perfectqueue.worker.processor.recycling import Recycling
+from django_perfectqueue.worker.processor.pacing import Recycling
 
 from ..factories import submit
 from ..worker.crews import ConcurrentTestCase

@@ -10,12 +10,13 @@ from django.contrib.auth.models import Group
 from django.test import TestCase, override_settings
 from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
+from django_perfectqueue.store.tasks.close import Loss
+
 from . import case, jobs  # isort: skip
 from django_perfectqueue import compat, store
 from django_perfectqueue.application import Application, Dispatch, time_limits
-from django_perfectqueue.backend import PerfectQueueBackend, registry
-from django_perfectqueue.backend.handler import handler_of
-from django_perfectqueue.backend.routes import with_django_tasks
+from django_perfectqueue.backend import PerfectQueueBackend, definition
+from django_perfectqueue.backend.handler import handler_of, with_django_tasks
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
@@ -166,7 +167,7 @@ class RunTests(TestCase):
             (jobs.wrong_backoff, (5, math.inf)),
         ):
             task.using(key="k", on_conflict="replace", user=None).enqueue("x")
-            handler = handler_of(registry.definitions[task.module_path])(Queue().poll())
+            handler = handler_of(definition.definitions[task.module_path])(Queue().poll())
             given = handler.task.lease.time_limit
             limit = time_limits(type(handler), given, options()).time_limit
             self.assertEqual((handler.max_attempts, limit), expected)
@@ -331,7 +332,7 @@ class ForceTests(TestCase):
         taken = store.acquire(["default"], limit=2, alive_time=300, holder=7, using="default")
         leftovers = Leftovers(
             holder=7,
-            loss=store.Loss(worker="host:1", why=store.Failure()),
+            loss=Loss(worker="host:1", why=store.Failure()),
             overdue={lease.task_id: 60.0 for lease in taken},
         )
         plan = Plan(
@@ -398,12 +399,12 @@ class RouteTests(TestCase):
         foreign = {"default": {"BACKEND": IMMEDIATE}, "ours": {"BACKEND": case.BACKEND}}
         with (
             mock.patch.dict(sys.modules, {module.__name__: module}),
-            mock.patch.dict(registry.definitions),
+            mock.patch.dict(definition.definitions),
             override_settings(TASKS=foreign),
         ):
             module.plain = compat.task(function)
             self.assertFalse(with_django_tasks(Dispatch).knows("tests.elsewhere.plain"))
-            registry.discover([module.__name__])
+            definition.discover([module.__name__])
             result = module.plain.using(backend="ours").enqueue(1, 2)
             run_due()
             result.refresh()

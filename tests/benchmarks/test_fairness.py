@@ -281,7 +281,7 @@ class ShippedTests(SimpleTestCase):
         from benchmarks.fairness.judge import judged
         from benchmarks.fairness.scenario import find
         from benchmarks.fairness.simulation import simulated
-        from django_perfectqueue.worker.processor.prefetch import SPAN, TOO_FAR
+        from django_perfectqueue.worker.processor.pacing import SPAN, TOO_FAR
 
         for scenario in find(["newcomer", "suddenly-long"]):
             for processors in (1, 4):
@@ -566,7 +566,7 @@ class AdversaryTests(SimpleTestCase):
     def bound(self, plan):
         """Return by how many seconds the user with a backlog may be behind at the worst."""
         from django_perfectqueue.store.arithmetic.fair_order import FIRST_COST, MEMORY
-        from django_perfectqueue.worker.processor.prefetch import SPAN, TOO_FAR
+        from django_perfectqueue.worker.processor.pacing import SPAN, TOO_FAR
 
         processors, at_once, weights = plan["processors"], plan["at_once"], plan["weights"]
         if plan["users"] == OTHERS:

@@ -23,7 +23,7 @@ from django_perfectqueue.exceptions import (
     TimeLimitError,
 )
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, turns_transaction
+from django_perfectqueue.worker.attempt.interrupts import SIGNAL, turns_transaction
 from django_perfectqueue.worker.attempt.runner import Runner
 from django_perfectqueue.worker.attempt.running import Running
 

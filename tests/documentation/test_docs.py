@@ -240,7 +240,8 @@ class CheckTests(SimpleTestCase):
 @unittest.skipUnless(compat.HAS_TASKS, "There are no tasks of Django.")
 class DjangoTaskTests(SimpleTestCase):
     def test_every_word_and_every_option_is_documented(self):
-        from django_perfectqueue.backend import checks, definition
+        from django_perfectqueue.backend import base as checks
+        from django_perfectqueue.backend import definition
 
         for name in (*definition.DEFAULTS, *checks.RULES):
             with self.subTest(name):

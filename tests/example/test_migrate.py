@@ -70,7 +70,7 @@ class CodeTests(TestCase):
 @contextmanager
 def as_if_alone():
     """Forget afterwards which handlers, tasks and receivers a page has made known."""
-    from django_perfectqueue.backend.registry import definitions
+    from django_perfectqueue.backend.definition import definitions
 
     finished = compat.signals.task_finished
     with (

@@ -201,6 +201,6 @@ class RingTests(TransactionTestCase):
             Queue("reports").pause,
             Queue("reports").unpause,
         ):
-            with mock.patch("django_perfectqueue.store.lanes.apply_limit.notify_workers") as ring:
+            with mock.patch("django_perfectqueue.store.lanes.apply.notify_workers") as ring:
                 change()
             ring.assert_called_once_with(using="default")

@@ -37,7 +37,7 @@ def old(seconds, **options):
     """Have a task that has been due for so long, by the server's clock."""
     now = Worker.objects.get().seen_at - timedelta(seconds=seconds)
     submit(now=now, **options)
-    store.wake_forgotten_lanes(using="default")
+    store.upkeep.wake_forgotten_lanes(using="default")
 
 
 class HealthTestCase(TestCase):
@@ -238,7 +238,7 @@ class ViewTests(HealthTestCase):
         _task, held = running("mail-ann@example.com", now=None)
         submit("then-ann@example.com", after=["mail-ann@example.com"], now=None)
         fail(held)
-        store.follow(using="default")
+        store.records.follow(using="default")
         answer = self.ask("queues")
         [blocked] = [check for check in answer["checks"] if check["name"] == "blocked"]
         self.assertEqual(blocked["count"], 1)
@@ -251,7 +251,7 @@ class ViewTests(HealthTestCase):
         names = [f"q{number}" for number in range(20)]
         for queue in names:
             submit(queue=queue, limits=["slow"], now=None)
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         self.ask("queues", 503, queue="default")
         for query in (["default"] * 20, names):
             with CaptureQueriesContext(connection) as queries:

@@ -27,19 +27,19 @@ from ..inspection.test_statistics import ran
 
 
 def queues():
-    store.wake_forgotten_lanes(using="default")
+    store.upkeep.wake_forgotten_lanes(using="default")
     return {one.name: one for one in overview(using="default").queues}
 
 
 def take(queue, **options):
     submit(now=None, queue=queue)
-    store.wake_forgotten_lanes(using="default")
+    store.upkeep.wake_forgotten_lanes(using="default")
     [lease] = acquire(now=None, queues=(queue,), **options)
     return lease
 
 
 def now():
-    return store.clock(using="default")
+    return store.records.clock(using="default")
 
 
 def park(key):
@@ -185,12 +185,12 @@ class OverviewTests(TestCase):
 
         expected = [(("default", "bob"), (1, 3.0)), (("default", "ann"), (1, 1.0))]
         self.assertEqual(received(), expected, "nothing is summed up yet")
-        store.roll_up(using="default", keep=None)
+        store.records.roll_up(using="default", keep=None)
         self.assertEqual(received(), expected)
 
     def test_who_hogs_now_is_seen_however_much_was_before(self):
         ran(1.0, at=now() - timedelta(minutes=9))
-        store.roll_up(using="default", keep=None)
+        store.records.roll_up(using="default", keep=None)
         ran(3.0, at=now(), user="bob")
         found = overview(using="default").received
         self.assertEqual(list(found), [("default", "bob")])
@@ -200,7 +200,9 @@ class OverviewTests(TestCase):
         ran(*[1.0] * 10, at=now())
         self.assertIsNone(queues()["default"].growth_a_minute)
         register()
-        store.count_submitted(store.count_submitted(0, using="default"), using="default")
+        store.records.count_submitted(
+            store.records.count_submitted(0, using="default"), using="default"
+        )
         default = queues()["default"]
         self.assertEqual((default.submitted_a_minute, default.growth_a_minute), (8.0, 6.0))
 
@@ -221,7 +223,7 @@ class OverviewTests(TestCase):
         self.assertEqual(self.statements(), 10)
 
     def statements(self):
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         with CaptureQueriesContext(connection) as queries:
             overview(using="default")
         return len(queries)

@@ -33,7 +33,7 @@ def end(key, verb):
     task = Queue().poll()
     assert task.key == key, task
     getattr(task, verb)()
-    store.follow(using="default")
+    store.records.follow(using="default")
 
 
 class FamilyTests(TestCase):
@@ -107,7 +107,7 @@ class FamilyTests(TestCase):
             with outer.batch("inner") as inner:
                 inner.submit("b", "report")
         end("a", "fail")
-        ids = store.batches_within(outer.id, using="default")
+        ids = store.dependencies.batches_within(outer.id, using="default")
         self.assertEqual(ids, [outer.id, inner.id])
         self.assertEqual(counts(members(ids, using="default")), {"waiting": 1, "failed": 1})
         self.assertEqual(counts(members([inner.id], using="default")), {"waiting": 1})
@@ -145,7 +145,7 @@ class FamilyTests(TestCase):
                 inner.submit("a", "report")
                 inner.then("mail", "report", when="finished")
         end("a", "fail")
-        store.follow(using="default")
+        store.records.follow(using="default")
         finding = check_blocked("default")
         self.assertEqual((finding.ok, finding.known["count"]), (True, 2))
         child, batch = finding.keys["child"], finding.keys["batch"]
@@ -154,5 +154,5 @@ class FamilyTests(TestCase):
         self.assertIn(f"'{child}' waits for batch '{batch}', which ended with", finding.detail)
         Queue()["a"].retry()
         end("a", "finish")
-        store.follow(using="default")
+        store.records.follow(using="default")
         self.assertEqual(check_blocked("default").known["count"], 0)

@@ -126,12 +126,12 @@ class EndedTests(TestCase):
     def test_one_that_was_put_back_between_the_two_looks_is_still_waited_for(self):
         task = submit()
         waiter = results.ResultWaiter("default", [task.key], using="default", timeout=None)
-        with mock.patch.object(store, "live", return_value={}):
+        with mock.patch.object(store.notify, "live", return_value={}):
             self.assertEqual(waiter.look(), [])
         self.assertEqual(waiter.keys, [task.key])
 
     def test_more_than_one_statement_can_take_are_found(self):
-        with mock.patch.multiple("django_perfectqueue.store.notify.completion", KEYS=2, IDS=3):
+        with mock.patch.multiple("django_perfectqueue.store.notify.ring", KEYS=2, IDS=3):
             keys = [submit().key for _number in range(5)]
             finish(*acquire(5))
             with self.assertNumQueries(3 + 2 + 2):
@@ -252,11 +252,11 @@ class TellingTests(TransactionTestCase):
     """
 
     def heard(self, task, *verbs, watched=True):
-        listener = store.end_listener("default")
+        listener = store.notify.end_listener("default")
         self.addCleanup(listener.close)
-        listener.open(store.end_channels([task.id]))
+        listener.open(store.notify.end_channels([task.id]))
         if watched:
-            store.watch([task.id], using="default")
+            store.notify.watch([task.id], using="default")
         for verb in verbs:
             self.assertFalse(listener.take(), verb)
             verb()
@@ -297,16 +297,16 @@ class TellingTests(TransactionTestCase):
         self.assertEqual(answers, [1])
 
     def test_an_end_just_before_it_listens_is_seen_at_once(self):
-        task, real = submit(now=None), store.ChannelListener.open
+        task, real = submit(now=None), store.notify.ChannelListener.open
 
         def late(listener, ids):
             elsewhere(lambda: finish(*acquire(now=None), now=None, result="1"))
             real(listener, ids)
 
         waits = mock.patch.object(
-            store.ChannelListener, "wait", side_effect=AssertionError("It waits.")
+            store.notify.ChannelListener, "wait", side_effect=AssertionError("It waits.")
         )
-        with waits, mock.patch.object(store.ChannelListener, "open", late):
+        with waits, mock.patch.object(store.notify.ChannelListener, "open", late):
             self.assertEqual(task.wait(timeout=LONG), 1)
 
     def test_one_that_comes_back_is_watched_again(self):
@@ -338,7 +338,9 @@ class TellingTests(TransactionTestCase):
     def test_where_no_end_can_be_watched_nothing_is_listened_for(self):
         task = submit(now=None)
         with (
-            mock.patch.object(store, "watch", side_effect=DatabaseError("permission denied")),
+            mock.patch.object(
+                store.notify, "watch", side_effect=DatabaseError("permission denied")
+            ),
             self.assertRaises(WaitTimeoutError),
         ):
             task.wait(0.05)
@@ -347,13 +349,16 @@ class TellingTests(TransactionTestCase):
             self.assertEqual(cursor.fetchall(), [])
 
     def test_a_connection_that_breaks_is_made_anew(self):
-        task, pids, real = submit(now=None), [], store.ChannelListener.wait
+        task, pids, real = submit(now=None), [], store.notify.ChannelListener.wait
 
         def wait(listener, seconds):
             pids.append(listener.listening.info.backend_pid)
             real(listener, seconds)
 
-        with mock.patch.object(store.ChannelListener, "wait", wait), waiting(task) as answers:
+        with (
+            mock.patch.object(store.notify.ChannelListener, "wait", wait),
+            waiting(task) as answers,
+        ):
             wait_until(lambda: pids)
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_terminate_backend(%s)", [pids[0]])
@@ -365,7 +370,7 @@ class TellingTests(TransactionTestCase):
         task = submit()
         with transaction.atomic():
             Ticket.objects.select_for_update().get()
-            elsewhere(lambda: store.watch([task.id], using="default"))
+            elsewhere(lambda: store.notify.watch([task.id], using="default"))
         self.assertFalse(Ticket.objects.get().watched)
 
     def test_what_others_listen_for_on_the_connection_is_left_to_them(self):
@@ -388,12 +393,12 @@ class TellingTests(TransactionTestCase):
         self.assertEqual(heard[:1], ["others"])
 
     def test_without_the_bell_or_behind_a_pooler_no_end_is_reported(self):
-        self.assertIsNotNone(store.end_listener("default"))
+        self.assertIsNotNone(store.notify.end_listener("default"))
         with override_settings(PERFECTQUEUE={"NOTIFY": False}):
-            self.assertIsNone(store.end_listener("default"))
+            self.assertIsNone(store.notify.end_listener("default"))
         pooled = {"DISABLE_SERVER_SIDE_CURSORS": True}
         with mock.patch.dict(connection.settings_dict, pooled):
-            self.assertIsNone(store.end_listener("default"))
+            self.assertIsNone(store.notify.end_listener("default"))
 
     def test_the_connection_listens_for_nothing_once_the_wait_is_over(self):
         task = submit(now=None)

@@ -7,7 +7,7 @@ from django.test import TestCase
 from django_perfectqueue import store
 from django_perfectqueue.models import Bucket, Usage
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store import Tally, UsageKey
+from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records import usage as records
 from django_perfectqueue.store.records.usage import all_types_key, type_key
 
@@ -32,11 +32,11 @@ def ran(*seconds, at=NOON, queue="default", type="report", user="ann", word="fin
         tally.run(seconds)
         tally.wait(*[1.0] * len(seconds))
         setattr(tally, word, len(seconds))
-    store.add_usage(tallies, using="default", at=at)
+    store.records.add_usage(tallies, using="default", at=at)
 
 
 def roll_up(now, keep=30.0 * DAY):
-    store.roll_up(using="default", keep=keep, now=now)
+    store.records.roll_up(using="default", keep=keep, now=now)
 
 
 class StatisticsTests(TestCase):
@@ -104,7 +104,7 @@ class StatisticsTests(TestCase):
             for number in range(5):
                 ran(1.0, type=f"type-{number}", at=after(number))
         with (
-            mock.patch("django_perfectqueue.store.records.usage_rollup.MOST_TYPES", 2),
+            mock.patch("django_perfectqueue.store.records.usage_read.MOST_TYPES", 2),
             mock.patch.object(records, "MOST_TYPES", 2),
         ):
             roll_up(after(HOUR * 2))
@@ -168,7 +168,7 @@ class CommandTests(TestCase):
     def test_the_command_shows_a_day(self):
         ran(1.0, 2.0, 6.0)
         ran(1.0, type="mail", word="failed")
-        with mock.patch.object(store, "clock", return_value=after(1)):
+        with mock.patch.object(store.records, "clock", return_value=after(1)):
             [found, _mail, _report] = run_json("pq_status", "types")
             shown = run("pq_status", "types", "--day", "2030-01-01")
         self.assertEqual((found["queue"], found["day"]), ("default", "2030-01-01"))

@@ -92,9 +92,9 @@ class StateTests(WaitingTestCase):
         self.assertEqual((reason.code, reason.parents), ("blocked", 2))
         self.assertIn("It waits for 2 tasks, among them 'k", reason.sentence)
 
-        store.follow(using="default")
+        store.records.follow(using="default")
         fail(held, error="ValueError")
-        store.follow(using="default")
+        store.records.follow(using="default")
         sentence = (
             "It waits for task 'k1', which ended 15.0 s ago and has not finished (ValueError):"
             " retry that one, or cancel this one."
@@ -112,7 +112,7 @@ class StateTests(WaitingTestCase):
         self.assert_why(mail, "batch_open", sentence, name="nightly", parents=2)
         for key in ("a", "b"):
             Queue()[key].cancel_request()
-        store.follow(using="default")
+        store.records.follow(using="default")
         self.assert_why(
             mail,
             "batch_failed",
@@ -151,7 +151,7 @@ class WorkerTests(WaitingTestCase):
 
     def test_one_that_has_signed_off_does_not_either(self):
         task = submit("k1", queue="reports")
-        store.sign_off(register("reports").id, using="default")
+        store.records.sign_off(register("reports").id, using="default")
         self.assertEqual(self.why(task).code, "no_worker")
 
     def test_one_that_is_leaving_does_not_either(self):

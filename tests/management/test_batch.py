@@ -17,7 +17,7 @@ def nightly():
         batch.then("mail", "report", when="finished")
     Queue().poll().fail()
     Queue().poll()
-    store.follow(using="default")
+    store.records.follow(using="default")
     return batch
 
 
@@ -31,7 +31,7 @@ class BatchTests(TestCase):
         nightly()
         with Queue("other").batch("empty"):
             pass
-        store.follow(using="default")
+        store.records.follow(using="default")
         out = run("pq_batch", "list")
         self.assertRegex(out, r"nightly +default +ann +open +4 +0 +1 ")
         self.assertRegex(out, r"empty +other +- +finished +0 +0 +0 ")
@@ -107,7 +107,7 @@ class FamilyTests(TestCase):
     def test_a_task_is_shown_with_its_family(self):
         nightly()
         submit("z", now=None, after=["a", "c"], if_failed="run")
-        store.follow(using="default")
+        store.records.follow(using="default")
         out = run("pq_task", "show", "z")
         self.assertRegex(
             out, r"waits for +c \(waiting, if_failed=run\), a \(failed, if_failed=run\)\n"
@@ -137,7 +137,7 @@ class TogetherTests(TestCase):
     def setUp(self):
         Queue().chain([{"key": key, "type": "report", "if_failed": "cancel"} for key in "abc"])
         submit("d", queue="other", now=None, after=[Queue()["b"]])
-        store.follow(using="default")
+        store.records.follow(using="default")
 
     def test_a_task_is_cancelled_with_all_that_wait_for_it(self):
         self.assertIn("tasks wait for task 'b'", refused(self, "pq_task", "cancel", "b"))
@@ -153,14 +153,14 @@ class TogetherTests(TestCase):
 
     def test_a_task_is_retried_with_those_that_were_cancelled_for_it(self):
         Queue().poll().fail()
-        store.follow(using="default")
+        store.records.follow(using="default")
         self.assertEqual([status(key) for key in "abc"], ["failed", "cancelled", "cancelled"])
         [dry] = run_json("pq_task", "retry", "a", "--with-dependents", "--dry-run")
         self.assertEqual([one["key"] for one in dry["sample"]], ["c", "b", "a"])
         self.assertEqual(
             run_json("pq_task", "retry", "a", "--with-dependents", "--yes"), [{"retried": 3}]
         )
-        store.follow(using="default")
+        store.records.follow(using="default")
         self.assertEqual([status(key) for key in "abc"], ["waiting", "blocked", "blocked"])
 
     def test_wrong_options_are_refused(self):

@@ -6,7 +6,7 @@ from django.test import TestCase
 from django.utils.timezone import localtime, now
 
 from django_perfectqueue.inspection.steering import actions_of, describe_action
-from django_perfectqueue.management.values import person
+from django_perfectqueue.management.flags import person
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain

@@ -47,7 +47,7 @@ class CommandTests(TestCase):
         submit("waiting", user=NASTY, type=NASTY, queue=NASTY, now=None)
         _task, held = running(NASTY, user=NASTY, type=NASTY, now=None)
         fail(held, now=None, error=NASTY, message=NASTY)
-        store.note_waiting(using="default")
+        store.records.note_waiting(using="default")
         queue = ("--queue", NASTY)
         for command in (
             (
@@ -109,8 +109,8 @@ class AdminTests(AdminTestCase):
         task, held = running(NASTY, user=NASTY, type=NASTY, now=None)
         fail(held, now=None)
         submit("waiting", user=NASTY, type=NASTY, queue=NASTY, now=None)
-        store.wake_forgotten_lanes(using="default")
-        store.note_waiting(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
+        store.records.note_waiting(using="default")
         for url in (
             LIST,
             reverse("admin:perfectqueue_task_change", args=[row(task).pk]),

@@ -48,7 +48,7 @@ class StatsTests(TestCase):
         The narrow table is counted by itself, and must agree with what a status means.
         """
         every_status()
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
 
         [found] = run_json("pq_queue", "show")
 
@@ -61,7 +61,7 @@ class StatsTests(TestCase):
         broken("broken")
         submit_many(3, now=None, user="acme")
         submit("k", queue="reports", now=None)
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
 
         out = run("pq_queue", "show")
 

@@ -8,7 +8,7 @@ from django.utils import timezone, translation
 
 from django_perfectqueue.models import Change, Schedule, Task
 from django_perfectqueue.schedules import Schedules
-from django_perfectqueue.store.schedules import fire
+from django_perfectqueue.store import schedules
 
 from .running import refused, run, run_json
 
@@ -24,7 +24,7 @@ def break_(name):
     rows = Schedule.objects.filter(name=name)
     now = timezone.now()
     rows.update(timezone="Europe/Atlantis", cron="@daily", every=None, due_at=now, next_at=now)
-    fire.fire_schedules(using="default")
+    schedules.fire_schedules(using="default")
 
 
 def make_late(name, since=HOUR):

@@ -23,7 +23,7 @@ class TopTests(TestCase):
         register("mail", "default", host="web-1", generation=2, now=None)
         Queue("mail").pause()
         ran(1.0, 1.0, at=now() - timedelta(seconds=60), queue="mail")
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
 
     def test_it_shows_queues_and_workers_once(self):
         out = run("pq_status")

@@ -6,7 +6,7 @@ from unittest import mock
 from django.core.management import CommandError
 from django.test import TestCase
 
-from django_perfectqueue.management.values import person
+from django_perfectqueue.management.flags import person
 from django_perfectqueue.models import DeadLetter
 from django_perfectqueue.queue import Queue
 from tests.factories import finish, running, status, submit

@@ -2,7 +2,7 @@ from django.test import TestCase, override_settings
 
 from django_perfectqueue import store
 from django_perfectqueue.models import Account, FairShare
-from django_perfectqueue.store import Tally, UsageKey
+from django_perfectqueue.store.records import Tally, UsageKey
 from tests.factories import acquire, submit_many
 
 from .running import refused, run, run_json
@@ -14,7 +14,7 @@ def add(**seconds):
         tally = Tally(ended=2, seconds=amount)
         tally.longest, tally.waits[10] = 2.0, 2
         tallies[UsageKey("default", others=False, user=user)] = tally
-    store.add_usage(tallies, using="default", at=store.clock(using="default"))
+    store.records.add_usage(tallies, using="default", at=store.records.clock(using="default"))
 
 
 class SharesTests(TestCase):
@@ -26,7 +26,7 @@ class SharesTests(TestCase):
 
     def test_a_person_sees_who_was_entitled_to_what_and_got_it(self):
         Account.objects.filter(user="idle").update(paused=True)
-        store.note_waiting(using="default")
+        store.records.note_waiting(using="default")
         add(basic=50.0, gold=50.0)
 
         out = run("pq_user", "report")

@@ -46,7 +46,7 @@ class MetricsTestCase(TestCase):
     def samples(self):
         """Return the value of each series, by its name and its labels in order."""
         families.kept.clear()
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         written, _type = text.of_database("default")
         return {
             (sample.name, *(sample.labels[name] for name in LABELS if name in sample.labels)): (
@@ -60,7 +60,7 @@ class MetricsTestCase(TestCase):
 class FamilyTests(MetricsTestCase):
     def test_queues_have_gauges(self):
         register("mail", now=None, processors=3)
-        submit_many(4, queue="mail", now=store.clock(using="default"))
+        submit_many(4, queue="mail", now=store.records.clock(using="default"))
         submit(queue="other", now=None, run_at="1h")
         Queue("other").pause()
         failed("bad", now=None, user="ann")

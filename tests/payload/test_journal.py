@@ -12,8 +12,8 @@ from django_perfectqueue.checks.settings import check_settings
 from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.models import Journal
+from django_perfectqueue.payload.context import STARS
 from django_perfectqueue.payload.journal import LONGEST_LINE, Notes, entry, part_of, read
-from django_perfectqueue.payload.redaction import STARS
 from django_perfectqueue.queue import Queue, note_of
 
 from ..factories import running, submit
@@ -197,7 +197,7 @@ class TellingTests(TestCase):
 
     def test_that_it_can_not_be_written_harms_nobody(self):
         with (
-            mock.patch.object(store, "write_journal", side_effect=DatabaseError("full")),
+            mock.patch.object(store.records, "write_journal", side_effect=DatabaseError("full")),
             self.assertLogs("django_perfectqueue.queue", "WARNING") as log,
         ):
             self.task.progress(0.4)

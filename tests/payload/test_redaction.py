@@ -8,7 +8,7 @@ from django_perfectqueue.checks.settings import check_settings
 from django_perfectqueue.exceptions import PayloadError, TimeLimitError
 from django_perfectqueue.models import Attempt, DeadLetter, Task
 from django_perfectqueue.payload.codecs import decode
-from django_perfectqueue.payload.redaction import STARS, masked, secrets_of, without
+from django_perfectqueue.payload.context import STARS, masked, secrets_of, without
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store import Failure
 from django_perfectqueue.test import drain

@@ -23,10 +23,11 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.inspection.family import held_up
 from django_perfectqueue.models import Batch, BatchDelta, BatchMember, Task, TaskQuerySet, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.dependencies import batch_counts, fold
+from django_perfectqueue.store.dependencies import batches as batch_counts
+from django_perfectqueue.store.dependencies import fold
 from django_perfectqueue.store.records import dependency_events
-from django_perfectqueue.store.tasks import replace
-from django_perfectqueue.store.upkeep import clear
+from django_perfectqueue.store.tasks import revise
+from django_perfectqueue.store.upkeep import purge as clear
 
 from ..factories import after_statement, completion, elsewhere
 
@@ -354,7 +355,7 @@ class BatchTests(TransactionTestCase):
         take("a").finish(1)
         self.assertEqual(Queue().purge(older_than=0), 0)
         with self.assertRaisesMessage(NotSupportedError, "or for its batch"):
-            store.delete_ended(Queue()["a"].id, using="default")
+            store.upkeep.delete_ended(Queue()["a"].id, using="default")
         take("b").finish(2)
         self.assertEqual(status("sorry"), "cancelled")
         self.assertEqual(Queue().purge(older_than=0, status="finished"), 0)
@@ -379,7 +380,7 @@ class BatchTests(TransactionTestCase):
         self.assertEqual(list(batch.results()), [("a", 1), ("b", 2)])
         take("d").fail()
         self.assertEqual(list(batch.results()), [("a", 1), ("b", 2)])
-        store.delete_ended(Queue()["a"].id, using="default")
+        store.upkeep.delete_ended(Queue()["a"].id, using="default")
 
         self.assertEqual(state(batch), (4, 3, 1, True))
         with self.assertRaisesMessage(NotFoundError, "Of 2 results of batch 'nightly' 1 are gone"):
@@ -401,12 +402,14 @@ class BatchTests(TransactionTestCase):
     def test_a_batch_is_forgotten_after_its_tasks(self):
         with Queue().batch("outer") as outer, outer.batch("inner") as inner:
             inner.submit("a", "report")
-        self.assertEqual(store.forget_batches(0, using="default"), 0)
+        self.assertEqual(store.dependencies.forget_batches(0, using="default"), 0)
         take("a").finish()
-        self.assertEqual(store.forget_batches(0, using="default"), 0)
-        store.delete_ended(Queue()["a"].id, using="default")
-        self.assertEqual(store.forget_batches(3600, using="default"), 0)
-        self.assertEqual([store.forget_batches(0, using="default") for _time in "12"], [1, 1])
+        self.assertEqual(store.dependencies.forget_batches(0, using="default"), 0)
+        store.upkeep.delete_ended(Queue()["a"].id, using="default")
+        self.assertEqual(store.dependencies.forget_batches(3600, using="default"), 0)
+        self.assertEqual(
+            [store.dependencies.forget_batches(0, using="default") for _time in "12"], [1, 1]
+        )
         with self.assertRaises(NotFoundError):
             outer.progress()
 
@@ -420,7 +423,7 @@ class BatchTests(TransactionTestCase):
         take("b").finish(2)
         self.assertEqual(list(outer.results()), [("b", 2)])
         take("c").finish(3)
-        self.assertEqual(store.forget_batches(0, using="default"), 0)
+        self.assertEqual(store.dependencies.forget_batches(0, using="default"), 0)
         self.assertEqual(list(outer.results()), [("b", 2), ("c", 3)])
         self.assertEqual(Queue().purge(0), 2)
         self.assertFalse(Batch.objects.exists())
@@ -544,7 +547,7 @@ class DepthTests(TransactionTestCase):
             with self.assertRaisesMessage(InvalidTaskError, "would wait for a callback"):
                 inner.submit("circle", "report", after=[mail])
             inner.submit("fits", "report", after=["x"])
-            batches = store.batches_within(outermost.id, using="default")
+            batches = store.dependencies.batches_within(outermost.id, using="default")
         self.assertEqual(len(batches), depth)
         self.assertLess(len(found), 60)
         count = BatchMember.objects.count()
@@ -623,7 +626,7 @@ class ConcurrentTests(TransactionTestCase):
                 left.pop().finish()
 
         with after_statement('UPDATE "perfectqueue_batch" SET', end_the_last):
-            store.follow(using="default")
+            store.records.follow(using="default")
         self.assertEqual(left, [])
         self.assertEqual((state(batch), status("mail")), ((3, 3, 0, True), "waiting"))
 
@@ -675,14 +678,14 @@ class OpenTests(TransactionTestCase):
         with Queue().batch("nightly") as batch:
             batch.submit_many(members("a", "b"))
             batch.then("mail", "report")
-        task, lock = take("a"), replace.lock_tickets
+        task, lock = take("a"), revise.lock_tickets
 
         def lock_after_its_end(*given):
             if status("a") == "running":
                 elsewhere(task.finish)
             return lock(*given)
 
-        with mock.patch.object(replace, "lock_tickets", lock_after_its_end):
+        with mock.patch.object(revise, "lock_tickets", lock_after_its_end):
             Queue().submit("a", "other", on_conflict="replace")
 
         self.assertEqual((state(batch), status("mail")), ((2, 0, 0, False), "blocked"))
@@ -711,10 +714,12 @@ class OpenTests(TransactionTestCase):
         with Queue().batch("nightly") as batch:
             batch.submit("a", "report")
         take("a").finish()
-        store.delete_ended(Queue()["a"].id, using="default")
+        store.upkeep.delete_ended(Queue()["a"].id, using="default")
         with transaction.atomic():
             batch.then("mail", "report")
-            self.assertEqual(elsewhere(lambda: store.forget_batches(0, using="default")), 0)
+            self.assertEqual(
+                elsewhere(lambda: store.dependencies.forget_batches(0, using="default")), 0
+            )
 
         take("mail").finish()
 
@@ -730,10 +735,10 @@ class OpenTests(TransactionTestCase):
             elsewhere(lambda: take("a").finish())
             self.assertEqual(elsewhere(lambda: status("finished")), "waiting")
             self.assertEqual(elsewhere(lambda: status("never")), "cancelled")
-            self.assertEqual(elsewhere(lambda: store.follow(using="default")) < 200, True)
+            self.assertEqual(elsewhere(lambda: store.records.follow(using="default")) < 200, True)
         self.assertEqual(state(batch), (1, 1, 0, True))
         self.assertEqual(status("done"), "blocked")
-        store.follow(using="default")
+        store.records.follow(using="default")
         self.assertEqual((status("done"), status("failed")), ("waiting", "cancelled"))
         self.assertFalse(BatchDelta.objects.exists())
 

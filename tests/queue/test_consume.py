@@ -10,7 +10,7 @@ from django.test import TestCase, TransactionTestCase, override_settings
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import WaitInTransactionError
-from django_perfectqueue.queue import Queue, due_wait
+from django_perfectqueue.queue import Queue, taking
 
 from ..factories import submit
 from ..waiting import LONG, wait_until
@@ -36,7 +36,7 @@ def in_thread(case, act):
 class WaitTests(TransactionTestCase):
     def while_it_waits(self, act):
         """Return what a poll gives, during whose first wait something happens elsewhere."""
-        waits, real = threading.Event(), due_wait.look
+        waits, real = threading.Event(), taking.look
 
         def noted(*given):
             outlook = real(*given)
@@ -48,7 +48,7 @@ class WaitTests(TransactionTestCase):
             act()
 
         in_thread(self, later)
-        with mock.patch.object(due_wait, "look", noted):
+        with mock.patch.object(taking, "look", noted):
             return Queue().poll(LONG)
 
     def test_it_gets_what_is_submitted_meanwhile(self):
@@ -103,7 +103,7 @@ class TransactionTests(TestCase):
         with transaction.atomic():
             self.assertEqual(Queue().poll("5s").key, "k1")
         self.assertIsNone(Queue().poll())
-        with mock.patch.object(store, "in_callers_transaction", return_value=True):
+        with mock.patch.object(store.notify, "in_callers_transaction", return_value=True):
             for wait in ("5s", None):
                 with self.assertRaises(WaitInTransactionError):
                     Queue().poll(wait)

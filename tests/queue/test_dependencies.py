@@ -378,7 +378,7 @@ class EndTests(Cases):
         submit("b", "a")
         self.assertEqual(Queue().purge(older_than=0), 0)
         with self.assertRaisesMessage(NotSupportedError, "kept until the tasks that wait for it"):
-            store.delete_ended(Queue()["a"].id, using="default")
+            store.upkeep.delete_ended(Queue()["a"].id, using="default")
         finish("b")
         self.assertEqual(Queue().purge(older_than=0), 2)
         self.assertEqual(Dependency.objects.count(), 0)
@@ -677,7 +677,7 @@ class ConcurrentTests(TransactionTestCase):
             elsewhere(lambda: task.finish({"rows": 3}))
             self.assertEqual(elsewhere(lambda: Queue().purge(older_than=0)), 0)
             with self.assertRaises(NotSupportedError):
-                elsewhere(lambda: store.delete_ended(parent, using="default"))
+                elsewhere(lambda: store.upkeep.delete_ended(parent, using="default"))
 
         self.assertEqual(take("b").parents["a"].result(), {"rows": 3})
 
@@ -712,7 +712,7 @@ class ConcurrentTests(TransactionTestCase):
         with transaction.atomic():
             task.finish()
             elsewhere(lambda: submit("b", "a"))
-        store.follow(using="default")
+        store.records.follow(using="default")
 
         finish("b")
 
@@ -753,7 +753,7 @@ class ConcurrentTests(TransactionTestCase):
         ran = []
         with ThreadPoolExecutor() as pool:
             list(pool.map(work, range(4)))
-        store.follow(using="default")
+        store.records.follow(using="default")
         for _task in range(60):
             run_one()
 

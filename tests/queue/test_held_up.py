@@ -28,7 +28,7 @@ class HeldUpTests(TransactionTestCase):
             Queue()["b"].wait_for(["x"])
             elsewhere(task.finish)
             self.assertEqual(status("a"), "finished")
-        store.follow(using="default")
+        store.records.follow(using="default")
         self.assertEqual(status("b"), "blocked")
         finish("x")
         finish("b")
@@ -39,7 +39,7 @@ class HeldUpTests(TransactionTestCase):
         with transaction.atomic():
             submit("b", "a", on_conflict="replace")
             elsewhere(task.finish)
-        store.follow(using="default")
+        store.records.follow(using="default")
         self.assertEqual([take(key).key for key in "cb"], ["c", "b"])
 
     def test_many_that_wait_for_what_is_held_hold_up_no_others(self):
@@ -52,9 +52,9 @@ class HeldUpTests(TransactionTestCase):
             tasks = [{"key": key, "type": "report", "after": ["p"]} for key in keys]
             elsewhere(lambda: Queue().submit_many(tasks))
             elsewhere(lambda: finish("a"))
-            elsewhere(lambda: store.follow(using="default"))
+            elsewhere(lambda: store.records.follow(using="default"))
             self.assertEqual(elsewhere(lambda: status("b")), "waiting")
-        store.follow(using="default")
+        store.records.follow(using="default")
         self.assertFalse(DependencyEvent.objects.exists())
 
     def test_events_that_wait_for_what_is_held_are_not_waited_for_at_each_end(self):
@@ -69,7 +69,7 @@ class HeldUpTests(TransactionTestCase):
                     elsewhere(lambda number=number: finish(f"a{number}"))
             self.assertLessEqual(clock.sleep.call_count, len(fold.PAUSES))
             self.assertEqual(elsewhere(lambda: status("b4")), "waiting")
-        store.follow(using="default")
+        store.records.follow(using="default")
         self.assertFalse(DependencyEvent.objects.exists())
 
     def test_who_has_submitted_a_child_holds_up_no_ends_and_no_deletion(self):
@@ -104,7 +104,7 @@ class HeldUpTests(TransactionTestCase):
             Queue()[b].cancel_request()
             with after_statement('UPDATE "perfectqueue_dependency"', Queue()[b].retry):
                 task.finish()
-            store.follow(using="default")
+            store.records.follow(using="default")
             finish(b)
 
     def test_a_callback_put_back_while_the_end_of_its_batch_is_acted_on_goes_on(self):
@@ -115,7 +115,7 @@ class HeldUpTests(TransactionTestCase):
         Queue()["b"].cancel_request()
         with after_statement('UPDATE "perfectqueue_dependency"', Queue()["b"].retry):
             task.finish()
-        store.follow(using="default")
+        store.records.follow(using="default")
         finish("b")
 
 
@@ -155,7 +155,7 @@ class OldSnapshotTests(TransactionTestCase):
             status("a")
             elsewhere(lambda: submit("b", "a"))
             submit("a", on_conflict="replace")
-        store.follow(using="default")
+        store.records.follow(using="default")
         finish("a")
         finish("b")
 
@@ -165,5 +165,5 @@ class OldSnapshotTests(TransactionTestCase):
             status("a")
             elsewhere(lambda: Queue("other").submit("b", "report", after=[Queue()["a"]]))
             Queue().clear()
-        store.follow(using="default")
+        store.records.follow(using="default")
         self.assertEqual(status("b", "other"), "cancelled")

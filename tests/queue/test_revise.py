@@ -15,7 +15,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.models import Limit, Ticket
-from django_perfectqueue.payload.merge import merged
+from django_perfectqueue.payload.inputs import merged
 from django_perfectqueue.queue import Queue
 from tests.factories import acquire, failed, finish, running, status, submit
 

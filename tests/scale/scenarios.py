@@ -17,6 +17,9 @@ from django_perfectqueue.metrics import families
 from django_perfectqueue.models import Account, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
+from django_perfectqueue.store.lanes.apply import apply_shares
+from django_perfectqueue.store.tasks.close import Loss
+from django_perfectqueue.store.values import ClaimRequest
 
 from ..factories import completion, processor, register
 from .filling import RETENTION
@@ -56,9 +59,7 @@ def finish(leases, _holder):
 
 
 def go_on(leases, _holder):
-    request = store.ClaimRequest(
-        queues=["default"], limit=BATCH, alive_time=300.0, holder=7, **USING
-    )
+    request = ClaimRequest(queues=["default"], limit=BATCH, alive_time=300.0, holder=7, **USING)
     done = [completion(lease) for lease in leases]
     taken, _refused = store.finish_and_acquire(done, request, worker="w")
     assert len(taken) > BATCH * 0.7, len(taken)
@@ -83,8 +84,8 @@ def release(leases, _holder):
 
 
 def give_back(leases, holder):
-    loss = store.Loss(crashed=[lease.task_id for lease in leases[:10]])
-    given = store.give_back(holder, alive_time=300.0, loss=loss, **USING)
+    loss = Loss(crashed=[lease.task_id for lease in leases[:10]])
+    given = store.upkeep.give_back(holder, alive_time=300.0, loss=loss, **USING)
     assert given == len(leases), given
 
 
@@ -103,7 +104,7 @@ def make_due(state):
 
 
 def answer():
-    assert not store.fire_due_timers(**USING)
+    assert not store.upkeep.fire_due_timers(**USING)
 
 
 def leave_lanes_dry():
@@ -120,19 +121,21 @@ def put_lanes_to_sleep():
 
 
 def wake_forgotten_lanes():
-    assert store.wake_forgotten_lanes(**USING) > 0
+    assert store.upkeep.wake_forgotten_lanes(**USING) > 0
 
 
 def add_usage():
     tallies = {
-        store.UsageKey("default", others=False, user=f"user{number}"): store.Tally(seconds=1.0)
+        store.records.UsageKey("default", others=False, user=f"user{number}"): store.records.Tally(
+            seconds=1.0
+        )
         for number in range(BATCH)
     }
-    store.add_usage(tallies, at=store.clock(**USING), **USING)
+    store.records.add_usage(tallies, at=store.records.clock(**USING), **USING)
 
 
 def note_waiting():
-    assert store.note_waiting(limit=BATCH, **USING) > 0
+    assert store.records.note_waiting(limit=BATCH, **USING) > 0
 
 
 def submit_many():
@@ -141,7 +144,7 @@ def submit_many():
 
 
 def purge(after=0):
-    store.purge(store.purgeable(KEPT, after=after, **USING), **USING)
+    store.upkeep.purge(store.upkeep.purgeable(KEPT, after=after, **USING), **USING)
 
 
 def at_share(share):
@@ -173,7 +176,7 @@ def look_for_ends(*keys):
     assert waiter.look()
     assert waiter.waited_for
     if waiter.listener is not None:
-        store.watch(list(waiter.waited_for), **USING)
+        store.notify.watch(list(waiter.waited_for), **USING)
 
 
 def some_that_ended():
@@ -280,7 +283,7 @@ def chunk_of(verb, terms):
     """Prepare to read the tasks behind the middle of those of a queue."""
 
     def prepare():
-        newest = store.newest_id(**USING)
+        newest = store.upkeep.newest_id(**USING)
         selection = Selection(queue="default", **terms)
         return selection, verb, range(newest // 2, newest + 1)
 
@@ -331,11 +334,11 @@ EDITS = [
         Scenario(f"chunk of a bulk {name}", chunk, 100, chunk_of(*terms))
         for name, terms in BULK.items()
     ),
-    Scenario("edit a share", lambda: store.apply_shares("user3", **USING), 10),
+    Scenario("edit a share", lambda: apply_shares("user3", **USING), 10),
 ]
 ROUSE = [
     Scenario("wake_forgotten_lanes", wake_forgotten_lanes, 400, put_lanes_to_sleep),
-    Scenario("no forgotten lane", lambda: store.wake_forgotten_lanes(**USING), 400),
+    Scenario("no forgotten lane", lambda: store.upkeep.wake_forgotten_lanes(**USING), 400),
     Scenario("note who waits", note_waiting, 400),
 ]
 COMMANDS = [

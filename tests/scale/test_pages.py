@@ -62,7 +62,7 @@ SHOWN = [
 
 def add_usage():
     """Have what types and users got in each minute of an hour."""
-    now = store.clock(using="default")
+    now = store.records.clock(using="default")
     for minute in range(60):
         tallies = {}
         for queue in ("default", "other"):
@@ -70,8 +70,8 @@ def add_usage():
                 tallies[type_key(queue, f"type-{number}")] = Tally(seconds=1.0, ended=1, finished=1)
                 user = UsageKey(queue, others=False, user=f"user{number}")
                 tallies[user] = Tally(seconds=1.0, ended=1, finished=1)
-        store.add_usage(tallies, using="default", at=now - timedelta(minutes=minute))
-    store.roll_up(using="default", keep=30 * 86_400.0, now=now)
+        store.records.add_usage(tallies, using="default", at=now - timedelta(minutes=minute))
+    store.records.roll_up(using="default", keep=30 * 86_400.0, now=now)
 
 
 class Cost(NamedTuple):

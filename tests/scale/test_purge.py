@@ -11,7 +11,7 @@ from django_perfectqueue.conf import Options
 from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.store.upkeep.purge import BATCH
 from django_perfectqueue.worker.helpers.janitor import Janitor, Purge
-from django_perfectqueue.worker.shared.wakeups import Wakeups
+from django_perfectqueue.worker.shared.status import Wakeups
 
 from .. import factories
 from ..factories import acquire, after, elsewhere, failed, finish, keys, submit, submit_many
@@ -99,7 +99,7 @@ class BacklogTests(ScaleTestCase):
 
     def test_it_goes_in_batches_of_which_each_is_bounded(self):
         live = Ticket.objects.count()
-        with mock.patch.object(store, "purge", self.noting(store.purge)):
+        with mock.patch.object(store.upkeep, "purge", self.noting(store.upkeep.purge)):
             whole_round(Purge(EVERYTHING))
 
         self.assertLessEqual(max(self.batches), BATCH)
@@ -112,7 +112,7 @@ class BacklogTests(ScaleTestCase):
     def test_a_round_ends_in_time_and_the_next_goes_on(self):
         janitor = Janitor(EVERYTHING, Wakeups(), mock.Mock())
         [job] = [job for job in janitor.jobs if job.name == "purge"]
-        with mock.patch.object(store, "purge", self.noting(store.purge)):
+        with mock.patch.object(store.upkeep, "purge", self.noting(store.upkeep.purge)):
             janitor.run_job(job)
         some = len(self.batches)
         self.assertLess(some, SCALE // BATCH)

@@ -44,7 +44,7 @@ class DeclaredCase(Case):
 
     def start(self, number, *, ago=0.0, seen_ago=0.0, first=True):
         """Be a worker with what is declared now, which started so many seconds ago."""
-        now = store.clock(using="default")
+        now = store.records.clock(using="default")
         facts = {
             "host": "h", "pid": number, "version": "1", "processors": 1, "queues_text": "[]",
             "routes_text": "null", "started_at": now - timedelta(seconds=ago),
@@ -90,7 +90,7 @@ class SyncTests(DeclaredCase):
         self.start(2)
         self.assertEqual(Schedule.objects.get().state, "active")
         Worker.objects.filter(id=1).update(
-            seen_at=store.clock(using="default") - UNSEEN - timedelta(seconds=1)
+            seen_at=store.records.clock(using="default") - UNSEEN - timedelta(seconds=1)
         )
         self.start(2, first=False)
         self.assertEqual(Schedule.objects.get().state, "gone")

@@ -8,7 +8,7 @@ from django.test import SimpleTestCase, tag
 
 from django_perfectqueue.models import Schedule
 from django_perfectqueue.store.arithmetic.ticks import TickTiming
-from django_perfectqueue.store.schedules.decide import decide, due_time, start_over, timing_of
+from django_perfectqueue.store.schedules import decide, due_time, start_over, timing_of
 
 from .test_schedules import HOUR, MINUTE, NOON, Case
 

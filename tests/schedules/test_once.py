@@ -14,9 +14,9 @@ from hypothesis.extra.django import TestCase as HypothesisTestCase
 
 from django_perfectqueue.models import Schedule
 from django_perfectqueue.schedules import schedules
+from django_perfectqueue.store import schedules as fire
 from django_perfectqueue.store.database.dialects import dialect_of
 from django_perfectqueue.store.notify import ring
-from django_perfectqueue.store.schedules import fire
 from django_perfectqueue.worker.database.link import prepare_for_fork
 
 from ..examples import examples

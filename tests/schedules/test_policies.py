@@ -9,7 +9,7 @@ from django.test import TransactionTestCase
 from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.schedules import fire
+from django_perfectqueue.store import schedules
 
 from .test_schedules import HOUR, MINUTE, NOON, Case
 
@@ -178,7 +178,7 @@ class CancelTests(TransactionTestCase):
         self.put(overlap="cancel")
         self.fire(NOON + MINUTE)
         (task,) = Queue().acquire(now=NOON + MINUTE)
-        with mock.patch.object(fire, "cancel_each"):  # Its process dies before it asks.
+        with mock.patch.object(schedules, "cancel_each"):  # Its process dies before it asks.
             self.fire(NOON + 2 * MINUTE)
         task.heartbeat(now=NOON + 2 * MINUTE)
         self.fire(NOON + 2 * MINUTE + SECOND)
@@ -189,7 +189,7 @@ class CancelTests(TransactionTestCase):
 class BrokenTests(Case):
     def test_a_key_that_another_task_has_is_a_problem_and_loses_no_tick(self):
         schedule, _other = self.put("broken", overlap="allow", catch_up=1), self.put("good")
-        key = fire.key_of("broken", NOON + MINUTE)
+        key = schedules.key_of("broken", NOON + MINUTE)
         Queue().submit(key, "t", run_at=NOON + HOUR)
         with self.assertLogs("django_perfectqueue.schedules", "ERROR"):
             self.fire(NOON + MINUTE)
@@ -223,7 +223,7 @@ class BrokenTests(Case):
     def check_one_that_fails(self, error):
         self.put("broken", priority=5)
         self.put("good")
-        real = fire.submit
+        real = schedules.submit
 
         def submit(tasks, **options):
             stored = real(tasks, **options)
@@ -231,7 +231,7 @@ class BrokenTests(Case):
                 raise error
             return stored
 
-        with mock.patch.object(fire, "submit", submit):
+        with mock.patch.object(schedules, "submit", submit):
             self.fire(NOON + MINUTE)
         self.assertEqual((self.ticks("broken"), self.ticks("good")), ([], [1]))
         self.assertEqual(self.schedules["broken"].row().problem, "no")

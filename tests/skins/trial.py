@@ -50,7 +50,7 @@ def fill():
     for whose in (OURS, THEIRS):
         fill(whose)
     stories("stories")
-    store.wake_forgotten_lanes(using="default")
+    store.upkeep.wake_forgotten_lanes(using="default")
     register("stories", now=None)
     yield from (("get", path, {}) for path in ("/admin/", APP, *shown_pages()))
     for model in (Task, Batch, DeadLetter, Schedule):

@@ -8,8 +8,8 @@ from django.db import connection
 from django.test import TransactionTestCase
 
 import django_perfectqueue
-from django_perfectqueue import store
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.limits.meters import forget_limits
 
 from ..factories import submit
 from ..worker.runners import runner_for
@@ -42,7 +42,7 @@ def calls(act):
 
 class CallsTests(TransactionTestCase):
     def setUp(self):
-        store.forget_limits("default")
+        forget_limits("default")
         # A process that imports the worker notes what handlers leave in a session.
         connection.ensure_connection()
         patched = mock.patch.object(connection, "execute_wrappers", [])

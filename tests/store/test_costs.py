@@ -5,9 +5,10 @@ from unittest import skipUnless
 from django.db import connection
 from django.test import TransactionTestCase
 
-from django_perfectqueue import compat, store
+from django_perfectqueue import compat
 from django_perfectqueue.models import Task
-from django_perfectqueue.worker.processor.prefetch import MOST
+from django_perfectqueue.store.values import new_holder
+from django_perfectqueue.worker.processor.pacing import MOST
 from tests.factories import (
     completion,
     finish_and_acquire,
@@ -39,7 +40,7 @@ class TableTests(TransactionTestCase):
 
 def drain():
     """Take and finish as a processor does whose tasks are short; return how many."""
-    holder, done, returned = store.new_holder(), 0, []
+    holder, done, returned = new_holder(), 0, []
     while True:
         held, _refused = finish_and_acquire(
             returned, MOST, now=None, holder=holder, worker="host-1:12345"

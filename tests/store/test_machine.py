@@ -28,7 +28,8 @@ from django_perfectqueue.models import (
     Ticket,
 )
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.arithmetic.policies import RULES
+from django_perfectqueue.store.arithmetic.fair_order import RULES
+from django_perfectqueue.store.limits.meters import forget_limits
 
 from ..examples import examples
 from ..factories import LEASE, NOON, acquire, assert_books_balance, fail, finish, purge, retry
@@ -343,7 +344,7 @@ class LimitedStore(Store):
         if most is not None:
             Limit.objects.create(scope="type", name="mail", max_running=most)
             self.most["type:mail"] = most
-        store.forget_limits("default")
+        forget_limits("default")
 
     def running_behind(self, held=()):
         """Return how many run behind each limit; a limit counts none that ran before it."""
@@ -370,7 +371,7 @@ class StoreMachineTests(TestCase):
         self.compare(Store)
 
     def test_it_does_where_limits_hold_tasks_back(self):
-        self.addCleanup(store.forget_limits, "default")
+        self.addCleanup(forget_limits, "default")
         self.compare(LimitedStore)
 
     def compare(self, machine):

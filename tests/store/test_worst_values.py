@@ -37,6 +37,7 @@ from django_perfectqueue.models.fields import conditions
 from django_perfectqueue.payload.journal import entry
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
+from django_perfectqueue.store.values import Note
 
 from ..factories import acquire, fail, finish, processor, register, submit
 from ..waiting import wait_until
@@ -55,7 +56,7 @@ def fill():
     submit("dead", now=None, **names)
     [lease] = acquire(now=None)
     notes = [
-        store.Note(
+        Note(
             task_id=lease.task_id,
             key="dead",
             attempt=1,
@@ -64,19 +65,19 @@ def fill():
             lines=entry(1.9e9, "WARNING", "here", "line"),
         )
     ]
-    store.write_journal(notes, using="default")
+    store.records.write_journal(notes, using="default")
     fail(lease, now=None)
     submit("running", now=None, **names)
     acquire(now=None, lease=3600.0)
     set_limit("smtp", max_running=5, rate=100)
     waiting = submit("waiting", now=None, tags=["red"], limits=["smtp"], **names)
     submit("blocked", after=[waiting], now=None, **names)
-    store.wake_forgotten_lanes(using="default")
+    store.upkeep.wake_forgotten_lanes(using="default")
     set_share("bad", weight=2)
     QueueShare.objects.create(queue="default", weight=2)
     with Queue().batch("nightly", user="bad") as batch:
         batch.submit("member", "report", user="bad")
-    now = store.clock(using="default")
+    now = store.records.clock(using="default")
     task = Task.objects.get(key="done")
     Meter.objects.get_or_create(key="name:smtp", defaults={"next_at": now})
     Hold.objects.create(id=5, queue="default", key="name:smtp", opens_at=now)
@@ -87,8 +88,8 @@ def fill():
     register("default", types=["report"], states=[processor(1, task.pk)], now=None)
     Schedules().put("hourly", "report", every="1h", user="bad")
     sign([("default", "done")], "retried", by="ann", using="default")
-    store.note_waiting(using="default")
-    store.roll_up(using="default", keep=86_400.0)
+    store.records.note_waiting(using="default")
+    store.records.roll_up(using="default", keep=86_400.0)
     samples = {model: [model._base_manager.values_list("pk", flat=True).first()]
                for model in all_models()}  # fmt: skip
     samples[Task] = [task.pk, Task.objects.get(key="waiting").pk]

@@ -15,12 +15,12 @@ except ImportError:
     raise SkipTest("sentry-sdk is not installed.") from None
 
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.backend.routes import with_django_tasks
+from django_perfectqueue.backend.handler import with_django_tasks
 from django_perfectqueue.exceptions import TimeLimitError
 from django_perfectqueue.lib import running
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.tracing.sentry import PerfectQueueIntegration
-from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, MainThreadInterrupter
+from django_perfectqueue.worker.attempt.interrupts import SIGNAL, MainThreadInterrupter
 from tests.backend import jobs
 from tests.worker.crews import ConcurrentTestCase
 

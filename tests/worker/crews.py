@@ -6,15 +6,16 @@ import threading
 from django.core.management.color import no_style
 from django.test import TransactionTestCase
 
-from django_perfectqueue import conf, store
+from django_perfectqueue import conf
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.values import new_holder
 from django_perfectqueue.worker.plan import Plan
-from django_perfectqueue.worker.process.wakeup import Wakeup
+from django_perfectqueue.worker.process.signals import Wakeup
+from django_perfectqueue.worker.processor.leases import ProcessorResources
 from django_perfectqueue.worker.processor.processor import Processor
-from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.report import Reporter
-from django_perfectqueue.worker.shared.slot import ProcessorStatus
+from django_perfectqueue.worker.shared.status import ProcessorStatus
 
 
 class ConcurrentTestCase(TransactionTestCase):
@@ -27,7 +28,7 @@ class ConcurrentTestCase(TransactionTestCase):
             dispatch=dispatch, queues=("default",), using="default", options=values, burst=burst
         )
         resources = ProcessorResources(
-            holder=store.new_holder(),
+            holder=new_holder(),
             status=ProcessorStatus.shared(values.places),
             wakeup=Wakeup(),
             heartbeat_w=self.pipe()[1],

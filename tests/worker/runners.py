@@ -3,10 +3,10 @@
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.attempt.interrupt_main import MainThreadInterrupter
+from django_perfectqueue.worker.attempt.interrupts import MainThreadInterrupter
 from django_perfectqueue.worker.attempt.runner import Runner
 from django_perfectqueue.worker.database.link import Link
-from django_perfectqueue.worker.process.wakeup import Wakeup
+from django_perfectqueue.worker.process.signals import Wakeup
 
 from ..factories import submit
 

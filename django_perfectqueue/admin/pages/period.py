@@ -20,7 +20,7 @@ from django_perfectqueue.inspection.statistics import WINDOWS, Statistics, perio
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Worker
 from django_perfectqueue.queue import KEY_LENGTH, QUEUE_LENGTH, checked
-from django_perfectqueue.store import Tally, UsageKey
+from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.usage import all_types_key, type_key
 
 from ..parts.base import whole

@@ -141,10 +141,10 @@ class SteeringAdmin(ReadOnlyAdmin):
         if self.model is not Task or verb not in (CANCEL, RETRY):
             return None
         if dependents := numbers([request.POST.get("dependents", "")]):
-            waiting = store.descendants(dependents, using=database())
+            waiting = store.dependencies.descendants(dependents, using=database())
             rows = rows.filter(pk__in=[*waiting[:CAP], *dependents])
         elif numbers([request.POST.get("batch", "")]):
-            batches = store.batches_within(self.batch(request).pk, using=database())
+            batches = store.dependencies.batches_within(self.batch(request).pk, using=database())
             rows = rows.filter(membership__batch_id__in=batches)
         else:
             return None
@@ -167,10 +167,10 @@ class SteeringAdmin(ReadOnlyAdmin):
         One that is cancelled takes no more tasks, until it is put back.
         """
         row = self.batch(request)
-        within = store.batches_within(row.pk, using=database())
+        within = store.dependencies.batches_within(row.pk, using=database())
         rows = self.admin_site._registry[Batch].get_queryset(request).filter(pk__in=within)
         ids = rows.values_list("pk", flat=True)
-        store.stop_batches(ids, using=database(), stopped=verb is CANCEL)
+        store.dependencies.stop_batches(ids, using=database(), stopped=verb is CANCEL)
         user: Any = request.user.pk
         LogEntry.objects.log_actions(user, [row], CHANGE, str(verb.label))
         return replace(operation, selection=Selection(batch=str(row.pk)))

@@ -230,5 +230,5 @@ COPY = Verb(
     question=_("Submit copies of these tasks, with new keys and due at once?"),
 )
 VERBS = {verb.name: verb for verb in (FORCE_FINISH, CANCEL, RETRY, MOVE, EDIT, COPY, PURGE)}
+# The verbs that can be done to all that match, by those of the operation.
 BULK: Mapping[str, Verb] = {verb.does: verb for verb in (RETRY, CANCEL, PURGE, MOVE, EDIT)}
-"""The verbs that can be done to all that match, by those of the operation."""

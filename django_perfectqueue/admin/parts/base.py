@@ -34,11 +34,11 @@ else:
     Paginator = paginator.Paginator
 
 COUNTED = 10_000
+# What Django's template of a form asks for, and on our own pages is not so.
 NO_FORM = (
     "add", "change", "is_popup", "save_as", "has_add_permission", "has_change_permission",
     "has_delete_permission", "has_editable_inline_admin_formsets",
 )  # fmt: skip
-"""What Django's template of a form asks for, and on our own pages is not so."""
 
 
 class AtLeast(int):
@@ -184,8 +184,8 @@ class ReadOnlyAdmin(StoredAdmin):
     """Rows that only the store writes, in one order, and found by what an index serves."""
 
     sortable_by = ()
+    # The template of a row's page; without one it is the form of all fields.
     story_template = ""
-    """The template of a row's page; without one it is the form of all fields."""
 
     def change_view(
         self,

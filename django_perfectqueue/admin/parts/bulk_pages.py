@@ -21,9 +21,9 @@ from django_perfectqueue.exceptions import InvalidTaskError, PayloadError
 from django_perfectqueue.inspection.scope import scope_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Status, Task, TaskQuerySet
-from django_perfectqueue.payload.merge import merged
-from django_perfectqueue.payload.names import JSON
-from django_perfectqueue.payload.redaction import masked
+from django_perfectqueue.payload.codecs import JSON
+from django_perfectqueue.payload.context import masked
+from django_perfectqueue.payload.inputs import merged
 from django_perfectqueue.queue import database
 
 from .actions import BULK, Verb

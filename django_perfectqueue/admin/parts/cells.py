@@ -23,8 +23,8 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Pausable, Status, Task
 
 NOTHING = "\N{EN DASH}"
+# The name of the admin site whose page is shown.
 site_shown: ContextVar[str | None] = ContextVar("site_shown", default=None)
-"""The name of the admin site whose page is shown."""
 WHEN = {
     Status.WAITING: _("due since"),
     Status.SCHEDULED: _("due"),

@@ -26,8 +26,8 @@ WIDTH, HEIGHT = 190, 46
 ACROSS, DOWN = 54, 12
 MARGIN = 4
 LETTERS = 24
+# How far the graph reaches up and down: a statement each.
 LEVELS = 3
-"""How far the graph reaches up and down: a statement each."""
 WORDS = {
     "wait": gettext_lazy("stays blocked if it fails"),
     "cancel": gettext_lazy("is cancelled if it fails"),

@@ -35,8 +35,8 @@ from .base import COUNTED, AtLeast
 from .search import numbers, plain, queue_names
 
 REACH = 100_000
+# So many that have yet to end are found behind the newest.
 LIVE_FOUND = 1_000
-"""So many that have yet to end are found behind the newest."""
 ALL = "all"
 GROUPS = 50
 FEW_HAVE = ("tag", "watched")

@@ -22,7 +22,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.lib.durations import seconds_in
 from django_perfectqueue.models import Schedule
 from django_perfectqueue.payload.codecs import decode
-from django_perfectqueue.payload.redaction import masked
+from django_perfectqueue.payload.context import masked
 from django_perfectqueue.queue import database
 from django_perfectqueue.schedules.schedules import check_user
 from django_perfectqueue.schedules.terms import (
@@ -34,7 +34,7 @@ from django_perfectqueue.schedules.terms import (
     checked_type,
     known_types,
 )
-from django_perfectqueue.store.schedules.decide import due_time, timing_of
+from django_perfectqueue.store.schedules import due_time, timing_of
 
 from .rule_admin import RuleForm, Suggesting
 
@@ -127,7 +127,7 @@ class ScheduleForm(RuleForm):
 
     def clean(self) -> dict[str, object]:
         cleaned: dict[str, object] = super().clean() or self.cleaned_data
-        now = store.clock(using=database())
+        now = store.records.clock(using=database())
         terms: Any = {name: cleaned[name] for name in CHECKS if name in cleaned}
         if "limits" in terms:
             terms["limits"] = [part for part in terms["limits"].split(",") if part]
@@ -161,7 +161,7 @@ class ScheduleForm(RuleForm):
         """Return the first ticks from now; nothing where it is not valid."""
         if not self.is_valid():
             return []
-        now = store.clock(using=database())
+        now = store.records.clock(using=database())
         return [due_time(self.row, tick) for tick in islice(timing_of(self.row).after(now), most)]
 
 

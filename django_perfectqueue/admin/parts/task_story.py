@@ -21,14 +21,14 @@ from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.lib.printable import printable, printable_lines
 from django_perfectqueue.models import BatchMember, Journal, Status, Task
 from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.context import STARS, masked
 from django_perfectqueue.payload.journal import Line
-from django_perfectqueue.payload.redaction import STARS, masked
 
 from .cells import NOTHING, badge, duration, list_link, moment, tasks_link
 
 EXPLAINED = (Code.ENDED, Code.RUNNING, Code.STALLED)
+# Reasons that name another task or a batch, which may be another user's.
 NAMING = (Code.BLOCKED, Code.PARENT_FAILED, Code.BATCH_OPEN, Code.BATCH_FAILED)
-"""Reasons that name another task or a batch, which may be another user's."""
 ATTEMPTS = 50
 STEPS = 50
 LONGEST = 100_000

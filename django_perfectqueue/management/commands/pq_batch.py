@@ -21,16 +21,15 @@ from django_perfectqueue.queue import Batch
 
 from ..base import CommandOptions
 from ..facts import Facts, batch_facts, counted, link_facts, listed, picked
-from ..flags import MANY
+from ..flags import MANY, person
 from ..listing import batch_of
 from ..steering import DONE, print_preview
 from ..steering import counted as told
 from ..terminal import Column, bar, local
-from ..values import person
 from ..verbs import NounCommand, Verb, first_rows
 
+# In the histories of so many tasks it is written who steered their batch.
 SIGNED = 500
-"""In the histories of so many tasks it is written who steered their batch."""
 
 
 def list_batches(command: NounCommand, options: CommandOptions) -> None:
@@ -53,7 +52,7 @@ def show(command: NounCommand, options: CommandOptions) -> None:
 def show_one(command: NounCommand, batch: Batch) -> None:
     rows = models.Batch.objects.using(batch.using).filter(pk=batch.id)
     [row] = exact(rows, using=batch.using)
-    ids = store.batches_within(batch.id, using=batch.using)
+    ids = store.dependencies.batches_within(batch.id, using=batch.using)
     called = callbacks(batch.id, using=batch.using)
     statuses = counts(members(ids, using=batch.using))
     inner = batch.inner()
@@ -102,7 +101,7 @@ def steer(verb: Literal["cancel", "retry"], command: NounCommand, options: Comma
 
 
 def steer_one(verb: Literal["cancel", "retry"], command: NounCommand, batch: Batch) -> None:
-    ids = store.batches_within(batch.id, using=batch.using)
+    ids = store.dependencies.batches_within(batch.id, using=batch.using)
     tasks = members(ids, using=batch.using).filter(ANY[verb])
     statuses = counts(tasks)
     total = sum(statuses.values())

@@ -26,8 +26,8 @@ from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, or_dash
 from ..facts import Clock, Facts, iso, picked
+from ..flags import person
 from ..terminal import Column
-from ..values import person
 from ..verbs import (
     LISTED,
     NounCommand,

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from django.core.management.base import CommandError
 from django.utils.text import capfirst
 
-from django_perfectqueue import store
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness.audit import changes_of
 from django_perfectqueue.fairness.shares import (
@@ -19,13 +18,13 @@ from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.models import QueueShare
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue.retention import PurgeRule, purge
+from django_perfectqueue.store.lanes.shares import queue_weights
 
 from ..base import CommandOptions
 from ..figures import Figures, counts, dead_columns, facts, figures, queue_columns, summary
-from ..flags import MANY
+from ..flags import MANY, number, or_none, person
 from ..listing import no_tasks
 from ..terminal import GAP, ProgressLine, plural, seconds
-from ..values import number, or_none, person
 from ..verbs import NounCommand, Verb, changes_for_programs
 
 ALWAYS = ("waiting", "running", "finished")
@@ -57,7 +56,7 @@ def show(command: NounCommand, options: CommandOptions) -> None:
     top = REASONS if top is None else top or None
     names: list[str | None] = [queue.name for queue in queues_of(command, options)]
     found = [one for name in names or [None] for one in figures(using, name)]
-    weights = store.queue_weights([one.now.name for one in found], using=using) if found else {}
+    weights = queue_weights([one.now.name for one in found], using=using) if found else {}
     for number_, one in enumerate(found):
         name, weight = one.now.name, weights.get(one.now.name, 1.0)
         changes = changes_of(QueueShare(queue=name), using=using)

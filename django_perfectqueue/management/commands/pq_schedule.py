@@ -19,11 +19,10 @@ from django_perfectqueue.schedules import ScheduleHandle, Schedules, Terms
 from django_perfectqueue.schedules.terms import CHECKS
 
 from ..base import CommandOptions
-from ..flags import MANY, TERMS
+from ..flags import EMPTY, MANY, TERMS, person
 from ..schedule_facts import data_of, fields, for_programs, shown, tick_of
 from ..tasks_file import parsed
 from ..terminal import Column, plural, point
-from ..values import EMPTY, person
 from ..verbs import NounCommand, Verb, first_rows
 
 NEXT = 5

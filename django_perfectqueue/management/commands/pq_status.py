@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 ListedWorker: TypeAlias = "WithAnnotations[Worker, Clock]"
 
+# Take another screen and hide the cursor; and back.
 OPEN, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-"""Take another screen and hide the cursor; and back."""
 HOME, REST = "\x1b[H", "\x1b[J"
 MOST = 1000
 MEGABYTE = 2**20
@@ -193,8 +193,8 @@ def give_back(command: NounCommand, options: CommandOptions) -> None:
             else f"No worker is called '{names[0]}'.{nearest(names[0], known)}"
         )
     holders = [state["holder"] for worker in gone for state in worker.states]
-    count = store.lapse(holders, using=using, alive_time=conf.options().ALIVE_TIME)
-    store.sign_off(*(worker.id for worker in gone), using=using)
+    count = store.leases.lapse(holders, using=using, alive_time=conf.options().ALIVE_TIME)
+    store.records.sign_off(*(worker.id for worker in gone), using=using)
     command.answer({"given_back": count}, f"Tasks that are given back: {count}.")
 
 

@@ -16,8 +16,8 @@ from django_perfectqueue.models import FairShare
 
 from ..base import CommandOptions, or_dash
 from ..facts import Facts, iso, picked
+from ..flags import person
 from ..terminal import GAP, Column, or_more
-from ..values import person
 from ..verbs import NounCommand, Verb, changed, changes_for_programs, first_rows
 
 CHANGES = "--weight --max-running"

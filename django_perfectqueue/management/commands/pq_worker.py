@@ -11,27 +11,27 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import connections
 
-from django_perfectqueue import conf, store
+from django_perfectqueue import conf
 from django_perfectqueue.application import Dispatch, Registry
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.version import __version__
-from django_perfectqueue.worker.database.connecting import prepare
+from django_perfectqueue.store.lanes.shares import queue_weights
+from django_perfectqueue.worker.database.link import prepare
 from django_perfectqueue.worker.discovery import types_of
 from django_perfectqueue.worker.launcher.generation import (
     SUPERVISOR,
     Generation,
+    PidFile,
     first_environment,
     forked,
     may_fork,
     same_command,
 )
-from django_perfectqueue.worker.launcher.launcher import Launcher
-from django_perfectqueue.worker.launcher.pid_file import PidFile
-from django_perfectqueue.worker.launcher.systemd import Notifier, taken_out_of
+from django_perfectqueue.worker.launcher.launcher import Launcher, Notifier, taken_out_of
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process import output
+from django_perfectqueue.worker.process.child import set_title
 from django_perfectqueue.worker.process.signals import hold_back
-from django_perfectqueue.worker.process.title import set_title
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
@@ -156,7 +156,7 @@ def queues_in_words(plan: Plan) -> str:
     if len(plan.queues) == 1:
         return f"Queues: {queues}"
     if plan.options.QUEUE_ORDER == conf.FAIR:
-        weights = store.queue_weights(plan.queues, using=plan.using)
+        weights = queue_weights(plan.queues, using=plan.using)
         shares = " : ".join(f"{weights.get(queue, 1.0):g}" for queue in plan.queues)
         return f"Queues: {queues} share by weight ({shares})"
     if plan.options.QUEUE_ORDER == "ordered":

@@ -22,11 +22,11 @@ from django_perfectqueue.schedules import Schedules, Terms
 from django_perfectqueue.schedules.declared import declarations, terms_of
 from django_perfectqueue.worker.discovery import types_of
 
+# The columns of a table that are read: for each kind their names.
 Columns: TypeAlias = "dict[type[models.Field[Any, Any]], str]"
-"""The columns of a table that are read: for each kind their names."""
 
+# A row of another queue's table, or a QuerySet of them: only its Table knows the columns.
 Row: TypeAlias = Any
-"""A row of another queue's table, or a QuerySet of them: only its Table knows the columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +394,7 @@ def terms_of_type(type_: str) -> Terms:
     """Return what ``@task`` says of the submit of a type; nothing for other handlers."""
     if not compat.HAS_TASKS:
         return {}
-    from django_perfectqueue.backend.registry import definitions
+    from django_perfectqueue.backend.definition import definitions
 
     return terms_of(definitions.get(type_))
 

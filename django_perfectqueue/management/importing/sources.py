@@ -37,16 +37,16 @@ from .move import (
 
 GZIP = b"\x1f\x8b"
 LARGEST = 64 * 2**20
+# From here on a time of django-tasks-db means none.
 ANY_TIME = datetime(9998, 1, 1, tzinfo=zones.utc)
-"""From here on a time of django-tasks-db means none."""
 FORTNIGHT = 14 * 86_400
+# Of the kinds of django-q2 that come on a day of the month: after how many months.
 MONTHS = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
-"""Of the kinds of django-q2 that come on a day of the month: after how many months."""
+# What a schedule's named arguments in django-q2 may have that its function is not given.
 OPTIONS = (
     *("ack_failure", "broker", "cached", "chain", "cluster", "group", "hook", "iter_cached"),
     *("iter_count", "save", "sync", "task_name", "timeout"),
 )
-"""What a schedule's named arguments in django-q2 may have that its function is not given."""
 UNKNOWN = ("hook", "chain", "iter_count", "intended_date_kwarg")
 CLEANUP = "celery.backend_cleanup"
 CLOCKED = "django_celery_beat_clockedschedule"

@@ -14,8 +14,8 @@ from django_perfectqueue.models import WAIT_BUCKETS
 
 K = TypeVar("K", bound=Hashable)
 
+# Two to this power is the upper bound, in seconds, of the first bucket.
 FASTEST = -9
-"""Two to this power is the upper bound, in seconds, of the first bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ def entitlements(contenders: Mapping[K, Contender]) -> dict[K, float]:
     return entitled
 
 
+# The upper bounds of the buckets in seconds; the last bucket has none.
 BOUNDS = tuple(2.0 ** (FASTEST + number) for number in range(WAIT_BUCKETS - 1))
-"""The upper bounds of the buckets in seconds; the last bucket has none."""
 
+# Return the number of the bucket that counts so many seconds.
 bucket_of = functools.partial(bisect_right, BOUNDS)
-"""Return the number of the bucket that counts so many seconds."""
 
 
 def percentile(buckets: Sequence[int], part: float, longest: float = math.inf) -> float | None:

@@ -10,21 +10,21 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
+from django_perfectqueue.conf import options
 from django_perfectqueue.models import Policy
-
-from .policies import rule_of
 
 LEAST_COST = 1e-4
 MEMORY = 0.75
 QUANTUM = 0.002
+# By what cost a lane takes its place that was never measured, if its weight is not small.
 FIRST_COST = QUANTUM
-"""By what cost a lane takes its place that was never measured, if its weight is not small."""
 
 HOLDERS = 1_000
 
+# What the first tasks of new users cost, as each holder has measured it.
 measured: OrderedDict[tuple[str, str, int], float] = OrderedDict()
-"""What the first tasks of new users cost, as each holder has measured it."""
 
 SLOTS = Policy.SLOTS.value
 LANES_PROBED = 500
@@ -34,9 +34,9 @@ SERIAL_PART = 4
 NONE: dict[str, int] = {}
 
 
+# Whether a user is beyond its share; the key and rank of its next task; its position among
+# the users, what a task costs, how many were taken and how many are taken at once, and a taste.
 Turn = tuple[bool, float, float, int, float, int, int, int | None]
-"""Whether a user is beyond its share; the key and rank of its next task; its position among
-the users, what a task costs, how many were taken and how many are taken at once, and a taste."""
 
 
 @dataclass(slots=True)
@@ -366,3 +366,28 @@ def learn(using: str, queue: str, holder: int, seconds: float) -> None:
 def expected(using: str, queue: str, holder: int) -> float | None:
     """Return what a task of a user is expected to cost of whom nothing is known, in seconds."""
     return measured.get((using, queue, holder))
+
+
+# The setting POLICY, as the store needs it.
+
+
+class FairRule(NamedTuple):
+    """
+    How a queue is served. ``code`` is what its lanes carry; with ``one_line`` all users wait
+    in one line, which has a turn like that of a single user.
+    """
+
+    code: Policy
+    one_line: bool = False
+
+
+RULES = {
+    "fair": FairRule(Policy.FAIR),
+    "slots": FairRule(Policy.SLOTS),
+    "fifo": FairRule(Policy.FAIR, one_line=True),
+}
+
+
+def rule_of(queue: str) -> FairRule:
+    """Return the policy that the settings give a queue."""
+    return RULES[options().policy(queue)]

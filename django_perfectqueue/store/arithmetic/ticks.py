@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
 WEEK = timedelta(days=7)
+# So many passed ticks are counted; beyond that the latest are sought from the end.
 MOST_STEPS = 20_000
-"""So many passed ticks are counted; beyond that the latest are sought from the end."""
 
 IsDue = Callable[[datetime], bool]
 

@@ -8,14 +8,13 @@ from itertools import product
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
-from ..database.session import Session
-from ..database.transaction import reading
+from ..database.transaction import Session, reading
 from ..limits.holds import free_gates, shut_gates
 
 LANES = 500
 LEAST_LANES = 20
+# So many lines in one statement: SQLite unites no more than 500 queries.
 LINES = 100
-"""So many lines in one statement: SQLite unites no more than 500 queries."""
 DIRECTIONS = ("ASC", "DESC")
 
 OLDEST = """

@@ -18,11 +18,10 @@ from ..arithmetic.fair_order import (
     next_picks,
 )
 from ..database.dialects.base import Row, numbers
-from ..database.session import Session
+from ..database.transaction import Session
 from ..lanes.accounts import Accounts
 from ..values import ClaimRequest
-from .limited import Limits
-from .rows import COLUMNS, AccountRow, named
+from .limited import COLUMNS, AccountRow, Limits, named
 
 LANES_READ_AT_LEAST = 8
 NO_VALUES: Mapping[str, str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -14,18 +14,43 @@ from typing import TYPE_CHECKING, NamedTuple
 from django_perfectqueue.lib.stored_json import names_in
 
 from ..arithmetic.fair_order import LANES_PROBED, LaneHead, UserLanes, lane_of, part_of
-from ..arithmetic.limit_keys import named as listed
-from ..arithmetic.limit_keys import scoped, split
-from ..arithmetic.rate_limit import UNBOUNDED, Allowance
+from ..arithmetic.rate_limit import UNBOUNDED, Allowance, scoped, split
+from ..arithmetic.rate_limit import named as listed
 from ..database.dialects.base import Row, numbers
 from ..lanes.accounts import note_owner
 from ..limits.holds import DueHold, SeenLane, due_holds, union
 from ..limits.meters import limits
 from ..values import Lease
-from .rows import COLUMNS, AccountRow
 
 if TYPE_CHECKING:
     from .lanes import Lanes
+
+
+# What a claim reads of an account.
+
+
+class AccountRow(NamedTuple):
+    """The columns of an account that decide whose turn it is."""
+
+    id: int
+    virtual_time: float
+    cost: float
+    weight: float
+    max_running: int | None
+    running: int
+    policy: int
+    has_waiting: bool
+    has_open: bool
+    turn: float
+
+
+COLUMNS = ", ".join(f'"own"."{name}"' for name in AccountRow._fields)
+
+
+def named(rows: Iterable[Row]) -> list[AccountRow]:
+    """Return rows as a cursor gives them by the names of their columns; any others are left out."""
+    return [tuple.__new__(AccountRow, row[: len(AccountRow._fields)]) for row in rows]
+
 
 OPEN = """
 SELECT "id", "account", "keys" FROM "perfectqueue_lane"
@@ -49,8 +74,8 @@ SELECT * FROM (
     JOIN "perfectqueue_account" AS "own" ON "own"."id" = "lane"."account"
 ) AS "held"
 """
+# So many lanes more than a limit lets start are read: some have been filed too far in front.
 FRONT = 4
-"""So many lanes more than a limit lets start are read: some have been filed too far in front."""
 TICKETS = """
 SELECT * FROM (
     SELECT "lane", "rank", "run_at", "task_id" FROM "perfectqueue_ticket" AS "ticket"

@@ -10,9 +10,9 @@ from django.db import connections
 from ..database.dialects import dialect_of
 from ..database.transaction import in_transaction, may_be_a_row
 from ..lanes.accounts import Accounts
-from ..leases.leased import Claimant, leased
+from ..leases import Claimant, leased
 from ..tasks.close import Loss, expire
-from ..upkeep.give_back import give_back
+from ..upkeep.timers import give_back
 from ..values import Lease, new_token
 from .sql import BY_VENDOR
 

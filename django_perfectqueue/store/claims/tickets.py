@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeVar
+
+from django.db import connections
+
+from django_perfectqueue import signals
+from django_perfectqueue.models import Outcome, State
 
 from ..arithmetic.fair_order import Pick, counted
-from ..database.session import Session
+from ..database.transaction import (
+    Session,
+    in_transaction,
+    is_callers,
+    may_be_a_row,
+    reading,
+    retry_transaction,
+)
 from ..lanes.accounts import Accounts
-from ..leases.leased import Claimant, ClaimedRow, in_line, leased
-from ..tasks.close import expire
-from ..values import ClaimRequest, Lease, new_token
+from ..leases import TASK, Claimant, ClaimedRow, in_line, leased
+from ..notify.ring import announce_ids
+from ..tasks.close import EndedAttempt, add_dead_letters, expire
+from ..upkeep.recount import repair
+from ..values import ClaimRequest, Failure, Lease, as_text, new_token
 from .sql import BY_VENDOR
-from .unreadable import noting_unreadable
 
 
 @dataclass(slots=True)
@@ -92,3 +108,148 @@ def short(wants: Mapping[int, int], lines: Mapping[int, Sequence[object]], limit
         if has < count:
             found.append(lane)
     return found
+
+
+# Fail tasks whose rows can't be read, so that they do not hold up others.
+
+
+R = TypeVar("R")
+
+logger = logging.getLogger("django_perfectqueue.database")
+
+UNREADABLE = "unreadable"
+MOST_ATTEMPTS = 2**31 - 1
+
+FIRST = """
+SELECT "task_id" FROM "perfectqueue_ticket" AS "ticket"
+WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
+"""
+ROW = f"""
+SELECT "ticket"."attempt", "ticket"."run_at", "task"."created_at", {TASK}
+FROM "perfectqueue_ticket" AS "ticket"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+WHERE "ticket"."task_id" = %(task_id)s
+"""
+TICKET = """
+SELECT "attempt", "errors", "crashes" FROM "perfectqueue_ticket"
+WHERE "task_id" = %(task_id)s AND "state" = %(waiting)s
+"""
+
+
+class UnreadableError(Exception):
+    """
+    A claim has failed, maybe for what is in a row: one of so many of these lanes.
+
+    The transaction is rolled back; set_aside() then finds the row.
+    """
+
+    def __init__(self, wants: Mapping[int, int]) -> None:
+        super().__init__(wants)
+        self.wants = wants
+
+
+@contextlib.contextmanager
+def noting_unreadable(wants: Mapping[int, int], *, using: str) -> Iterator[None]:
+    """Raise UnreadableError where one of these tasks can't be taken for what is in its row."""
+    try:
+        yield
+    except Exception as error:
+        if may_be_a_row(error, using=using):
+            raise UnreadableError(wants) from error
+        raise
+
+
+def past_unreadable(claim: Callable[[], R], request: ClaimRequest) -> R:
+    """
+    Claim; and again once what can't be read is out of the line.
+
+    In a transaction of the caller's the error goes up: it is the caller's to roll back.
+    """
+    using = request.using
+    while True:
+        try:
+            return claim()
+        except UnreadableError as error:
+            own = not is_callers(connections[using])
+            if not (own and set_aside(error.wants, using=using, now=request.now)):
+                raise error.__cause__ or error from None
+        except Exception as error:
+            own = not is_callers(connections[using]) and may_be_a_row(error, using=using)
+            if not (own and repair(using=using)):
+                raise
+
+
+def set_aside(wants: Mapping[int, int], *, using: str, now: datetime | None) -> int:
+    """
+    Fail those of the next tasks of these lanes that can't be read; return how many.
+
+    Each is read by itself, which is slow; so it is called where reading them together failed.
+    """
+    count = 0
+    for task_id in next_of(wants, using=using):
+        if why := problem(task_id, using=using):
+            count += give_up(task_id, why, using=using, now=now)
+    return count
+
+
+@retry_transaction
+def next_of(wants: Mapping[int, int], *, using: str) -> list[int]:
+    found: list[int] = []
+    with reading(using) as db:
+        for lane, count in wants.items():
+            statement = FIRST.replace("{in_lane}", db.dialect.in_lane.replace("{lane}", "%(lane)s"))
+            values = {"lane": lane, "count": count}
+            rows = db.execute(statement, values).fetchall()
+            found += [task_id for (task_id,) in rows]
+    return found
+
+
+@retry_transaction
+def problem(task_id: int, *, using: str) -> str:
+    """Return why a task can't be read, or an empty text."""
+    try:
+        with reading(using) as db:
+            row = db.execute(ROW, {"task_id": task_id}).fetchone()
+        if row is None:
+            return ""
+        attempt, *times = row[:3]
+        for time in times:
+            db.dialect.moment(time)
+    except Exception as error:
+        if not may_be_a_row(error, using=using):
+            raise
+        return f"{type(error).__name__}: {error}"
+    if None in times:
+        return "A time of it is the zero date."
+    if attempt >= MOST_ATTEMPTS:
+        return f"It has been acquired {attempt} times, which is as far as can be counted."
+    return ""
+
+
+@retry_transaction
+def give_up(task_id: int, why: str, *, using: str, now: datetime | None) -> bool:
+    """Fail a task that is still in line; return whether it was."""
+    with in_transaction(using) as db:
+        statement = TICKET + db.dialect.lock_clause
+        values = {"task_id": task_id, "waiting": State.WAITING.value}
+        row = db.execute(statement, values).fetchone()
+        if row is None:
+            return False
+        attempt, errors, crashes = row
+        held = EndedAttempt(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
+        message = f"The task's row can't be read: {why}"
+        reason = Failure(error=UNREADABLE, message=message)
+        add_dead_letters(db, [held], Outcome.FAILED, reason, now=now)
+    logger.error(
+        "A task that can't be read has failed, and holds up no others. id=%s error=%s",
+        task_id,
+        as_text(" ".join(why.split()), 500),
+    )
+    announce_failed(task_id, using=using)
+    return True
+
+
+def announce_failed(task_id: int, *, using: str) -> None:
+    # Its names may be what can't be read.
+    with contextlib.suppress(Exception), reading(using) as db:
+        announce_ids(db, [(signals.task_failed, [task_id])])

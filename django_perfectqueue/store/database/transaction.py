@@ -6,19 +6,22 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from datetime import datetime
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
-from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper as Cursor
 
+from django_perfectqueue import models
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import NotMigratedError
 
-from .diagnosis import Problem
-from .dialects import dialect_for, dialect_of
-from .session import Session
+from .dialects import Dialect, dialect_for, dialect_of
+from .dialects.base import Problem, Row, numbers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,14 +79,12 @@ def reading(using: str) -> Iterator[Session]:
         yield Session(cursor, dialect_for(connection))
 
 
+# What each earlier try of one call was about to commit.
+#
+# When the connection is lost, so may be the answer to a commit that went through. So a
+# verb notes what it has done as the last thing before its commit, and a later try that
+# finds its work done looks whether it was itself.
 Tries = list[Any]
-"""
-What each earlier try of one call was about to commit.
-
-When the connection is lost, so may be the answer to a commit that went through. So a
-verb notes what it has done as the last thing before its commit, and a later try that
-finds its work done looks whether it was itself.
-"""
 
 shared: ContextVar[dict[str, Tries] | None] = ContextVar("shared", default=None)
 
@@ -229,3 +230,92 @@ def pause_before(repeat: int) -> float:
     """Return what to wait before a repetition: ever longer, and never in step."""
     longest = min(LONGEST_PAUSE, 0.005 * 2.0 ** min(repeat, 10))
     return random.uniform(0.5, 1.5) * longest  # noqa: S311
+
+
+# A cursor with the dialect of its database.
+
+
+class Session(NamedTuple):
+    """What a statement needs; what differs by vendor is asked of the dialect."""
+
+    cursor: Cursor
+    dialect: Dialect
+
+    def execute(
+        self,
+        sql: str,
+        parameters: Mapping[str, object] | None = None,
+        *,
+        now: datetime | None = None,
+        after: Mapping[str, float | None] | None = None,
+        **lists: Iterable[int] | Iterable[str],
+    ) -> Cursor:
+        """
+        Run one statement, as Dialect.execute() does; return the cursor.
+
+        ``lists`` are the insides of the IN lists that the SQL names in braces.
+        """
+        for name, values in lists.items():
+            inside, texts = listed(name, values)
+            sql = sql.replace(f"{{{name}}}", inside)
+            parameters = {**(parameters or {}), **texts} if texts else parameters
+        return self.dialect.execute(self.cursor, sql, parameters, now=now, after=after)
+
+    def rows(
+        self, sql: str, parameters: Mapping[str, object] | None = None, **others: Any
+    ) -> list[Row]:
+        """Do the same; return the rows."""
+        return list(self.execute(sql, parameters, **others).fetchall())
+
+
+def listed(name: str, values: Iterable[int] | Iterable[str]) -> tuple[str, dict[str, str]]:
+    """Return the inside of an IN list: numbers as they are, texts as parameters with these."""
+    items = list(values)
+    if items and isinstance(items[0], str):
+        texts = {f"{name}_{number}": str(item) for number, item in enumerate(items)}
+        return ", ".join([f"%({each})s" for each in texts]), texts
+    return numbers(cast("list[int]", items)), {}
+
+
+# Which database the tasks are in.
+
+
+def database() -> str:
+    """Return the alias of the database that holds the tasks: DATABASE, or else the router's."""
+    return options().DATABASE or router.db_for_write(models.Task)
+
+
+# What a server takes: how long a statement, and how long a transaction that stands still.
+
+
+# In characters: below it no server is asked.
+LONG = 256 * 1024
+
+
+def too_long(text: str, *, using: str) -> str:
+    """
+    Say why the server would take no statement with this text, or nothing where it would.
+
+    MySQL and MariaDB close the connection at it, which looks as if they were away: it would
+    be tried again and again.
+    """
+    if len(text) <= LONG:
+        return ""
+    try:
+        with reading(using) as db:
+            return db.dialect.too_long(db.cursor, text)
+    except Error as error:
+        logger.debug("The server can't be asked for its largest statement. error=%s", error)
+        return ""
+
+
+def end_idle_transactions(connection: BaseDatabaseWrapper, *, after: float) -> None:
+    """
+    Make the server end a transaction that stands still for so many seconds.
+
+    A process that is frozen, or whose host is cut off without a word, keeps the locks of
+    the transaction that it is in: else until TCP gives the connection up, which may take
+    hours. PostgreSQL and MariaDB can end it; a limit that the project has set stays.
+    """
+    with connection.cursor() as cursor:
+        dialect_of(connection.alias).end_idle_transactions(cursor, after)

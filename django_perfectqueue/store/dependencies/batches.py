@@ -6,19 +6,20 @@ A callback is a blocked task whose parent is the batch, by minus the batch's id.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Set
 from datetime import datetime
+from typing import NamedTuple
 
-from django_perfectqueue.exceptions import (
-    AlreadyExistsError,
-    BatchEndedError,
-    NotFoundError,
-)
+from django.utils import timezone
 
-from ..database.session import Session
-from ..database.transaction import in_transaction, reading, retry_transaction
+from django_perfectqueue.exceptions import AlreadyExistsError, BatchEndedError, NotFoundError
+from django_perfectqueue.models import Outcome
+
+from ..database.dialects.base import Row
+from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..records.dependency_events import MemberCounts, note_counts, note_gone
-from .batch_counts import Progress, share
+from .graph import GONE, LOCKED, ParentState
 
 CREATE = """
 INSERT INTO "perfectqueue_batch" (
@@ -142,3 +143,154 @@ def stop_batches(ids: Collection[int], *, using: str, stopped: bool = True) -> N
     """Take no more tasks into batches; or, not ``stopped``, take some again."""
     with in_transaction(using) as db:
         db.execute(STOP.replace("{stopped}", str(stopped).upper()), ids=ids)
+
+
+# Count the tasks of batches: of all who add or end members, the last sees that no task is open;
+# only then, or where there are many, are the deltas added to the batch's row.  Nobody waits for
+# the row of a batch: adders share its lock, and who counts passes over it while they do.
+
+
+# So many deltas of a batch are counted though it goes on: who looks reads them all.
+MANY = 64
+
+CHANGED = 'SELECT DISTINCT "batch_id" FROM "perfectqueue_batchdelta"'
+WORTH_IT = """
+SELECT "delta"."batch_id" FROM "perfectqueue_batchdelta" AS "delta"
+JOIN "perfectqueue_batch" AS "batch" ON "batch"."id" = "delta"."batch_id"
+WHERE "delta"."batch_id" IN ({ids})
+GROUP BY "delta"."batch_id", "batch"."total", "batch"."finished", "batch"."dead", "batch"."ended_at"
+HAVING "batch"."ended_at" IS NOT NULL OR COUNT(*) >= %(many)s
+    OR "batch"."total" - "batch"."finished" - "batch"."dead"
+        + SUM("delta"."total" - "delta"."finished" - "delta"."dead") <= 0
+"""
+LOCK_COUNTS = """
+SELECT "id", "total", "finished", "dead", "ended_at", "parent_id" FROM "perfectqueue_batch"
+WHERE "id" IN ({ids}) ORDER BY "id"
+"""
+SHARE = 'SELECT "ended_at", "stopped", "name" FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
+THERE = 'SELECT "id" FROM "perfectqueue_batch" WHERE "id" IN ({ids})'
+DELTAS = """
+SELECT "id", "batch_id", "total", "finished", "dead" FROM "perfectqueue_batchdelta"
+WHERE "batch_id" IN ({ids})
+"""
+WRITE = """
+UPDATE "perfectqueue_batch" SET "total" = %(total)s, "finished" = %(finished)s, "dead" = %(dead)s,
+    "ended_at" = {ended_at}
+WHERE "id" = %(batch)s
+"""
+
+
+class Progress(NamedTuple):
+    """
+    The exact state of a batch: how many tasks it has, how many of them have finished or are dead
+    (failed, cancelled or expired), and when all had ended.
+    """
+
+    total: int
+    finished: int
+    dead: int
+    ended_at: datetime | None = None
+
+    @property
+    def open(self) -> int:
+        return self.total - self.finished - self.dead
+
+    @property
+    def ended(self) -> bool:
+        """Whether all its tasks have ended."""
+        return self.ended_at is not None and not self.open
+
+    @property
+    def part(self) -> float:
+        """The part of its tasks that have ended, from 0 to 1."""
+        return 1.0 - self.open / self.total if self.total else float(self.ended)
+
+
+@retry_transaction
+def worth_it(batches: Collection[int] | None, *, using: str) -> list[int]:
+    """
+    Return which batches are to be counted: no task is open, or there are many deltas.
+
+    One that had ended is counted as well, as it goes on; with None all that have deltas.
+    """
+    with reading(using) as db:
+        if batches is None:
+            return [batch for (batch,) in db.rows(CHANGED)]
+        return [batch for (batch,) in db.rows(WORTH_IT, {"many": MANY}, ids=batches)]
+
+
+def share(db: Session, batch: int) -> tuple[datetime | None, bool, str]:
+    """
+    Keep a batch as it is until the commit; raise NotFoundError where it is gone.
+
+    Return when it ended, whether it is stopped, and its name.
+    """
+    row = db.execute(SHARE + db.dialect.share_clause, {"batch": batch}).fetchone()
+    if row is None:
+        raise NotFoundError(f"There is no batch with the id {batch}.")
+    ended_at, stopped, name = row
+    return ended_at, stopped, name
+
+
+def count(
+    db: Session, batches: Set[int], now: datetime | None
+) -> tuple[dict[int, ParentState], int]:
+    """
+    Add the deltas of batches to their counts; return where each batch stands, by minus its id,
+    and how many deltas there were.
+
+    One that others hold is LOCKED: who adds members or counts looks after the commit.
+    """
+    if not batches:
+        return {}, 0
+    rows = db.rows(LOCK_COUNTS + db.dialect.skip_clause, ids=batches)
+    left = batches - {row[0] for row in rows}
+    held = {id_ for (id_,) in db.rows(THERE, ids=left)} if left else set()
+    standing = {-id_: LOCKED if id_ in held else GONE for id_ in left}
+    deltas = take_deltas(db, batches - held)
+    changes: defaultdict[int, list[list[int]]] = defaultdict(list)
+    for _id, batch, *change in deltas:
+        changes[batch].append(change)
+    outers: defaultdict[int, MemberCounts] = defaultdict(MemberCounts)
+    for id_, *counts, ended_at, outer in rows:
+        before = after = Progress._make([*counts, ended_at])
+        if changes[id_]:
+            sums = [sum(column) for column in zip(counts, *changes[id_], strict=True)]
+            after = write(db, id_, Progress._make([*sums, ended_at]), now)
+        standing[-id_] = ParentState(outcome_of(after))
+        if outer is not None and outcome_of(before) != outcome_of(after):
+            # In the batch around it, it is one task.
+            for state, sign in ((before, -1), (after, 1)):
+                outers[outer].finished += sign * (outcome_of(state) == Outcome.FINISHED)
+                outers[outer].dead += sign * (outcome_of(state) == Outcome.FAILED)
+    note_counts(db, outers)
+    return standing, len(deltas)
+
+
+def take_deltas(db: Session, batches: Collection[int]) -> list[Row]:
+    """Delete the deltas of batches that are locked, or gone; return them."""
+    # Under the lock nobody else deletes one, and all must be seen. Where a SELECT would see those
+    # of before, what others are about to commit is not waited for.
+    old = db.dialect.current_clause(db.cursor)
+    deltas = db.rows(DELTAS + (db.dialect.skip_clause if old else ""), ids=batches)
+    if deltas:
+        db.dialect.delete(db.cursor, "perfectqueue_batchdelta", [row[0] for row in deltas])
+    return deltas
+
+
+def write(db: Session, batch: int, state: Progress, now: datetime | None) -> Progress:
+    """Write the counts of a batch, and when it ended; return its state."""
+    # A dead task that was put back opens it again.
+    over, moment = (
+        ("NULL", None) if state.open else ('COALESCE("ended_at", {now})', now or timezone.now())
+    )
+    values = {"batch": batch, **state._asdict()}
+    db.execute(WRITE.replace("{ended_at}", over), values, now=now)
+    return state._replace(ended_at=moment)
+
+
+def outcome_of(state: Progress) -> str:
+    """Return the outcome of a batch as that of a task; it is empty while it goes on."""
+    if not state.ended:
+        return ""
+    return (Outcome.FAILED if state.dead else Outcome.FINISHED).value

@@ -11,12 +11,11 @@ from django.db import connections
 from django_perfectqueue.exceptions import NotSupportedError
 
 from ..database.transaction import reading, retry_transaction
-from ..tasks.after_commit import is_in_block, look_at, seen
-from ..tasks.steer import cancel_each
+from ..tasks.steer import cancel_each, is_in_block, look_at, seen
 from .graph import ancestors, descendants
 from .submit import ROWS
 
-LIVE = """
+LIVE_TASKS = """
 SELECT "id", "key" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" = ''
 ORDER BY "id"
 """
@@ -90,7 +89,7 @@ def dependents(ids: Collection[int], *, using: str, sample: int = 10) -> Depende
     live: list[tuple[int, str]] = []
     with reading(using) as db:
         for start in range(0, len(found), ROWS):
-            live += db.rows(LIVE, ids=found[start : start + ROWS])
+            live += db.rows(LIVE_TASKS, ids=found[start : start + ROWS])
     live.sort(reverse=True)
     keys = tuple(key for _id, key in live[-sample:][::-1])
     return Dependents(tuple(id_ for id_, _key in live), keys)

@@ -22,27 +22,25 @@ from django.db import connections
 from django_perfectqueue import signals
 from django_perfectqueue.models import Dependency, DependencyEvent, IfFailed, Outcome
 
-from ..database.session import Session
-from ..database.transaction import in_transaction, is_callers, retry_transaction
+from ..database.transaction import Session, in_transaction, is_callers, retry_transaction
 from ..lanes.accounts import Accounts
-from ..notify.ring import notify_workers
-from ..notify.signals import announce_ids
+from ..notify.ring import announce_ids, notify_workers
 from ..records.dependency_events import Work, acting, followers, note
 from ..tasks.close import EndedAttempt, add_dead_letters
 from ..upkeep.timers import admit
 from ..values import Failure
-from .batch_counts import count, worth_it
-from .parents import ParentState, follow
+from .batches import count, worth_it
+from .graph import ParentState, follow
 
 EVENTS = 200
 EDGES = 1_000
 ALL = 2**31 - 1
 BATCHES = 50
 ROUNDS = 2_000
+# In seconds: how long it waits for tickets that others have locked.
 PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05)
-"""In seconds: how long it waits for tickets that others have locked."""
+# For so many seconds it does not wait again, when that was in vain.
 REST = 2.0
-"""For so many seconds it does not wait again, when that was in vain."""
 
 TAKE = """
 SELECT "id", "task_id", "kind"{asynchronous_commit} FROM "perfectqueue_dependencyevent"
@@ -78,8 +76,8 @@ UPDATE "perfectqueue_ticket"{hint} SET "state" = 1, "timer_at" = (
 GROUP = "dependency"
 NEVER_FAILED = "All tasks of its batch have finished."
 
+# By database until when it does not wait, by the monotonic clock.
 rested: dict[str, float] = {}
-"""By database until when it does not wait, by the monotonic clock."""
 
 
 class When(IntEnum):

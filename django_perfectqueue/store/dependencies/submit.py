@@ -10,24 +10,23 @@ from typing import NamedTuple
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, NotSupportedError
 from django_perfectqueue.models import Dependency, Outcome, State
 
-from ..database.session import Session
 from ..database.transaction import (
+    Session,
     Tries,
     in_transaction,
     retry_remembering_commits,
     retry_transaction,
     together,
 )
-from ..notify.completion import find_all
+from ..notify.ring import find_all
 from ..records.dependency_events import MemberCounts, join, note
-from ..records.tags import tag_fresh
-from ..tasks.after_commit import refuse, seen
+from ..records.journal import tag_fresh
 from ..tasks.close import lock_tickets
-from ..tasks.replace import replace
+from ..tasks.revise import replace
+from ..tasks.steer import refuse, seen
 from ..tasks.submit import stored_before
 from ..values import Parent, Submission
-from .batch_counts import share
-from .batches import refuse_ended_batch
+from .batches import refuse_ended_batch, share
 from .fold import When
 from .graph import refuse_circle
 

@@ -13,7 +13,7 @@ from django_perfectqueue.models import Policy
 
 from ..arithmetic.fair_order import FIRST_COST, LEAST_COST, MEMORY, is_gated, learn
 from ..database.dialects.base import Entry
-from ..database.session import Session
+from ..database.transaction import Session
 from ..limits.holds import Holds, open_holds
 from ..limits.meters import Meters
 from ..values import Lease
@@ -107,18 +107,18 @@ class Charge:
         )
 
 
+# The account of a ticket.
 ACCOUNT = """COALESCE((
     SELECT "account" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
 ), "perfectqueue_ticket"."lane")"""
-"""The account of a ticket."""
 
+# About the finish tag of the first of the tasks that a user has running, for a ticket of it.
 REACHED = f"""(
     SELECT CASE WHEN "policy" = {Policy.FAIR} THEN "virtual_time"
         - CASE WHEN "running" > 1 THEN ("running" - 1) * ABS("cost") / "weight" ELSE 0.0 END
     END
     FROM "perfectqueue_account" WHERE "id" = {ACCOUNT}
 )"""
-"""About the finish tag of the first of the tasks that a user has running, for a ticket of it."""
 
 
 def expected_cost(cost: float | None) -> float:
@@ -133,8 +133,8 @@ class LaneOwner(NamedTuple):
     keys: tuple[str, ...]
 
 
+# Of lanes behind limits. It never changes, since the lane's id is the hash of it.
 known: dict[int, LaneOwner] = {}
-"""Of lanes behind limits. It never changes, since the lane's id is the hash of it."""
 
 
 def note_owner(lane: int, account: int, keys: str) -> LaneOwner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,19 +13,16 @@ from typing import NamedTuple
 
 from django_perfectqueue.models import Policy
 
-from ..arithmetic.fair_order import gate_id, is_gated, lane_id, unmeasured
-from ..arithmetic.limit_keys import Keys, split, standing
-from ..arithmetic.policies import rule_of
-from ..database.session import Session
-from ..database.transaction import in_transaction, reading, retry_transaction
+from ..arithmetic.fair_order import gate_id, is_gated, lane_id, rule_of, unmeasured
+from ..arithmetic.rate_limit import Keys, split, standing
+from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id
 from .accounts import OPEN
-from .share_sync import look_again
-from .shares import Share, shares_of
+from .shares import Share, look_again, shares_of
 
 SOME = 500
+# From how many of the lanes that were served last the usual cost is taken.
 LAST = 8
-"""From how many of the lanes that were served last the usual cost is taken."""
 
 OWNERS = """
 SELECT "ticket"."lane", "task"."queue", "task"."user", "task"."type", "task"."limits",
@@ -346,3 +344,33 @@ def alike(queue: str) -> str:
     """Return the condition that leaves out lanes without virtual time where others have it."""
     by_time = rule_of(queue).code == Policy.FAIR
     return f' AND "own"."policy" = {Policy.FAIR}' if by_time else ""
+
+
+# When to look again for what nobody has acted on, as lanes that sleep with work in them.
+
+
+# In seconds. Where a worker runs, its janitor looks every few seconds.
+INTERVAL = 30.0
+EVENT_INTERVAL = 5.0
+PART = 100
+
+
+class Rounds:
+    """When to look again: after so many seconds, or where a look takes long so seldom that it
+    takes a hundredth of the time."""
+
+    def __init__(self, interval: float) -> None:
+        self.interval = interval
+        self.next_at = float("-inf")
+
+    def are_due(self) -> bool:
+        return time.monotonic() >= self.next_at
+
+    def began(self, at: float) -> None:
+        """Note that a look which began then has ended."""
+        now = time.monotonic()
+        self.next_at = now + max(self.interval, PART * (now - at))
+
+
+rounds: defaultdict[str, Rounds] = defaultdict(lambda: Rounds(INTERVAL))
+event_rounds: defaultdict[str, Rounds] = defaultdict(lambda: Rounds(EVENT_INTERVAL))

@@ -19,18 +19,17 @@ from django_perfectqueue.lib.stored_json import names_in
 from ..arithmetic.fair_order import LANES_PROBED, hashed
 from ..arithmetic.rate_limit import Allowance
 from ..database.dialects.base import Row
-from ..database.session import Session
-from ..database.transaction import in_transaction, reading, retry_transaction
+from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from .meters import Meters, allowances, lock_known
 
+# In seconds. A lane that was let back into the fair order may not use the room that it was
+# given: its user is paused, or another limit is full. Then the next one is, after so long.
 RECHECK = 1.0
-"""In seconds. A lane that was let back into the fair order may not use the room that it was
-given: its user is paused, or another limit is full. Then the next one is, after so long."""
 SPREAD = 4
 FIRST_ID = -(2**63)
 BATCH = 1000
+# SQLite takes 500 at most.
 UNITED = 100
-"""SQLite takes 500 at most."""
 
 DUE = """
 SELECT * FROM (
@@ -61,11 +60,11 @@ SELECT DISTINCT "lane"."gate", "lane"."keys" FROM (
 JOIN "perfectqueue_lane" AS "lane" ON "lane"."account" = "first"."id"
 WHERE "lane"."held_by" = 0 AND "lane"."has_waiting" = TRUE
 """
+# When the first hold of a queue is due.
 NEXT = """(
     SELECT "opens_at" FROM "perfectqueue_hold"
     WHERE "queue" = %({queue})s AND "opens_at" IS NOT NULL ORDER BY "opens_at" LIMIT 1
 )"""
-"""When the first hold of a queue is due."""
 
 
 def hold_id(queue: str, key: str) -> int:

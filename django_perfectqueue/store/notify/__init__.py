@@ -1,1 +1,16 @@
 """Notify other processes that something has changed."""
+
+from .datagrams import Notification, SocketListener
+from .postgres import ChannelListener
+from .ring import (
+    Ended,
+    announce,
+    end_channels,
+    end_listener,
+    ends,
+    find_all,
+    in_callers_transaction,
+    listener_of,
+    live,
+    watch,
+)

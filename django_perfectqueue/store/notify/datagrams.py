@@ -16,16 +16,14 @@ import secrets
 import socket
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_perfectqueue.conf import options
-
-from .messages import Notification, parsed
 
 PREFIX = "perfectqueue-"
 OPEN_TO_SENDERS = 0o755
@@ -183,3 +181,44 @@ def make(folder: str) -> None:
     if found.st_uid not in (os.geteuid(), ROOT) or found.st_mode & WRITABLE_BY_OTHERS:
         reason = "Another user may write to it; set NOTIFY to a folder of the worker's own"
         raise PermissionError(errno.EACCES, reason, folder)
+
+
+# What a notification says.
+
+
+CALL = "call"
+# How many times less often than each POLL_INTERVAL a worker at rest polls, at the most.
+AT_REST = 5
+
+
+class Notification(NamedTuple):
+    """
+    In this queue a task may run in so many seconds; without a name, in some queue.
+
+    With a ``holder`` there is news of what this holder has: someone wants it to stop, or has
+    ended it. It orders nothing: who hears it asks the database, sooner than it would have
+    done anyway. As a message it is the seconds, a blank and the name, or CALL and the holder.
+    """
+
+    queue: str = ""
+    delay: float = 0.0
+    holder: int | None = None
+
+    @property
+    def message(self) -> str:
+        if self.holder is not None:
+            return f"{CALL} {self.holder}"
+        return f"{self.delay:.3f} {self.queue}"
+
+
+def parsed(messages: Iterable[str]) -> Iterator[Notification]:
+    """Yield the notifications among messages that anyone may have sent."""
+    for message in messages:
+        word, _blank, rest = message.partition(" ")
+        try:
+            if word == CALL:
+                yield Notification(holder=int(rest))
+            else:
+                yield Notification(rest, max(0.0, float(word)))
+        except ValueError:
+            continue

@@ -15,13 +15,13 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..values import CHANNEL
-from .messages import Notification, parsed
+from .datagrams import Notification, parsed
 
 if TYPE_CHECKING:
     from _typeshed import HasFileno
 
+# A connection of psycopg2 or psycopg 3, and what it notifies: neither need be installed.
 Wire: TypeAlias = Any
-"""A connection of psycopg2 or psycopg 3, and what it notifies: neither need be installed."""
 
 NOTIFY = "SELECT pg_notify(%s, %s)"
 ALL_AWAKE = """

@@ -27,6 +27,7 @@ SELECT 'paused', "name", {now} FROM (
 UNION ALL
 SELECT 'now', '', {now}
 """
+# The tasks of a lane have one queue, so one of them is looked up for it.
 LATER = """
 SELECT "kind", "task"."queue", SUM("count") FROM (
     SELECT COUNT(*) AS "count", MIN("task_id") AS "task_id", CASE
@@ -54,7 +55,7 @@ SELECT "kind", "task"."queue", SUM("count") FROM (
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "known"."task_id"
 GROUP BY "task"."queue", "kind"
 """
-"""The tasks of a lane have one queue, so one of them is looked up for it."""
+# With JOIN in place of CROSS JOIN SQLite would read all that waits, in whatever queue.
 WAITING = """
 SELECT 'waiting', %({queue})s, COUNT(*) FROM (
     SELECT 1 AS "one" FROM (
@@ -74,7 +75,6 @@ SELECT 'waiting', %({queue})s, COUNT(*) FROM (
     LIMIT %(most)s
 ) AS "counted"
 """
-"""With JOIN in place of CROSS JOIN SQLite would read all that waits, in whatever queue."""
 LATE = """
 SELECT 'late', '', COUNT(*) FROM (
     SELECT 1 AS "one" FROM "perfectqueue_schedule" WHERE "due_at" < %(late)s LIMIT %(latest)s

@@ -13,8 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_perfectqueue.models import DependencyEvent, Outcome
 
-from ..database.session import Session
-from ..database.transaction import reading, retry_transaction, shared_operations
+from ..database.transaction import Session, reading, retry_transaction, shared_operations
 
 NOTE = 'INSERT INTO "perfectqueue_dependencyevent" ("task_id", "kind") VALUES {rows}'
 DELTA = """
@@ -35,8 +34,8 @@ SELECT (SELECT 1 FROM "perfectqueue_dependencyevent" LIMIT 1),
     (SELECT 1 FROM "perfectqueue_batchdelta" LIMIT 1)
 """
 
+# What acts on Work, called with it and ``using`` after the commit of who has appended some.
 followers: list[Callable[..., int]] = []
-"""What acts on Work, called with it and ``using`` after the commit of who has appended some."""
 
 
 @dataclass(slots=True)
@@ -52,8 +51,8 @@ class Work:
             self.batches = None if other.batches is None else self.batches | other.batches
 
 
+# The connections by which events are acted on now, and what was appended since.
 acting: WeakKeyDictionary[BaseDatabaseWrapper, Work] = WeakKeyDictionary()
-"""The connections by which events are acted on now, and what was appended since."""
 
 
 @dataclass(slots=True)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
 
 from django.db import connections
+from django.db.models.expressions import Combinable
 
-from ..database.session import Session
-from ..database.transaction import is_callers, reading, retry_transaction
-from ..values import Note, as_text
+from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError
+from django_perfectqueue.models import CHANGES, UNSEEN, Change, Worker
+from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.payload.inputs import MOST_TAGS
+
+from ..database.transaction import (
+    Session,
+    in_transaction,
+    is_callers,
+    reading,
+    retry_transaction,
+    timely,
+)
+from ..values import Note, Submission, as_text
 
 ROWS, CHARACTERS = 100, 500_000
 LONGEST_ESCAPE = 10
@@ -96,3 +109,148 @@ def forget_old(db: Session, notes: Sequence[Note]) -> None:
     )
     if over:
         db.execute(FORGET.replace("{over}", over))
+
+
+# Tags: names by which tasks are found together.
+
+
+TAGS_AT_ONCE = 300
+
+TAG = 'INSERT INTO "perfectqueue_tag" ("task_id", "tag") VALUES {rows}'
+LOCK = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" = %(task_id)s'
+TAGS = 'SELECT "tag", "id" FROM "perfectqueue_tag" WHERE "task_id" = %(task_id)s'
+
+
+def tag_fresh(
+    submissions: Sequence[Submission], fresh: Mapping[tuple[str, str], int], *, using: str
+) -> None:
+    """Store the tags of tasks that were stored just now."""
+    pairs = [
+        (fresh[task.queue, task.key], tag)
+        for task in submissions
+        if task.tags and (task.queue, task.key) in fresh
+        for tag in task.tags
+    ]
+    if pairs:
+        with in_transaction(using) as db:
+            insert(db, pairs)
+
+
+@retry_transaction
+def tag_task(task_id: int, tags: Collection[str], *, using: str) -> None:
+    """
+    Give a task more tags; those that it has stay as they are.
+
+    Raise NotFoundError where it is gone, InvalidTaskError where it would have too many.
+    """
+    with in_transaction(using) as db:
+        known = locked(db, task_id)
+        new = [tag for tag in tags if tag not in known]
+        if len(known) + len(new) > MOST_TAGS:
+            raise InvalidTaskError(f"A task may have at most {MOST_TAGS} tags.")
+        insert(db, [(task_id, tag) for tag in new])
+
+
+@retry_transaction
+def untag_task(task_id: int, tags: Collection[str], *, using: str) -> None:
+    """Take tags off a task; raise NotFoundError where it is gone."""
+    with in_transaction(using) as db:
+        known = locked(db, task_id)
+        db.dialect.delete(
+            db.cursor, "perfectqueue_tag", [known[tag] for tag in tags if tag in known]
+        )
+
+
+def locked(db: Session, task_id: int) -> dict[str, int]:
+    """Return the rows of a task's tags; nobody changes these, or purges it, until the commit."""
+    values = {"task_id": task_id}
+    if not db.execute(LOCK + db.dialect.lock_clause, values).fetchone():
+        raise NotFoundError(f"There is no task with the id {task_id}.")
+    return dict(db.rows(TAGS + db.dialect.current_clause(db.cursor), values))
+
+
+def insert(db: Session, pairs: Iterable[tuple[int, str]]) -> None:
+    rest = iter(pairs)
+    while some := list(islice(rest, TAGS_AT_ONCE)):
+        rows = ", ".join(f"({int(some[n][0])}, %(tag{n})s)" for n in range(len(some)))
+        values = {f"tag{n}": tag for n, (_task_id, tag) in enumerate(some)}
+        db.execute(TAG.replace("{rows}", rows), values)
+
+
+# Record what people have done to tasks.
+
+
+LONGEST_NAME = 255
+BATCH = 500
+DID = "did"
+
+
+def sign(
+    tasks: Iterable[tuple[str, str]],
+    word: str,
+    *,
+    by: str,
+    using: str,
+    more: Mapping[str, object] | None = None,
+) -> None:
+    """
+    Record what a person has done to tasks, given by queue and key; ``more`` are its terms.
+
+    Of tasks the last CHANGES records are kept; those of shares and limits are apart.
+    """
+    after = {DID: word, **(more or {})}
+    row = {"kind": Change.Kind.TASK.value, "by": as_text(by, LONGEST_NAME), "after": after}
+    made = [Change(at=ServerNow(), name=key, queue=queue, **row) for queue, key in tasks]
+    if not made:
+        return
+    rows = Change.objects.using(using)
+    rows.bulk_create(made, batch_size=BATCH)
+    if last := rows.order_by("-pk").values_list("pk", flat=True).first():
+        rows.filter(pk__lte=last - CHANGES, kind=Change.Kind.TASK).delete()
+
+
+# Keep the register of the workers of all hosts.
+
+
+WORKERS_KEPT_FOR = 3600.0
+WORKERS_AT_ONCE = 100
+RENEWED = ("states_text", "leaving", "problem", "seen_at", "drifted_at")
+
+
+@retry_transaction
+def register(
+    worker: Worker,
+    *,
+    using: str,
+    age: float = 0.0,
+    drifted: float | None = None,
+    now: datetime | None = None,
+) -> None:
+    """
+    Enter a worker in the register, or renew its entry, which holds until UNSEEN has passed.
+
+    It started ``age`` seconds ago, and ``drifted`` is how many seconds ago it last corrected a
+    counter, or None. A new entry also deletes up to BATCH entries that have not been renewed
+    for KEPT seconds.
+    """
+    rows, moment = Worker.objects.using(using), now or ServerNow()
+
+    def ago(seconds: float) -> datetime | Combinable:
+        return moment - timedelta(seconds=seconds)
+
+    worker.seen_at, worker.started_at = moment, ago(age)
+    worker.drifted_at = None if drifted is None else ago(drifted)
+    with timely(using):
+        if rows.filter(pk=worker.pk).update(**{name: getattr(worker, name) for name in RENEWED}):
+            return
+        worker.save(using=using, force_insert=True)
+        old = rows.filter(seen_at__lte=ago(UNSEEN.total_seconds() + WORKERS_KEPT_FOR)).order_by(
+            "seen_at"
+        )
+        sign_off(*old.values_list("pk", flat=True)[:WORKERS_AT_ONCE], using=using)
+
+
+@retry_transaction
+def sign_off(*ids: int, using: str) -> None:
+    """Delete the entries of these workers."""
+    Worker.objects.using(using).filter(pk__in=ids).delete()

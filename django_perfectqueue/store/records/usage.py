@@ -16,8 +16,7 @@ from django.db import connections
 from django_perfectqueue.models import ALL_TYPES, WAIT_BUCKETS, Bucket
 
 from ..arithmetic.entitlement import bucket_of
-from ..database.session import Session
-from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
+from ..database.transaction import Session, in_transaction, is_callers, reading, retry_transaction
 
 MOST_ROWS = 1_000
 MOST_TYPES = 200
@@ -29,12 +28,12 @@ TABLE = "perfectqueue_usage"
 KEY = ("queue", "span", "type", "start", "others", "user")
 SEEN = ("eager", "paused", "capped", "limited")
 ENDINGS = ("finished", "retried", "failed", "cancelled", "lost")
+# The column that counts an attempt, by how it ended; others are counted in none.
 COLUMNS = {word: word for word in ENDINGS} | {
     "discarded": "cancelled",
     "preempted": "lost",
     "crashed": "lost",
 }
-"""The column that counts an attempt, by how it ended; others are counted in none."""
 WAITS = tuple(f"wait_{number}" for number in range(WAIT_BUCKETS))
 RUNS = tuple(f"run_{number}" for number in range(WAIT_BUCKETS))
 WHOLE = ("ended", *ENDINGS, "submitted", *SEEN)

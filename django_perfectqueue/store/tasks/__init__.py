@@ -1,1 +1,1 @@
-"""One verb on a task a file."""
+"""What is done with tasks: submit, settle, steer, revise, park."""

@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 
 from django_perfectqueue.models import PARKED_FROM
 
-from ..database.session import Session
-from ..database.transaction import in_transaction, reading, retry_transaction
+from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..notify.ring import notify_workers
 from ..values import Lease
 
@@ -152,3 +151,27 @@ def admit(until: datetime, *, using: str, limit: int = BATCH) -> int:
             admit = ADMIT.replace("{hint}", db.dialect.by_primary_key)
             db.execute(admit, ids=[row[0] for row in rows])
     return len(rows)
+
+
+# Delete tasks, and the rows that go with them.
+
+
+STORY = ("attempt", "journal", "deadletter", "batchmember")
+BY_ID = {"step": "task_id", "tag": "task_id", "watch": "task_id", "dependency": "child_id"}
+
+
+def forget_story(db: Session, ids: Collection[int]) -> None:
+    """Delete what is written beside tasks."""
+    for name in STORY:
+        db.execute(f'DELETE FROM "perfectqueue_{name}" WHERE "task_id" IN ({{ids}})', ids=ids)
+    # Deleted by id: by the task MariaDB would wait for those who write of the next ones.
+    for name, column in BY_ID.items():
+        table = f"perfectqueue_{name}"
+        statement = f'SELECT "id" FROM "{table}" WHERE "{column}" IN ({{ids}})'
+        if rows := db.rows(statement + db.dialect.current_clause(db.cursor), ids=ids):
+            db.dialect.delete(db.cursor, table, [id_ for (id_,) in rows])
+
+
+def forget_tasks(db: Session, ids: Collection[int]) -> None:
+    """Delete the rows of tasks themselves."""
+    db.dialect.delete(db.cursor, "perfectqueue_task", ids)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+
+from django.db import Error, connections, transaction
 
 from django_perfectqueue.models import Attempt, LastEnding, Outcome
 
-from ..database.session import Session
-from ..database.transaction import Tries, in_transaction, retry_remembering_commits
+from ..database.dialects import dialect_of
+from ..database.transaction import (
+    Session,
+    Tries,
+    in_transaction,
+    retry_remembering_commits,
+    retry_transaction,
+)
 from ..lanes.accounts import Accounts
-from ..leases.fence import ending_of, lock_leases
+from ..leases import ending_of, lock_lease, lock_leases
 from ..notify.ring import notify_workers
 from ..values import Failure, Lease
 from .close import CANCELLED, EndedAttempt, add_dead_letters, leave, record
@@ -141,3 +152,148 @@ def write(
     add_dead_letters(db, stopped, Outcome.CANCELLED, CANCELLED, now=now)
     back = [lease.task_id for lease, word in words.items() if word != "cancelled"]
     leave(db, back, LastEnding[ending.word.upper()], wait=ending.wait, now=now)
+
+
+# A transaction that a handler's writes share with the end of its task.
+
+
+class AtomicTransaction:
+    """
+    The transaction begins before the handler, and is committed or rolled back once after it.
+
+    While the handler runs, the server's idle-in-transaction timeout is raised to the
+    handler's time limit. ``hasten()`` restores it before the closing statements, which take
+    locks that others need. Inside of a transaction that is open already it is a savepoint.
+    """
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.dialect = dialect_of(using)
+        self.connection = connections[using]
+        self.open: ExitStack | None = None
+        self.wire: object = None
+        self.is_outermost = True
+        self.depth = 0
+        self.idle_timeout: Any = None
+        self.hooks: list[Any] = []
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it keeps all others from writing to this database."""
+        return self.open is not None and self.dialect.one_writer
+
+    def begin(self, *, still: float | None) -> None:
+        """Open it; it may be idle for ``still`` seconds, or with None for ever."""
+        self.is_outermost = not self.connection.in_atomic_block
+        with ExitStack() as stack:
+            stack.enter_context(self.dialect.atomic(self.connection))
+            with self.connection.cursor() as cursor:
+                self.idle_timeout = self.dialect.set_idle_timeout(cursor, still)
+            self.wire = self.connection.connection
+            self.depth = len(self.connection.atomic_blocks)
+            self.open = stack.pop_all()
+
+    def hasten(self) -> None:
+        """Restore the idle-in-transaction timeout of the server."""
+        if self.idle_timeout is not None:
+            idle_timeout, self.idle_timeout = self.idle_timeout, None
+            with self.connection.cursor() as cursor:
+                self.dialect.reset_idle_timeout(cursor, idle_timeout)
+
+    def check(self) -> None:
+        """Raise TransactionManagementError where a block within it is open: no commit would do."""
+        if len(self.connection.atomic_blocks) != self.depth:
+            raise transaction.TransactionManagementError(
+                "An atomic handler has left a transaction open that it had begun."
+            )
+
+    def commit(self) -> None:
+        """Commit; call_hooks() then calls what was given to on_commit()."""
+        assert self.open is not None
+        if self.is_outermost:
+            self.hooks, self.connection.run_on_commit = self.connection.run_on_commit, []
+        stack, self.open = self.open, None
+        stack.close()
+
+    def roll_back(self) -> None:
+        """Undo everything, and close the connection where that can't be done."""
+        if self.open is not None:
+            stack, self.open = self.open, None
+            with contextlib.suppress(Error):
+                transaction.set_rollback(True, using=self.using)
+                stack.close()
+        if self.idle_timeout is not None and self.connection.connection is self.wire:
+            with contextlib.suppress(Error):
+                self.hasten()
+
+    def abandon(self) -> None:
+        """Forget the transaction: the caller closes the connection."""
+        self.open = self.idle_timeout = None
+
+    def call_hooks(self) -> None:
+        """Call what was given to on_commit(), after the commit."""
+        if self.hooks:
+            self.connection.run_on_commit, self.hooks = self.hooks, []
+            self.connection.run_and_clear_commit_hooks()
+
+    def was_cut_off(self, error: BaseException) -> bool:
+        """Return whether it was rolled back because its connection was lost."""
+        gone = self.connection.connection is not self.wire
+        return isinstance(error, Error) and gone and self.dialect.lost(error)
+
+    def lost_a_race(self, error: BaseException) -> bool:
+        """Return whether it lost against another transaction, and may succeed when repeated."""
+        return isinstance(error, Error) and self.dialect.passes(error)
+
+
+# Write what a handler changes of a held task while it runs: its payload and its steps.
+
+
+RENEW = """
+UPDATE "perfectqueue_ticket" SET "timer_at" = {until} WHERE "task_id" = %(task_id)s
+"""
+UPDATE = 'UPDATE "perfectqueue_task" SET "data" = %(payload)s WHERE "id" = %(task_id)s'
+KEEP = """
+INSERT INTO "perfectqueue_step" ("task_id", "name", "result", "kept_at")
+VALUES (%(task_id)s, %(name)s, %(result)s, {now})
+"""
+STEP = ("task_id", "name")
+OF_STEP = ("result", "kept_at")
+
+
+@retry_transaction
+def update_payload(
+    lease: Lease,
+    payload: str,
+    *,
+    alive_time: float,
+    using: str,
+    now: datetime | None = None,
+) -> Lease:
+    """
+    Write a held task's payload, and renew its lease; return the lease as it is then.
+
+    Raise PreemptedError, and write nothing, when the lease has passed on.
+    """
+    with in_transaction(using) as db:
+        lock_lease(db, lease)
+        values = {"task_id": lease.task_id}
+        db.execute(RENEW, values, now=now, after={"until": alive_time})
+        db.execute(UPDATE, values | {"payload": payload})
+    return lease._replace(payload=payload)
+
+
+@retry_transaction
+def keep_step(
+    lease: Lease, name: str, result: str, *, using: str, now: datetime | None = None
+) -> None:
+    """
+    Write what a step of a held task has returned; twice is the same.
+
+    Raise PreemptedError, and write nothing, when the lease has passed on.
+    """
+    with in_transaction(using) as db:
+        lock_lease(db, lease)
+        values = {"task_id": lease.task_id, "name": name, "result": result}
+        clause = db.dialect.upsert("perfectqueue_step", STEP, dict.fromkeys(OF_STEP, "{new}"))
+        db.execute(KEEP + clause, values, now=now)

@@ -15,10 +15,10 @@ from django_perfectqueue.signals import task_submitted
 
 from ..database.dialects import dialect_for
 from ..database.dialects.base import stored_row
-from ..database.server_limits import LONG
-from ..database.session import Session
 from ..database.transaction import (
+    LONG,
     PATIENCE,
+    Session,
     Tries,
     in_transaction,
     is_callers,
@@ -26,8 +26,7 @@ from ..database.transaction import (
     retry_remembering_commits,
 )
 from ..lanes.wake import wake_sleeping
-from ..notify.ring import message_of, notify_workers
-from ..notify.signals import announce
+from ..notify.ring import announce, message_of, notify_workers
 from ..values import Moment, Stored, Submission, new_token
 
 Insert = Callable[[Cursor, Sequence[Submission], "datetime | None"], dict[tuple[str, str], int]]

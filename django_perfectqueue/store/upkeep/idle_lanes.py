@@ -8,16 +8,15 @@ from datetime import datetime
 from django_perfectqueue.models import Policy
 
 from ..arithmetic.fair_order import is_gated
-from ..database.session import Session
-from ..database.transaction import in_transaction, reading, retry_transaction
-from ..lanes.share_sync import correct_shares
+from ..database.transaction import Session, in_transaction, reading, retry_transaction
+from ..lanes.shares import correct_shares
 from ..lanes.wake import LAST, floor
 from ..limits.meters import locked
 
 BATCH = 500
+# In seconds. Who takes tasks reads a lane first and counts them in it last, without a lock
+# in between: so a lane goes only when no one can have seen it open for longer than that takes.
 IDLE = 600.0
-"""In seconds. Who takes tasks reads a lane first and counts them in it last, without a lock
-in between: so a lane goes only when no one can have seen it open for longer than that takes."""
 FIRST_ID = -(2**63)
 
 ROWS = """
@@ -64,8 +63,8 @@ SELECT EXISTS (
 ) OR EXISTS (SELECT 1 FROM "perfectqueue_hold" WHERE "queue" = %(queue)s)
 """
 FORGET = 'DELETE FROM "{table}" WHERE "id" IN ({ids})'
+# Of users, and of lanes behind limits: no id is in both.
 TABLES = ("perfectqueue_account", "perfectqueue_lane")
-"""Of users, and of lanes behind limits: no id is in both."""
 
 HOLDS = """
 SELECT "id", "key" FROM "perfectqueue_hold" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s

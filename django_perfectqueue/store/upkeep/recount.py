@@ -14,8 +14,7 @@ from django_perfectqueue.models import Account, FairShare, Hold, Lane, Limit, Me
 from django_perfectqueue.models.fields import IsJson, conditions
 
 from ..database.dialects.base import Row
-from ..database.session import Session
-from ..database.transaction import in_transaction, reading, retry_transaction
+from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..lanes.accounts import LOCK
 from ..limits.holds import open_holds
 from ..limits.meters import locked

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from django.db import connections
 
+from django_perfectqueue import signals
 from django_perfectqueue.conf import OTHERS, options
-from django_perfectqueue.models import State
+from django_perfectqueue.models import LastEnding, Outcome, State
 
-from ..arithmetic.policies import rule_of
+from ..arithmetic.fair_order import rule_of
 from ..database.dialects.base import Row
-from ..database.session import Session
-from ..database.transaction import in_transaction, is_callers, reading, retry_transaction
-from ..lanes.accounts import Accounts
-from ..lanes.idle_marks import event_rounds, rounds
-from ..lanes.wake import owners_of, wake
+from ..database.transaction import Session, in_transaction, is_callers, reading, retry_transaction
+from ..lanes.accounts import Accounts, expected_cost
+from ..lanes.wake import event_rounds, owners_of, rounds, wake
 from ..limits.holds import FIRST_ID, SHUT, open_all_shut
-from ..notify.ring import notify_workers
+from ..notify.ring import announce_ids, notify_workers
 from ..records.dependency_events import follow, follow_uncommitted
-from ..schedules.fire import fire_schedules
-from ..tasks.close import Loss, lock_tickets, lose
+from ..schedules import fire_schedules
+from ..tasks.close import (
+    CANCELLED,
+    TICKET,
+    EndedAttempt,
+    LockedTicket,
+    Loss,
+    add_dead_letters,
+    leave,
+    lock_tickets,
+    lose,
+)
 
 BATCH = 500
 MOST = 4 * BATCH
@@ -196,3 +206,72 @@ def admit(db: Session, ids: list[int], accounts: Accounts) -> None:
     if ids:
         db.execute(READMIT.replace("{hint}", db.dialect.by_primary_key), ids=ids)
         wake(db, owners, accounts.now)
+
+
+# Give back what a holder has, such as a processor that died.
+
+
+HELD = f"""
+{TICKET} WHERE "state" = 2 AND "holder" = %(holder)s AND "timer_at" <= {{horizon}}
+ORDER BY "task_id" + 0
+"""
+
+
+@retry_transaction
+def give_back(
+    holder: int,
+    *,
+    using: str,
+    alive_time: float,
+    loss: Loss,
+    keep: Collection[tuple[int, int]] = (),
+    now: datetime | None = None,
+) -> int:
+    """
+    Take tasks from their holder, so that others may acquire them; return how many.
+
+    For those that ``loss`` calls crashed it counts as a crash; the others lose nothing.
+    ``keep`` are the fences of the leases that the holder still works under. No lease of the
+    holder may be longer than ``alive_time``.
+    """
+    with in_transaction(using) as db:
+        statement = HELD + db.dialect.lock_clause
+        found = db.rows(statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1})
+        tickets = [LockedTicket(*row) for row in found]
+        left = [ticket for ticket in tickets if (ticket.task_id, ticket.token) not in keep]
+        accounts = Accounts(now)
+        lost = [ticket for ticket in left if ticket.task_id in loss.crashed]
+        back = lose(db, accounts, lost, loss)
+        others = [ticket for ticket in left if ticket.task_id not in loss.crashed]
+        back += let_go(db, accounts, others, loss.seconds)
+        admit(db, sorted(back), accounts)
+        accounts.write(db)
+    if back:
+        notify_workers(using=using)
+    return len(left)
+
+
+def let_go(
+    db: Session, accounts: Accounts, tickets: Sequence[LockedTicket], seconds: Mapping[int, float]
+) -> list[int]:
+    """Free tasks that have not crashed; return those that are not to be cancelled."""
+    back: list[int] = []
+    cancelled = []
+    for ticket in tickets:
+        took = seconds.get(ticket.task_id)
+        accounts.lose(
+            ticket.lane,
+            untried=took is None,
+            charge=expected_cost(ticket.cost),
+            seconds=took,
+            reached=ticket.reached,
+        )
+        if ticket.cancel_requested:
+            held = EndedAttempt.of(ticket)
+            add_dead_letters(db, [held], Outcome.CANCELLED, CANCELLED, now=accounts.now)
+            cancelled.append(ticket.task_id)
+        else:
+            back.append(ticket.task_id)
+    announce_ids(db, [(signals.task_cancelled, cancelled)])
+    leave(db, back, LastEnding.GIVEN_BACK)
+    return back

@@ -15,9 +15,9 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import Deferred
 
 from ..database.link import AwayError
-from .context import within
 from .running import Interrupter, Running
 from .settling import Settler, from_handler
+from .surroundings import within
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
@@ -127,7 +127,7 @@ class AtomicAttempt:
             running.error = None
             return True
         task.restore(self.before)
-        if outcome != store.STILL_HELD:
+        if outcome != store.leases.STILL_HELD:
             running.ending = settler.preempted(running)
         elif self.is_uncounted(error):
             release = functools.partial(task._end, store.Ending.release(self.delay))
@@ -150,9 +150,9 @@ class AtomicAttempt:
     def outcome(self) -> str:
         """Return the outcome of the attempt by the database, if a commit was sent."""
         if not self.maybe_committed:
-            return store.STILL_HELD
+            return store.leases.STILL_HELD
         terms = {"using": self.task.lease.using, "worker": self.task.worker}
-        asked = functools.partial(store.outcome_of, self.task.lease, **terms)
+        asked = functools.partial(store.leases.outcome_of, self.task.lease, **terms)
         return self.link.retry_until_done(asked)
 
     def is_uncounted(self, error: BaseException) -> bool:

@@ -16,12 +16,10 @@ from django_perfectqueue.tracing import otel
 
 from ..database.link import Link
 from .atomic import AtomicAttempt
-from .context import awithin, within
-from .ending import AttemptEnd, announce_start
 from .event_loop import Work
 from .running import Interrupter, Loop, Running
 from .settling import Settler, from_handler
-from .tracing import end_span, traced
+from .surroundings import AttemptEnd, announce_start, awithin, end_span, traced, within
 
 # In seconds: how long a connection of handlers may be idle before it is checked.
 CHECK_AFTER = 60.0

@@ -13,8 +13,8 @@ from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
 
-from .ending import AttemptEnd
 from .event_loop import Work, is_coroutine
+from .surroundings import AttemptEnd
 
 logger = logging.getLogger("django_perfectqueue.runner")
 logger.addFilter(logs.Masked())

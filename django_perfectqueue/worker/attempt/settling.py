@@ -25,13 +25,13 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.payload.context import restored
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.store.values import Pulse
 from django_perfectqueue.verdicts import Verdict
 
 from ..database.link import AwayError, ConnectionCleanup, Link
-from .context import awithin, within
-from .ending import AttemptEnd, announce
 from .event_loop import EventLoop, Work, is_coroutine
 from .running import Running, about
+from .surroundings import AttemptEnd, announce, awithin, within
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
@@ -198,7 +198,7 @@ def ended(running: Running, word: str) -> AttemptEnd:
     return AttemptEnd(word, task, kind, task.seconds, error=error)
 
 
-def pulse_of(task: AcquiredTask) -> store.Pulse:
+def pulse_of(task: AcquiredTask) -> Pulse:
     """Ask the database about a task's lease, without renewing it."""
     [pulse] = store.heartbeat([task.lease], alive_time=None, using=task.lease.using)
     return pulse

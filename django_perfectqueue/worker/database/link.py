@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import random
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from django.db import Error, connections
@@ -16,12 +17,11 @@ from django.db.backends.signals import connection_created
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
-from django_perfectqueue.payload.redaction import STARS
+from django_perfectqueue.payload.context import STARS
 
-from ..process.wakeup import Wakeup
-from ..shared.outage import Outage
-from .sessions import SessionWatch, has_tenant, renew
-from .socket_handle import SocketHandle
+from ..process.signals import Wakeup
+from ..shared.status import Outage
+from .sessions import SessionWatch, SocketHandle, has_tenant, renew, socket_of
 
 R = TypeVar("R")
 
@@ -73,7 +73,7 @@ class Link:
         self.connected_after = self.outage.reconnect_at.value
         self.away_since = 0.0
         self.waits = 0
-        self.what = store.Problem.UNREACHABLE
+        self.what = store.database.Problem.UNREACHABLE
         self.error_text = ""
         self.calling_since = 0.0
         self.socket_handle: SocketHandle | None = None
@@ -87,7 +87,7 @@ class Link:
 
         Raise AwayError ``patience()`` seconds after the first error.
         """
-        with store.single_operation():
+        with store.database.single_operation():
             while True:
                 try:
                     return self.once(verb)
@@ -113,7 +113,7 @@ class Link:
         outer = self.calling_since
         self.calling_since = time.monotonic()
         try:
-            with store.single_operation():
+            with store.database.single_operation():
                 self.connect()
                 if self.unanswered:
                     self.returned()
@@ -172,9 +172,13 @@ class Link:
             error=self.error_text,
         )
 
-    def problem_of(self, error: Error) -> store.Problem:
+    def problem_of(self, error: Error) -> store.database.Problem:
         silent, self.silent = self.silent, False
-        return store.Problem.SILENT if silent else store.problem_of(error, using=self.using)
+        return (
+            store.database.Problem.SILENT
+            if silent
+            else store.database.problem_of(error, using=self.using)
+        )
 
     def pause(self) -> float:
         """
@@ -306,3 +310,112 @@ def discard(link: BaseDatabaseWrapper) -> None:
         link.close()
     except Error:
         link.connection = None
+
+
+# Connection settings of a worker: a connect timeout and TCP keepalives.
+
+
+FEW = 16
+CONNECT_TIMEOUT = 5
+PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+ID, IDLE_ID = "perfectqueue.keepalive", "perfectqueue.idle"
+
+
+def prepare(using: str, *, idle_limit: float | None = None) -> None:
+    """
+    Set defaults for this process and its forks; settings of the project stay.
+
+    The server ends transactions that are idle for ``idle_limit`` seconds.
+    """
+    entry = connections[using].settings_dict
+    elsewhere = "service" in entry["OPTIONS"] or "PGCONNECT_TIMEOUT" in os.environ
+    if connections[using].vendor != "sqlite" and not elsewhere:
+        entry["OPTIONS"].setdefault("connect_timeout", CONNECT_TIMEOUT)
+    connection_created.connect(keep_alive, dispatch_uid=ID)
+    if idle_limit is not None:
+        end_idle_transactions(using, idle_limit)
+    note_opened_last()
+
+
+def keep_few_statements(using: str) -> None:
+    """
+    Have SQLite's driver keep fewer prepared statements from the next connection on.
+
+    It keeps 128, of which those of a helper take 80 KB each and are seldom repeated.
+    """
+    if connections[using].vendor == "sqlite":
+        connections[using].settings_dict["OPTIONS"].setdefault("cached_statements", FEW)
+
+
+def end_idle_transactions(using: str, limit: float) -> None:
+    """Set the idle-in-transaction timeout on each connection opened from now on."""
+
+    def set_limit(connection: BaseDatabaseWrapper, **kwargs: object) -> None:
+        if connection.alias == using:
+            store.database.end_idle_transactions(connection, after=limit)
+
+    connection_created.connect(set_limit, weak=False, dispatch_uid=IDLE_ID)
+
+
+def keep_alive(sender: object, connection: BaseDatabaseWrapper, **kwargs: object) -> None:
+    """
+    Set TCP keepalives that detect a dead peer within a minute.
+
+    The system's default is two hours, for which a handler's query would wait. Settings of
+    the project stay.
+    """
+    given = connection.settings_dict["OPTIONS"]
+    if any(name.startswith(("keepalives", "tcp_user")) or name == "service" for name in given):
+        return
+    peer = socket_of(connection.connection)
+    if peer is None:
+        return
+    with peer:
+        if peer.family in (socket.AF_INET, socket.AF_INET6):
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in PROBES.items():
+                if hasattr(socket, name):
+                    peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+# Break off database calls that get no answer.
+
+
+GRACE = 2.0
+LEAST = 5.0
+
+
+class Watchdog:
+    """
+    Checks from another thread how long each link has waited for an answer.
+
+    After ``timeout`` seconds it cancels the wait for a lock; two seconds later it shuts the
+    socket down. Otherwise a link would wait forever for a network that drops packets or for
+    a server that hangs. A link with less patience, as at a stop, gets less time.
+    """
+
+    def __init__(self, links: Sequence[Link], timeout: float | None) -> None:
+        self.links = list(links)
+        self.timeout = timeout
+
+    def look(self, now: float) -> None:
+        for link in self.links:
+            since, socket_handle = link.calling_since, link.socket_handle
+            if self.timeout is None or not since or socket_handle is None:
+                continue
+            waited = now - since
+            if waited >= self.limit(link):
+                link.silent = True
+                if not socket_handle.cancel_sent:
+                    socket_handle.cancel_query()
+                elif waited >= self.limit(link) + min(GRACE, self.timeout):
+                    socket_handle.shutdown()
+
+    def limit(self, link: Link) -> float:
+        assert self.timeout is not None
+        return min(self.timeout, max(LEAST, link.patience()))
+
+
+def timeout_for(timeout: float | None, *, alive_time: float) -> float | None:
+    """Return the timeout in seconds, below a quarter of the lease time."""
+    return None if timeout is None else min(timeout, max(LEAST, alive_time / 4))

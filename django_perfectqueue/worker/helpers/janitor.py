@@ -16,14 +16,14 @@ from django_perfectqueue import store
 from django_perfectqueue.fairness.edit import end_pauses
 from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.schedules.sync import declared_for, sync
+from django_perfectqueue.store.tasks import park
 from django_perfectqueue.store.upkeep.purge import BATCH
 from django_perfectqueue.store.upkeep.timers import BATCH as LANES
 
 from ..database.link import AwayError
 from ..plan import Plan
-from ..shared.wakeups import Wakeups
-from .base import HelperProcess
-from .jobs import AT_ONCE, Job, Scan
+from ..shared.status import Wakeups
+from .base import AT_ONCE, HelperProcess, Job, Scan
 from .registration import WorkerRegistration
 
 R = TypeVar("R")
@@ -67,20 +67,18 @@ class Janitor(HelperProcess):
         sweep = min(SWEEP_INTERVAL, options.PURGE_INTERVAL)
         retry, retry_all = max(options.RETRY_WAIT, sweep), max(options.RETRY_WAIT_LIMIT, sweep)
         unpark = Scan(
-            partial(store.unpark, self.plan.dispatch.knows, using=using), PARKED_FROM, sweep
+            partial(park.unpark, self.plan.dispatch.knows, using=using), PARKED_FROM, sweep
         )
-        unpark_all = Scan(
-            partial(store.unpark, lambda _type: True, using=using), PARKED_FROM, sweep
-        )
+        unpark_all = Scan(partial(park.unpark, lambda _type: True, using=using), PARKED_FROM, sweep)
         # At another time in each worker.
         idle = partial(Job, every=IDLE_INTERVAL, due_at=now + random.uniform(0.0, IDLE_INTERVAL))  # noqa: S311
         found = [
             Job("file", sweep, self.check_file),
             # It replaces what stops every claim, and the timers too.
-            Job("counters", 60.0, Scan(self.recount, store.Position()), rest=1000.0),
+            Job("counters", 60.0, Scan(self.recount, store.upkeep.Position()), rest=1000.0),
             Job("timers", sweep, self.fire_timers),
             # Nobody acts on what was locked when it ended, where who held that rolled back or died.
-            Job("dependencies", sweep, partial(store.follow, using=using)),
+            Job("dependencies", sweep, partial(store.records.follow, using=using)),
             Job("lanes", sweep, self.wake_forgotten_lanes, rest=100.0),
             Job("pauses", sweep, self.end_pauses),
             # So that other programs can take those of types unknown here, and so that they expire.
@@ -91,12 +89,18 @@ class Janitor(HelperProcess):
             Job("retention count", options.PURGE_INTERVAL, self.purge.count),
             Job("purge of what was passed", options.PURGE_INTERVAL, self.purge.behind),
             Job("purge", options.PURGE_INTERVAL, self.purge.at_front),
-            idle("idle holds", call=Scan(partial(store.forget_holds, using=using), store.FIRST_ID)),
-            idle("idle lanes", call=Scan(partial(store.forget_lanes, using=using), store.FIRST_ID)),
-            idle("idle meters", call=Scan(partial(store.forget_meters, using=using), "")),
+            idle(
+                "idle holds",
+                call=Scan(partial(store.upkeep.forget_holds, using=using), store.upkeep.FIRST_ID),
+            ),
+            idle(
+                "idle lanes",
+                call=Scan(partial(store.upkeep.forget_lanes, using=using), store.upkeep.FIRST_ID),
+            ),
+            idle("idle meters", call=Scan(partial(store.upkeep.forget_meters, using=using), "")),
         ]
         if options.USAGE_TIME != 0:
-            roll_up = partial(store.roll_up, using=using, keep=options.USAGE_TIME)
+            roll_up = partial(store.records.roll_up, using=using, keep=options.USAGE_TIME)
             found += [
                 Job("usage", 10.0, self.note_waiting),
                 Job("submitted", 60.0, self.count_submitted),
@@ -144,7 +148,7 @@ class Janitor(HelperProcess):
             except AwayError:
                 raise
             except Exception as error:
-                if not store.may_be_a_row(error, using=self.using):
+                if not store.database.may_be_a_row(error, using=self.using):
                     raise
                 self.note_problem(name, f"{type(error).__name__}: {self.link.in_one_line(error)}")
                 return None
@@ -174,12 +178,12 @@ class Janitor(HelperProcess):
     def fire_timers(self) -> float | None:
         if self.wakeups.has_free() and self.wakeups.has_listener():
             return None
-        return AT_ONCE if store.fire_due_timers(using=self.using) else None
+        return AT_ONCE if store.upkeep.fire_due_timers(using=self.using) else None
 
     def wake_forgotten_lanes(self) -> None:
         """Wake idle lanes that have tasks; a bounded number, as other settings undo it."""
         for _batch in range(MOST_ROUSED):
-            if self.stopping or store.wake_forgotten_lanes(using=self.using) < LANES:
+            if self.stopping or store.upkeep.wake_forgotten_lanes(using=self.using) < LANES:
                 return
 
     def end_pauses(self) -> None:
@@ -188,19 +192,21 @@ class Janitor(HelperProcess):
 
     def note_waiting(self) -> float | None:
         """Record waiting users; less often while there is none."""
-        return None if store.note_waiting(using=self.using) else QUIET_INTERVAL
+        return None if store.records.note_waiting(using=self.using) else QUIET_INTERVAL
 
     def count_submitted(self) -> None:
         """Count the tasks that were submitted since the last count."""
-        self.newest = store.count_submitted(self.newest, using=self.using)
+        self.newest = store.records.count_submitted(self.newest, using=self.using)
 
-    def recount(self, position: store.Position) -> store.Position:
+    def recount(self, position: store.upkeep.Position) -> store.upkeep.Position:
         """
         Compare some counters. One that differs is corrected, logged, and noted in the
         worker's registration.
         """
-        repaired = store.repair(using=self.using) if position == store.Position() else []
-        reached, corrected = store.recount(position, using=self.using)
+        repaired = (
+            store.upkeep.repair(using=self.using) if position == store.upkeep.Position() else []
+        )
+        reached, corrected = store.upkeep.recount(position, using=self.using)
         for drift in corrected:
             logger.error("A counter differed from the running tasks and was corrected. %s", drift)
         if corrected or repaired:
@@ -237,12 +243,12 @@ class Purge:
         self.plan = plan
         self.note_kept = note_kept
         self.front = self.slow = 0
-        self.surplus: store.Surplus | None = None
+        self.surplus: store.upkeep.Surplus | None = None
 
     def forget_batches(self) -> None:
         keep = self.plan.options.retention_time("finished")
         if keep is not None:
-            store.forget_batches(keep, using=self.plan.using)
+            store.dependencies.forget_batches(keep, using=self.plan.using)
 
     def count(self) -> None:
         """
@@ -254,9 +260,9 @@ class Purge:
         keep, known = self.plan.options.retention_count, self.surplus
         if keep is None:
             return
-        newest = store.newest_id(using=self.plan.using)
+        newest = store.upkeep.newest_id(using=self.plan.using)
         if known is None or newest - known.newest >= known.read / 10:
-            self.surplus = store.surplus(keep, using=self.plan.using)
+            self.surplus = store.upkeep.surplus(keep, using=self.plan.using)
 
     def at_front(self) -> float | None:
         """Delete a batch at ``front``; return AT_ONCE where more may be old."""
@@ -277,15 +283,15 @@ class Purge:
         self.slow = swept.reached
         return AT_ONCE if swept.deleted > MOSTLY_OVER else None
 
-    def swept(self, after: int) -> store.Swept:
+    def swept(self, after: int) -> store.upkeep.Swept:
         options = self.plan.options
-        found = store.purgeable(
+        found = store.upkeep.purgeable(
             {status: options.retention_time(status) for status in ENDED},
             using=self.plan.using,
             after=after,
             over=self.surplus.last if self.surplus else {},
         )
-        swept = store.purge(found, using=self.plan.using)
+        swept = store.upkeep.purge(found, using=self.plan.using)
         self.note_kept(swept.kept_for)
         return swept
 

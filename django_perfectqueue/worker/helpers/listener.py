@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterable
 
 from django_perfectqueue import store
-from django_perfectqueue.store.notify.messages import AT_REST
+from django_perfectqueue.store.notify.datagrams import AT_REST
 
 from ..plan import Plan
-from ..shared.wakeups import Wakeups
+from ..shared.status import Wakeups
 from .base import HelperProcess
 
 logger = logging.getLogger("django_perfectqueue.listener")
@@ -25,8 +25,8 @@ GRACE = 0.05
 WHILE_BUSY = 0.1
 BUSY_INTERVAL = 2.0
 MARGIN = 0.002
+# AT_REST where only programs of this host notify.
 UNHEARD_AT_REST = 3
-"""AT_REST where only programs of this host notify."""
 UNHEARD_FOR = 3600.0
 HEARD_FOR = 1.0
 
@@ -46,7 +46,7 @@ class Listener(HelperProcess):
     def __init__(self, plan: Plan, wakeups: Wakeups) -> None:
         super().__init__(plan)
         self.wakeups = wakeups
-        self.notifications: store.SocketListener | store.ChannelListener | None = None
+        self.notifications: store.notify.SocketListener | store.notify.ChannelListener | None = None
         self.longest = plan.options.POLL_INTERVAL
         self.shortest = min(self.longest, max(SOONEST, self.longest / STEPS))
         self.pause = self.shortest
@@ -57,14 +57,14 @@ class Listener(HelperProcess):
 
     def work(self) -> None:
         if self.plan.options.NOTIFY:
-            self.notifications = store.listener_of(self.plan.using)
+            self.notifications = store.notify.listener_of(self.plan.using)
         while not self.stopping:
             self.link.retry_until_done(self.attend)
             self.wakeups.note_listener()
             pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
             self.wait(pause, *self.sources())
 
-    def sources(self) -> list[store.SocketListener | store.ChannelListener]:
+    def sources(self) -> list[store.notify.SocketListener | store.notify.ChannelListener]:
         return [self.notifications] if self.notifications is not None else []
 
     def attend(self) -> None:
@@ -86,10 +86,10 @@ class Listener(HelperProcess):
         except OSError as error:
             self.poll_only(f"no socket can be made. {error}")
             return
-        if isinstance(self.notifications, store.ChannelListener):
+        if isinstance(self.notifications, store.notify.ChannelListener):
             self.prove(self.notifications)
 
-    def prove(self, listener: store.ChannelListener) -> None:
+    def prove(self, listener: store.notify.ChannelListener) -> None:
         """Test whether notifications arrive."""
         listener.prove()
         deadline = time.monotonic() + PROOF_WAIT
@@ -113,10 +113,10 @@ class Listener(HelperProcess):
         )
         self.notifications = None
 
-    def received(self) -> Iterable[store.Notification]:
+    def received(self) -> Iterable[store.notify.Notification]:
         return self.notifications.read() if self.notifications is not None else ()
 
-    def take(self, messages: Iterable[store.Notification]) -> None:
+    def take(self, messages: Iterable[store.notify.Notification]) -> None:
         """
         Wake a processor for each task, now or when it is due; pass on what is for holders.
         """
@@ -148,7 +148,7 @@ class Listener(HelperProcess):
             else:
                 self.heard_at = time.monotonic()
             if outlook.ticks_due:
-                store.fire_schedules(using=self.plan.using)
+                store.schedules.fire_schedules(using=self.plan.using)
                 wait = min(wait, SOONEST)
             next_tick = BUSY_INTERVAL if outlook.tick is None else outlook.tick
             self.tick_at = time.monotonic() + min(max(SOONEST, next_tick), BUSY_INTERVAL)
@@ -184,11 +184,11 @@ class Listener(HelperProcess):
         # What runs may put tasks off, of which no notification comes.
         if self.notifications is None or self.wakeups.is_at_work():
             return 1
-        if isinstance(self.notifications, store.ChannelListener):
+        if isinstance(self.notifications, store.notify.ChannelListener):
             return AT_REST
         return 1 if time.monotonic() < self.unheard_until else UNHEARD_AT_REST
 
     def close(self) -> None:
         # The other listener's connection is closed with all others, and asks no database first.
-        if isinstance(self.notifications, store.SocketListener):
+        if isinstance(self.notifications, store.notify.SocketListener):
             self.notifications.close()

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from django_perfectqueue.metrics.text import MISSING, written
 
 from ..plan import Plan
-from ..shared.status_page import WorkerStatus
+from ..shared.status import WorkerStatus
 from .base import HelperProcess
 from .registration import states_of
 

@@ -19,11 +19,12 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.store.tasks.close import Loss
 
-from ..attempt.ending import AttemptEnd, announce
 from ..attempt.running import about
 from ..attempt.settling import ruling_for
-from ..buffers.usage import UsageBuffer
+from ..attempt.surroundings import AttemptEnd, announce
+from ..buffers import UsageBuffer
 from ..database.link import AwayError
 from ..plan import Plan
 from ..report import Reporter
@@ -47,7 +48,7 @@ class Leftovers:
     """
 
     holder: int
-    loss: store.Loss
+    loss: Loss
     overdue: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -148,14 +149,14 @@ class Reaper(HelperProcess):
             return kind
 
     def held(self, ids: tuple[int, ...]) -> list[tuple[store.Lease, bool]]:
-        return store.in_hand(self.leftovers.holder, ids, using=self.plan.using)
+        return store.leases.in_hand(self.leftovers.holder, ids, using=self.plan.using)
 
     def report(self, ending: AttemptEnd) -> None:
         self.usage.count([ending])
         self.reporter.print_tasks([ending])
 
     def give_back(self, crashed: tuple[int, ...]) -> int:
-        return store.give_back(
+        return store.upkeep.give_back(
             self.leftovers.holder,
             using=self.plan.using,
             alive_time=self.plan.options.ALIVE_TIME,

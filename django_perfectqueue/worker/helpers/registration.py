@@ -19,11 +19,11 @@ from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.worker import ProcessorState
 from django_perfectqueue.schedules.sync import declared_for
+from django_perfectqueue.store.values import new_holder
 
 from ..database.link import Link
 from ..plan import Plan
-from ..shared.slot import ProcessorStatus, TaskStatus
-from ..shared.status_page import WorkerStatus
+from ..shared.status import ProcessorStatus, TaskStatus, WorkerStatus
 
 logger = logging.getLogger("django_perfectqueue.janitor")
 
@@ -110,7 +110,7 @@ class WorkerRegistration:
         self.worker.problem = self.lately()
         now = time.monotonic()
         drifted = None if self.drifted_at is None else now - self.drifted_at
-        store.register(self.worker, age=now - self.born, drifted=drifted, using=using)
+        store.records.register(self.worker, age=now - self.born, drifted=drifted, using=using)
 
     def give_back_of_dead(self, using: str) -> None:
         """
@@ -127,22 +127,22 @@ class WorkerRegistration:
 
     def end(self, link: Link) -> None:
         """Sign off: all tasks have ended."""
-        link.retry_until_done(lambda: store.sign_off(self.worker.id, using=link.using))
+        link.retry_until_done(lambda: store.records.sign_off(self.worker.id, using=link.using))
 
 
 def give_back(worker: Worker, dead: Sequence[ProcessorState], *, using: str) -> None:
     """Give back what these processors of a worker held; delete its entry once all have ended."""
     holders = [state["holder"] for state in dead]
-    if count := store.lapse(holders, using=using, alive_time=options().ALIVE_TIME):
+    if count := store.leases.lapse(holders, using=using, alive_time=options().ALIVE_TIME):
         logger.warning("Tasks of a dead worker are given back. worker=%s count=%s", worker, count)
     if len(dead) == len(worker.states):
-        store.sign_off(worker.id, using=using)
+        store.records.sign_off(worker.id, using=using)
 
 
 def registration_of(plan: Plan) -> Worker:
     """Return the registration of the worker whose supervisor this process is."""
     return Worker(
-        id=store.new_holder(),
+        id=new_holder(),
         host=socket.gethostname()[:255],
         pid=os.getpid(),
         start=start_of(os.getpid()),

@@ -14,8 +14,7 @@ from typing import NoReturn
 from django_perfectqueue.lib.processes import kill_tree, send, send_to_group
 
 from . import output
-from .signals import held_back
-from .wakeup import drain
+from .signals import drain, held_back
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
@@ -152,3 +151,25 @@ def next_fork(born: float, *, deaths: int, limit: float) -> float:
     if deaths <= 1:
         return born
     return born + min(60.0, limit * 2.0 ** min(deaths - 2, 10))
+
+
+# Process titles, as ps shows them.
+
+
+BEFORE_THE_ENVIRONMENT = "SPT_NOENV"
+
+
+def set_title(role: str) -> None:
+    """Name this process by its role, where the package setproctitle is installed."""
+    ours = BEFORE_THE_ENVIRONMENT not in os.environ
+    # setproctitle would overwrite /proc/PID/environ, which a restart reads.
+    os.environ.setdefault(BEFORE_THE_ENVIRONMENT, "1")
+    try:
+        from setproctitle import setproctitle
+    except ImportError:
+        return
+    else:
+        setproctitle(f"pq_worker: {role}")
+    finally:
+        if ours:
+            del os.environ[BEFORE_THE_ENVIRONMENT]

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import io
 import logging
+import mmap
 import os
 import select
 import socket
@@ -14,12 +15,33 @@ import stat
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, TextIO
-
-from .shared_memory import shared
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast, get_type_hints
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+
+# Memory that forked processes share, with named fields.
+
+
+C_TYPES: dict[Any, Any] = {bool: ctypes.c_bool, int: ctypes.c_int64, float: ctypes.c_double}
+
+S = TypeVar("S", bound=ctypes.Structure)
+C = TypeVar("C", bound="ctypes.Structure | ctypes.c_double | ctypes.Array[Any]")
+
+
+def with_fields(kind: type[S]) -> type[S]:
+    """Lay out a structure by its annotations; each field is read and written in one piece."""
+    hints = get_type_hints(kind).items()
+    kind._fields_ = [(name, C_TYPES.get(hint, hint)) for name, hint in hints if name[0] != "_"]
+    return kind
+
+
+def shared(kind: type[C]) -> C:
+    """Return a value of zeros in memory that this process and its later forks share."""
+    page = mmap.mmap(-1, ctypes.sizeof(kind))
+    return cast(C, kind.from_buffer(page))
+
 
 MOST_KEPT = 1_048_576
 LONGEST_WRITE = 4_096

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import logging
+import math
 import os
+import select
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from django_perfectqueue.lib.processes import send
 
 from . import output
-from .wakeup import drain
 
 logger = logging.getLogger("django_perfectqueue.worker")
 
@@ -25,11 +29,11 @@ DUMP = signal.SIGTTIN
 ALL = (STOP, STOP_NOW, DETACH, RESTART, RESTART_NOW, REOPEN_LOGS)
 HELD_BACK = {*ALL, DUMP, signal.SIGCHLD}
 
+# Bytes from a supervisor to its launcher: it handles signals; it takes tasks; it is alive.
 HEARS, READY, ALIVE = b"h", b"r", b"a"
-"""Bytes from a supervisor to its launcher: it handles signals; it takes tasks; it is alive."""
 
+# Bytes from a launcher to a supervisor: it may begin, if forked; another one takes tasks.
 GO, REPLACED = b"g", b"s"
-"""Bytes from a launcher to a supervisor: it may begin, if forked; another one takes tasks."""
 
 
 class SignalQueue:
@@ -120,3 +124,106 @@ def reopen_logs() -> None:
                 refused.append(error)
     for reason in refused:
         logger.error("A log file can't be reopened; the old one stays in use. %s", reason)
+
+
+# Wake up a waiting process or thread.
+
+
+MOUTHFUL = 4096
+
+
+class Wakeup:
+    """
+    A pipe that ends a wait, for signal handlers, other threads and other processes.
+
+    A wake() before the wait counts: the next wait() returns at once.
+    """
+
+    def __init__(self) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        os.set_blocking(self.write_fd, False)
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self.write_fd, b"!")
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds; return whether wake() was called."""
+        woken = bool(readable([self.read_fd], timeout))
+        if woken:
+            drain(self.read_fd)
+        return woken
+
+    def close(self) -> None:
+        os.close(self.read_fd)
+        os.close(self.write_fd)
+
+
+def readable(files: Sequence[int], timeout: float | None) -> list[int]:
+    """Return the descriptors that are readable or closed at the other end."""
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    # Rounded up: poll() would spin through the last fraction of a millisecond.
+    wait = None if timeout is None else max(0, math.ceil(timeout * 1000))
+    return [file for file, _event in poll.poll(wait)]
+
+
+def drain(file: int) -> bytes | None:
+    """Return all data available now; None when the other end is closed."""
+    taken = b""
+    while True:
+        try:
+            part = os.read(file, MOUTHFUL)
+        except BlockingIOError:
+            return taken
+        except OSError:
+            return taken or None
+        if not part:
+            return taken or None
+        taken += part
+
+
+# Request stack dumps from the processes of a worker, one after another.
+
+
+PAUSE = 0.1
+
+
+class StackDumps:
+    """
+    Requests a stack dump of each process, below a line that names the process.
+
+    A dump consists of many small writes to a shared standard error. So the next request
+    follows after a pause.
+    """
+
+    def __init__(self) -> None:
+        self.queued: deque[tuple[int, str]] = deque()
+        self.next_at = 0.0
+
+    def ask(self, processes: Iterable[tuple[int, str]]) -> None:
+        """Queue processes, given as pid and title; each at most once."""
+        known = {pid for pid, _title in self.queued}
+        self.queued.extend(one for one in processes if one[0] not in known)
+
+    def go_on(self, now: float) -> None:
+        """Request the next dump, unless it is too early."""
+        if not self.queued or now < self.next_at:
+            return
+        pid, title = self.queued.popleft()
+        put_title(title)
+        send(pid, DUMP)
+        self.next_at = now + PAUSE
+
+    def due(self) -> list[float]:
+        """Return when the next request is due, if any is queued."""
+        return [self.next_at] if self.queued else []
+
+
+def put_title(title: str) -> None:
+    """Write the line above a stack dump."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"\n{title}\n")
+        sys.stderr.flush()

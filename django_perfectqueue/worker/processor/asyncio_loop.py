@@ -16,13 +16,17 @@ from django_perfectqueue.application import Application
 from django_perfectqueue.lib import running as current
 from django_perfectqueue.queue import AcquiredTask
 
-from ..attempt.context import awithin, prepare
-from ..attempt.ending import AttemptEnd, announce_start_async
-from ..attempt.event_loop import Work, close_loop, log_error, new_loop
-from ..attempt.interrupt_thread import ThreadInterrupter
+from ..attempt.event_loop import SyncCalls, Work, close_loop, log_error, new_loop
+from ..attempt.interrupts import ThreadInterrupter
 from ..attempt.running import Running
-from ..attempt.sync_calls import SyncCalls
-from ..attempt.tracing import end_span, traced
+from ..attempt.surroundings import (
+    AttemptEnd,
+    announce_start_async,
+    awithin,
+    end_span,
+    prepare,
+    traced,
+)
 from .executors import JOIN_TIMEOUT, Executor, ThreadPool
 from .state import IDLE, SharedState
 

@@ -12,13 +12,12 @@ from typing import TypeVar
 
 from django.db import connections
 
-from ..attempt.context import prepare
 from ..attempt.event_loop import Work
-from ..attempt.interrupt_main import MainThreadInterrupter
-from ..attempt.interrupt_thread import ThreadInterrupter
+from ..attempt.interrupts import MainThreadInterrupter, ThreadInterrupter
 from ..attempt.runner import Runner
 from ..attempt.running import Interrupter, Running
-from ..process.wakeup import Wakeup
+from ..attempt.surroundings import prepare
+from ..process.signals import Wakeup
 from .state import IDLE, SharedState
 
 R = TypeVar("R")

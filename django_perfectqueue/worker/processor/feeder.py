@@ -14,12 +14,14 @@ from django.db import Error, connections
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.store.lanes.shares import queue_weights
+from django_perfectqueue.store.values import ClaimRequest
 
-from ..buffers.completions import LATE
+from ..buffers import LATE
 from ..database.link import AwayError
 from ..shared.queue_order import orders
 from .executors import Executor
-from .parking import STAND_BACK
+from .leases import STAND_BACK
 from .state import SharedState
 
 R = TypeVar("R")
@@ -31,10 +33,10 @@ RECYCLED = 3
 LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
 LAST_LOOKS = 5
+# Of a renewal, at the least, before the leases expire.
 LEAST_TRIES = 20
-"""Of a renewal, at the least, before the leases expire."""
+# In seconds: the next tasks are claimed while those run that take no longer.
 SHORT = 0.05
-"""In seconds: the next tasks are claimed while those run that take no longer."""
 WEIGHTS_AFTER = 5.0
 
 
@@ -69,7 +71,7 @@ class Feeder:
     def run(self) -> int:
         """Feed the executor until a stop, a recycling, or in a burst until nothing is due."""
         # Over all tries of a call: a later one knows what an earlier one may have done.
-        with store.single_operation():
+        with store.database.single_operation():
             try:
                 return self.feed()
             except AwayError:
@@ -117,7 +119,7 @@ class Feeder:
         except Error as error:
             self.link.trouble(error)
             self.failed = True
-            self.cut_off = self.link.what.family is store.Problem.UNREACHABLE
+            self.cut_off = self.link.what.family is store.database.Problem.UNREACHABLE
             return None
 
     def write_due(self, now: float) -> None:
@@ -260,7 +262,7 @@ class Feeder:
             return False
         self.looks += 1
         if self.looks == 1 and self.link.retry_until_done(
-            lambda: store.wake_forgotten_lanes(using=self.plan.using)
+            lambda: store.upkeep.wake_forgotten_lanes(using=self.plan.using)
         ):
             return False
         if self.looks > LAST_LOOKS or not self.link.retry_until_done(self.look).due:
@@ -300,7 +302,7 @@ class Feeder:
         crowd = self.state.crowd
         if crowd.processors:
             crowd.look(now)
-        request = store.ClaimRequest(
+        request = ClaimRequest(
             queues=order,
             limit=limit,
             alive_time=self.options.ALIVE_TIME,
@@ -324,9 +326,7 @@ class Feeder:
         if not self.state.shares:
             return next(self.orders)
         if now >= self.weights_at:
-            self.state.accounts.weights = store.queue_weights(
-                self.plan.queues, using=self.plan.using
-            )
+            self.state.accounts.weights = queue_weights(self.plan.queues, using=self.plan.using)
             self.weights_at = now + WEIGHTS_AFTER
         return self.state.accounts.order(now, [lease.queue for lease in list(self.hand.batch)])
 

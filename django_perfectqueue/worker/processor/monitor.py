@@ -14,8 +14,7 @@ from django_perfectqueue.lib.processes import kill_own_tree
 
 from ..attempt.running import Running
 from ..process import output
-from ..process.signals import reopen_logs
-from ..process.wakeup import drain, readable
+from ..process.signals import drain, readable, reopen_logs
 from .state import SharedState
 
 logger = logging.getLogger("django_perfectqueue.monitor")

@@ -8,15 +8,15 @@ import time
 
 from django_perfectqueue.tracing import otel
 
-from ..attempt import log_capture
+from ..attempt import surroundings
 from ..plan import Plan
 from ..process.signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
 from ..report import Reporter
 from .asyncio_loop import EventLoopThread
 from .executors import Executor, MainThread, ThreadPool
 from .feeder import Feeder
+from .leases import ProcessorResources
 from .monitor import Monitor
-from .resources import ProcessorResources
 from .state import SharedState
 
 logger = logging.getLogger("django_perfectqueue.processor")
@@ -45,7 +45,7 @@ class Processor(SharedState):
         self.executor.open()
         self.accounts.sign_on(time.monotonic())
         take_signals(self.on_signal)
-        log_capture.begin(self.options.LOG_CAPTURE)
+        surroundings.begin(self.options.LOG_CAPTURE)
         self.plan.dispatch.after_fork()
         self.monitor.start()
         try:
@@ -63,7 +63,7 @@ class Processor(SharedState):
     def close(self) -> None:
         """Stop the threads."""
         self.monitor.stop()
-        log_capture.end()
+        surroundings.end()
         self.plan.dispatch.after_child_end()
         if self.options.TRACING:
             otel.flush()

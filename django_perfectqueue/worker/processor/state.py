@@ -17,32 +17,25 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
 
-from ..attempt.ending import AttemptEnd, announce, announced
 from ..attempt.running import Running
-from ..buffers.completions import LATE, Completions
-from ..buffers.hand import Hand
-from ..buffers.journal import JournalBuffer
-from ..buffers.usage import UsageBuffer
-from ..database.link import Link
-from ..database.watchdog import Watchdog
+from ..attempt.surroundings import AttemptEnd, announce, announced
+from ..buffers import LATE, Completions, Hand, JournalBuffer, UsageBuffer
+from ..database.link import Link, Watchdog
 from ..plan import Plan, worker_name
-from ..process.wakeup import Wakeup
+from ..process.signals import Wakeup
 from ..report import Reporter
-from ..shared.crowd import Crowd, account_of
 from ..shared.queue_order import QueueAccounts
-from .leases import Leases
-from .parking import Parking
-from .prefetch import MOST, Prefetch
-from .recycling import Recycling
-from .resources import ProcessorResources
+from ..shared.status import Crowd, account_of
+from .leases import Leases, Parking, ProcessorResources
+from .pacing import MOST, Prefetch, Recycling
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
 LAST_TRIES = 10.0
+# In seconds: so long a completion waits for a claim that takes it along, where many run.
 SOON = 0.025
-"""In seconds: so long a completion waits for a claim that takes it along, where many run."""
+# In seconds: then connections are closed.
 IDLE = 60.0
-"""In seconds: then connections are closed."""
 
 
 class SharedState:

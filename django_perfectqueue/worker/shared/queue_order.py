@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, repeat
 
-from ..process.shared_memory import shared, with_fields
+from ..process.output import shared, with_fields
 
 MEMORY = 0.9
 

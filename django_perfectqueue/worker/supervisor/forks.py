@@ -12,19 +12,18 @@ from ..database.link import prepare_for_fork
 from ..helpers.base import HelperProcess
 from ..helpers.reaper import Leftovers, Reaper
 from ..plan import Plan
-from ..process.child import Child, fork, next_fork
-from ..process.title import set_title
-from ..process.wakeup import Wakeup
+from ..process.child import Child, fork, next_fork, set_title
+from ..process.signals import Wakeup
 from ..report import Reporter
-from ..shared.wakeups import Wakeups
+from ..shared.status import Wakeups
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 HELPER_STOP_LIMIT = 20.0
 REAPER = "reaper"
 
+# What a child does: it gets the write end of its heartbeats, and returns its exit code.
 Body = Callable[[int], int]
-"""What a child does: it gets the write end of its heartbeats, and returns its exit code."""
 
 
 class Place:

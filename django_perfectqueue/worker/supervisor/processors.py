@@ -14,15 +14,17 @@ from django_perfectqueue.lib.processes import (
     resume,
     terminate_descendants,
 )
+from django_perfectqueue.store.tasks.close import Loss
+from django_perfectqueue.store.values import new_holder
 
 from ..helpers.reaper import Leftovers
 from ..process.child import Child
-from ..process.wakeup import Wakeup, drain
+from ..process.signals import Wakeup, drain
 from ..processor.feeder import DONE, RECYCLED
+from ..processor.leases import ProcessorResources
 from ..processor.processor import Processor
-from ..processor.resources import ProcessorResources
 from ..shared.queue_order import QueueAccounts
-from ..shared.slot import ProcessorStatus
+from ..shared.status import ProcessorStatus
 from .forks import Children, Place
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
@@ -61,7 +63,7 @@ class ProcessorPlace(Place):
             self.children.plan.dispatch.before_fork()
         except Exception:
             logger.exception("A handler's before_fork() raised.")
-        self.holder = store.new_holder()
+        self.holder = new_holder()
         self.overdue_since, self.forced = None, False
         drain(self.wakeup.read_fd)
         self.status.sign_on(self.holder)
@@ -149,7 +151,7 @@ class ProcessorPlace(Place):
             self.status.count("crashed", len(seconds))
         return Leftovers(
             holder=self.holder,
-            loss=store.Loss(
+            loss=Loss(
                 why=store.Failure(error="crashed", message=message),
                 worker=f"{socket.gethostname()}:{child.pid}",
                 crashed=() if on_purpose else tuple(seconds),

@@ -32,14 +32,13 @@ from ..process.signals import (
     STOP,
     STOP_NOW,
     SignalQueue,
+    StackDumps,
+    drain,
+    readable,
     reopen_logs,
 )
-from ..process.stack_dump import StackDumps
-from ..process.wakeup import drain, readable
 from ..report import Reporter
-from ..shared.slot import COUNTED
-from ..shared.status_page import WorkerStatus
-from ..shared.wakeups import Wakeups
+from ..shared.status import COUNTED, Wakeups, WorkerStatus
 from .forks import REAPER, Children, Place
 from .processors import ProcessorPlace
 

@@ -7,6 +7,8 @@ from django.test import TestCase, override_settings
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.models import Account, FairShare, Ticket
+from django_perfectqueue.store.tasks.close import Loss
+from django_perfectqueue.store.values import new_holder
 
 from ...factories import (
     LEASE,
@@ -26,7 +28,7 @@ class OneProcessor:
     """A processor on a clock that is counted: it runs one task after the other."""
 
     def __init__(self):
-        self.holder, self.now, self.done = store.new_holder(), 0.0, []
+        self.holder, self.now, self.done = new_holder(), 0.0, []
         self.got, self.order = Counter(), []
 
     def run(self, seconds, *, begun=lambda lease: None, end=lambda lease, took, now: False):
@@ -50,8 +52,8 @@ def crash(lease, took, now):
     """End a task of a newcomer by the death of its processor."""
     if lease.user == "long":
         return False
-    loss = store.Loss(crashed={lease.task_id}, seconds={lease.task_id: took})
-    store.give_back(lease.holder, using="default", alive_time=LEASE, loss=loss, now=now)
+    loss = Loss(crashed={lease.task_id}, seconds={lease.task_id: took})
+    store.upkeep.give_back(lease.holder, using="default", alive_time=LEASE, loss=loss, now=now)
     return True
 
 
@@ -180,10 +182,10 @@ class ClockTests(TestCase):
         """Else who prefetches and dies would make newcomers pay for what nobody had."""
         finish(*running(user="ann")[1:], seconds=10.0)
         before = Account.objects.get().finish_tag
-        holder = store.new_holder()
+        holder = new_holder()
         submit_many(3, user="ann")
         acquire(3, holder=holder)
-        store.give_back(holder, using="default", alive_time=LEASE, loss=store.Loss(), now=NOON)
+        store.upkeep.give_back(holder, using="default", alive_time=LEASE, loss=Loss(), now=NOON)
 
         self.assertEqual(Account.objects.get().finish_tag, before)
 

@@ -4,12 +4,12 @@ from django_perfectqueue import store
 from django_perfectqueue.conf import POLICIES
 from django_perfectqueue.models import Account, FairShare, Policy
 from django_perfectqueue.store.arithmetic.fair_order import (
+    RULES,
     UserLanes,
     lane_id,
     lane_of,
     next_picks,
 )
-from django_perfectqueue.store.arithmetic.policies import RULES
 
 from ...factories import (
     acquire,
@@ -263,8 +263,8 @@ class ChangeTests(TestCase):
         acquire(2)
 
         with by("slots"):
-            self.assertEqual(store.wake_forgotten_lanes(using="default"), 2)
-            self.assertEqual(store.wake_forgotten_lanes(using="default"), 0)
+            self.assertEqual(store.upkeep.wake_forgotten_lanes(using="default"), 2)
+            self.assertEqual(store.upkeep.wake_forgotten_lanes(using="default"), 0)
 
         self.assertEqual(policies(), {"ann": Policy.SLOTS, "bob": Policy.SLOTS})
 
@@ -274,8 +274,8 @@ class ChangeTests(TestCase):
             acquire(queues=[queue])
 
         with by({"reports": "slots"}):
-            self.assertEqual(store.wake_forgotten_lanes(using="default"), 1)
-            self.assertEqual(store.wake_forgotten_lanes(using="default"), 0)
+            self.assertEqual(store.upkeep.wake_forgotten_lanes(using="default"), 1)
+            self.assertEqual(store.upkeep.wake_forgotten_lanes(using="default"), 0)
 
         self.assertEqual(Account.objects.get(policy=Policy.SLOTS).queue, "reports")
 
@@ -298,7 +298,7 @@ class ChangeTests(TestCase):
             for lease in acquire(4):
                 finish(lease, seconds=1000.0 if lease.user == "ann" else 1.0)
 
-        self.assertEqual(store.wake_forgotten_lanes(using="default"), 2)
+        self.assertEqual(store.upkeep.wake_forgotten_lanes(using="default"), 2)
 
         [level] = set(Account.objects.values_list("virtual_time", flat=True))
         self.assertEqual(len(acquire(1)), 1)

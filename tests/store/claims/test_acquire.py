@@ -10,6 +10,7 @@ from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import Account, DeadLetter, FairShare, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.claims.lanes import Lanes
+from django_perfectqueue.store.lanes.apply import apply_shares
 
 from ...factories import (
     NOON,
@@ -358,7 +359,7 @@ class LaneTests(TestCase):
     def test_a_batch_is_full_however_few_short_tasks_each_user_has(self):
         for number in range(100):
             submit(user=f"u{number}")
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         Account.objects.update(cost=0.0001)
 
         self.assertEqual(len(acquire(90)), 90)
@@ -387,7 +388,7 @@ class LaneTests(TestCase):
 
         share.paused = False
         share.save()
-        store.apply_shares("ann", using="default")
+        apply_shares("ann", using="default")
         self.assertEqual(keys(acquire()), ["k1"])
 
     def test_a_user_who_was_paused_has_saved_no_credit(self):
@@ -400,7 +401,7 @@ class LaneTests(TestCase):
                 finish(held, seconds=10.0)
         share.paused = False
         share.save()
-        store.apply_shares("ann", using="default")
+        apply_shares("ann", using="default")
 
         users = []
         for _turn in range(5):

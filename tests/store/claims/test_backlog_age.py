@@ -15,13 +15,13 @@ from ...factories import NOON, acquire, after, running, submit, submit_many
 
 def oldest_due(queue="default", at=60):
     """Ask once the lanes are awake, as a janitor sees to it."""
-    store.fire_due_timers(using="default", now=after(at))
-    store.wake_forgotten_lanes(using="default")
-    return store.oldest_due([queue], using="default", now=after(at))[queue]
+    store.upkeep.fire_due_timers(using="default", now=after(at))
+    store.upkeep.wake_forgotten_lanes(using="default")
+    return backlog_age.oldest_due([queue], using="default", now=after(at))[queue]
 
 
 def overdue(at=60):
-    return store.overdue(using="default", now=after(at))
+    return backlog_age.overdue(using="default", now=after(at))
 
 
 class OldestTests(TestCase):
@@ -44,9 +44,9 @@ class OldestTests(TestCase):
         set_limit("slow", max_running=5)
         for number, queue in enumerate(names):
             submit(queue=queue, now=after(number), limits=["slow"] if number % 2 else [])
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         with CaptureQueriesContext(connection) as queries:
-            found = store.oldest_due(names, using="default", now=after(60))
+            found = backlog_age.oldest_due(names, using="default", now=after(60))
 
         self.assertEqual(found, {f"q{number}": 60.0 - number for number in range(20)})
         self.assertLessEqual(len(queries), 4)

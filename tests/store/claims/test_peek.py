@@ -17,12 +17,12 @@ class LookTests(TransactionTestCase):
     def test_a_task_that_waits_is_due(self):
         submit()
         self.assertTrue(look().due)
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         self.assertEqual(look(), store.Outlook(due=True, wait=None))
 
     def test_a_task_of_another_queue_is_not(self):
         submit()
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         self.assertFalse(look("other", "third").due)
         self.assertTrue(look("other", "default").due)
 

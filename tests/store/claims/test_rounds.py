@@ -58,7 +58,7 @@ class RoundsTests(TestCase):
         awake_but_empty("empty", virtual_time=1.5, cost=1.0)
         for user, virtual_time in (("capped", 0.0), ("later", 3.0)):
             submit_many(8, user=user)
-            store.wake_forgotten_lanes(using="default")
+            store.upkeep.wake_forgotten_lanes(using="default")
             Account.objects.filter(user=user).update(virtual_time=virtual_time, cost=1.0)
 
         self.assertEqual(self.users(8, serial=True), ["capped"] * 2)

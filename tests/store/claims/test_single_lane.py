@@ -8,6 +8,8 @@ from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
 from django_perfectqueue.models import Account, FairShare, Task
+from django_perfectqueue.store.lanes.apply import apply_shares
+from django_perfectqueue.store.values import new_holder
 from tests.factories import (
     LEASE,
     NOON,
@@ -27,7 +29,7 @@ STATEMENTS = {"postgresql": 1, "mysql": 2, "sqlite": 3}
 
 def take(limit=1, *, queue="default", now=NOON):
     return store.take_alone(
-        queue, limit=limit, alive_time=LEASE, holder=store.new_holder(), using="default", now=now
+        queue, limit=limit, alive_time=LEASE, holder=new_holder(), using="default", now=now
     )
 
 
@@ -70,13 +72,13 @@ class AloneTests(TransactionTestCase):
     def test_nothing_is_taken_while_two_lanes_compete(self):
         submit(user="ann")
         submit(user="bob")
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
 
         self.assertEqual(take(9), [])
 
     def test_nothing_is_taken_from_a_lane_with_a_cap(self):
         FairShare.objects.create(user="ann", max_running=1)
-        store.apply_shares("ann", using="default")
+        apply_shares("ann", using="default")
         submit_many(3, user="ann")
 
         self.assertEqual(take(9), [])

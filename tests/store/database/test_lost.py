@@ -18,7 +18,8 @@ from django_perfectqueue.exceptions import AlreadyExistsError, AlreadyFinishedEr
 from django_perfectqueue.models import Account, Attempt, Hold, Lane, Limit, Outcome, Task, Ticket
 from django_perfectqueue.queue import Queue, submission_of
 from django_perfectqueue.store.database import transaction as patience
-from django_perfectqueue.store.database.dialects import DIALECTS, postgresql_transactions
+from django_perfectqueue.store.database.dialects import DIALECTS, postgresql_server
+from django_perfectqueue.store.tasks.close import Loss
 
 from ...databases import UnavailableError, environment_for, server_like
 from ...databases.proxy import proxied
@@ -141,7 +142,7 @@ class LostCommitTests(TransactionTestCase):
     def test_what_was_acquired_is_returned(self, way):
         """Else it would be leased to nobody, and count a crash when that lapses."""
         submit_many(3, now=None)
-        store.fire_due_timers(using="default")
+        store.upkeep.fire_due_timers(using="default")
         with self.lost(way):
             tasks = self.queue.acquire(3)
         self.assertEqual(len(tasks), 3)
@@ -273,8 +274,8 @@ class LostCommitTests(TransactionTestCase):
     def test_an_edit_is_refused_where_the_lease_has_passed_on_before_it_is_repeated(self):
         with proxied(connection) as self.proxy:
             [task] = self.taken()
-            given = {"using": "default", "alive_time": 300.0, "loss": store.Loss()}
-            give_back = partial(store.give_back, task.lease.holder, **given)
+            given = {"using": "default", "alive_time": 300.0, "loss": Loss()}
+            give_back = partial(store.upkeep.give_back, task.lease.holder, **given)
             refused = self.assertRaises(PreemptedError)
             with self.meanwhile(give_back), self.lost("after"), refused:
                 task.update_data({"page": 2})
@@ -331,9 +332,9 @@ class LostCommitTests(TransactionTestCase):
     def test_what_may_be_done_twice_is(self, way):
         [task] = self.taken()
         holder = task.lease.holder
-        terms = {"using": "default", "alive_time": 300.0, "loss": store.Loss()}
+        terms = {"using": "default", "alive_time": 300.0, "loss": Loss()}
         with self.lost(way):
-            store.give_back(holder, **terms)
+            store.upkeep.give_back(holder, **terms)
         self.assertEqual(Ticket.objects.get().crashes, 0)
         with self.lost(way):
             self.queue.clear()
@@ -510,7 +511,7 @@ class RestartTests(TransactionTestCase):
 class SharedTriesTests(TransactionTestCase):
     def test_what_went_well_is_in_no_doubt(self):
         """Of two that submit a key inside one call, the second is refused."""
-        with store.single_operation():
+        with store.database.single_operation():
             submit("k1", now=None)
             with self.assertRaises(AlreadyExistsError):
                 submit("k1", now=None)
@@ -519,7 +520,7 @@ class SharedTriesTests(TransactionTestCase):
         dialect = type(DIALECTS[connection.vendor])
         lost = mock.patch.object(dialect, "lost", return_value=True)
         look = mock.patch.object(Queue, "list", side_effect=OperationalError("gone"))
-        with lost, look as tried, self.assertNoLogs(LOG), store.single_operation():
+        with lost, look as tried, self.assertNoLogs(LOG), store.database.single_operation():
             self.assertRaises(OperationalError, len, Queue())
             self.assertEqual(tried.call_count, 1)
 
@@ -532,7 +533,10 @@ class SharedTriesTests(TransactionTestCase):
             if answers:
                 raise answers.pop()
 
-        with store.single_operation(), mock.patch.object(connection, "_commit", lose_answer):
+        with (
+            store.database.single_operation(),
+            mock.patch.object(connection, "_commit", lose_answer),
+        ):
             tasks = [{"key": key, "type": "report"} for key in ("k1", "k2")]
             self.assertRaises(OperationalError, Queue().submit_many, tasks)
             Queue().submit_many(tasks)
@@ -543,7 +547,7 @@ class FailedCommitTests(TransactionTestCase):
     def test_a_transaction_that_is_refused_at_its_commit_is_repeated_whole(self):
         """A Galera cluster finds at the COMMIT that another node was first."""
         failures = [Error("refused"), Error("refused")]
-        commit, end = connection._commit, postgresql_transactions.end
+        commit, end = connection._commit, postgresql_server.end
 
         def refuse():
             if failures:
@@ -561,7 +565,7 @@ class FailedCommitTests(TransactionTestCase):
         submit("k1", now=None)
         with (
             mock.patch.object(connection, "_commit", refuse),
-            mock.patch.object(postgresql_transactions, "end", refuse_statement),
+            mock.patch.object(postgresql_server, "end", refuse_statement),
             mock.patch.object(type(DIALECTS[connection.vendor]), "passes", return_value=True),
         ):
             taken = Queue().acquire()

@@ -19,7 +19,7 @@ class OthersTests(TransactionTestCase):
 
         def admit_slowly():
             with transaction.atomic():
-                store.fire_due_timers(using="default", now=after(2))
+                store.upkeep.fire_due_timers(using="default", now=after(2))
                 busy.set()
                 ready.wait(10)
             connections.close_all()
@@ -39,9 +39,9 @@ class OthersTests(TransactionTestCase):
         with mock.patch.object(ring.PendingNotification, "__call__"):
             submit("k0", now=None)
         with mock.patch.object(ring.PendingNotification, "__call__") as sent:
-            self.assertEqual(store.wake_forgotten_lanes(using="default"), 1)
+            self.assertEqual(store.upkeep.wake_forgotten_lanes(using="default"), 1)
             self.assertEqual(sent.call_count, 1)
-            self.assertEqual(store.wake_forgotten_lanes(using="default"), 0)
+            self.assertEqual(store.upkeep.wake_forgotten_lanes(using="default"), 0)
             self.assertEqual(sent.call_count, 1)
 
     def test_one_processor_waits_for_nobody(self):

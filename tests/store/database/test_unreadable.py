@@ -11,6 +11,7 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.models import Account, DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.claims.backlog_age import oldest_due, overdue
 
 from ...factories import acquire, assert_books_balance, finish_and_acquire, register, submit
 from ...management.running import run
@@ -107,7 +108,7 @@ class UnreadableTests(TransactionTestCase):
         poison("bad")
         Queue()["good"].metadata()
         terms = {"limit": 10, "alive_time": 60, "holder": 5, "using": "default"}
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
 
         self.assertEqual(store.take_alone("default", **terms), [])
         held = store.acquire(["default"], **terms)
@@ -128,8 +129,8 @@ class UnreadableTests(TransactionTestCase):
 
         # None of them raises.
         store.look(["default"], using="default")
-        store.oldest_due(["default"], using="default")
-        store.overdue(using="default")
+        oldest_due(["default"], using="default")
+        overdue(using="default")
 
 
 class PagesTests(TransactionTestCase):

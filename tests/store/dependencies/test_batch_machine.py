@@ -161,7 +161,7 @@ class Batches(RuleBasedStateMachine):
 
     @invariant()
     def is_as_expected(self):
-        while store.follow(using="default"):
+        while store.records.follow(using="default"):
             pass  # The end of a batch is counted in the one around it by the next sweep.
         for name, batch in self.made.items():
             found = batch.progress()

@@ -101,8 +101,8 @@ class DeathTests(TransactionTestCase):
 
     def is_swept(self):
         """A server may take a moment to see that a client is gone, and what it held is free."""
-        store.follow(using="default")
-        store.wake_forgotten_lanes(using="default")
+        store.records.follow(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         return not (DependencyEvent.objects.exists() or BatchDelta.objects.exists())
 
     def test_who_submits_a_child(self):
@@ -189,7 +189,7 @@ class DeathTests(TransactionTestCase):
 
     def forget(self):
         Queue().clear()
-        store.forget_batches(-60, using="default")
+        store.dependencies.forget_batches(-60, using="default")
 
     def test_who_submits_a_batch(self):
         def check():

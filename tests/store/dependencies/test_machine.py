@@ -193,7 +193,7 @@ class Graph(RuleBasedStateMachine):
 
     @invariant()
     def is_as_expected(self):
-        store.follow(using="default")
+        store.records.follow(using="default")
         found = {task.key: task.status for task in self.queue.list()}
         assert found == self.status, f"{found} instead of {self.status}"
         assert not DependencyEvent.objects.exists()

@@ -55,7 +55,7 @@ class Web:
         [act] = self.drawn.choices([*acts], [*acts.values()])
         with suppress(TaskError):
             act()
-        store.follow(using="default")
+        store.records.follow(using="default")
 
     def blocked(self):
         tickets = Ticket.objects.filter(state=State.BLOCKED).order_by("task_id")
@@ -95,7 +95,9 @@ class Web:
         store.retry(list(dead), using="default")
 
     def cancel_all(self):
-        chosen = store.choose(Ticket.objects.values_list("pk", flat=True), using="default")
+        chosen = store.dependencies.choose(
+            Ticket.objects.values_list("pk", flat=True), using="default"
+        )
         store.cancel_now(chosen.ids, using="default")
 
     def settle(self):
@@ -103,12 +105,12 @@ class Web:
         for _round in range(ROUNDS):
             self.batches[0].retry()
             self.put_back_parents()
-            store.follow(using="default")
+            store.records.follow(using="default")
             while task := self.queue.poll():
                 self.held.append(task)
             while self.held:
                 self.held.pop().finish()
-            store.follow(using="default")
+            store.records.follow(using="default")
             if not Ticket.objects.exists():
                 break
 

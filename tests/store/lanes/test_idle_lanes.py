@@ -21,11 +21,11 @@ def sweep(**terms):
     """Go through all of them once, as the janitor does within an hour, but a day later."""
     terms = terms or {"now": after(86_400)}
     for forget, first in (
-        (store.forget_holds, store.FIRST_ID),
-        (partial(store.forget_lanes, **terms), store.FIRST_ID),
+        (store.upkeep.forget_holds, store.upkeep.FIRST_ID),
+        (partial(store.upkeep.forget_lanes, **terms), store.upkeep.FIRST_ID),
         # An account goes after its lanes.
-        (partial(store.forget_lanes, **terms), store.FIRST_ID),
-        (store.forget_meters, ""),
+        (partial(store.upkeep.forget_lanes, **terms), store.upkeep.FIRST_ID),
+        (store.upkeep.forget_meters, ""),
     ):
         reached = first
         while reached is not None:
@@ -102,7 +102,7 @@ class IdleTests(TestCase):
             submit(user=user)
         run_all()
         submit("waits", user="other")
-        store.wake_forgotten_lanes(**USING)
+        store.upkeep.wake_forgotten_lanes(**USING)
         Account.objects.filter(user=users[0]).update(virtual_time=1000.0, finish_tag=0.0)
         Account.objects.filter(user=users[1]).update(virtual_time=0.0, finish_tag=0.0)
         clock = Account.objects.latest("finish_tag")
@@ -183,7 +183,7 @@ class AtOnceTests(TransactionTestCase):
             counts = [result.result() for result in results]
         stored, done = sum(counts[:2]), sum(counts[2:4])
         while leases := acquire(50, now=None) or (
-            store.wake_forgotten_lanes(**USING) and acquire(50, now=None)
+            store.upkeep.wake_forgotten_lanes(**USING) and acquire(50, now=None)
         ):
             finish(*leases, now=None)
             done += len(leases)

@@ -12,7 +12,7 @@ from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Account, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.lanes import idle_marks
+from django_perfectqueue.store.lanes import wake as idle_marks
 from django_perfectqueue.store.lanes import wake as waking
 from django_perfectqueue.store.notify import ring
 from django_perfectqueue.store.upkeep import timers
@@ -191,7 +191,7 @@ class MissedTests(TransactionTestCase):
     def test_the_janitor_finds_it(self):
         self.submit_and_die()
 
-        self.assertEqual(store.wake_forgotten_lanes(using="default"), 1)
+        self.assertEqual(store.upkeep.wake_forgotten_lanes(using="default"), 1)
         self.assertEqual(keys(acquire(now=None)), ["late"])
 
     def test_a_task_that_is_deleted_before_its_lane_is_woken_wakes_none(self):
@@ -201,7 +201,7 @@ class MissedTests(TransactionTestCase):
             return waking.owners_of(*given)
 
         for wake in (
-            lambda: store.wake_forgotten_lanes(using="default"),
+            lambda: store.upkeep.wake_forgotten_lanes(using="default"),
             lambda: len(acquire(now=None)),
         ):
             self.submit_and_die()

@@ -19,11 +19,11 @@ from tests.waiting import wait_until
 
 def recount():
     """Compare all counters, and return what was corrected."""
-    position, corrected = store.Position(), []
+    position, corrected = store.upkeep.Position(), []
     while True:
-        position, some = store.recount(position, using="default")
+        position, some = store.upkeep.recount(position, using="default")
         corrected += some
-        if position == store.Position():
+        if position == store.upkeep.Position():
             return corrected
 
 
@@ -88,11 +88,11 @@ class RecountTests(TestCase):
         )
         patch.start()
         self.addCleanup(patch.stop)
-        position, rounds = store.Position(), 0
+        position, rounds = store.upkeep.Position(), 0
         while True:
-            position, _some = store.recount(position, using="default")
+            position, _some = store.upkeep.recount(position, using="default")
             rounds += 1
-            if position.lane == store.Position().lane:
+            if position.lane == store.upkeep.Position().lane:
                 break
         self.assertGreater(rounds, Account.objects.count())
         assert_books_balance(self)

@@ -8,7 +8,7 @@ from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.models import Account, FairShare, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
-from django_perfectqueue.store.lanes import apply_share, share_sync, wake
+from django_perfectqueue.store.lanes import apply, shares, wake
 from tests.factories import NOON, acquire, submit, submit_many
 
 
@@ -92,7 +92,7 @@ class DefaultTests(TransactionTestCase):
             submit(user=f"user{number}")
         acquire(7)
 
-        with mock.patch.object(apply_share, "BATCH", 3):
+        with mock.patch.object(apply, "BATCH", 3):
             FairShare.objects.create(user="*", weight=2)
 
         self.assertEqual({weight for weight, _cap, _paused in lanes().values()}, {2})
@@ -110,8 +110,8 @@ class DefaultTests(TransactionTestCase):
             return set()
 
         with (
-            mock.patch.object(apply_share, "BATCH", 3),
-            mock.patch.object(apply_share, "apply_to", apply_to),
+            mock.patch.object(apply, "BATCH", 3),
+            mock.patch.object(apply, "apply_to", apply_to),
         ):
             FairShare.objects.create(user="*", weight=2)
 
@@ -153,7 +153,7 @@ class MeanwhileTests(TransactionTestCase):
         def look_again(cursor, ids):
             threading.Thread(target=edit).start()
             self.assertTrue(edited.wait(30))
-            share_sync.look_again(cursor, ids)
+            shares.look_again(cursor, ids)
 
         with mock.patch.object(wake, "look_again", look_again):
             submit_many(1, user="ann", now=NOON)

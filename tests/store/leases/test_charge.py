@@ -9,6 +9,7 @@ from django.test import TestCase, TransactionTestCase, skipUnlessDBFeature
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.models import Account, Ticket
+from django_perfectqueue.store.tasks.close import Loss
 from tests.factories import (
     LEASE,
     NOON,
@@ -28,7 +29,7 @@ WHY = store.Failure()
 
 
 def charge(seconds, *leases):
-    store.charge(dict.fromkeys(leases, seconds), using="default", now=NOON)
+    store.leases.charge(dict.fromkeys(leases, seconds), using="default", now=NOON)
 
 
 def charged():
@@ -55,8 +56,8 @@ def endings(lease):
 
 
 def give_back(lease, **facts):
-    loss = store.Loss(**facts)
-    store.give_back(lease.holder, using="default", alive_time=LEASE, loss=loss, now=NOON)
+    loss = Loss(**facts)
+    store.upkeep.give_back(lease.holder, using="default", alive_time=LEASE, loss=loss, now=NOON)
 
 
 class ChargeTests(TestCase):

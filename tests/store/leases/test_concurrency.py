@@ -13,6 +13,7 @@ from django.test import TransactionTestCase, tag
 from django_perfectqueue import store
 from django_perfectqueue.models import Account, FairShare, Task, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.values import new_holder
 
 from ...factories import assert_books_balance, completion, finish_and_acquire
 
@@ -39,7 +40,7 @@ def finish_all(path, done):
 
 
 def drain(log, done):
-    holder, returned = store.new_holder(), []
+    holder, returned = new_holder(), []
     while True:
         held, _refused = finish_and_acquire(
             returned, random.choice([1, 10, 100]), holder=holder, now=None
@@ -54,7 +55,7 @@ def drain(log, done):
 
 def acquire_capped(cap, ready, stop, excess):
     """Run tasks under a cap that keeps changing; note whether it was ever exceeded."""
-    holder = store.new_holder()
+    holder = new_holder()
     ready.wait()
     while not stop.is_set():
         held = store.acquire(["default"], limit=5, alive_time=60, holder=holder, using="default")

@@ -8,6 +8,7 @@ from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Account, Attempt, Meter, Task, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.tasks.close import Loss
 from tests.factories import (
     NOON,
     acquire,
@@ -122,9 +123,9 @@ class FenceTests(TestCase):
         [stale] = acquire(holder=HOLDER)
         forget()
         acquire(holder=HOLDER)
-        terms = {"using": "default", "alive_time": 60, "now": NOON, "loss": store.Loss()}
+        terms = {"using": "default", "alive_time": 60, "now": NOON, "loss": Loss()}
 
-        self.assertEqual(store.give_back(HOLDER, keep=[stale.fence], **terms), 1)
+        self.assertEqual(store.upkeep.give_back(HOLDER, keep=[stale.fence], **terms), 1)
         self.assertEqual(status(Queue()[stale.key]), "waiting")
 
 

@@ -72,7 +72,7 @@ class LockOrderTests(TransactionTestCase):
             other = pool.submit(lock_in_order, [low, high], ready)
             ready.wait(timeout=10)
             with transaction.atomic():
-                store.fire_due_timers(using="default", now=after(60))
+                store.upkeep.fire_due_timers(using="default", now=after(60))
             other.result(timeout=20)
 
         assert_books_balance(self)
@@ -99,7 +99,7 @@ class ShareTests(TransactionTestCase):
 
         with ThreadPoolExecutor(1) as pool:
             with transaction.atomic():
-                store.wake_forgotten_lanes(using="default")
+                store.upkeep.wake_forgotten_lanes(using="default")
                 setting = pool.submit(set_cap)
                 time.sleep(0.5)
             setting.result(timeout=10)

@@ -10,6 +10,7 @@ from django.test import TransactionTestCase, tag
 from django_perfectqueue import store
 from django_perfectqueue.models import Account, FairShare, Limit, Meter, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.values import new_holder
 
 from ...databases.environment import kind_of
 from ...factories import assert_books_balance, completion, finish_and_acquire
@@ -112,7 +113,7 @@ def execute(text):
 
 def work(stop):
     """Take a few tasks at a time, keep them for a moment, and finish them."""
-    holder = store.new_holder()
+    holder = new_holder()
     returned = []
     while not stop.is_set():
         held, _refused = finish_and_acquire(

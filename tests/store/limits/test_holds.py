@@ -14,6 +14,7 @@ from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Account, FairShare, Hold, Lane, Limit, State, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.limits.holds import RECHECK
+from django_perfectqueue.store.limits.meters import forget_limits
 from django_perfectqueue.store.upkeep import timers
 
 from ...examples import examples
@@ -43,8 +44,8 @@ def without_sweep():
 
 class HoldTests(TestCase):
     def setUp(self):
-        store.forget_limits("default")
-        self.addCleanup(store.forget_limits, "default")
+        forget_limits("default")
+        self.addCleanup(forget_limits, "default")
         self.enterContext(without_sweep())
 
     def held(self):
@@ -210,8 +211,8 @@ class CrashTests(TransactionTestCase):
     """What frees a place and what reports it are written together, so no death parts them."""
 
     def setUp(self):
-        store.forget_limits("default")
-        self.addCleanup(store.forget_limits, "default")
+        forget_limits("default")
+        self.addCleanup(forget_limits, "default")
         set_limit("smtp", max_running=1)
         for number in range(3):
             submit(f"mail-{number}", limits=["smtp"], now=None)
@@ -243,27 +244,27 @@ class CrashTests(TransactionTestCase):
         Limit.objects.update(max_running=2)
         with without_sweep():
             self.assertEqual(acquire(10, now=None), [])
-        self.assertEqual(store.wake_forgotten_lanes(using="default"), 1)
+        self.assertEqual(store.upkeep.wake_forgotten_lanes(using="default"), 1)
         self.assertEqual(keys(acquire(10, now=None)), ["mail-1"])
         Limit.objects.all()._raw_delete("default")
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         self.assertEqual(keys(acquire(10, now=None)), ["mail-2"])
 
     def test_the_sweep_opens_no_limit_that_holds_nothing_back(self):
         while leases := acquire(10, now=None):
             finish(*leases, now=None)
         self.assertTrue(Hold.objects.filter(opens_at=None).exists())
-        self.assertEqual(store.wake_forgotten_lanes(using="default"), 0)
+        self.assertEqual(store.upkeep.wake_forgotten_lanes(using="default"), 0)
         self.assertFalse(Hold.objects.exclude(opens_at=None).exists())
 
     def test_a_counter_that_is_corrected_lets_the_next_one_start(self):
         [lease] = acquire(10, now=None)
-        store.recount(store.Position(), using="default")
+        store.upkeep.recount(store.upkeep.Position(), using="default")
         with connection.cursor() as cursor:
             cursor.execute("UPDATE perfectqueue_meter SET running = 2")
         finish(lease, now=None)
         self.assertEqual(acquire(10, now=None), [])
-        store.recount(store.Position(), using="default")
+        store.upkeep.recount(store.upkeep.Position(), using="default")
         self.assertEqual(keys(acquire(10, now=None)), ["mail-1"])
 
 
@@ -281,7 +282,7 @@ class RandomTests(TransactionTestCase):
         for name, most in limits.items():
             set_limit(name, max_running=most)
         set_share("user-1", max_running=2)
-        store.forget_limits("default")
+        forget_limits("default")
         held = []
         for step in range(150):
             act = chance.choice(["submit", "submit", "acquire", "finish", "release", "pause"])
@@ -328,8 +329,8 @@ class CostTests(TransactionTestCase):
     few, many = 10, 500
 
     def setUp(self):
-        store.forget_limits("default")
-        self.addCleanup(store.forget_limits, "default")
+        forget_limits("default")
+        self.addCleanup(forget_limits, "default")
 
     def fill(self, names, most, limit):
         """Have users with three tasks behind a limit each; fill limits with room for one."""
@@ -340,7 +341,7 @@ class CostTests(TransactionTestCase):
             ],
             ignore_conflicts=True,
         )
-        store.forget_limits("default")
+        forget_limits("default")
         Queue().submit_many(
             {
                 "key": f"{number}-{each}",
@@ -351,7 +352,7 @@ class CostTests(TransactionTestCase):
             for number in names
             for each in range(3)
         )
-        while store.fire_due_timers(using="default"):
+        while store.upkeep.fire_due_timers(using="default"):
             pass
         while most == 1 and (leases := acquire(100, now=None)):
             self.held = leases
@@ -400,14 +401,14 @@ class CostTests(TransactionTestCase):
 
     def test_a_backlog_of_many_users_behind_a_new_limit_is_cleared_from_the_way_in_parts(self):
         set_limit("reports", scope="type", max_running=0)
-        store.forget_limits("default")
+        forget_limits("default")
         users = 300
         Queue().submit_many(
             {"key": f"{number}", "type": "reports", "user": f"user-{number}"}
             for number in range(users)
         )
         submit("free", user="zoe", now=None)
-        while store.fire_due_timers(using="default"):
+        while store.upkeep.fire_due_timers(using="default"):
             pass
         Account.objects.filter(user="zoe").update(virtual_time=10.0)
         with CaptureQueriesContext(connection) as queries:

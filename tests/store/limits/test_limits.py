@@ -15,10 +15,13 @@ from django_perfectqueue.models import Account, FairShare, Hold, Lane, Limit, Me
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
-from django_perfectqueue.store.arithmetic.limit_keys import standing
+from django_perfectqueue.store.arithmetic.rate_limit import standing
 from django_perfectqueue.store.claims.lanes import LANES_READ_AT_LEAST
 from django_perfectqueue.store.database.dialects import dialect_of
-from django_perfectqueue.store.limits import limit_cache
+from django_perfectqueue.store.lanes.apply import apply_limit
+from django_perfectqueue.store.limits import meters
+from django_perfectqueue.store.limits.meters import forget_limits, known_limits
+from django_perfectqueue.store.tasks.close import Loss
 from tests.factories import (
     NOON,
     acquire,
@@ -135,11 +138,11 @@ class ConcurrencyTests(TestCase):
             ),
             "force": lambda lease: Queue()[lease.key].force_finish(now=NOON),
             "give back": lambda lease: (
-                store.give_back(
+                store.upkeep.give_back(
                     lease.holder,
                     using="default",
                     alive_time=60,
-                    loss=store.Loss(crashed={lease.task_id}),
+                    loss=Loss(crashed={lease.task_id}),
                     now=NOON,
                 )
                 and Queue()[lease.key].cancel_request(now=NOON)
@@ -171,8 +174,8 @@ class ConcurrencyTests(TestCase):
 
 class ScopeTests(TestCase):
     def setUp(self):
-        store.forget_limits("default")
-        self.addCleanup(store.forget_limits, "default")
+        forget_limits("default")
+        self.addCleanup(forget_limits, "default")
 
     def test_one_of_a_type_holds_for_tasks_that_wait_already(self):
         for number in range(3):
@@ -445,7 +448,7 @@ class FairnessTests(TestCase):
         for _ in range(20):
             finish(*acquire(), seconds=10.0)
         held.delete()
-        store.apply_limit("name:smtp", using="default")
+        apply_limit("name:smtp", using="default")
         acme, bob = (Account.objects.get(user=user) for user in ("acme", "bob"))
         self.assertGreaterEqual(bob.virtual_time, 190)
         self.assertEqual(acme.virtual_time, bob.virtual_time)
@@ -477,7 +480,7 @@ class FairnessTests(TestCase):
         for _ in range(2):
             finish(*acquire(), seconds=1000.0)
         submit("new", user="new")
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         new, served = (Account.objects.get(user=user) for user in ("new", "served"))
         self.assertGreater(new.virtual_time, 900)
         self.assertLessEqual(new.virtual_time, served.virtual_time + 1)
@@ -487,9 +490,9 @@ class FairnessTests(TestCase):
         submit("mail", user="acme", limits=["smtp"])
         acquire()
         submit("another", user="acme", limits=["smtp"])
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         Account.objects.update(has_open=False)
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         self.assertEqual(keys(acquire()), ["another"])
 
     def test_a_change_lifts_nothing_where_time_has_no_say(self):
@@ -500,7 +503,7 @@ class FairnessTests(TestCase):
                 submit(user=user)
             acquire()
             before = list(Account.objects.order_by("pk").values_list("virtual_time", flat=True))
-            store.apply_limit("name:smtp", using="default")
+            apply_limit("name:smtp", using="default")
             after_ = list(Account.objects.order_by("pk").values_list("virtual_time", flat=True))
         self.assertEqual(before, after_)
 
@@ -639,7 +642,7 @@ class ManyTests(TestCase):
         Limit.objects.bulk_create(
             Limit(scope="name", name=f"name-{number}", max_running=1) for number in range(600)
         )
-        store.forget_limits("default")
+        forget_limits("default")
         for number in range(600):
             submit(f"task-{number}", user=f"user-{number % 7}", limits=[f"name-{number}"])
         self.assertEqual(len(acquire(1000)), 600)
@@ -649,8 +652,8 @@ class UnknownNameTests(TestCase):
     """A name that a task lists holds nothing back, and costs nothing, until there is a limit."""
 
     def setUp(self):
-        store.forget_limits("default")
-        self.addCleanup(store.forget_limits, "default")
+        forget_limits("default")
+        self.addCleanup(forget_limits, "default")
 
     def test_a_name_without_a_limit_makes_no_gate(self):
         for number in range(20):
@@ -692,14 +695,14 @@ class UnknownNameTests(TestCase):
     def test_with_very_many_limits_each_is_asked_for(self):
         Limit.objects.bulk_create(
             Limit(scope="name", name=f"tenant-{number}", max_running=0)
-            for number in range(limit_cache.MOST + 1)
+            for number in range(meters.MOST + 1)
         )
         with CaptureQueriesContext(connection) as queries:
-            found = store.known_limits({"name:tenant-7", "name:nobody"}, using="default")
+            found = known_limits({"name:tenant-7", "name:nobody"}, using="default")
         self.assertEqual(found, {"name:tenant-7"})
         self.assertEqual(len(queries), 2)
         with CaptureQueriesContext(connection) as queries:
-            store.known_limits({"name:tenant-7", "name:nobody"}, using="default")
+            known_limits({"name:tenant-7", "name:nobody"}, using="default")
         self.assertEqual(len(queries), 0)
 
 
@@ -707,13 +710,13 @@ class AskingTests(TransactionTestCase):
     """A submit asks which limits there are, but seldom."""
 
     def setUp(self):
-        store.forget_limits("default")
-        self.addCleanup(store.forget_limits, "default")
+        forget_limits("default")
+        self.addCleanup(forget_limits, "default")
 
     def asks_after(self, seconds):
         now = time.monotonic() + seconds
         with (
-            mock.patch.object(limit_cache.time, "monotonic", return_value=now),
+            mock.patch.object(meters.time, "monotonic", return_value=now),
             CaptureQueriesContext(connection) as queries,
         ):
             submit(f"task-{seconds}")
@@ -771,6 +774,6 @@ class CostTests(TransactionTestCase):
             submit(f"task-{number}", user=f"user-{number}", limits=[f"name-{number}"])
         finish(*acquire(100))
         submit("last", user="zoe", limits=["name-0", "name-1"])
-        store.wake_forgotten_lanes(using="default")
+        store.upkeep.wake_forgotten_lanes(using="default")
         Account.objects.exclude(user="zoe").update(has_waiting=True, virtual_time=0.0)
         self.assertEqual(keys(acquire(1)), ["last"])

@@ -18,7 +18,9 @@ from django_perfectqueue.models import FairShare
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.notify import datagrams, postgres
 from django_perfectqueue.store.notify import ring as sending
-from django_perfectqueue.store.notify.messages import AT_REST, Notification, parsed
+from django_perfectqueue.store.notify.datagrams import AT_REST, Notification, parsed
+from django_perfectqueue.store.tasks.close import Loss
+from django_perfectqueue.store.values import new_holder
 
 from ...factories import acquire, failed, running, settle, submit
 from ...waiting import wait_until
@@ -209,14 +211,14 @@ class BackAgainTests(NotifyCase):
         self.assertAlmostEqual(one.delay, 5.0, delta=1.0)
 
     def test_what_a_dead_processor_held_notifies(self):
-        holder = store.new_holder()
+        holder = new_holder()
         submit(now=None)
         acquire(holder=holder, now=None)
         self.sent.clear()
-        terms = {"using": "default", "alive_time": 60.0, "loss": store.Loss()}
-        store.give_back(holder, **terms)
+        terms = {"using": "default", "alive_time": 60.0, "loss": Loss()}
+        store.upkeep.give_back(holder, **terms)
         self.assertEqual(self.queues(), [""])
-        store.give_back(holder, **terms)
+        store.upkeep.give_back(holder, **terms)
         self.assertEqual(self.queues(), [""])
 
     def test_a_task_that_is_put_back_notifies(self):
@@ -258,7 +260,7 @@ class ListenerTests(TransactionTestCase):
         acquire(now=None, holder=7)
 
         def lapse():
-            self.assertEqual(store.lapse([7], using="default", alive_time=60.0), 1)
+            self.assertEqual(store.leases.lapse([7], using="default", alive_time=60.0), 1)
 
         self.assertEqual(self.read_after(lapse), [Notification("")])
 
@@ -267,7 +269,7 @@ class ListenerTests(TransactionTestCase):
         opened, done, found = threading.Event(), threading.Event(), []
 
         def listen():
-            with closing(store.listener_of("default")) as listener:
+            with closing(store.notify.listener_of("default")) as listener:
                 listener.open()
                 opened.set()
                 found.extend(first_read(listener))
@@ -292,7 +294,7 @@ class NoticesTests(TransactionTestCase):
 
         def run():
             try:
-                with closing(store.listener_of("default")) as listener:
+                with closing(store.notify.listener_of("default")) as listener:
                     listener.open()
                     act(listener)
             except BaseException as error:
@@ -361,7 +363,7 @@ class DatagramTests(SimpleTestCase):
         self.folder = Path(datagrams.folder_of("default"))
 
     def listener(self):
-        listener = store.SocketListener("default")
+        listener = store.notify.SocketListener("default")
         self.addCleanup(listener.close)
         listener.open()
         return listener

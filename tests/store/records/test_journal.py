@@ -7,6 +7,7 @@ from django_perfectqueue import store
 from django_perfectqueue.models import Journal, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.records.journal import CHARACTERS, KEPT, ROWS, in_statements
+from django_perfectqueue.store.values import Note
 
 from ...factories import NOON, acquire, after, finish, purge, running, submit_many
 
@@ -15,7 +16,7 @@ keys = {}
 
 
 def note(task_id, attempt=1, **reported):
-    return store.Note(task_id=task_id, key=keys.get(task_id, ""), attempt=attempt, **reported)
+    return Note(task_id=task_id, key=keys.get(task_id, ""), attempt=attempt, **reported)
 
 
 class TellTests(TestCase):
@@ -25,7 +26,7 @@ class TellTests(TestCase):
         self.ids = list(keys)
 
     def tell(self, *notes, now=NOON):
-        store.write_journal(notes, using="default", now=now)
+        store.records.write_journal(notes, using="default", now=now)
 
     def rows(self):
         columns = ("task_id", "number", "progress", "stage", "lines")
@@ -122,6 +123,6 @@ class QuickCommitTests(TransactionTestCase):
                 connection.cursor() as cursor,
             ):
                 cursor.execute("SET LOCAL synchronous_commit TO on")
-                store.write_journal([note(task.id)], using="default")
+                store.records.write_journal([note(task.id)], using="default")
                 cursor.execute("SHOW synchronous_commit")
                 self.assertEqual(cursor.fetchone()[0], expected)

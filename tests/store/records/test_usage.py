@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import store
 from django_perfectqueue.models import Account, Bucket, FairShare, Limit, Usage
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store import Tally, UsageKey
+from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.usage import start_of
 from tests.factories import NOON, acquire, after, submit, submit_many
 
@@ -26,15 +26,15 @@ def add(at=NOON, queue="default", **seconds):
     tallies = {
         usage_key(user, queue): Tally(ended=1, seconds=float(n)) for user, n in seconds.items()
     }
-    store.add_usage(tallies, using="default", at=at)
+    store.records.add_usage(tallies, using="default", at=at)
 
 
 def note(now=NOON, **options):
-    return store.note_waiting(using="default", now=now, **options)
+    return store.records.note_waiting(using="default", now=now, **options)
 
 
 def sum_up(now, keep=30 * DAYS):
-    store.roll_up(using="default", keep=keep, now=now)
+    store.records.roll_up(using="default", keep=keep, now=now)
 
 
 def shares(over="hour", now=NOON, **options):
@@ -58,7 +58,7 @@ class AddTests(TestCase):
         tally = Tally(waits=[0] * 28)
         tally.waits[0], tally.waits[27] = 2, 1
         for _time in range(2):
-            store.add_usage({usage_key("ann"): tally}, using="default", at=NOON)
+            store.records.add_usage({usage_key("ann"): tally}, using="default", at=NOON)
 
         ann = Usage.objects.get()
         self.assertEqual((ann.wait_0, ann.wait_1, ann.wait_27), (4, 0, 2))
@@ -69,12 +69,12 @@ class AddTests(TestCase):
             tally = Tally(ended=1, seconds=1.0)
             for wait in waits:
                 tally.wait(wait)
-            store.add_usage({usage_key("ann"): tally}, using="default", at=at)
+            store.records.add_usage({usage_key("ann"): tally}, using="default", at=at)
         longest = Usage.objects.filter(span=60).order_by("start").values_list("longest", flat=True)
         self.assertEqual(list(longest), [1.1, 0.2])
         for summed in (False, True):
             if summed:
-                store.roll_up(using="default", keep=None, now=after(5_000))
+                store.records.roll_up(using="default", keep=None, now=after(5_000))
             with self.subTest(summed=summed):
                 [share] = Queue().shares("day", now=after(5_200))
                 self.assertEqual(share.p95, 1.1)
@@ -99,8 +99,8 @@ class AddTests(TestCase):
         self.assertEqual(start_of(3_600, moment), NOON)
 
     def test_the_clock_is_the_servers(self):
-        self.assertEqual(store.clock(using="default", now=NOON), NOON)
-        self.assertIsNotNone(store.clock(using="default").utcoffset())
+        self.assertEqual(store.records.clock(using="default", now=NOON), NOON)
+        self.assertIsNotNone(store.records.clock(using="default").utcoffset())
 
 
 class NoteTests(TestCase):
@@ -342,9 +342,9 @@ class WindowTests(TestCase):
         submit_many(2)
         acquire()
         note()
-        counts = store.ended_so([("reports", "ann", "type", "finished")])
+        counts = store.records.ended_so([("reports", "ann", "type", "finished")])
         types = {key: tally for key, tally in counts.items() if key.type}
-        store.add_usage(types, using="default", at=NOON)
+        store.records.add_usage(types, using="default", at=NOON)
         sum_up(after(3 * 3_600))
 
         summed = Usage.objects.filter(span=Bucket.HOUR).values_list("queue", "eager", "finished")
@@ -359,7 +359,7 @@ class WindowTests(TestCase):
         add(ann=9, bob=2, cem=1)
         note()
         before = shares("hour", now=after(80))["ann"].entitled
-        with mock.patch("django_perfectqueue.store.records.usage_rollup.MOST_ROWS", 1):
+        with mock.patch("django_perfectqueue.store.records.usage_read.MOST_ROWS", 1):
             for _host in range(2):
                 sum_up(after(75))
 
@@ -376,7 +376,7 @@ class SubmittedTests(TestCase):
     """Counted from the ids of tasks a minute later, so that a submit pays nothing for it."""
 
     def look(self, newest, now=NOON):
-        return store.count_submitted(newest, using="default", now=now)
+        return store.records.count_submitted(newest, using="default", now=now)
 
     def submitted(self, span=Bucket.TOTAL):
         rows = Usage.objects.filter(span=span).exclude(queue="").order_by("queue", "start")
@@ -419,7 +419,7 @@ class SubmittedTests(TestCase):
             submit_many(6)
             submit_many(4, queue="mail")
         with (
-            mock.patch("django_perfectqueue.store.records.usage_rollup.COUNTED", 100),
+            mock.patch("django_perfectqueue.store.records.usage_read.COUNTED", 100),
             CaptureQueriesContext(connection) as queries,
         ):
             self.look(self.look(0))
@@ -430,7 +430,7 @@ class SubmittedTests(TestCase):
 class SeveralHostsTests(TransactionTestCase):
     def test_what_processors_write_and_hosts_move_at_once_is_there_once(self):
         submit_many(30)
-        newest = store.count_submitted(0, using="default")
+        newest = store.records.count_submitted(0, using="default")
         users = [f"user-{number}" for number in range(20)]
         for minute in range(15):
             add(after(60 * minute), **dict.fromkeys(users, 1))
@@ -440,7 +440,7 @@ class SeveralHostsTests(TransactionTestCase):
                 if number % 3:
                     add(after(4_990 + number % 5), **dict.fromkeys(users, 1))
                 else:
-                    store.count_submitted(newest, using="default")
+                    store.records.count_submitted(newest, using="default")
                     sum_up(after(5_000))
             finally:
                 connection.close()
@@ -461,7 +461,7 @@ class FoldTests(TestCase):
     def test_each_queue_has_its_others_and_nothing_is_lost(self):
         tallies = {usage_key(f"u{n}", queue): Tally(seconds=n) for n in range(5) for queue in "ab"}
 
-        kept = store.folded(tallies, 3)
+        kept = store.records.folded(tallies, 3)
         self.assertEqual(
             [key for key in kept if not key.others][:2],
             [usage_key("u4", "a"), usage_key("u4", "b")],

@@ -5,7 +5,8 @@ from django.test import TestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.models import UNSEEN, Worker
-from django_perfectqueue.store.records.workers import BATCH, KEPT
+from django_perfectqueue.store.records.journal import WORKERS_AT_ONCE, WORKERS_KEPT_FOR
+from django_perfectqueue.store.values import new_holder
 
 from ...factories import NOON, after, processor
 
@@ -19,11 +20,11 @@ def worker(**options):
         "queues_text": '["default", "reports"]',
         "routes_text": '{"types": ["echo"], "patterns": [["^import", 2]]}',
     }
-    return Worker(id=store.new_holder(), **{**terms, **options})
+    return Worker(id=new_holder(), **{**terms, **options})
 
 
 def register(one, now=NOON):
-    store.register(one, using="default", now=now)
+    store.records.register(one, using="default", now=now)
 
 
 class RegisterTests(TestCase):
@@ -82,14 +83,14 @@ class RegisterTests(TestCase):
         one, other = worker(), worker()
         register(one)
         register(other)
-        store.sign_off(one.id, using="default")
+        store.records.sign_off(one.id, using="default")
         self.assertEqual(Worker.objects.get().id, other.id)
 
     def test_who_enters_strikes_out_those_long_gone(self):
         old, younger = worker(), worker()
         register(old)
         register(younger, after(10))
-        end = UNSEEN.total_seconds() + KEPT
+        end = UNSEEN.total_seconds() + WORKERS_KEPT_FOR
         new = worker()
         register(new, after(end))
         self.assertEqual(set(Worker.objects.values_list("id", flat=True)), {younger.id, new.id})
@@ -107,7 +108,7 @@ class RegisterTests(TestCase):
                 started_at=NOON,
                 seen_at=NOON,
             )
-            for number in range(BATCH + 1)
+            for number in range(WORKERS_AT_ONCE + 1)
         )
         register(worker(), after(86_400))
         self.assertEqual(Worker.objects.count(), 2)

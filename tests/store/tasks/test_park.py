@@ -7,8 +7,8 @@ from django.test import TestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.models import PARKED_FROM, State, Ticket
-from django_perfectqueue.store.tasks.park import MOST_TYPES
-from django_perfectqueue.worker.helpers.jobs import Scan
+from django_perfectqueue.store.tasks.park import MOST_TYPES, unpark, unpark_some
+from django_perfectqueue.worker.helpers.base import Scan
 
 from ...factories import acquire, keys, submit
 
@@ -40,7 +40,7 @@ class FarTests(TestCase):
         submit("never", run_at=self.FAR, now=None)
         submit("strange", now=None)
         park_all()
-        store.unpark(everything, using="default")
+        unpark(everything, using="default")
 
         self.assertEqual(keys(acquire(10, now=None)), ["strange"])
         ticket = Ticket.objects.get(task__key="never")
@@ -51,7 +51,7 @@ class FarTests(TestCase):
         submit("never", run_at=self.FAR, now=None)
         submit("strange", now=None)
         park_all()
-        store.unpark_some(everything, using="default")
+        unpark_some(everything, using="default")
 
         self.assertEqual(keys(acquire(10, now=None)), ["strange"])
         ticket = Ticket.objects.get(task__key="never")
@@ -64,7 +64,7 @@ class RoundsTests(TestCase):
         for type_ in types:
             submit(type_, type=type_, now=None)
         park_all()
-        scan, seen = Scan(partial(store.unpark, everything, using="default"), PARKED_FROM), set()
+        scan, seen = Scan(partial(unpark, everything, using="default"), PARKED_FROM), set()
         for _look in range(3):
             scan()
             seen |= park_all()

@@ -14,6 +14,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.inspection.attempts import tries
 from django_perfectqueue.models import Account, Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.tasks.close import Loss
 
 from ...factories import (
     MINUTE,
@@ -438,8 +439,8 @@ class GiveBackTests(TestCase):
     why = store.Failure(error="died", message="The processor was killed.")
 
     def give_back(self, holder, crashed=(), **options):
-        loss = store.Loss(why=self.why, crashed=crashed)
-        return store.give_back(
+        loss = Loss(why=self.why, crashed=crashed)
+        return store.upkeep.give_back(
             holder, using="default", alive_time=60, loss=loss, now=after(1), **options
         )
 
@@ -516,7 +517,7 @@ class HistoryTests(TestCase):
         for number in range(times):
             [held] = acquire()
             retry(held, why=store.Failure(error=f"error {number + 1}"))
-            store.fire_due_timers(using="default", now=NOON)
+            store.upkeep.fire_due_timers(using="default", now=NOON)
         return task
 
     def test_the_first_and_the_last_attempts_are_kept(self):
@@ -544,7 +545,7 @@ class HistoryTests(TestCase):
         task = self.tried(3)
         for round_ in range(3):
             acquire(lease=1)
-            store.fire_due_timers(using="default", now=after(9))
+            store.upkeep.fire_due_timers(using="default", now=after(9))
             [held] = acquire(now=after(9e3 * (round_ + 1)))
             fail(held, now=after(9e3 * (round_ + 1)))
             task.retry(now=NOON)

@@ -19,7 +19,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.database.dialects.postgresql_alone import sends
+from django_perfectqueue.store.database.dialects.postgresql_submit import sends
 
 from ...factories import (
     MINUTE,

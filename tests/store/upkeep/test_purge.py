@@ -8,7 +8,7 @@ from ...factories import acquire, after, failed, finish, running, submit, submit
 
 
 def purge(retention, *, now, keep=None, **options):
-    over = {} if keep is None else store.surplus(keep, using="default").last
+    over = {} if keep is None else store.upkeep.surplus(keep, using="default").last
     return factories.purge(retention, now=now, over=over, **options)
 
 

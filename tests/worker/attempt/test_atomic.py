@@ -21,6 +21,7 @@ from django_perfectqueue.exceptions import AlreadyFinishedError, ConfigError
 from django_perfectqueue.models import Attempt, Ticket
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.store.database.dialects import DIALECTS
+from django_perfectqueue.store.tasks.close import Loss
 from django_perfectqueue.worker.database.link import prepare_for_fork
 from django_perfectqueue.worker.process.child import fork
 
@@ -379,7 +380,7 @@ class LockTests(AtomicCase):
     def test_it_may_stand_still_as_long_as_its_time_limit_says(self):
         if connection.vendor != "postgresql" and not getattr(connection, "mysql_is_mariadb", False):
             self.skipTest("Neither SQLite nor MySQL ends transactions that stand still.")
-        store.end_idle_transactions(connection, after=7)
+        store.database.end_idle_transactions(connection, after=7)
         self.addCleanup(connection.close)
         seen = []
 
@@ -483,7 +484,7 @@ class DoubtTests(TransactionTestCase):
             Queue()["task"].cancel_request()
         try:
             act(task)
-            return store.outcome_of(task.lease, using="default", worker=task.worker)
+            return store.leases.outcome_of(task.lease, using="default", worker=task.worker)
         finally:
             Queue()["task"].exists() and Ticket.objects.exists() and Queue()["task"].force_finish()
             Queue().clear()
@@ -522,22 +523,22 @@ class DoubtTests(TransactionTestCase):
     def test_what_others_have_ended_is_not_its_own(self):
         def lose(task):
             lease = task.lease
-            loss = store.Loss(crashed=[lease.task_id])
-            store.give_back(lease.holder, using="default", alive_time=300.0, loss=loss)
+            loss = Loss(crashed=[lease.task_id])
+            store.upkeep.give_back(lease.holder, using="default", alive_time=300.0, loss=loss)
 
         def close(task):
             Queue()[task.key].force_finish()
 
         def give_back(task):
-            terms = {"using": "default", "alive_time": 300.0, "loss": store.Loss()}
-            store.give_back(task.lease.holder, **terms)
+            terms = {"using": "default", "alive_time": 300.0, "loss": Loss()}
+            store.upkeep.give_back(task.lease.holder, **terms)
 
         for act, cancel in ((lose, False), (lose, True), (give_back, False), (close, False)):
             with self.subTest(act=act, cancel=cancel):
                 self.assertEqual(self.outcome(act, cancel=cancel), "")
 
     def test_what_was_not_ended_is_held(self):
-        self.assertEqual(self.outcome(lambda task: None), store.STILL_HELD)
+        self.assertEqual(self.outcome(lambda task: None), store.leases.STILL_HELD)
 
 
 @override_settings(PERFECTQUEUE=QUICK)
@@ -568,8 +569,8 @@ class ExactlyOnceTests(AtomicCase):
                 self.assertEqual((effects(), not held), (point == "committed",) * 2)
                 if held:
                     task_id, holder = held
-                    loss = store.Loss(crashed=[task_id])
-                    store.give_back(holder, using="default", alive_time=300.0, loss=loss)
+                    loss = Loss(crashed=[task_id])
+                    store.upkeep.give_back(holder, using="default", alive_time=300.0, loss=loss)
         self.assertEqual(Attempt.objects.filter(ending="lost").count(), len(POINTS) - 1)
         self.assertEqual(self.go_on(), 0)
         self.assert_once()

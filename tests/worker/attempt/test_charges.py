@@ -11,6 +11,7 @@ from django_perfectqueue.application import Application, CommandHandler
 from django_perfectqueue.exceptions import GracefulProcessStopError
 from django_perfectqueue.models import Account
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.tasks.close import Loss
 from django_perfectqueue.verdicts import Discard, Retry, Snooze
 
 from ...factories import acquire, after, assert_books_balance, submit
@@ -89,11 +90,11 @@ class ChargeTests(RunnerMixin, TestCase):
         for number in range(3):
             submit(f"k{number}", user=f"user-{number}")
         crashed, ended, unbegun = acquire(3, holder=7)
-        store.give_back(
+        store.upkeep.give_back(
             7,
             using="default",
             alive_time=60,
-            loss=store.Loss(
+            loss=Loss(
                 crashed=[crashed.task_id],
                 seconds={crashed.task_id: 60.0, ended.task_id: 20.0},
             ),

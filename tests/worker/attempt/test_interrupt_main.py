@@ -10,7 +10,7 @@ from django.dispatch import Signal
 from django.test import SimpleTestCase, override_settings
 from django.test.signals import setting_changed
 
-from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, MainThreadInterrupter
+from django_perfectqueue.worker.attempt.interrupts import SIGNAL, MainThreadInterrupter
 
 from ...waiting import LONG, wait_until
 

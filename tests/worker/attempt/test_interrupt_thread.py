@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue.worker.attempt.interrupt_thread import ThreadInterrupter
+from django_perfectqueue.worker.attempt.interrupts import ThreadInterrupter
 
 from ...waiting import wait_until
 from .test_interrupt_main import CaughtMixin

@@ -16,7 +16,7 @@ from django_perfectqueue.exceptions import (
     PreemptedError,
 )
 from django_perfectqueue.models import Account, Attempt, FairShare, Task, Ticket
-from django_perfectqueue.payload.redaction import STARS
+from django_perfectqueue.payload.context import STARS
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.database.transaction import shared
 
@@ -289,7 +289,7 @@ class SignalTests(RunnerMixin, TestCase):
 
         signals.task_retried.connect(look)
         self.addCleanup(signals.task_retried.disconnect, look)
-        with store.single_operation():
+        with store.database.single_operation():
             self.run_with(raising(Retry(5)), expect="retried")
         self.assertEqual(seen, [None])
 

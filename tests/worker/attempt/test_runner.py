@@ -17,7 +17,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.logs import TaskContext
 from django_perfectqueue.models import Attempt, FairShare, Task, Ticket
-from django_perfectqueue.payload.redaction import STARS
+from django_perfectqueue.payload.context import STARS
 from django_perfectqueue.queue import Queue
 
 from ... import tasks

@@ -17,8 +17,9 @@ from django_perfectqueue.application import Application, Dispatch, TimeLimits, t
 from django_perfectqueue.exceptions import ConfigError, TimeLimitError
 from django_perfectqueue.models import Account, Attempt, DeadLetter, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.tasks.close import Loss
 from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
-from django_perfectqueue.worker.shared.slot import NEVER, ProcessorStatus
+from django_perfectqueue.worker.shared.status import NEVER, ProcessorStatus
 
 from ...databases.lifetime import is_alive
 from ...factories import assert_books_balance, submit
@@ -205,7 +206,7 @@ class ReaperTests(TestCase):
     def add_dead_letters(self, **seconds):
         leftovers = Leftovers(
             holder=7,
-            loss=store.Loss(
+            loss=Loss(
                 worker="host:1",
                 why=store.Failure(error="crashed", message="Its processor was ended by SIGKILL."),
             ),
@@ -264,7 +265,7 @@ class ReaperTests(TestCase):
         leftovers = {self.ids["report"]: 2.0}
         reaper = Reaper(
             plan_of(Limited),
-            Leftovers(holder=7, loss=store.Loss(worker="", why=store.Failure()), overdue=leftovers),
+            Leftovers(holder=7, loss=Loss(worker="", why=store.Failure()), overdue=leftovers),
             SILENT,
         )
         self.addCleanup(reaper.wakeup.close)
@@ -281,7 +282,7 @@ class ReaperTests(TestCase):
         Queue()["locked"].force_finish()
         leftovers = Leftovers(
             holder=7,
-            loss=store.Loss(worker="", why=store.Failure()),
+            loss=Loss(worker="", why=store.Failure()),
             overdue={self.ids["locked"]: 20.0},
         )
         reaper = Reaper(plan_of(Limited), leftovers, SILENT)

@@ -4,8 +4,8 @@ from django.test import TestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.attempt.ending import AttemptEnd
-from django_perfectqueue.worker.buffers.completions import Completions
+from django_perfectqueue.worker.attempt.surroundings import AttemptEnd
+from django_perfectqueue.worker.buffers import Completions
 
 from ...factories import submit_many
 

@@ -14,11 +14,12 @@ from django_perfectqueue import store
 from django_perfectqueue.conf import Options
 from django_perfectqueue.models import Journal
 from django_perfectqueue.queue import AcquiredTask, Queue
-from django_perfectqueue.store.database.diagnosis import Problem
-from django_perfectqueue.worker.attempt import log_capture
+from django_perfectqueue.store.database.dialects.base import Problem
+from django_perfectqueue.store.values import Note
+from django_perfectqueue.worker import buffers
+from django_perfectqueue.worker.attempt import surroundings
 from django_perfectqueue.worker.attempt.running import Running
-from django_perfectqueue.worker.buffers import journal
-from django_perfectqueue.worker.buffers.journal import YOUNG, JournalBuffer
+from django_perfectqueue.worker.buffers import YOUNG, JournalBuffer
 
 from ...factories import acquire, submit
 from ...waiting import wait_until
@@ -97,7 +98,7 @@ class JournalBufferTests(TestCase):
 
     def fail_once(self, error):
         with (
-            mock.patch.object(store, "write_journal", side_effect=error),
+            mock.patch.object(store.records, "write_journal", side_effect=error),
             self.assertRaises(type(error)),
         ):
             self.journal.write()
@@ -105,7 +106,7 @@ class JournalBufferTests(TestCase):
     def test_what_could_not_be_written_is_written_later_and_only_once(self):
         task = self.task()
         task.progress(0.1)
-        with mock.patch.object(store, "problem_of", return_value=Problem.UNREACHABLE):
+        with mock.patch.object(store.database, "problem_of", return_value=Problem.UNREACHABLE):
             self.fail_once(InterfaceError("gone"))
         task.progress(1.0)
         self.going.clear()
@@ -127,8 +128,8 @@ class JournalBufferTests(TestCase):
             raise InterfaceError("gone")
 
         with (
-            mock.patch.object(store, "problem_of", return_value=Problem.UNREACHABLE),
-            mock.patch.object(store, "write_journal", fail),
+            mock.patch.object(store.database, "problem_of", return_value=Problem.UNREACHABLE),
+            mock.patch.object(store.records, "write_journal", fail),
             self.assertRaises(InterfaceError),
         ):
             self.journal.write()
@@ -137,8 +138,8 @@ class JournalBufferTests(TestCase):
         self.assertEqual(self.reported(), [1.0])
 
     def test_the_first_that_waits_is_written_in_time_whatever_comes_after_it(self):
-        with mock.patch.object(journal.time, "monotonic", return_value=100.0) as clock:
-            for clock.return_value in (100.0, 100.0 + journal.LATE):
+        with mock.patch.object(buffers.time, "monotonic", return_value=100.0) as clock:
+            for clock.return_value in (100.0, 100.0 + buffers.LATE):
                 task = self.task(runs=False)
                 task.progress(1.0)
                 self.journal.keep(task)
@@ -148,7 +149,7 @@ class JournalBufferTests(TestCase):
         task = self.task(runs=False)
         task.progress(0.1)
         self.journal.keep(task)
-        with mock.patch.object(store, "problem_of", return_value=Problem.OTHER):
+        with mock.patch.object(store.database, "problem_of", return_value=Problem.OTHER):
             self.fail_once(DatabaseError("no such table"))
         self.assertEqual(len(self.journal.left), 0)
         self.assertGreater(self.journal.not_before, time.monotonic())
@@ -156,7 +157,7 @@ class JournalBufferTests(TestCase):
     def test_it_is_tried_ever_less_often(self):
         pauses = []
         for _time in range(10):
-            self.journal.left.append(store.Note(task_id=1, key="k", attempt=1))
+            self.journal.left.append(Note(task_id=1, key="k", attempt=1))
             self.journal.not_before = 0.0
             self.fail_once(DatabaseError("full"))
             pauses.append(self.journal.not_before - time.monotonic())
@@ -164,7 +165,7 @@ class JournalBufferTests(TestCase):
 
     def test_after_it_went_well_it_is_tried_as_soon_as_ever(self):
         self.journal.failures = 7
-        self.journal.left.append(store.Note(task_id=1, key="k", attempt=1))
+        self.journal.left.append(Note(task_id=1, key="k", attempt=1))
         self.journal.write()
         self.assertEqual(self.journal.failures, 0)
 
@@ -186,7 +187,7 @@ class ProcessorTests(ConcurrentTestCase):
         self.assertEqual(self.statements(queries), [])
         self.assertEqual(set(self.statuses().values()), {"finished"})
 
-    @mock.patch.object(journal, "LATE", 60.0)
+    @mock.patch.object(buffers, "LATE", 60.0)
     def test_a_hundred_that_tell_cost_one_statement_a_batch_more(self):
         processor = self.processor("thread", {"report": lambda task: task.progress(1.0)})
         processor.prefetch.fixed = 100
@@ -207,7 +208,7 @@ class ProcessorTests(ConcurrentTestCase):
         self.work(processor)
         self.assertEqual(len(self.reported()), 1)
 
-    @mock.patch.object(journal, "YOUNG", 0.0)
+    @mock.patch.object(buffers, "YOUNG", 0.0)
     def test_how_far_they_are_is_seen_while_they_run_and_when_they_have_ended(self):
         for kind in ("process", "thread", "async"):
             with self.subTest(kind):
@@ -267,7 +268,7 @@ class ProcessorTests(ConcurrentTestCase):
                 Queue().clear()
                 processor = self.processor(kind, {"report": report})
                 self.submit("report")
-                log_capture.begin("INFO")
+                surroundings.begin("INFO")
                 with mock.patch.object(logging.lastResort, "handle"):
                     self.work(processor)
                 rows = Journal.objects.order_by("number")
@@ -284,9 +285,9 @@ class ProcessorTests(ConcurrentTestCase):
                 self.submit(*["report"] * 5)
                 with (
                     mock.patch.object(
-                        store, "write_journal", side_effect=DatabaseError("no table")
+                        store.records, "write_journal", side_effect=DatabaseError("no table")
                     ),
-                    mock.patch.object(store, "problem_of", return_value=Problem.OTHER),
+                    mock.patch.object(store.database, "problem_of", return_value=Problem.OTHER),
                     self.assertLogs("django_perfectqueue.database", "WARNING") as log,
                 ):
                     self.work(processor)

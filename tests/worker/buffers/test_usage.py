@@ -10,9 +10,9 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Usage
 from django_perfectqueue.queue import AcquiredTask, Queue
-from django_perfectqueue.store.database.diagnosis import Problem
-from django_perfectqueue.worker.buffers import usage as module
-from django_perfectqueue.worker.buffers.usage import INTERVAL, OVERDUE, UsageBuffer
+from django_perfectqueue.store.database.dialects.base import Problem
+from django_perfectqueue.worker import buffers as module
+from django_perfectqueue.worker.buffers import INTERVAL, OVERDUE, UsageBuffer
 from django_perfectqueue.worker.database.link import Link
 from django_perfectqueue.worker.processor.feeder import Feeder
 
@@ -136,7 +136,7 @@ class UsageBufferTests(TestCase):
         books = usage()
         ran(books, held(), 2.0)
         with (
-            mock.patch.object(store, "clock", side_effect=OperationalError),
+            mock.patch.object(store.records, "clock", side_effect=OperationalError),
             self.assertRaises(OperationalError),
         ):
             books.write()
@@ -147,14 +147,14 @@ class UsageBufferTests(TestCase):
     def test_what_may_have_been_written_is_not_written_again(self):
         books = usage()
         ran(books, held(), 2.0)
-        written = store.add_usage
+        written = store.records.add_usage
 
         def answer_lost(*args, **kwargs):
             written(*args, **kwargs)
             raise OperationalError
 
         with (
-            mock.patch.object(store, "add_usage", answer_lost),
+            mock.patch.object(store.records, "add_usage", answer_lost),
             self.assertRaises(OperationalError),
         ):
             books.write()

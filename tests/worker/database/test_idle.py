@@ -8,7 +8,7 @@ from django.test import TransactionTestCase, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare
-from django_perfectqueue.worker.database.connecting import end_idle_transactions
+from django_perfectqueue.worker.database.link import end_idle_transactions
 
 from ...databases.environment import kind_of
 
@@ -31,7 +31,7 @@ class IdleTransactionTests(TransactionTestCase):
             cursor.execute("UPDATE perfectqueue_fairshare SET weight = 2")
 
     def test_its_locks_go_when_it_has_stood_still(self):
-        store.end_idle_transactions(self.other, after=SOON)
+        store.database.end_idle_transactions(self.other, after=SOON)
         self.lock()
         before = time.monotonic()
         with transaction.atomic():
@@ -54,7 +54,7 @@ class IdleTransactionTests(TransactionTestCase):
         set_it, expected = reported[kind]
         with self.other.cursor() as cursor:
             cursor.execute(set_it)
-            store.end_idle_transactions(self.other, after=SOON)
+            store.database.end_idle_transactions(self.other, after=SOON)
             cursor.execute(asked[kind])
             self.assertEqual(cursor.fetchone()[0], expected)
 

@@ -16,13 +16,12 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store import Problem
+from django_perfectqueue.store.database import Problem
 from django_perfectqueue.store.database.dialects import DIALECTS
-from django_perfectqueue.worker.database import connecting
-from django_perfectqueue.worker.database.link import Link
-from django_perfectqueue.worker.database.watchdog import LEAST, Watchdog, timeout_for
-from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.shared.outage import Outage
+from django_perfectqueue.worker.database import link as connecting
+from django_perfectqueue.worker.database.link import LEAST, Link, Watchdog, timeout_for
+from django_perfectqueue.worker.process.signals import Wakeup
+from django_perfectqueue.worker.shared.status import Outage
 
 from ...databases.proxy import proxied
 from ...factories import assert_books_balance
@@ -75,7 +74,7 @@ class TellingTests(LinkCase):
             self.ail(link, 3)
             self.problem_of = Problem.READ_ONLY
             self.ail(link, 3)
-            with mock.patch("django_perfectqueue.worker.shared.outage.AGAIN_AFTER", 0.0):
+            with mock.patch("django_perfectqueue.worker.shared.status.AGAIN_AFTER", 0.0):
                 self.ail(link)
         _first, second, third = log.output
         self.assertIn("The database is still away: it takes no writes", second)

@@ -19,14 +19,15 @@ from django_perfectqueue.application import Dispatch
 from django_perfectqueue.models import State, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.signals import task_cancelled
+from django_perfectqueue.store.values import new_holder
 from django_perfectqueue.worker.launcher.launcher import GENERATION, Launcher
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process import signals
-from django_perfectqueue.worker.process.wakeup import Wakeup
+from django_perfectqueue.worker.process.signals import Wakeup
+from django_perfectqueue.worker.processor.leases import ProcessorResources
 from django_perfectqueue.worker.processor.processor import Processor
-from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.report import Reporter
-from django_perfectqueue.worker.shared.slot import ProcessorStatus
+from django_perfectqueue.worker.shared.status import ProcessorStatus
 
 ran = []
 
@@ -53,7 +54,7 @@ class ConnectionLostTests(TransactionTestCase):
             burst=True,
         )
         resources = ProcessorResources(
-            holder=store.new_holder(),
+            holder=new_holder(),
             status=ProcessorStatus.shared(),
             wakeup=Wakeup(),
             heartbeat_w=pulse,

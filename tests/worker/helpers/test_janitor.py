@@ -8,10 +8,10 @@ from django_perfectqueue import store
 from django_perfectqueue.conf import Options
 from django_perfectqueue.models import Task
 from django_perfectqueue.store.upkeep.purge import BATCH
+from django_perfectqueue.worker.helpers.base import AT_ONCE, Job, Scan
 from django_perfectqueue.worker.helpers.janitor import LANES, MOST_ROUSED, Janitor, Purge
-from django_perfectqueue.worker.helpers.jobs import AT_ONCE, Job, Scan
 from django_perfectqueue.worker.plan import Plan
-from django_perfectqueue.worker.shared.wakeups import Wakeups
+from django_perfectqueue.worker.shared.status import Wakeups
 
 from ...factories import acquire, after, failed, finish, submit
 from ...tasks import SampleDispatch
@@ -41,7 +41,7 @@ class PurgeTests(TestCase):
         failed("c")
         submit("d")
         purge = Purge(plan(RETENTION={"*": 0.0}))
-        with mock.patch.object(store, "purgeable", at_noon(store.purgeable)):
+        with mock.patch.object(store.upkeep, "purgeable", at_noon(store.upkeep.purgeable)):
             whole_round(purge)
         self.assertEqual(set(Task.objects.values_list("key", flat=True)), {"c", "d"})
 
@@ -52,7 +52,7 @@ class PurgeTests(TestCase):
             submit(f"{queue}-{number}", queue=queue)
             finish(*acquire(1, queues=[queue]), now=after(0))
         purge = Purge(plan(RETENTION={"count": 3, "*": None}))
-        with mock.patch.object(store, "purgeable", partial(store.purgeable, limit=1)):
+        with mock.patch.object(store.upkeep, "purgeable", partial(store.upkeep.purgeable, limit=1)):
             whole_round(purge)
         left = ["busy-2", "busy-4", "busy-6", "quiet-0", "quiet-3", "quiet-5"]
         self.assertEqual(sorted(Task.objects.values_list("key", flat=True)), left)
@@ -61,7 +61,7 @@ class PurgeTests(TestCase):
         submit("a")
         finish(*acquire(1), now=after(0))
         purge = Purge(plan(RETENTION={"count": 50, "*": None}))
-        with mock.patch.object(store, "surplus", wraps=store.surplus) as surplus:
+        with mock.patch.object(store.upkeep, "surplus", wraps=store.upkeep.surplus) as surplus:
             for _round in range(3):
                 whole_round(purge)
             self.assertEqual(surplus.call_count, 1)
@@ -124,8 +124,8 @@ class JobTests(TestCase):
     def test_one_that_fails_for_what_is_stored_holds_up_no_other(self):
         self.janitor.link.retry_until_done = lambda verb: verb()
         with (
-            mock.patch.object(store, "note_waiting", side_effect=DataError("out of range")),
-            mock.patch.object(store, "roll_up") as roll_up,
+            mock.patch.object(store.records, "note_waiting", side_effect=DataError("out of range")),
+            mock.patch.object(store.records, "roll_up") as roll_up,
             self.assertLogs("django_perfectqueue.database", "ERROR"),
         ):
             # The calls were bound before.
@@ -146,7 +146,7 @@ class JobTests(TestCase):
         self.assertEqual(seen, [0, 5, 9, 0])
 
     def test_lanes_are_woken_up_to_a_bound_where_another_worker_has_other_settings(self):
-        with mock.patch.object(store, "wake_forgotten_lanes", return_value=LANES) as wake:
+        with mock.patch.object(store.upkeep, "wake_forgotten_lanes", return_value=LANES) as wake:
             self.janitor.wake_forgotten_lanes()
         self.assertEqual(wake.call_count, MOST_ROUSED)
 
@@ -165,7 +165,7 @@ class PurgeCursorTests(SimpleTestCase):
         stopped = after + 10 > self.young_from
         reached = after + 10 if after + 10 < self.last else None
         doomed = range(BATCH if after >= self.over_from else 0)
-        return store.Swept(dict.fromkeys(doomed, "finished"), reached, stopped)
+        return store.upkeep.Swept(dict.fromkeys(doomed, "finished"), reached, stopped)
 
     def imaginary(self):
         return mock.patch.multiple(

@@ -7,14 +7,13 @@ from django.test import SimpleTestCase
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.conf import Options
-from django_perfectqueue.store import Notification
-from django_perfectqueue.store.notify.messages import parsed
+from django_perfectqueue.store.notify import Notification
+from django_perfectqueue.store.notify.datagrams import parsed
 from django_perfectqueue.worker.helpers import listener
 from django_perfectqueue.worker.helpers.listener import Listener
 from django_perfectqueue.worker.plan import Plan
-from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.shared.slot import ProcessorStatus
-from django_perfectqueue.worker.shared.wakeups import Wakeups
+from django_perfectqueue.worker.process.signals import Wakeup
+from django_perfectqueue.worker.shared.status import ProcessorStatus, Wakeups
 
 IDLE = store.Outlook(due=False, wait=None)
 
@@ -87,7 +86,9 @@ class LookTests(ListenerCase):
             self.assertGreater(wait, longest * 0.7)
 
     def test_it_looks_less_often_at_rest_where_the_database_notifies(self):
-        self.listener.notifications = mock.create_autospec(store.ChannelListener, instance=True)
+        self.listener.notifications = mock.create_autospec(
+            store.notify.ChannelListener, instance=True
+        )
         self.looks(*[IDLE] * 9)
         [wait] = self.looks(IDLE)
         self.assertGreater(wait, 60.0)
@@ -99,7 +100,9 @@ class LookTests(ListenerCase):
 
     def at_rest_on_one_host(self):
         """Come to rest where only programs of this host notify; return the longest wait."""
-        self.listener.notifications = mock.create_autospec(store.SocketListener, instance=True)
+        self.listener.notifications = mock.create_autospec(
+            store.notify.SocketListener, instance=True
+        )
         self.status.seek()
         self.looks(*[IDLE] * 9)
         [wait] = self.looks(IDLE)
@@ -152,7 +155,7 @@ class LookTests(ListenerCase):
         self.looks(store.Outlook(due=False, wait=0.3, tick=0.3))
         self.assertAlmostEqual(self.listener.tick_at - time.monotonic(), 0.3, delta=0.2)
         self.listener.tick_at = time.monotonic()
-        with mock.patch.object(store, "fire_schedules") as fire:
+        with mock.patch.object(store.schedules, "fire_schedules") as fire:
             [wait] = self.looks(store.Outlook(due=False, wait=None, tick=-0.1))
         fire.assert_called_once_with(using="default")
         self.assertLessEqual(wait, 0.02)
@@ -165,7 +168,7 @@ class LookTests(ListenerCase):
 
 class NotificationTests(ListenerCase):
     def test_a_pooler_that_takes_notifications_away_is_reported_once(self):
-        read_fd = mock.create_autospec(store.ChannelListener, instance=True, proven=False)
+        read_fd = mock.create_autospec(store.notify.ChannelListener, instance=True, proven=False)
         read_fd.fileno.return_value = self.pipe_end()
         read_fd.read.return_value = []
         self.listener.notifications = read_fd
@@ -187,7 +190,7 @@ class NotificationTests(ListenerCase):
         return read_fd
 
     def test_a_socket_that_cannot_be_made_is_reported(self):
-        read_fd = mock.create_autospec(store.SocketListener, instance=True, proven=True)
+        read_fd = mock.create_autospec(store.notify.SocketListener, instance=True, proven=True)
         read_fd.open.side_effect = OSError(36, "File name too long")
         self.listener.notifications = read_fd
         with self.assertLogs("django_perfectqueue.listener", "WARNING") as logged:

@@ -9,7 +9,7 @@ import time
 from django.test import SimpleTestCase
 
 from django_perfectqueue.worker.helpers import probe_server
-from django_perfectqueue.worker.shared.status_page import WorkerStatus
+from django_perfectqueue.worker.shared.status import WorkerStatus
 
 from ...waiting import wait_until
 

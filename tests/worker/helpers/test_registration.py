@@ -23,9 +23,8 @@ from django_perfectqueue.worker.helpers.registration import (
     routes_of,
 )
 from django_perfectqueue.worker.process import signals
-from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.shared.slot import ProcessorStatus
-from django_perfectqueue.worker.shared.status_page import WorkerStatus
+from django_perfectqueue.worker.process.signals import Wakeup
+from django_perfectqueue.worker.shared.status import ProcessorStatus, WorkerStatus
 
 from ...databases.lifetime import children
 from ...tasks import SampleDispatch
@@ -126,7 +125,7 @@ class RegistrationTests(TestCase):
 
     def test_it_does_so_once_an_interval(self):
         clock = mock.patch("time.monotonic")
-        with mock.patch.object(store, "register") as register, clock as now:
+        with mock.patch.object(store.records, "register") as register, clock as now:
             for second in range(31):
                 now.return_value = 1000.0 + second
                 self.registration.renew(self.link)
@@ -146,7 +145,7 @@ class RegistrationTests(TestCase):
         status = self.statuses[0]
         status.pid = os.getpid()
         with (
-            mock.patch.object(store, "register") as register,
+            mock.patch.object(store.records, "register") as register,
             mock.patch("time.monotonic") as now,
         ):
             for second, written in ((0, 1), (3, 1), (4, 2), (5, 2), (9, 2), (14, 3)):

@@ -21,11 +21,12 @@ from django_perfectqueue.worker.launcher.generation import (
     spawned,
 )
 from django_perfectqueue.worker.plan import Plan
-from django_perfectqueue.worker.process import signals, wakeup
+from django_perfectqueue.worker.process import signals
+from django_perfectqueue.worker.process import signals as wakeup
 from django_perfectqueue.worker.process.child import Child, fork, next_fork
-from django_perfectqueue.worker.process.wakeup import Wakeup
+from django_perfectqueue.worker.process.signals import Wakeup
 from django_perfectqueue.worker.report import Reporter
-from django_perfectqueue.worker.shared.slot import COUNTED, ProcessorStatus
+from django_perfectqueue.worker.shared.status import COUNTED, ProcessorStatus
 from django_perfectqueue.worker.supervisor.forks import Children, Place
 from django_perfectqueue.worker.supervisor.processors import how_it_ended
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor

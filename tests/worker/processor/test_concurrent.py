@@ -16,8 +16,8 @@ from django_perfectqueue.exceptions import CancelRequestedError, GracefulProcess
 from django_perfectqueue.inspection import results as ends
 from django_perfectqueue.models import Account, Attempt, FairShare, Task, Ticket, Usage
 from django_perfectqueue.queue import AcquiredTask, Queue
-from django_perfectqueue.worker.attempt import sync_calls
-from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL
+from django_perfectqueue.worker.attempt import event_loop
+from django_perfectqueue.worker.attempt.interrupts import SIGNAL
 from django_perfectqueue.worker.attempt.running import Running
 from django_perfectqueue.worker.processor import asyncio_loop
 from django_perfectqueue.worker.processor.feeder import DONE, RECYCLED
@@ -523,7 +523,7 @@ class SurroundingsTests(ConcurrentTestCase):
 
         [key] = self.submit("coroutine")
         with (
-            mock.patch.object(sync_calls, "ConnectionCleanup") as cleanup,
+            mock.patch.object(event_loop, "ConnectionCleanup") as cleanup,
             self.assertLogs("django_perfectqueue.runner", "ERROR"),
         ):
             cleanup.return_value.run.side_effect = OSError("broken")

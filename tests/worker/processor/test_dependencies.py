@@ -6,7 +6,7 @@ from unittest import mock
 from django_perfectqueue.models import DependencyEvent
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.records import dependency_events
-from django_perfectqueue.worker.processor.parking import STAND_BACK
+from django_perfectqueue.worker.processor.leases import STAND_BACK
 
 from ..workers import WorkerTestCase
 

@@ -11,8 +11,8 @@ from django_perfectqueue import store
 from django_perfectqueue.application.handler import from_function
 from django_perfectqueue.models import Attempt, State, Task, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.processor import prefetch
-from django_perfectqueue.worker.shared.wakeups import Wakeups
+from django_perfectqueue.worker.processor import pacing
+from django_perfectqueue.worker.shared.status import Wakeups
 
 from ...waiting import wait_until
 from ..crews import ConcurrentTestCase
@@ -81,7 +81,7 @@ class FailingVerbTests(ConcurrentTestCase):
             gate.set()
 
         self.gate = gate
-        with mock.patch.object(store, "charge"):
+        with mock.patch.object(store.leases, "charge"):
             self.while_it_fails("heartbeat", processor, "ab", at_once)
         self.assertEqual(Task.objects.filter(outcome="finished").count(), 2)
 
@@ -264,7 +264,7 @@ class AheadTests(ConcurrentTestCase):
     def setUp(self):
         self.ran, self.acts = [], {}
         for name, value in (("MOST", BATCH), ("SPAN", 5.0)):
-            patched = mock.patch.object(prefetch, name, value)
+            patched = mock.patch.object(pacing, name, value)
             patched.start()
             self.addCleanup(patched.stop)
         self.one = self.processor("process", {"note": self.note})

@@ -1,7 +1,7 @@
 from django.test import SimpleTestCase
 
 from django_perfectqueue import store
-from django_perfectqueue.worker.processor.prefetch import Prefetch
+from django_perfectqueue.worker.processor.pacing import Prefetch
 
 
 def limits(prefetch, seconds, rounds):

@@ -14,13 +14,13 @@ from django_perfectqueue.conf import Options
 from django_perfectqueue.lib import processes
 from django_perfectqueue.lib.processes import resident
 from django_perfectqueue.worker.plan import Plan
-from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.processor import feeder, recycling
+from django_perfectqueue.worker.process.signals import Wakeup
+from django_perfectqueue.worker.processor import feeder, pacing
+from django_perfectqueue.worker.processor.leases import ProcessorResources
+from django_perfectqueue.worker.processor.pacing import MIB, Recycling
 from django_perfectqueue.worker.processor.processor import Processor
-from django_perfectqueue.worker.processor.recycling import MIB, Recycling
-from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.report import Reporter
-from django_perfectqueue.worker.shared.slot import ProcessorStatus
+from django_perfectqueue.worker.shared.status import ProcessorStatus
 
 from ..workers import WorkerTestCase
 
@@ -32,12 +32,12 @@ class RecyclingTests(SimpleTestCase):
         sizes = iter(resident)
         found = []
         with (
-            mock.patch.object(recycling, "resident", side_effect=sizes),
+            mock.patch.object(pacing, "resident", side_effect=sizes),
             self.assertLogs("django_perfectqueue.processor", "INFO") as logged,
         ):
-            recycling.logger.info("begin")
+            pacing.processor_logger.info("begin")
             for age in ages:
-                with mock.patch.object(recycling.time, "monotonic", return_value=one.born + age):
+                with mock.patch.object(pacing.time, "monotonic", return_value=one.born + age):
                     if one.is_due():
                         found.append(age)
         self.logged = logged.output[1:]

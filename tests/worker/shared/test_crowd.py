@@ -4,10 +4,15 @@ from unittest import mock
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue import store
-from django_perfectqueue.worker.buffers.hand import Hand
-from django_perfectqueue.worker.shared.crowd import OVERRUN, SLOW, Crowd, account_of
-from django_perfectqueue.worker.shared.slot import ProcessorStatus
+from django_perfectqueue.store.arithmetic.fair_order import lane_of
+from django_perfectqueue.worker.buffers import Hand
+from django_perfectqueue.worker.shared.status import (
+    OVERRUN,
+    SLOW,
+    Crowd,
+    ProcessorStatus,
+    account_of,
+)
 from tests.factories import lease
 
 ANN, BOB, NOW = 2, 4, 1_000.0
@@ -75,10 +80,10 @@ class CrowdTests(CrowdCase):
         self.assertEqual((alone.processors, alone.look_at), (0, float("inf")))
 
     def test_all_lanes_of_a_user_are_one(self):
-        lane = store.lane_of("default", "ann", ["name:smtp"])
+        lane = lane_of("default", "ann", ["name:smtp"])
         held = lease(lane=lane, user="ann")
 
-        self.assertEqual(account_of(held), store.lane_of("default", "ann"))
+        self.assertEqual(account_of(held), lane_of("default", "ann"))
 
 
 class HandTests(CrowdCase):

@@ -7,10 +7,9 @@ from unittest import mock
 from django.test import SimpleTestCase
 
 from django_perfectqueue.worker.helpers.probe_server import ProbeHTTPServer, refusal
-from django_perfectqueue.worker.process.signals import DUMP
-from django_perfectqueue.worker.process.stack_dump import PAUSE, StackDumps
-from django_perfectqueue.worker.shared import status_page as board
-from django_perfectqueue.worker.shared.status_page import WorkerStatus
+from django_perfectqueue.worker.process.signals import DUMP, PAUSE, StackDumps
+from django_perfectqueue.worker.shared import status as board
+from django_perfectqueue.worker.shared.status import WorkerStatus
 
 
 class BoardTestCase(SimpleTestCase):
@@ -99,7 +98,7 @@ class StackTests(SimpleTestCase):
         stacks, sent = StackDumps(), []
         with (
             mock.patch(
-                "django_perfectqueue.worker.process.stack_dump.send", lambda *one: sent.append(one)
+                "django_perfectqueue.worker.process.signals.send", lambda *one: sent.append(one)
             ),
             mock.patch("sys.stderr") as printed,
         ):

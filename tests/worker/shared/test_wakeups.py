@@ -10,15 +10,13 @@ from django.test import SimpleTestCase
 from django_perfectqueue import conf, store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.worker.plan import Plan
-from django_perfectqueue.worker.process.wakeup import Wakeup
-from django_perfectqueue.worker.processor import feeder, parking
-from django_perfectqueue.worker.processor.parking import Parking
+from django_perfectqueue.worker.process.signals import Wakeup
+from django_perfectqueue.worker.processor import feeder, leases
+from django_perfectqueue.worker.processor.leases import Parking, ProcessorResources
 from django_perfectqueue.worker.processor.processor import Processor
-from django_perfectqueue.worker.processor.resources import ProcessorResources
 from django_perfectqueue.worker.report import Reporter
-from django_perfectqueue.worker.shared import wakeups
-from django_perfectqueue.worker.shared.slot import ProcessorStatus
-from django_perfectqueue.worker.shared.wakeups import Wakeups
+from django_perfectqueue.worker.shared import status as wakeups
+from django_perfectqueue.worker.shared.status import ProcessorStatus, Wakeups
 from tests.factories import lease
 
 
@@ -183,7 +181,7 @@ class ProcessorTests(WakeupsCase):
         self.feeder.parking.sort = lambda taken: self.stand_back()
         self.feeder.parking.park = self.feeder.parking.strange.clear
 
-    @mock.patch.object(parking, "STAND_BACK", 60.0)
+    @mock.patch.object(leases, "STAND_BACK", 60.0)
     def test_a_stop_is_heard_while_it_stands_back(self):
         self.park_all()
         stop = threading.Timer(0.1, self.processor.stop)
@@ -202,9 +200,9 @@ class ProcessorTests(WakeupsCase):
             return [held()]
 
         self.work(taken, taken)
-        self.assertGreaterEqual(moments[1] - moments[0], parking.STAND_BACK)
+        self.assertGreaterEqual(moments[1] - moments[0], leases.STAND_BACK)
 
-    @mock.patch.object(parking, "STAND_BACK", 60.0)
+    @mock.patch.object(leases, "STAND_BACK", 60.0)
     def test_one_that_runs_several_goes_on_with_these_while_it_stands_back(self):
         plan = replace(self.processor.plan, options=conf.options().replace(PROCESSOR_TYPE="thread"))
         self.processor = Processor(plan, self.processor.resources, self.processor.reporter)

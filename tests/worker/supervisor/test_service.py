@@ -13,10 +13,9 @@ from unittest import mock
 from django.test import SimpleTestCase, tag
 
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.worker.launcher.launcher import Launcher
-from django_perfectqueue.worker.launcher.pid_file import PidFile
-from django_perfectqueue.worker.launcher.systemd import Notifier, taken_out_of
-from django_perfectqueue.worker.process.title import set_title
+from django_perfectqueue.worker.launcher.generation import PidFile
+from django_perfectqueue.worker.launcher.launcher import Launcher, Notifier, taken_out_of
+from django_perfectqueue.worker.process.child import set_title
 
 from ...waiting import wait_until
 from ..workers import ROOT, WorkerTestCase

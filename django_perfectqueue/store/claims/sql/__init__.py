@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...arithmetic.fair_order import UserLanes
-from ...database.session import Session
-from ...leases.leased import Claimant, ClaimedRow
+from ...database.transaction import Session
+from ...leases import Claimant, ClaimedRow
 from . import mysql, postgresql, sqlite
 
 

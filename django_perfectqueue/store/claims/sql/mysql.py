@@ -9,8 +9,8 @@ from operator import methodcaller
 
 from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.base import numbers
-from ...database.session import Session
-from ...leases.leased import TASK, TICKET, Claimant, ClaimedRow, named
+from ...database.transaction import Session
+from ...leases import TASK, TICKET, Claimant, ClaimedRow, named
 from .only_lane import LANE, ONLY_LANE, with_lanes
 
 LINE = """

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.base import Row
-from ...leases.leased import ClaimedRow, in_line, named
+from ...leases import ClaimedRow, in_line, named
 
 ONLY_LANE = """(
     SELECT "id" FROM (

@@ -8,9 +8,9 @@ from functools import partial
 
 from ...arithmetic.fair_order import LEAST_COST, UserLanes
 from ...database.dialects.base import Row
-from ...database.dialects.postgresql_arrays import array
-from ...database.session import Session
-from ...leases.leased import TASK, TICKET, Claimant, ClaimedRow, named
+from ...database.dialects.postgresql_server import array
+from ...database.transaction import Session
+from ...leases import TASK, TICKET, Claimant, ClaimedRow, named
 from .only_lane import LANE, with_lanes
 
 # Within what Python has: a time that is none holds up nobody.
@@ -20,8 +20,8 @@ EPOCH = """EXTRACT(EPOCH FROM GREATEST(
 TASK = TASK.replace('"task"."created_at"', EPOCH.format('"task"."created_at"'))
 RUN_AT = EPOCH.format('"ticket"."run_at"')
 
+# Return a time as CLAIM returns it, aware: the driver's own way asks for its zone each time.
 aware = partial(datetime.fromtimestamp, tz=timezone.utc)
-"""Return a time as CLAIM returns it, aware: the driver's own way asks for its zone each time."""
 
 CLAIM = f"""
 WITH "want" AS (

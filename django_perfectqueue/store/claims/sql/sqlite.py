@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.sqlite import stamp, to_json
-from ...database.session import Session
-from ...leases.leased import TASK, TICKET, Claimant, ClaimedRow, named
+from ...database.transaction import Session
+from ...leases import TASK, TICKET, Claimant, ClaimedRow, named
 from .only_lane import LANE, ONLY_LANE, with_lanes
 
 CREATED = '"task"."created_at"'
@@ -54,8 +54,8 @@ UPDATE "perfectqueue_account" SET "running" = "running" + %(tasks)s,
 WHERE "id" = %(lane)s
 """
 
+# Return a time as READ returns it, aware.
 aware = datetime.fromisoformat
-"""Return a time as READ returns it, aware."""
 
 
 def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) -> list[ClaimedRow]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
+from enum import Enum
 from typing import Any, NamedTuple
 
 from django.db import NotSupportedError, transaction
@@ -13,18 +14,17 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion, Submission
-from ..diagnosis import Problem
 
 Row = tuple[Any, ...]
 REMOVE = """
 DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids}) RETURNING "task_id", "followed"
 """
 
+# Of a lane, of which a user without limits has the account's id.
 AWAKE = """
     SELECT 1 FROM "perfectqueue_account" WHERE "id" = %(lane)s AND "has_waiting"
     UNION ALL SELECT 1 FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "has_waiting"
 """
-"""Of a lane, of which a user without limits has the account's id."""
 
 TASK_COLUMNS = """
     "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
@@ -82,52 +82,53 @@ class Dialect(ABC):
     the server's clock, or for the time that the caller gave.
     """
 
+    # Whether notifications are the database's own, and reach every host.
     notifies = False
-    """Whether notifications are the database's own, and reach every host."""
 
     removal = REMOVE
 
+    # A hint behind a table: by IN a small one would be read, and each of its rows waited for.
     by_primary_key = ""
-    """A hint behind a table: by IN a small one would be read, and each of its rows waited for."""
 
+    # What has the next SELECT see what is not committed, where keep_clause keeps nothing.
     at_read_uncommitted = ""
-    """What has the next SELECT see what is not committed, where keep_clause keeps nothing."""
 
+    # Whether the time is read on the host, before a statement is sent.
     hosts_clock = False
-    """Whether the time is read on the host, before a statement is sent."""
 
+    # Whether a transaction that may write keeps all others from writing.
     one_writer = False
-    """Whether a transaction that may write keeps all others from writing."""
 
+    # A column that lets the transaction be lost, as a whole, if the server crashes.
     asynchronous_commit = ""
-    """A column that lets the transaction be lost, as a whole, if the server crashes."""
 
+    # The SQL of the time, which may name the parameter ``now``.
     clock = ""
-    """The SQL of the time, which may name the parameter ``now``."""
 
+    # The same where the caller has given the time.
     given_clock = ""
-    """The same where the caller has given the time."""
 
+    # The quotes around names.
     quote = '"'
-    """The quotes around names."""
 
     in_lane = '"ticket"."lane" = {lane}'
 
     lock_clause = " FOR UPDATE"
 
+    # The same for rows of which none is deleted: those that are kept, too.
     change_clause = " FOR UPDATE"
-    """The same for rows of which none is deleted: those that are kept, too."""
 
     share_clause = " FOR SHARE"
 
+    # What has a row not deleted, and held up in nothing else, where that can be.
     keep_clause = ""
-    """What has a row not deleted, and held up in nothing else, where that can be."""
 
     skip_clause = " FOR UPDATE SKIP LOCKED"
 
+    # The same for rows of which none is deleted: those that are kept, too.
     skip_changed_clause = " FOR UPDATE SKIP LOCKED"
-    """The same for rows of which none is deleted: those that are kept, too."""
 
+    # A query of the lanes with waiting tickets; it jumps from lane to lane.
     waiting_lanes = """
     SELECT MIN("lane") AS "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
     UNION ALL
@@ -137,8 +138,8 @@ class Dialect(ABC):
     )
     FROM "line" WHERE "line"."lane" IS NOT NULL
 """
-    """A query of the lanes with waiting tickets; it jumps from lane to lane."""
 
+    # A query of the first ``most`` queues that have tasks; it jumps over the rows.
     used_queues = """
     WITH RECURSIVE "names" ("name", "number") AS (
         SELECT MIN("queue"), 1 FROM "perfectqueue_task"
@@ -151,7 +152,6 @@ class Dialect(ABC):
     )
     SELECT "name" FROM "names" WHERE "name" IS NOT NULL
 """
-    """A query of the first ``most`` queues that have tasks; it jumps over the rows."""
 
     def commit_durably(self, cursor: Cursor) -> None:
         """Take back what ``asynchronous_commit`` has allowed."""
@@ -395,3 +395,82 @@ def naive(moment: datetime) -> datetime:
 def numbers(values: Iterable[int]) -> str:
     """Return whole numbers as the inside of an IN list."""
     return ", ".join([str(int(value)) for value in values]) or "NULL"
+
+
+# What may ail a database.
+
+
+class Problem(Enum):
+    """
+    Why a database does not do what it is asked, in words that end a sentence.
+
+    ``passes`` is whether it may be over by itself; else someone has to change something.
+    """
+
+    UNREACHABLE = "it can't be reached", True
+    STOPPED = "it stops, starts or recovers", True
+    CROWDED = "it has no connection to spare", True
+    READ_ONLY = "it takes no writes", True
+    FULL = "its disk is full", True
+    SILENT = "it did not answer within DATABASE_TIMEOUT", True
+    LOCKED = "others hold its locks for too long", True
+    CUT_SHORT = "it broke a statement off, by a limit of its own or as someone asked", True
+    SHUT_OUT = "it lets the worker not in: see its name, user and password in DATABASES", False
+    UNMIGRATED = "a table or a column is missing: run manage.py migrate", False
+    FORBIDDEN = "its user lacks a right: grant it", False
+    OTHER = "it refuses a statement", False
+
+    def __init__(self, words: str, passes: bool) -> None:
+        self.words = words
+        self.passes = passes
+
+    @property
+    def family(self) -> Problem:
+        """The kind under which it is logged: a server that goes down raises many errors."""
+        gone = (Problem.STOPPED, Problem.SILENT)
+        return Problem.UNREACHABLE if self in gone else self
+
+
+# Send what begins a transaction in one packet with its first statement: a round trip less.
+
+
+@contextmanager
+def sent_with_first(
+    connection: BaseDatabaseWrapper, starts: Sequence[str], *, several: bool, skip: int
+) -> Iterator[None]:
+    """
+    Send ``starts`` with the first statement of this block, or before it where the driver does
+    not take ``several``.
+
+    ``skip`` is how many results the driver has before that of the statement. The connection is
+    in no transaction; a SAVEPOINT that comes first is a statement like others. COMMIT is not
+    sent with the last one: most answers are needed before.
+    """
+    sent = False
+
+    def send(
+        execute: Callable[..., Any], sql: Any, parameters: Any, many: bool, context: dict[str, Any]
+    ) -> Any:
+        nonlocal sent
+        if sent:
+            return execute(sql, parameters, many, context)
+        if many or not several:
+            # By another cursor: ``execute`` would take a statement of many for one of none.
+            with connection.cursor() as cursor:
+                sent = True
+                try:
+                    for start in starts:
+                        cursor.execute(start)
+                except BaseException:
+                    sent = False
+                    raise
+            return execute(sql, parameters, many, context)
+        # If this fails nothing may have begun: then the next one is sent with it, too.
+        done = execute("; ".join([*starts, sql]), parameters, many, context)
+        sent = True
+        for _ in range(skip):
+            context["cursor"].nextset()
+        return done
+
+    with connection.execute_wrapper(send):
+        yield

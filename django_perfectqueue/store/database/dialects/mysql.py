@@ -24,17 +24,12 @@ from .base import (
     naive,
     numbers,
 )
-from .mysql_errors import MySQLErrors
+from .mysql_server import MySQLErrors, begun_with_first, committed, reads_committed
 from .mysql_submit import MICROSECONDS, MySQLSubmit
-from .mysql_transactions import (
-    begun_with_first,
-    committed,
-    reads_committed,
-)
 
 PACKET = 4 * 1024 * 1024
+# In bytes: what a statement holds beside a long text.
 AROUND = 64 * 1024
-"""In bytes: what a statement holds beside a long text."""
 ESCAPED = (b"\x00", b"\n", b"\r", b"\x1a", b'"', b"'", b"\\")
 
 HELD = """

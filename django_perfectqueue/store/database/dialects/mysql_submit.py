@@ -10,8 +10,7 @@ from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Submission
 from .base import INSERT_TICKETS, TASK_COLUMNS, Dialect, stored_row
-from .mysql_errors import is_taken
-from .mysql_transactions import takes_several_statements
+from .mysql_server import is_taken, takes_several_statements
 
 INSERT_TASKS = f'INSERT INTO "perfectqueue_task" ({TASK_COLUMNS}) VALUES '
 TASK = (

@@ -23,10 +23,8 @@ from django_perfectqueue.models.fields import READABLE
 
 from ...values import ENDED, Completion
 from .base import Closed, Entry, FinishReport, average
-from .postgresql_alone import PostgreSQLAlone
-from .postgresql_arrays import array, texts
-from .postgresql_submit import PostgreSQLSubmit
-from .postgresql_transactions import begun_with_first, takes_several_statements
+from .postgresql_server import array, begun_with_first, takes_several_statements, texts
+from .postgresql_submit import PostgreSQLAlone, PostgreSQLSubmit
 
 NOTIFY_END = f"pg_notify('{ENDED}' || \"task_id\", '')"
 NOTIFY_ENDS = NOTIFY_END.replace("task_id", "id")
@@ -97,8 +95,8 @@ LET_STAND_AS_BEFORE = """
 """
 
 
+# By connection its level of isolation, as the server has said.
 levels: WeakKeyDictionary[object, str] = WeakKeyDictionary()
-"""By connection its level of isolation, as the server has said."""
 
 
 class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):

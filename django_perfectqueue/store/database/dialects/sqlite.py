@@ -16,7 +16,6 @@ from django.utils import timezone as clock
 from django_perfectqueue.models.fields import READABLE
 
 from ...values import Completion, Moment, Stored, Submission
-from ..diagnosis import Problem
 from .base import (
     AWAKE,
     INSERT_TICKETS,
@@ -25,6 +24,7 @@ from .base import (
     Dialect,
     Entry,
     FinishReport,
+    Problem,
     average,
     naive,
     stored_row,

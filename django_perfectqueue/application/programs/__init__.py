@@ -1,1 +1,0 @@
-"""Handlers that run a program."""

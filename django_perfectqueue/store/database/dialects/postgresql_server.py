@@ -1,0 +1,177 @@
+"""Transactions of the store's own on PostgreSQL: BEGIN goes with the first statement."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+from django.db import DatabaseError, Error, InterfaceError, OperationalError, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from ...values import Moment
+from .base import Dialect, Problem, sent_with_first
+
+# What libpq calls a connection without a transaction.
+IDLE = 0
+
+
+@functools.cache
+def is_psycopg3() -> bool:
+    # Imported on use: a project on another database may have no driver for this one.
+    from django.db.backends.postgresql import psycopg_any
+
+    return bool(psycopg_any.is_psycopg3)
+
+
+def takes_several_statements(connection: BaseDatabaseWrapper) -> bool:
+    by_server = connection.settings_dict["OPTIONS"].get("server_side_binding", False)
+    return not (by_server and is_psycopg3())
+
+
+@contextmanager
+def begun_with_first(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Open a transaction on a connection that is in none."""
+    with transaction.atomic(connection.alias):
+        # Else the driver sends BEGIN itself, and waits for the answer.
+        connection.connection.autocommit = True
+        try:
+            with sent_with_first(connection, ["BEGIN"], several=True, skip=int(is_psycopg3())):
+                yield
+        except BaseException:
+            with suppress(Error):
+                end(connection, "ROLLBACK")
+            raise
+        end(connection, "ROLLBACK" if connection.needs_rollback else "COMMIT")
+
+
+def end(connection: BaseDatabaseWrapper, how: str) -> None:
+    """
+    End the transaction on psycopg2, which ends none that it has not begun itself.
+
+    psycopg 3 asks for the server's state, so atomic() ends it.
+    """
+    wire = connection.connection
+    if wire is None or is_psycopg3() or wire.info.transaction_status == IDLE:
+        return
+    try:
+        with connection.wrap_database_errors, wire.cursor() as cursor:
+            cursor.execute(how)
+    except BaseException:
+        # The next statements would go on in it.
+        connection.close()
+        raise
+
+
+# What an error of PostgreSQL says, by its code.
+
+
+UNPREPARED = {
+    "26000",  # invalid_sql_statement_name: a pooler has changed the server's connection
+    "42P05",  # duplicate_prepared_statement: another client has prepared it there
+}
+
+# The whole class 08 is lost, too.
+LOST = {
+    "25006",  # read_only_sql_transaction: the server has become a standby
+    "25P03",  # idle_in_transaction_session_timeout
+    "40003",  # statement_completion_unknown
+    "53300",  # too_many_connections
+    "57P01",  # admin_shutdown, and pg_terminate_backend()
+    "57P02",  # crash_shutdown
+    "57P03",  # cannot_connect_now: it starts, stops or recovers
+    "57P05",  # idle_session_timeout
+}
+# A driver that can't connect gives no code.
+REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
+
+PROBLEMS = {
+    "25006": Problem.READ_ONLY,
+    "28000": Problem.SHUT_OUT,
+    "28P01": Problem.SHUT_OUT,
+    "3D000": Problem.SHUT_OUT,
+    "3F000": Problem.UNMIGRATED,
+    "40001": Problem.LOCKED,  # serialization_failure
+    "40P01": Problem.LOCKED,  # deadlock_detected
+    "42501": Problem.FORBIDDEN,
+    "42703": Problem.UNMIGRATED,
+    "42P01": Problem.UNMIGRATED,
+    "53100": Problem.FULL,
+    "53300": Problem.CROWDED,
+    "55P03": Problem.LOCKED,  # lock_not_available
+    "57014": Problem.CUT_SHORT,
+    "57P01": Problem.STOPPED,
+    "57P02": Problem.STOPPED,
+    "57P03": Problem.STOPPED,
+}
+# Where another language is set, these are not found, and the error itself decides.
+SAID = {
+    "starting up": Problem.STOPPED,
+    "shutting down": Problem.STOPPED,
+    "recovery": Problem.STOPPED,
+    "too many": Problem.CROWDED,
+    "connection slots": Problem.CROWDED,
+    **dict.fromkeys((*REFUSED, "not permitted"), Problem.SHUT_OUT),
+}
+
+
+class PostgreSQLErrors(Dialect):
+    def passes(self, error: Exception) -> bool:
+        return state_of(error) in UNPREPARED or super().passes(error)
+
+    def lost(self, error: Exception) -> bool:
+        state = state_of(error)
+        if state is not None:
+            return state in LOST or state.startswith("08")
+        if type(error) not in (DatabaseError, InterfaceError, OperationalError):
+            return False
+        return not any(words in str(error) for words in REFUSED)
+
+    def problem_of(self, error: Exception) -> Problem:
+        if (state := state_of(error)) is not None:
+            otherwise = Problem.UNREACHABLE if self.lost(error) else Problem.OTHER
+            return PROBLEMS.get(state, otherwise)
+        if said := [problem for words, problem in SAID.items() if words in str(error)]:
+            return said[0]
+        return Problem.UNREACHABLE if self.lost(error) else Problem.OTHER
+
+
+def state_of(error: BaseException) -> str | None:
+    """Return the code of an error, as both drivers keep it, if the server sent one."""
+    cause = error.__cause__
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+
+
+# PostgreSQL's text of an array, as one parameter carries a column of a batch.
+
+
+def array(values: Iterable[object]) -> str:
+    """
+    Return values that need no quotes as PostgreSQL's text of an array.
+
+    One text costs the driver and the server a tenth of a list of parameters.
+    """
+    return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
+
+
+def texts(values: Iterable[str | None]) -> str:
+    """Return texts as PostgreSQL's text of an array, each in quotes."""
+    items = [
+        "NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        for text in values
+    ]
+    return f"{{{','.join(items)}}}"
+
+
+def time_of(moment: Moment | None) -> str | None:
+    """Return a time as an item of an array."""
+    text = time_text(moment)
+    return text and f'"{text}"'
+
+
+def time_text(moment: Moment | None) -> str | None:
+    """Return a time as a text; a span as its seconds behind a plus."""
+    if isinstance(moment, timedelta):
+        return f"+{moment.total_seconds()}"
+    return None if moment is None else moment.isoformat()

@@ -1,0 +1,200 @@
+"""Apply an edited share to tasks that wait already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from django_perfectqueue.lib.distinct import distinct
+from django_perfectqueue.models import EVERYONE, Account, Policy
+
+from ..arithmetic.fair_order import lane_id, rule_of
+from ..database.transaction import Session, in_transaction, reading, retry_transaction
+from ..limits.holds import hold_id, open_again
+from ..limits.meters import forget_limits
+from ..notify.ring import notify_workers
+from .accounts import FILE
+from .shares import correct, outdated, shares_of, write
+from .wake import first_open, floor, waking, write_accounts
+
+BATCH = 1000
+FIRST_LANE = -(2**63)
+
+QUEUES = """
+SELECT "queue" FROM "perfectqueue_fairshare" WHERE "user" = %(user)s AND "queue" <> ''
+"""
+WITH_WORK = """
+WITH RECURSIVE "line" AS ({waiting_lanes})
+SELECT DISTINCT COALESCE("lane"."account", "line"."lane") FROM "line"
+LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
+WHERE "line"."lane" IS NOT NULL
+"""
+LANES = """
+SELECT "id" FROM "perfectqueue_account" WHERE "id" > %(last)s ORDER BY "id" LIMIT %(limit)s
+"""
+
+
+def apply_shares(user: str, *, using: str) -> None:
+    """
+    Write a user's shares to its lanes, so that they hold for tasks that wait already.
+
+    Those of everyone are written to the lanes of all who have none of their own, some of
+    them at a time, each in a short transaction.
+    """
+    if user == EVERYONE:
+        apply_default(using=using)
+        return
+    for queue in apply_to_accounts(user, using=using):
+        notify_workers(queue, using=using)
+
+
+@retry_transaction
+def apply_to_accounts(user: str, *, using: str) -> set[str]:
+    """
+    Write a user's shares to the lanes that hold its accounts; return their queues.
+
+    A lane that someone is making just now, from the shares as they were, can be waited
+    for only by making it, too. A lane that was paused or held back by its cap takes its
+    place as one that wakes: it has saved no credit.
+    """
+    with in_transaction(using) as db:
+        owners = {(queue, user) for queue in queues_of(db, user)}
+        places = {queue: floor(db, queue) for queue, _user in owners}
+        accounts = [
+            waking(lane_id(queue, user), queue, user, share, places[queue])
+            for (queue, _user), share in shares_of(db, owners).items()
+        ]
+        if accounts:
+            write_accounts(db, accounts, None)
+            # Now that they are locked, so that of two edits the later one stays.
+            for (queue, _user), share in shares_of(db, owners).items():
+                write(db, [lane_id(queue, user)], share, places[queue].virtual_time)
+    return set(places)
+
+
+def apply_default(*, using: str) -> None:
+    """
+    Write to every lane the share that holds for it, where that has changed.
+
+    Those with tasks that wait go first: there may be a million others.
+    """
+    queues: set[str] = set()
+    waiting = lanes_with_work(using=using)
+    for start in range(0, len(waiting), BATCH):
+        queues |= apply_to(waiting[start : start + BATCH], using=using)
+    for queue in queues:
+        notify_workers(queue, using=using)
+    last = FIRST_LANE
+    while lanes := some_lanes(last, using=using):
+        apply_to(lanes, using=using)
+        last = lanes[-1]
+
+
+@retry_transaction
+def lanes_with_work(*, using: str) -> list[int]:
+    with reading(using) as db:
+        statement = WITH_WORK.replace("{waiting_lanes}", db.dialect.waiting_lanes)
+        return [lane for (lane,) in db.execute(statement).fetchall()]
+
+
+@retry_transaction
+def some_lanes(last: int, *, using: str) -> list[int]:
+    with reading(using) as db:
+        values = {"last": last, "limit": BATCH}
+        return [lane for (lane,) in db.execute(LANES, values).fetchall()]
+
+
+@retry_transaction
+def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
+    """Write to these lanes the share that holds for them; return the queues of those changed."""
+    with reading(using) as db:
+        changed = outdated(db, lanes)
+    if not changed:
+        return set()
+    with in_transaction(using) as db:
+        start = partial(floor, db)
+        return correct(db, changed, lambda queue: start(queue).virtual_time)
+
+
+def queues_of(db: Session, user: str) -> set[str]:
+    """Return the queues in which a user may have a lane."""
+    found = db.execute(QUEUES, {"user": user}).fetchall()
+    lanes = Account.objects.using(db.cursor.db.alias)
+    return {queue for (queue,) in found}.union(distinct(lanes, "queue", limit=None))
+
+
+# Apply an edited limit to tasks that wait already.
+
+
+HELD_LANES_AT_ONCE = 500
+BATCHES = 200
+
+QUEUES_OF_HOLD = 'SELECT "queue" FROM "perfectqueue_hold" WHERE "key" = %(key)s'
+HELD = """
+SELECT "lane"."account" FROM (
+    SELECT "account", "turn" FROM "perfectqueue_lane"
+    WHERE "held_by" = %(hold)s AND "turn" < %(floor)s
+    ORDER BY "turn" LIMIT %(limit)s
+) AS "lane"
+"""
+LOCK = """
+SELECT "id" FROM "perfectqueue_account"
+WHERE "id" IN ({accounts}) AND "virtual_time" < %(floor)s AND "policy" = 0 ORDER BY "id"
+"""
+FILE_ALL = FILE + 'WHERE "account" IN ({accounts})'
+LIFT = """
+UPDATE "perfectqueue_account" SET "virtual_time" = %(floor)s WHERE "id" IN ({accounts})
+"""
+
+
+def apply_limit(key: str, *, using: str) -> None:
+    """
+    Apply a changed limit to the tasks that wait behind it.
+
+    A user who was held back takes its place as one that wakes: it has saved no credit.
+    Limits themselves are read whenever a task behind them is acquired.
+    """
+    forget_limits(using)
+    for queue in queues_held(key, using=using):
+        for _batch in range(BATCHES):
+            if lift(queue, key, using=using) < HELD_LANES_AT_ONCE:
+                break
+    open_again([key], using=using)
+    notify_workers(using=using)
+
+
+@retry_transaction
+def queues_held(key: str, *, using: str) -> list[str]:
+    """Return the queues in which a limit holds back lanes, or has done so."""
+    with reading(using) as db:
+        rows = db.execute(QUEUES_OF_HOLD, {"key": key}).fetchall()
+    return [queue for (queue,) in rows]
+
+
+@retry_transaction
+def lift(queue: str, key: str, *, using: str) -> int:
+    """
+    Lift some accounts that a limit holds back to those of users whom nothing held back; return
+    how many. By a policy without memory there is nothing to lift.
+    """
+    if rule_of(queue).code != Policy.FAIR:
+        return 0
+    with in_transaction(using) as db:
+        first = first_open(db, queue)
+        if first is None:
+            return 0
+        values = {"hold": hold_id(queue, key), "floor": first, "limit": HELD_LANES_AT_ONCE}
+        rows = db.execute(HELD, values).fetchall()
+        raise_to(db, sorted({account for (account,) in rows}), first)
+        return len(rows)
+
+
+def raise_to(db: Session, accounts: list[int], floor: float) -> None:
+    if not accounts:
+        return
+    values = {"floor": floor}
+    locked = db.rows(LOCK + db.dialect.lock_clause, values, accounts=accounts)
+    if locked:
+        db.execute(LIFT, values, accounts=[account for (account,) in locked])
+    # Lanes that were filed by turns before these would be found again and again.
+    db.execute(FILE_ALL, accounts=accounts)

@@ -1,0 +1,364 @@
+"""Refuse every write under a lease that is not the last one of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.models import LastEnding, Outcome, State
+
+from .arithmetic.fair_order import Pick
+from .database.dialects import Dialect
+from .database.dialects.base import Row, numbers
+from .database.transaction import Session, in_transaction, reading, retry_transaction, timely
+from .lanes.accounts import Accounts, expected_cost
+from .notify.ring import notify_workers
+from .values import Lease, Pulse, as_text
+
+STILL_HELD = "running"
+# The endings that the holder of an attempt writes.
+BY_HOLDER = (LastEnding.RETRIED, LastEnding.SNOOZED, LastEnding.RELEASED)
+
+HELD_TICKET = """
+SELECT "token", "state", "attempt", "last_ending" FROM "perfectqueue_ticket"
+WHERE "task_id" = %(task_id)s
+"""
+# What others end has no start: they don't know when the attempt began.
+CLOSED = """
+SELECT "outcome" FROM "perfectqueue_task"
+WHERE "id" = %(task_id)s AND "queue" = %(queue)s AND "key" = %(key)s
+    AND "attempt" = %(attempt)s AND "worker" = %(worker)s AND "started_at" IS NOT NULL
+"""
+STANDING = """
+SELECT "task"."outcome", "task"."started_at", "task"."ended_at", "ticket"."state"
+FROM "perfectqueue_task" AS "task"
+LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
+WHERE "task"."id" = %(task_id)s AND "task"."queue" = %(queue)s AND "task"."key" = %(key)s
+"""
+HELD = """
+SELECT "task_id", "token", "cancel_requested", "charged" FROM "perfectqueue_ticket"{hint}
+WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
+"""
+
+
+# What a ticket says that a lease holds: whether its task is to be cancelled, and how many seconds
+# its lane was charged while it ran, if it was.
+Held = tuple[bool, float | None]
+
+
+def lock_lease(db: Session, lease: Lease) -> None:
+    """
+    Lock the ticket that this lease holds.
+
+    Raise PreemptedError, and let nothing be written, when the lease has passed to
+    another processor or the task has ended.
+    """
+    if not lock_leases(db, [lease]):
+        raise PreemptedError(why_not_held(db, lease))
+
+
+@retry_transaction
+def refusal(lease: Lease, *, using: str) -> PreemptedError:
+    """Return the error for a lease that does not hold; it says in which state the task is."""
+    with reading(using) as db:
+        return PreemptedError(why_not_held(db, lease))
+
+
+def why_not_held(db: Session, lease: Lease) -> str:
+    who = {"task_id": lease.task_id, "queue": lease.queue, "key": lease.key}
+    row = db.execute(STANDING, who).fetchone()
+    state = "it was deleted" if row is None else state_of(db.dialect, *row)
+    return f"Task '{lease.key}' is no longer held by this attempt: {state}."
+
+
+def state_of(
+    dialect: Dialect,
+    outcome: str,
+    started_at: datetime | None,
+    ended_at: datetime,
+    state: int | None,
+) -> str:
+    """Return in words where a task stands that someone else has taken, ended or put back."""
+    if outcome:
+        # A forced finish leaves no start.
+        by_force = ", by force" if outcome == Outcome.FINISHED and started_at is None else ""
+        return f"{outcome} at {dialect.moment(ended_at):%Y-%m-%d %H:%M:%S} UTC{by_force}"
+    if state == State.RUNNING:
+        return "another attempt has it"
+    return "it is in line for another attempt"
+
+
+def lock_leases(db: Session, leases: Collection[Lease], clause: str = "") -> dict[Lease, Held]:
+    """
+    Lock the tickets of the leases that still hold theirs, in the order of their ids;
+    return each of these with what its ticket says. ``clause`` may pass over those of others.
+    """
+    ids = numbers(sorted(lease.task_id for lease in leases))
+    held = HELD.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
+    statement = held + (clause or db.dialect.lock_clause)
+    rows = db.execute(statement).fetchall()
+    found = {(task_id, token): (bool(cancel), charged) for task_id, token, cancel, charged in rows}
+    return {lease: found[lease.fence] for lease in leases if lease.fence in found}
+
+
+@retry_transaction
+def outcome_of(lease: Lease, *, using: str, worker: str) -> str:
+    """
+    Return how its holder, this ``worker``, has ended an attempt: as a word such as "retried".
+
+    It is STILL_HELD while the attempt has its task, and empty where others have ended it, or
+    another attempt has gone on since. For one whose commit may have come through without an
+    answer: such a commit has the lock of the ticket, and is waited for.
+    """
+    with in_transaction(using) as db:
+        return ending_of(db, lease, worker)
+
+
+def ending_of(db: Session, lease: Lease, worker: str) -> str:
+    """Do what outcome_of() does, in the caller's transaction."""
+    statement = HELD_TICKET + db.dialect.lock_clause
+    row = db.execute(statement, {"task_id": lease.task_id}).fetchone()
+    if row is None:
+        values = {
+            "task_id": lease.task_id,
+            "queue": lease.queue,
+            "key": lease.key,
+            "attempt": lease.attempt,
+            "worker": as_text(worker, 255),
+        }
+        closed = db.execute(CLOSED, values).fetchone()
+        return str(closed[0]) if closed else ""
+    token, state, attempt, last_ending = row
+    if token == lease.token and state == State.RUNNING:
+        return STILL_HELD
+    # The token stays until the next acquire; while that runs, the ending is of the one before.
+    next_runs = state == State.RUNNING and attempt == lease.attempt + 1
+    is_its = (token == lease.token or next_runs) and last_ending in BY_HOLDER
+    return LastEnding(last_ending).name.lower() if is_its else ""
+
+
+# Renew leases, read which are lost or to be cancelled, and charge for those that last long.
+
+
+RENEW = """
+UPDATE "perfectqueue_ticket"{hint} SET "timer_at" = {until}
+WHERE "task_id" IN ({ids}) AND "token" IN ({tokens}) AND "state" = 2
+    AND "timer_at" < {until}
+"""
+LOOK = """
+SELECT "task_id", "token", "cancel_requested" FROM "perfectqueue_ticket"
+WHERE "task_id" IN ({ids}) AND "state" = 2
+"""
+CHARGE = """
+UPDATE "perfectqueue_ticket"{hint} SET "charged" = CASE "task_id" {charges} END
+WHERE "task_id" IN ({ids})
+"""
+
+
+@retry_transaction
+def heartbeat(
+    leases: Sequence[Lease],
+    *,
+    using: str,
+    alive_time: float | None,
+    now: datetime | None = None,
+) -> list[Pulse]:
+    """
+    Renew leases for ``alive_time`` seconds from now; return the state of each.
+
+    With an ``alive_time`` of None they are only read. It costs one statement to read and one
+    to renew, however many they are.
+    """
+    ids = numbers(sorted(lease.task_id for lease in leases))
+    tokens = numbers(sorted({lease.token for lease in leases}))
+    with (reading if alive_time is None else timely)(using) as db:
+        if alive_time is not None:
+            renew = RENEW.replace("{ids}", ids).replace("{tokens}", tokens)
+            renew = renew.replace("{hint}", db.dialect.by_primary_key)
+            db.execute(renew, now=now, after={"until": alive_time})
+        rows = db.execute(LOOK.replace("{ids}", ids)).fetchall()
+    found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
+    fences = [lease.fence for lease in leases]
+    return [Pulse(held=one in found, cancel_requested=found.get(one, False)) for one in fences]
+
+
+@retry_transaction
+def charge(ran: Mapping[Lease, float], *, using: str, now: datetime | None = None) -> None:
+    """
+    Charge the lanes of running tasks for the seconds that each has run by now, and expect that
+    their next tasks run as long, too.
+
+    A lease that has passed on charges nothing. The tickets keep what was charged: who ends a
+    task corrects that, and a repetition charges nothing more.
+    """
+    with in_transaction(using) as db:
+        accounts = Accounts(now)
+        # The one who has locked a ticket ends its task, and charges for all of it.
+        held = lock_leases(db, list(ran), db.dialect.skip_clause)
+        for lease, (_cancel, charged) in held.items():
+            accounts.overrun(lease, ran[lease], charged)
+        if held:
+            cases = " ".join([f"WHEN {lease.task_id} THEN {ran[lease]!r}" for lease in held])
+            note = CHARGE.replace("{charges}", cases).replace("{hint}", db.dialect.by_primary_key)
+            db.execute(note, ids=sorted(lease.task_id for lease in held))
+            accounts.write(db)
+
+
+# What a claim reads of a ticket and its task, and the lease that comes of it.
+
+
+TICKET = (
+    '"ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",'
+    ' "ticket"."crashes", "ticket"."rank"'
+)
+TASK = (
+    '"task"."queue", "task"."key", "task"."type", "task"."user", "task"."data",'
+    ' "task"."priority", "task"."created_at", "task"."time_limit",'
+    ' "task"."context", "task"."limits"'
+)
+
+
+class Claimant(NamedTuple):
+    """Who takes tasks, under which token, and for how many seconds."""
+
+    holder: int
+    token: int
+    seconds: float
+    now: datetime | None
+
+
+class ClaimedRow(NamedTuple):
+    """The columns of TICKET, when it is due, whether it has expired, and those of TASK."""
+
+    task_id: int
+    attempt: int
+    lane: int
+    errors: int
+    crashes: int
+    rank: int
+    run_at: Any
+    late: bool
+    queue: str
+    key: str
+    type: str
+    user: str
+    payload: str
+    priority: int
+    created_at: Any
+    time_limit: float | None
+    context: str | None
+    limits: str
+
+
+# The order in which the tickets of a lane are taken, as a key of claimed rows.
+in_line = attrgetter("rank", "run_at", "task_id")
+
+
+def named(rows: Iterable[Row]) -> list[ClaimedRow]:
+    """Return rows as a cursor gives them by the names of their columns."""
+    # Not by _make(), which would be one more call for each task.
+    return [tuple.__new__(ClaimedRow, row) for row in rows]
+
+
+def leased(
+    row: ClaimedRow,
+    pick: Pick,
+    *,
+    using: str,
+    holder: int,
+    token: int,
+    moment: Callable[[Any], datetime],
+    capped: bool = False,
+) -> Lease:
+    """Return the lease; ``moment`` makes the row's times aware."""
+    task_id, attempt, lane, errors, crashes, _rank, run_at, _late, *task = row
+    queue, key, type_, user, payload, priority, created_at, time_limit, context, limits = task
+    return Lease(
+        using,
+        task_id,
+        attempt,
+        holder,
+        token,
+        lane,
+        pick.cost,
+        errors,
+        crashes,
+        queue,
+        key,
+        type_,
+        user,
+        payload,
+        priority,
+        moment(created_at),
+        moment(run_at),
+        time_limit,
+        context,
+        capped,
+        pick.finish_tag,
+        pick.is_new,
+        limits,
+        pick.share,
+    )
+
+
+# What is in a holder's hands, seen and kept from outside.
+
+
+IN_HAND = f"""
+SELECT {TICKET}, "ticket"."run_at", 0, {TASK},
+    "ticket"."token", "ticket"."cancel_requested", "own"."cost"
+FROM "perfectqueue_ticket" AS "ticket"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
+LEFT JOIN "perfectqueue_account" AS "own"
+    ON "own"."id" = COALESCE("lane"."account", "ticket"."lane")
+WHERE "ticket"."task_id" IN ({{ids}}) AND "ticket"."holder" = %(holder)s
+    AND "ticket"."state" = 2
+ORDER BY "ticket"."task_id"
+"""
+LAPSE = """
+UPDATE "perfectqueue_ticket" SET "timer_at" = {now}
+WHERE "state" = 2 AND "holder" IN ({ids}) AND "timer_at" <= {horizon} AND "timer_at" > {now}
+"""
+
+
+@retry_transaction
+def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[tuple[Lease, bool]]:
+    """
+    Return the leases of those tasks that a holder has, and which are to be cancelled.
+
+    What their lanes were charged is known to the holder alone; the leases carry what they
+    would be charged now.
+    """
+    with reading(using) as db:
+        rows = db.rows(IN_HAND, {"holder": holder}, ids=task_ids)
+    found = []
+    for *columns, token, cancel_requested, cost in rows:
+        [row] = named([tuple(columns)])
+        pick = Pick(row.lane, expected_cost(cost))
+        whose = {"holder": holder, "token": token}
+        lease = leased(row, pick, using=using, moment=db.dialect.moment, **whose)
+        found.append((lease, bool(cancel_requested)))
+    return found
+
+
+@retry_transaction
+def lapse(
+    holders: Sequence[int], *, using: str, alive_time: float, now: datetime | None = None
+) -> int:
+    """
+    Have the leases of these holders run out now, and notify workers; return how many.
+
+    They may hold no lease longer than ``alive_time``. A holder that lives renews what no
+    other has acquired until then.
+    """
+    if not holders:
+        return 0
+    with timely(using) as db:
+        after = {"horizon": alive_time + 1}
+        count = int(db.execute(LAPSE, now=now, after=after, ids=holders).rowcount)
+    notify_workers(using=using)
+    return count

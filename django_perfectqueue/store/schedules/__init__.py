@@ -1,1 +1,0 @@
-"""Schedules: their rows, and the ticks that become tasks."""

@@ -1,0 +1,271 @@
+"""The context in which a task runs; it ends with the attempt."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from typing import TypeVar
+
+from asgiref.sync import _restore_context, sync_to_async
+from django.core.cache import caches
+from django.dispatch import Signal
+from django.utils import timezone
+
+from django_perfectqueue import signals, store
+from django_perfectqueue.application import Application
+from django_perfectqueue.exceptions import PayloadError
+from django_perfectqueue.lib.running import running
+from django_perfectqueue.payload import context
+from django_perfectqueue.queue import AcquiredTask, add_line
+from django_perfectqueue.signals import TaskNames
+from django_perfectqueue.tracing import otel
+
+R = TypeVar("R")
+
+
+def prepare() -> None:
+    """
+    Create the caches in the context of this thread, whose tasks share them.
+
+    Django keeps caches and their connections per context. Created in the context of a
+    task, each task would open new connections.
+    """
+    for alias in caches:
+        with contextlib.suppress(Exception):
+            caches[alias]
+
+
+def within(task: AcquiredTask, call: Callable[[], object]) -> object:
+    """
+    Call a function with what the submitter of a task has sent along, and with nothing else.
+
+    Raise PayloadError if that can't be read, and any exception of a provider.
+    """
+    with context.restored_by_providers(task.context):
+        return call()
+
+
+async def awithin(task: AcquiredTask, call: Callable[[], Awaitable[object]]) -> object:
+    """
+    Do the same for a coroutine.
+
+    Providers may set the connections of its synchronous calls, so they run in their thread.
+    """
+    inside = context.restored_by_providers(task.context)
+    if not context.may_block():
+        with inside:
+            return await call()
+    own = copy_context()
+    async with AsyncExitStack() as stack:
+        await in_thread(own, inside.__enter__)
+        stack.push_async_exit(functools.partial(in_thread, own, inside.__exit__))
+        return await call()
+
+
+async def in_thread(own: Context, function: Callable[..., R], *given: object) -> R:
+    """Call a function in a thread, in a context of which this one takes over what it sets."""
+
+    def call() -> R:
+        _restore_context(own)
+        return function(*given)
+
+    try:
+        return await sync_to_async(own.run)(call)
+    finally:
+        _restore_context(own)
+
+
+# OpenTelemetry spans of attempts.
+
+
+def traced(task: AcquiredTask) -> AbstractContextManager[otel.TracedAttempt]:
+    """Return a span for an attempt, in the trace of its submitter."""
+    lease = task.lease
+    due = max(lease.created_at, lease.run_at)
+    since = due if due <= timezone.now() else lease.created_at
+    return otel.process_span(lease, since, context_values(task))
+
+
+def context_values(task: AcquiredTask) -> dict[str, object]:
+    """Return the context values of a task; none if they can't be read."""
+    try:
+        return task.context
+    except PayloadError:
+        return {}
+
+
+def end_span(attempt: otel.TracedAttempt, ending: AttemptEnd) -> None:
+    """Write the result of an attempt to its span."""
+    if ending.error is None:
+        attempt.ended(ending.word)
+        return
+    why = store.Failure.of(ending.error)
+    message, stack = map(ending.task.redacted, (why.message, why.traceback))
+    attempt.ended(ending.word, why.error, message, stack)
+
+
+# Store what handlers log, beside the project's own logging.
+
+
+OWN = ("django_perfectqueue", "django.tasks", "django_tasks")
+BELOW = tuple(f"{name}." for name in OWN)
+
+
+class LogCapture(logging.Handler):
+    """
+    Adds each record that is logged while a task runs to the notes of its attempt.
+
+    It is a handler of the root logger and takes no lock, since an interrupt or a fork would
+    leave it locked. Records without another handler go to ``logging.lastResort``, as they
+    would without this one.
+    """
+
+    leaves_own = True
+
+    def __init__(self, level: str) -> None:
+        super().__init__()
+        self.least = logging.getLevelName(level)
+        self.pid = os.getpid()
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and self.is_alone(record.name):
+            last.handle(record)
+        if record.levelno >= self.least and not is_own(record.name):
+            self.emit(record)
+        return True
+
+    def is_alone(self, name: str) -> bool:
+        """Return whether no other handler gets the records of a logger."""
+        logger: logging.Logger | None = logging.getLogger(name)
+        while logger is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return False
+            logger = logger.parent if logger.propagate else None
+        return True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        task = running.get()
+        if task is None or os.getpid() != self.pid:
+            return
+        # A codec may log while a line is added: such a record belongs to no task.
+        token = running.set(None)
+        try:
+            add_line(task, record.created, record.levelname, record.name, said(record))
+        except Exception:
+            return  # The other handlers report a record that can't be formatted.
+        finally:
+            running.reset(token)
+
+
+def is_own(name: str) -> bool:
+    return name in OWN or name.startswith(BELOW)
+
+
+def said(record: logging.LogRecord) -> str:
+    """Return a record's message, and its exception in a line."""
+    text = record.getMessage()
+    error = record.exc_info[1] if record.exc_info else None
+    if error is None:
+        return text
+    return f"{text}\n{type(error).__qualname__}: {error}{place_of(error)}"
+
+
+def place_of(error: BaseException) -> str:
+    """Return where an exception was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    return f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"
+
+
+def begin(level: str | None) -> None:
+    """Store records from this level on; with None, store nothing."""
+    end()
+    if level is not None:
+        logging.getLogger().addHandler(LogCapture(level))
+
+
+def end() -> None:
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if isinstance(one, LogCapture)]:
+        root.removeHandler(handler)
+
+
+# The result of one attempt, and its signals.
+
+
+SIGNALS: dict[str, Signal] = {
+    "finished": signals.task_finished,
+    "retried": signals.task_retried,
+    "snoozed": signals.task_snoozed,
+    "released": signals.task_released,
+    "failed": signals.task_failed,
+    "discarded": signals.task_discarded,
+    "cancelled": signals.task_cancelled,
+    "preempted": signals.task_preempted,
+}
+
+
+@dataclass(slots=True)
+class AttemptEnd:
+    """
+    The result of one attempt.
+
+    ``word`` is the outcome: finished, retried, snoozed, failed, discarded,
+    cancelled, released, preempted, left to its lease, or crashed with its processor. With
+    a ``completion`` it is not written yet.
+    """
+
+    word: str
+    task: AcquiredTask
+    handler: type[Application] | None
+    seconds: float
+    completion: store.Completion | None = None
+    error: BaseException | None = None
+    stop: bool = False
+
+
+def announced(endings: Sequence[AttemptEnd]) -> set[tuple[str, object]]:
+    """Return the outcomes, each with its handler, whose signals have receivers."""
+    return {
+        (word, handler)
+        for word, handler in {(ending.word, ending.handler) for ending in endings}
+        if word in SIGNALS and SIGNALS[word].receivers and SIGNALS[word].has_listeners(handler)
+    }
+
+
+def announce(
+    word: str,
+    task: AcquiredTask,
+    handler: type[Application] | None,
+    error: BaseException | None = None,
+) -> None:
+    """Send the signal of an outcome, if it has receivers."""
+    signal = SIGNALS.get(word)
+    if signal is not None and signal.receivers:
+        with store.database.shared_operations():
+            signals.send(signal, TaskNames.of(task.lease), sender=handler, task=task, error=error)
+
+
+async def announce_start_async(task: AcquiredTask, handler: type[Application]) -> None:
+    """Send the signal from an event loop; synchronous receivers run in its other thread."""
+    if signals.task_started.receivers:
+        await signals.asend(
+            signals.task_started, TaskNames.of(task.lease), sender=handler, task=task
+        )
+
+
+def announce_start(task: AcquiredTask, handler: Application | None) -> None:
+    """Send the signal of a start, if there is a handler and the signal has receivers."""
+    if handler is not None and signals.task_started.receivers:
+        names = TaskNames.of(task.lease)
+        signals.send(signals.task_started, names, sender=type(handler), task=task)

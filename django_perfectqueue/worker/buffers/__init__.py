@@ -1,1 +1,0 @@
-"""What waits in memory until it is written."""

@@ -122,6 +122,7 @@ class Limits:
     by: Lanes
     count: int
     scoped: bool
+    paused: set[int] = field(default_factory=set)
     due: list[DueHold] = field(default_factory=list)
     allowed: dict[str, Allowance] = field(default_factory=dict)
     lanes: defaultdict[int, dict[int, SeenLane]] = field(default_factory=lambda: defaultdict(dict))
@@ -224,6 +225,8 @@ class Limits:
                 self.lanes[own.id][held.lane] = SeenLane(hold.queue, keys, hold.id, ready)
             else:
                 continue
+            if held.paused:
+                self.paused.add(own.id)
             self.held[hold.queue].append(own)
             # No lane of it was left before.
             self.by.closed.discard(own.id)
@@ -265,7 +268,7 @@ class Limits:
                 by.passed.update(behind)
             plain = [LaneHead(row.id)] if row.has_waiting and row.id not in by.passed else []
             heads = plain + [LaneHead(lane, seen[lane].keys) for lane in own if lane not in behind]
-            if heads and not [lane for lane in own if not seen[lane].ready]:
+            if heads and row.id not in self.paused:
                 found[row.id] = () if heads == plain and not by.again else heads
         return found
 

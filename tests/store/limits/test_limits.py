@@ -551,6 +551,21 @@ class AllAtOnceTests(TestCase):
         finish(*first)
         self.assertCountEqual(keys(acquire(10)), ["free", "held"])
 
+    def test_but_nothing_of_a_paused_user_who_was_served_since_it_was_held_back(self):
+        limit("api", max_running=1)
+        submit("first", user="u0", limits=["api"])
+        first = acquire(1)
+        for number in range(1, 9):
+            submit(user=f"u{number}", limits=["api"])
+        self.assertEqual(acquire(10), [])
+        submit("free", user="u1")
+        finish(*acquire(10), seconds=100.0)
+        submit("more", user="u1")
+        with self.captureOnCommitCallbacks(execute=True):
+            FairShare.objects.create(user="u1", paused=True)
+        finish(*first)
+        self.assertNotIn("u1", [lease.user for lease in acquire(10)])
+
     def test_under_several_limits_and_caps(self):
         for seed in range(8):
             with self.subTest(seed=seed):

@@ -191,7 +191,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
             return {}
         closed = [done.lease.task_id for done in written]
         self.delete(cursor, "perfectqueue_ticket", closed, key="task_id")
-        for some in in_packets(written, min(PACKET, packet_of(cursor) - AROUND)):
+        for some in in_packets(written, self.packet(cursor, written)):
             self.write_results(cursor, some, report)
         fences = [(done.lease.task_id, done.lease.token) for done in written]
         return {fence: held[fence] for fence in fences}
@@ -205,6 +205,12 @@ class MySQL(MySQLErrors, MySQLSubmit):
         if followed := dict(rows):
             self.delete(cursor, "perfectqueue_ticket", followed, key="task_id")
         return followed
+
+    def packet(self, cursor: Cursor, completions: Sequence[Completion]) -> int:
+        """Return how many bytes of results go into a statement; ask only where they are many."""
+        if sum([len(done.result or "") for done in completions]) <= AROUND:
+            return PACKET
+        return max(1, min(PACKET, packet_of(cursor) - AROUND))
 
     def write_results(
         self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport

@@ -27,7 +27,7 @@ from ..steering import DONE, print_preview
 from ..steering import counted as told
 from ..terminal import Column, bar, local
 from ..values import person
-from ..verbs import NounCommand, Verb, first_rows
+from ..verbs import NounCommand, Subcommand, first_rows
 
 SIGNED = 500
 """In the histories of so many tasks it is written who steered their batch."""
@@ -177,8 +177,8 @@ class Command(NounCommand):
         "pq_batch retry nightly --yes",
     )
     verbs = {
-        "list": Verb(list_batches, flags="--queue --first"),
-        "show": Verb(show, "+", "--queue"),
-        "cancel": Verb(cancel, "+", f"--queue {MANY}"),
-        "retry": Verb(retry, "+", f"--queue {MANY}"),
+        "list": Subcommand(list_batches, flags="--queue --first"),
+        "show": Subcommand(show, "+", "--queue"),
+        "cancel": Subcommand(cancel, "+", f"--queue {MANY}"),
+        "retry": Subcommand(retry, "+", f"--queue {MANY}"),
     }

@@ -26,7 +26,7 @@ from ..flags import MANY
 from ..listing import no_tasks
 from ..terminal import GAP, ProgressLine, plural, seconds
 from ..values import number, or_none, person
-from ..verbs import NounCommand, Verb, changes_for_programs
+from ..verbs import NounCommand, Subcommand, changes_for_programs
 
 ALWAYS = ("waiting", "running", "finished")
 REASONS = 10
@@ -210,13 +210,13 @@ class Command(NounCommand):
         "pq_queue clear reports --dry-run",
     )
     verbs = {
-        "list": Verb(list_queues),
-        "show": Verb(show, "*", flags="--first"),
-        "pause": Verb(pause, "+"),
-        "unpause": Verb(unpause, "+"),
-        "weight": Verb(weigh, "+", values=(("weight", WEIGHT),)),
-        "clear": Verb(clear, "+", flags=MANY),
-        "purge": Verb(
+        "list": Subcommand(list_queues),
+        "show": Subcommand(show, "*", flags="--first"),
+        "pause": Subcommand(pause, "+"),
+        "unpause": Subcommand(unpause, "+"),
+        "weight": Subcommand(weigh, "+", values=(("weight", WEIGHT),)),
+        "clear": Subcommand(clear, "+", flags=MANY),
+        "purge": Subcommand(
             purge_ended, "*", flags=f"--older-than --status --type --user --group {MANY}"
         ),
     }

@@ -33,7 +33,7 @@ WIDTH = 78
 
 
 @dataclass(frozen=True)
-class Verb:
+class Subcommand:
     """
     What a command can do: ``call`` is given the command and its options, and says what it does.
 
@@ -75,7 +75,7 @@ class NounCommand(QueueCommand):
     Without a word it does ``default``, or says what it can do, with ``examples``.
     """
 
-    verbs: ClassVar[Mapping[str, Verb]]
+    verbs: ClassVar[Mapping[str, Subcommand]]
     metavar: ClassVar[str] = "NAME"
     name_help: ClassVar[str]
     examples: ClassVar[tuple[str, ...]]

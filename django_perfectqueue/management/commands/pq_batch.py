@@ -26,7 +26,7 @@ from ..listing import batch_of
 from ..steering import DONE, print_preview
 from ..steering import counted as told
 from ..terminal import Column, bar, local
-from ..verbs import NounCommand, Verb, first_rows
+from ..verbs import NounCommand, Subcommand, first_rows
 
 # In the histories of so many tasks it is written who steered their batch.
 SIGNED = 500
@@ -176,8 +176,8 @@ class Command(NounCommand):
         "pq_batch retry nightly --yes",
     )
     verbs = {
-        "list": Verb(list_batches, flags="--queue --first"),
-        "show": Verb(show, "+", "--queue"),
-        "cancel": Verb(cancel, "+", f"--queue {MANY}"),
-        "retry": Verb(retry, "+", f"--queue {MANY}"),
+        "list": Subcommand(list_batches, flags="--queue --first"),
+        "show": Subcommand(show, "+", "--queue"),
+        "cancel": Subcommand(cancel, "+", f"--queue {MANY}"),
+        "retry": Subcommand(retry, "+", f"--queue {MANY}"),
     }

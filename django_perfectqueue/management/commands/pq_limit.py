@@ -31,7 +31,7 @@ from ..terminal import Column
 from ..verbs import (
     LISTED,
     NounCommand,
-    Verb,
+    Subcommand,
     changed,
     changes_for_programs,
     first_rows,
@@ -219,10 +219,10 @@ class Command(NounCommand):
         "pq_limit delete smtp",
     )
     verbs = {
-        "list": Verb(list_limits, flags="--first"),
-        "show": Verb(show, "+"),
-        "set": Verb(change, "+", terms=CHANGES),
-        "pause": Verb(pause, "+"),
-        "unpause": Verb(unpause, "+"),
-        "delete": Verb(delete, "+"),
+        "list": Subcommand(list_limits, flags="--first"),
+        "show": Subcommand(show, "+"),
+        "set": Subcommand(change, "+", terms=CHANGES),
+        "pause": Subcommand(pause, "+"),
+        "unpause": Subcommand(unpause, "+"),
+        "delete": Subcommand(delete, "+"),
     }

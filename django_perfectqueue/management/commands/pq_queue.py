@@ -25,7 +25,7 @@ from ..figures import Figures, counts, dead_columns, facts, figures, queue_colum
 from ..flags import MANY, number, or_none, person
 from ..listing import no_tasks
 from ..terminal import GAP, ProgressLine, plural, seconds
-from ..verbs import NounCommand, Verb, changes_for_programs
+from ..verbs import NounCommand, Subcommand, changes_for_programs
 
 ALWAYS = ("waiting", "running", "finished")
 REASONS = 10
@@ -209,13 +209,13 @@ class Command(NounCommand):
         "pq_queue clear reports --dry-run",
     )
     verbs = {
-        "list": Verb(list_queues),
-        "show": Verb(show, "*", flags="--first"),
-        "pause": Verb(pause, "+"),
-        "unpause": Verb(unpause, "+"),
-        "weight": Verb(weigh, "+", values=(("weight", WEIGHT),)),
-        "clear": Verb(clear, "+", flags=MANY),
-        "purge": Verb(
+        "list": Subcommand(list_queues),
+        "show": Subcommand(show, "*", flags="--first"),
+        "pause": Subcommand(pause, "+"),
+        "unpause": Subcommand(unpause, "+"),
+        "weight": Subcommand(weigh, "+", values=(("weight", WEIGHT),)),
+        "clear": Subcommand(clear, "+", flags=MANY),
+        "purge": Subcommand(
             purge_ended, "*", flags=f"--older-than --status --type --user --group {MANY}"
         ),
     }

@@ -2,28 +2,90 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
 from django.core.management.base import CommandError, no_translations
 from django.utils import timezone
+from django.utils.timezone import localtime
 
 from django_perfectqueue.bulk.selection import time_of
 from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError
-from django_perfectqueue.inspection.schedules import in_words, problems_of, statuses_of
-from django_perfectqueue.lib.durations import LONGEST, seconds_in
+from django_perfectqueue.inspection.schedules import in_words, problems_of, standing, statuses_of
+from django_perfectqueue.lib.durations import LONGEST, seconds_in, short_duration
 from django_perfectqueue.lib.printable import on_one_line, printable
-from django_perfectqueue.models import Schedule
+from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.schedules import ScheduleHandle, Schedules, Terms
 from django_perfectqueue.schedules.terms import CHECKS
 
 from ..base import CommandOptions
+from ..facts import content, iso
 from ..flags import EMPTY, MANY, TERMS, person
-from ..schedule_facts import data_of, fields, for_programs, shown, tick_of
 from ..tasks_file import parsed
 from ..terminal import Column, plural, point
-from ..verbs import NounCommand, Verb, first_rows
+from ..verbs import NounCommand, Subcommand, first_rows
+
+SPANS = ("time_limit", "expires_after", "delay", "jitter", "deadline")
+# What is shown where it is set, in this order.
+SHOWN = (
+    *("problem", "paused_by", "note", "type", "cron", "queue", "user", "limits", "priority"),
+    *("time_limit", "expires_after", "starts_at", "ends_at", "remaining", "delay", "jitter"),
+    *("overlap", "catch_up", "deadline", "pause_after", "last_at"),
+    *("fired", "skipped_overlap", "skipped_late", "failures"),
+)
+
+
+def shown(moment: datetime | None) -> str:
+    return localtime(moment).isoformat(" ", "seconds") if moment else "-"
+
+
+def tick_of(task: Task) -> str:
+    """Return the tick that the key of a task names."""
+    return task.key.rpartition("@")[2]
+
+
+def fields(row: Schedule) -> Iterator[tuple[str, str]]:
+    """Yield what there is to be said of a schedule, without its ticks."""
+    yield "state", row.state
+    yield "why", standing(row, timezone.now())
+    for name in SHOWN:
+        value = getattr(row, name)
+        if value or (value is None and name == "catch_up"):
+            field: Any = Schedule._meta.get_field(name)
+            yield str(field.verbose_name), in_text(name, value)
+        if name == "type":
+            yield "when", in_words(row)
+
+
+def in_text(name: str, value: Any) -> str:
+    if name in SPANS:
+        return short_duration(value)
+    if isinstance(value, datetime):
+        return shown(value)
+    if value is None:
+        return "all"
+    return str(value).replace(",", ", ") if name == "limits" else str(value)
+
+
+def for_programs(row: Schedule, status: str = "") -> dict[str, object]:
+    """Return what is known of a schedule, without its data; times are in ISO 8601."""
+    plain = ("name", "state", "origin", "type", *CHECKS, "paused", "note", "paused_by", "problem")
+    times = ("next_at", "due_at", "last_at")
+    numbers = ("fired", "skipped_overlap", "skipped_late", "failures", "pending")
+    facts = {name: getattr(row, name) for name in (*plain, *times, *numbers)}
+    facts["limits"] = row.limits.split(",") if row.limits else []
+    facts |= {name: iso(facts[name]) for name in (*times, "starts_at", "ends_at")}
+    return facts | {
+        "when": in_words(row),
+        "why": standing(row, timezone.now()),
+        "last_status": status or None,
+    }
+
+
+def data_of(row: Schedule) -> dict[str, object]:
+    return content("data", row.payload)
+
 
 NEXT = 5
 LAST = 10
@@ -244,9 +306,9 @@ class Command(NounCommand):
         "pq_schedule backfill nightly --since 7d --dry-run",
     )
     verbs = {
-        "list": Verb(do_list, flags="--first"),
-        "show": Verb(do_show, "+"),
-        "put": Verb(
+        "list": Subcommand(do_list, flags="--first"),
+        "show": Subcommand(do_show, "+"),
+        "put": Subcommand(
             do_put,
             "1",
             values=(
@@ -256,13 +318,13 @@ class Command(NounCommand):
             terms=TERMS,
             submits=True,
         ),
-        "change": Verb(do_change, "1", terms=TERMS, submits=True),
-        "pause": Verb(do_pause, "+", flags="--note"),
-        "unpause": Verb(do_unpause, "+"),
-        "run": Verb(do_run, "+", submits=True),
-        "backfill": Verb(
+        "change": Subcommand(do_change, "1", terms=TERMS, submits=True),
+        "pause": Subcommand(do_pause, "+", flags="--note"),
+        "unpause": Subcommand(do_unpause, "+"),
+        "run": Subcommand(do_run, "+", submits=True),
+        "backfill": Subcommand(
             do_backfill, "1", flags=f"--until --overlap {MANY} --since!", submits=True
         ),
-        "delete": Verb(do_delete, "+"),
-        "check": Verb(do_check),
+        "delete": Subcommand(do_delete, "+"),
+        "check": Subcommand(do_check),
     }

@@ -27,7 +27,7 @@ from ..base import CommandOptions, diagnosis
 from ..facts import Clock, Facts, picked
 from ..figures import facts, queue_columns
 from ..terminal import GAP, Column, ago
-from ..verbs import NounCommand, Verb
+from ..verbs import NounCommand, Subcommand
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
@@ -359,12 +359,12 @@ class Command(NounCommand):
         "pq_status types --queue mail --day 2026-11-22",
     )
     verbs = {
-        "overview": Verb(show_overview, terms="--watch"),
-        "workers": Verb(list_workers, flags="--queue --tasks"),
-        "give-back": Verb(give_back, "+", flags="--force"),
-        "health": Verb(check_health, flags="--oldest --queue+"),
-        "metrics": Verb(print_metrics),
-        "types": Verb(show_types, flags="--queue --day"),
+        "overview": Subcommand(show_overview, terms="--watch"),
+        "workers": Subcommand(list_workers, flags="--queue --tasks"),
+        "give-back": Subcommand(give_back, "+", flags="--force"),
+        "health": Subcommand(check_health, flags="--oldest --queue+"),
+        "metrics": Subcommand(print_metrics),
+        "types": Subcommand(show_types, flags="--queue --day"),
     }
 
     def connect(self) -> None:

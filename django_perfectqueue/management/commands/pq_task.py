@@ -5,7 +5,7 @@ from ..flags import FILTERS, MANY
 from ..listing import list_tasks
 from ..show import show_tasks
 from ..steering import steer, steer_each
-from ..verbs import NounCommand, Verb
+from ..verbs import NounCommand, Subcommand
 
 STEERED = f"{FILTERS} --all {MANY} --rate --run-in"
 PRIORITY = {
@@ -69,14 +69,14 @@ class Command(NounCommand):
         "pq_task delete --status finished --until 30d --yes",
     )
     verbs = {
-        "list": Verb(list_tasks, flags=f"{FILTERS} --after --oldest-first --data"),
-        "show": Verb(show_tasks, "+", "--queue --no-data --log"),
-        "retry": Verb(retry, "*", f"{STEERED} --to --patch --with-dependents"),
-        "cancel": Verb(cancel, "*", f"{STEERED} --with-dependents"),
-        "finish": Verb(finish, "+", "--queue"),
-        "move": Verb(move, "*", f"{STEERED} --to!"),
-        "edit": Verb(edit, "*", f"{STEERED} --patch!"),
-        "copy": Verb(copy, "+", "--queue"),
-        "priority": Verb(priority, "+", "--queue", values=(("priority", PRIORITY),)),
-        "delete": Verb(delete, "*", STEERED),
+        "list": Subcommand(list_tasks, flags=f"{FILTERS} --after --oldest-first --data"),
+        "show": Subcommand(show_tasks, "+", "--queue --no-data --log"),
+        "retry": Subcommand(retry, "*", f"{STEERED} --to --patch --with-dependents"),
+        "cancel": Subcommand(cancel, "*", f"{STEERED} --with-dependents"),
+        "finish": Subcommand(finish, "+", "--queue"),
+        "move": Subcommand(move, "*", f"{STEERED} --to!"),
+        "edit": Subcommand(edit, "*", f"{STEERED} --patch!"),
+        "copy": Subcommand(copy, "+", "--queue"),
+        "priority": Subcommand(priority, "+", "--queue", values=(("priority", PRIORITY),)),
+        "delete": Subcommand(delete, "*", STEERED),
     }

@@ -18,7 +18,7 @@ from ..base import CommandOptions, or_dash
 from ..facts import Facts, iso, picked
 from ..flags import person
 from ..terminal import GAP, Column, or_more
-from ..verbs import NounCommand, Verb, changed, changes_for_programs, first_rows
+from ..verbs import NounCommand, Subcommand, changed, changes_for_programs, first_rows
 
 CHANGES = "--weight --max-running"
 TOP = 20
@@ -277,11 +277,11 @@ class Command(NounCommand):
         "pq_user reset acme",
     )
     verbs = {
-        "list": Verb(list_shares, flags="--queue --first"),
-        "show": Verb(show, "*", flags=NAMED),
-        "set": Verb(change, "*", flags=NAMED, terms=CHANGES),
-        "reset": Verb(reset, "*", flags=NAMED),
-        "pause": Verb(pause, "*", flags=NAMED),
-        "unpause": Verb(unpause, "*", flags=NAMED),
-        "report": Verb(report, flags="--queue --over --first", values=(("name", USER),)),
+        "list": Subcommand(list_shares, flags="--queue --first"),
+        "show": Subcommand(show, "*", flags=NAMED),
+        "set": Subcommand(change, "*", flags=NAMED, terms=CHANGES),
+        "reset": Subcommand(reset, "*", flags=NAMED),
+        "pause": Subcommand(pause, "*", flags=NAMED),
+        "unpause": Subcommand(unpause, "*", flags=NAMED),
+        "report": Subcommand(report, flags="--queue --over --first", values=(("name", USER),)),
     }

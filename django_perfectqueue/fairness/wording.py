@@ -60,7 +60,10 @@ def time_shown(at: datetime) -> str:
 
 
 def paused_terms(rule: Pausable) -> str:
-    return ", ".join(filter(None, [_("paused"), describe_pause(rule.paused_until, "", rule.note)]))
+    """Return that a rule is paused, and the terms; an empty text where it is not."""
+    if not rule.paused:
+        return ""
+    return ", ".join(filter(None, [_("paused"), pause_terms(rule)]))
 
 
 def limit_terms(limit: Limit) -> str:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
 
 Facts = dict[str, object]
+# Of what may be paused: whether, until when, by whom and why.
+PAUSED = ("paused", "paused_until", "paused_by", "note")
 RELATIVES = 5
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
+from django_perfectqueue.fairness.wording import paused_terms
 from django_perfectqueue.health.queues import Overview, QueueFigures, overview
 from django_perfectqueue.lib.durations import short_duration
-from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Outcome, Status, Task
+from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Limit, Outcome, Status, Task
 from django_perfectqueue.store.records.counts import COUNTED
 
+from .facts import PAUSED, Facts, picked
 from .terminal import Column, or_more
 
 
@@ -80,22 +82,33 @@ def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
         yield status, or_more(min(count, COUNTED), more=more), note
 
 
-def facts(queue: QueueFigures, found: Overview) -> dict[str, object]:
+def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, Limit]:
+    """Return the limits that pause queues, by their names."""
+    paused = [queue.name for queue in queues if queue.paused]
+    rows = Limit.objects.using(using).filter(scope="queue", name__in=paused, paused=True)
+    return {row.name: row for row in rows} if paused else {}
+
+
+def facts(queue: QueueFigures, found: Overview, paused: Mapping[str, Limit]) -> Facts:
     """Return what is known of a queue, for programs."""
     known = {"drained_in": queue.drained_in, "is_well": queue.is_well}
-    return {"at": found.now.isoformat(), **asdict(queue), **known}
+    return {"at": found.now.isoformat(), **asdict(queue), **pause_facts(queue, paused), **known}
 
 
-def marks(queue: QueueFigures) -> str:
+def pause_facts(queue: QueueFigures, paused: Mapping[str, Limit]) -> Facts:
+    return picked(paused.get(queue.name, Limit()), *PAUSED)
+
+
+def marks(queue: QueueFigures, paused: Mapping[str, Limit]) -> str:
     """Return what is wrong with a queue, or that it is paused."""
     found = [f"no handler for {type_}" for type_ in queue.unknown_types]
     found += ["no worker"] if queue.is_unserved else []
     found += ["late"] if queue.is_late else []
-    found += ["paused"] if queue.paused else []
+    found += [paused_terms(paused[queue.name])] if queue.name in paused else []
     return ", ".join(found)
 
 
-def queue_columns() -> list[Column[QueueFigures]]:
+def queue_columns(paused: Mapping[str, Limit]) -> list[Column[QueueFigures]]:
     def number(title: str, name: str) -> Column[QueueFigures]:
         return Column(title, lambda one: f"{getattr(one, name):,}", right=True)
 
@@ -125,7 +138,7 @@ def queue_columns() -> list[Column[QueueFigures]]:
         Column("growth/min", growth, right=True),
         span("drained in", "drained_in"),
         number("workers", "workers"),
-        Column("", marks, elastic=True),
+        Column("", lambda one: marks(one, paused), elastic=True),
     ]
 
 

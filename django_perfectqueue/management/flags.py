@@ -12,11 +12,14 @@ import re
 import socket
 from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
+
+from django.utils.timezone import now
 
 from django_perfectqueue.fairness.report import WINDOWS
 from django_perfectqueue.lib.checks import LARGEST, whole
-from django_perfectqueue.lib.durations import seconds_in
+from django_perfectqueue.lib.durations import seconds_in, time_in
 from django_perfectqueue.models import Schedule, Status
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.queue import ARGUMENTS
@@ -105,6 +108,13 @@ def pair(text: str) -> tuple[str, str]:
     if not (old and equals and new):
         raise ArgumentTypeError(f"must be OLD=NEW, not {text!r}")
     return old, new
+
+
+def time_to_come(text: str) -> datetime:
+    with contextlib.suppress(ValueError, OverflowError):
+        if (at := time_in(text, 1)) > now():
+            return at
+    raise ArgumentTypeError(f"must be a time to come, such as 1h, 18:00 or ISO 8601, not {text!r}")
 
 
 def rate(text: str) -> tuple[int, float]:
@@ -226,6 +236,7 @@ TEXT = """
 --timezone ZONE       The zone of --cron (default: TIME_ZONE).
 --to QUEUE            Move the tasks to this queue.
 --type TYPE           Only tasks of this type; report.* is every type that begins so.
+--unpause-at TIME     The pause ends by itself then: 1h (from now), 18:00 or ISO 8601.
 --until TIME          Up to this time: 2h (ago), 10:00 or ISO 8601 (default: now).
 --user USER           The user for whom the tasks run.
 --wait-for-database SECONDS
@@ -275,6 +286,7 @@ KINDS: Mapping[str, Words] = {
     "--tag": {"action": "append", "dest": "tags"},
     "--time": {"dest": "run_at"},
     "--time-limit": {"type": or_none(span)},
+    "--unpause-at": {"type": time_to_come},
     "--wait-for-database": {"type": at_least(1)},
     "--watch": {"type": at_least(1), "nargs": "?", "const": 2},
     "--weight": {"type": number},
@@ -286,6 +298,8 @@ FILTERS = (
 )
 # Of what changes many.
 MANY = "--dry-run --yes"
+# Of a pause.
+PAUSE = "--unpause-at --note"
 # The terms of a schedule.
 TERMS = (
     "--cron --every --timezone --user --queue --priority --limit --time-limit --expires-after"

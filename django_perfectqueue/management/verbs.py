@@ -196,6 +196,11 @@ def changes_for_programs(changes: QuerySet[Change]) -> Iterator[dict[str, object
         }
 
 
+def pause_terms(options: CommandOptions) -> CommandOptions:
+    """Return until when there is to be a pause, and why, as the API takes it."""
+    return {"until": options["unpause_at"], "note": options["note"]}
+
+
 def changed(options: CommandOptions, flags: str) -> CommandOptions:
     """Return what is given of these options; raise CommandError where it is nothing."""
     names = [flag[2:].replace("-", "_") for flag in flags.split()]

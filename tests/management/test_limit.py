@@ -71,7 +71,7 @@ class LimitTests(TestCase):
 
     def test_a_limit_that_limits_more_outlives_its_pause(self):
         run("pq_limit", "set", "smtp", "--max-running", "2")
-        self.assertIn("at most 2 running, paused.", run("pq_limit", "pause", "smtp"))
+        self.assertIn("at most 2 running, paused", run("pq_limit", "pause", "smtp"))
 
         self.assertIn("at most 2 running.", run("pq_limit", "unpause", "smtp"))
 
@@ -135,6 +135,9 @@ class LimitTests(TestCase):
                 "period": 60.0,
                 "burst": None,
                 "paused": False,
+                "paused_until": None,
+                "paused_by": None,
+                "note": None,
                 "running": 0,
                 "next_at": None,
             },

@@ -1,11 +1,13 @@
 import io
+from datetime import datetime, timedelta
 from unittest import mock
 
 from django.test import TestCase
 from django.utils import translation
+from django.utils.timezone import localtime, make_aware, now
 
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.models import Change, FairShare, QueueShare
+from django_perfectqueue.models import Change, FairShare, Limit, QueueShare
 from django_perfectqueue.queue import Queue
 from tests.factories import submit
 
@@ -53,13 +55,71 @@ class PauseTests(TestCase):
         entered("pq_queue", "pause", "slaes", stdout=out, stderr=out)
         self.assertIn("Queue 'slaes' has no tasks. Did you mean 'sales'?", out.getvalue())
         self.assertTrue(Queue("reports").is_paused())
-        self.assertIn("  weight 1, paused\n", run("pq_queue", "show", "mail"))
+        self.assertRegex(run("pq_queue", "show", "mail"), r"  weight 1, paused, by \S+@\S+\n")
         [done] = run_json("pq_queue", "unpause", "mail")
         self.assertEqual(done, {"queue": "mail", "paused": False})
         self.assertIn("is not paused any more", run("pq_queue", "unpause", "reports"))
         self.assertIn("was not paused", run("pq_queue", "unpause", "reports"))
         self.assertFalse(Queue("mail").is_paused())
         self.assertRegex(Change.objects.last().by, r"^\S+@\S+$")
+
+
+class PauseWithAnEndTests(TestCase):
+    """A pause says until when it is, who made it and why, wherever it is shown."""
+
+    pauses = (("pq_queue", "default"), ("pq_user", "acme"), ("pq_limit", "type:report.draw"))
+
+    def test_it_is_shown_until_when_by_whom_and_why(self):
+        for command, name in self.pauses:
+            with self.subTest(command):
+                end = f"{localtime() + timedelta(hours=30):%Y-%m-%dT%H:%M}"
+                Limit.objects.all().delete()
+                with mock.patch("getpass.getuser", return_value="ann"):
+                    run(command, "pause", name, "--unpause-at", end, "--note", "ticket 812")
+
+                terms = f"paused, until {end.replace('T', ' ')}, by ann@\\S+: ticket 812"
+                self.assertRegex(run(command, "show", name), terms)
+                self.assertRegex(run(command, "list"), terms)
+                found = run_json(command, "list")[0]
+                self.assertRegex(found["paused_by"], r"^ann@")
+                self.assertEqual((found["paused"], found["note"]), (True, "ticket 812"))
+                self.assertEqual(datetime.fromisoformat(found["paused_until"]), aware(end))
+                [shown] = run_json(command, "show", name)
+                self.assertEqual(shown["paused_until"], found["paused_until"])
+
+    def test_the_overview_says_it_too(self):
+        run("pq_queue", "pause", "default", "--unpause-at", "30h", "--note", "ticket 812")
+
+        self.assertRegex(run("pq_status"), r"paused, until \S+ \S+, by \S+: ticket 812\n")
+
+    def test_another_pause_without_them_has_no_end_and_no_note(self):
+        for command, name in self.pauses:
+            with self.subTest(command):
+                run(command, "pause", name, "--unpause-at", "1h", "--note", "ticket 812")
+                run(command, "pause", name)
+
+                [found] = run_json(command, "show", name)
+                self.assertEqual((found["paused_until"], found["note"]), (None, None))
+
+    def test_a_time_of_day_is_the_next_one(self):
+        clock = f"{localtime() - timedelta(hours=2):%H:%M}"
+        run("pq_user", "pause", "acme", "--unpause-at", clock)
+
+        wait = FairShare.objects.get().paused_until - now()
+        self.assertAlmostEqual(wait / timedelta(hours=1), 22, delta=0.1)
+
+    def test_an_end_that_is_no_time_to_come_is_refused(self):
+        for command, name in self.pauses:
+            for text in ("2020-01-01T00:00", "soon", ""):
+                with self.subTest(command, text=text):
+                    message = refused(self, command, "pause", name, "--unpause-at", text)
+                    self.assertIn("must be a time to come, such as 1h, 18:00", message)
+            self.assertIn("255", refused(self, command, "pause", name, "--note", "x" * 256))
+        self.assertFalse(FairShare.objects.exists() or Limit.objects.exists())
+
+
+def aware(text):
+    return make_aware(datetime.fromisoformat(text))
 
 
 class ShareTests(TestCase):
@@ -82,9 +142,9 @@ class ShareTests(TestCase):
 
     def test_it_says_what_holds_now(self):
         run("pq_user", "set", "acme", "--weight", "3", "--max-running", "5")
-        out = run("pq_user", "pause", "acme")
+        out = run("pq_user", "set", "acme", "--weight", "2")
 
-        self.assertEqual(out, "User 'acme', every queue: weight 3, at most 5 running, paused.\n")
+        self.assertEqual(out, "User 'acme', every queue: weight 2, at most 5 running.\n")
 
     def test_a_queue_has_a_share_of_its_own(self):
         run("pq_user", "set", "acme", "--queue", "reports", "--weight", "3")
@@ -176,6 +236,9 @@ class ShareTests(TestCase):
                 "weight": 3.0,
                 "max_running": None,
                 "paused": False,
+                "paused_until": None,
+                "paused_by": None,
+                "note": None,
                 "from": {"user": "acme", "queue": "reports"},
             },
         )

@@ -18,15 +18,15 @@ from django_perfectqueue.fairness.limits import (
     remove_limit,
     set_limit,
 )
-from django_perfectqueue.fairness.wording import limit_terms, rate_of
+from django_perfectqueue.fairness.wording import limit_terms, paused_terms, rate_of
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, or_dash
-from ..facts import Clock, Facts, iso, picked
-from ..flags import person
+from ..facts import PAUSED, Clock, Facts, iso, picked
+from ..flags import PAUSE, person
 from ..terminal import Column
 from ..verbs import (
     LISTED,
@@ -35,6 +35,7 @@ from ..verbs import (
     changed,
     changes_for_programs,
     first_rows,
+    pause_terms,
 )
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ def change(command: NounCommand, options: CommandOptions) -> None:
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
-    """Start none of these tasks."""
-    set_all(command, options, {"paused": True})
+    """Start none of these tasks, until a time or until they are unpaused."""
+    set_all(command, options, {"paused": True, **pause_terms(options)})
 
 
 def set_all(command: NounCommand, options: CommandOptions, changes: CommandOptions) -> None:
@@ -144,7 +145,7 @@ def columns(meters: dict[str, Meter]) -> list[Column[ListedLimit]]:
         Column("rate", lambda row: rate_of(row) or "-"),
         Column("at once", lambda row: or_dash(row.burst), right=True),
         Column("next", lambda row: next_start(row, meters.get(row.key))),
-        Column("", lambda row: "paused" if row.paused else ""),
+        Column("", paused_terms, elastic=True),
     ]
 
 
@@ -197,7 +198,7 @@ def for_programs(row: Limit, meter: Meter | None = None) -> Facts:
     at = next_at(row, metered(meter), timezone.now())
     return {
         "limit": row.key,
-        **picked(row, "scope", "name", "max_running", "rate", "period", "burst", "paused"),
+        **picked(row, "scope", "name", "max_running", "rate", "period", "burst", *PAUSED),
         "running": running(meter),
         "next_at": iso(at),
     }
@@ -214,7 +215,7 @@ class Command(NounCommand):
     examples = (
         "pq_limit list",
         "pq_limit set smtp --max-running 5 --rate 100/min",
-        "pq_limit pause type:report.draw",
+        "pq_limit pause type:report.draw --unpause-at 18:00",
         "pq_limit unpause type:report.draw",
         "pq_limit delete smtp",
     )
@@ -222,7 +223,7 @@ class Command(NounCommand):
         "list": Subcommand(list_limits, flags="--first"),
         "show": Subcommand(show, "+"),
         "set": Subcommand(change, "+", terms=CHANGES),
-        "pause": Subcommand(pause, "+"),
+        "pause": Subcommand(pause, "+", flags=PAUSE),
         "unpause": Subcommand(unpause, "+"),
         "delete": Subcommand(delete, "+"),
     }

@@ -12,20 +12,31 @@ from django_perfectqueue.fairness.shares import (
     reset_queue_weight,
     set_queue_weight,
 )
-from django_perfectqueue.fairness.wording import queue_of, weight_of
+from django_perfectqueue.fairness.wording import paused_terms, queue_of, time_shown, weight_of
 from django_perfectqueue.health.queues import named_queues, overview
 from django_perfectqueue.lib.durations import LONGEST
-from django_perfectqueue.models import QueueShare
+from django_perfectqueue.models import Limit, QueueShare
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue.retention import PurgeRule, purge
 from django_perfectqueue.store.lanes.shares import queue_weights
 
 from ..base import CommandOptions
-from ..figures import Figures, counts, dead_columns, facts, figures, queue_columns, summary
-from ..flags import MANY, number, or_none, person
+from ..facts import iso
+from ..figures import (
+    Figures,
+    counts,
+    dead_columns,
+    facts,
+    figures,
+    pause_facts,
+    pauses,
+    queue_columns,
+    summary,
+)
+from ..flags import MANY, PAUSE, number, or_none, person
 from ..listing import no_tasks
 from ..terminal import GAP, ProgressLine, plural, seconds
-from ..verbs import NounCommand, Subcommand, changes_for_programs
+from ..verbs import NounCommand, Subcommand, changes_for_programs, pause_terms
 
 ALWAYS = ("waiting", "running", "finished")
 REASONS = 10
@@ -42,12 +53,14 @@ def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
 
 def list_queues(command: NounCommand, options: CommandOptions) -> None:
     """List all queues with their figures."""
-    found = overview(using=command.queue.using)
+    using = command.queue.using
+    found = overview(using=using)
+    paused = pauses(found.queues, using=using)
     if command.as_json:
         for queue in found.queues:
-            command.print_json(facts(queue, found))
+            command.print_json(facts(queue, found, paused))
     else:
-        command.print_table(queue_columns(), found.queues)
+        command.print_table(queue_columns(paused), found.queues)
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
@@ -57,11 +70,12 @@ def show(command: NounCommand, options: CommandOptions) -> None:
     names: list[str | None] = [queue.name for queue in queues_of(command, options)]
     found = [one for name in names or [None] for one in figures(using, name)]
     weights = queue_weights([one.now.name for one in found], using=using) if found else {}
+    paused = pauses([one.now for one in found], using=using)
     for number_, one in enumerate(found):
         name, weight = one.now.name, weights.get(one.now.name, 1.0)
         changes = changes_of(QueueShare(queue=name), using=using)
         if command.as_json:
-            more = {"weight": weight, "paused": one.now.paused}
+            more = {"weight": weight, **pause_facts(one.now, paused)}
             log = {"changes": list(changes_for_programs(changes))} if names else {}
             command.print_json({**summary(one, top), **more, **log})
             continue
@@ -71,9 +85,10 @@ def show(command: NounCommand, options: CommandOptions) -> None:
             command.say(no_tasks(Queue(name, using=using)))
         else:
             print_figures(command, one, top)
-        if weight != 1 or one.now.paused:
-            paused = ", paused" if one.now.paused else ""
-            command.stdout.write(f"  {weight_of(weight)}{paused}")
+        if weight != 1 or name in paused:
+            pause_of = paused.get(name, Limit())
+            terms = ", ".join(filter(None, [weight_of(weight), paused_terms(pause_of)]))
+            command.print_lines([f"  {terms}"])
         if names:
             command.print_changes(changes)
     if not found and not command.as_json:
@@ -91,12 +106,14 @@ def print_figures(command: NounCommand, found: Figures, top: int | None) -> None
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
-    """Start none of their tasks."""
+    """Start none of their tasks, until a time or until they are unpaused."""
+    terms = pause_terms(options)
     for queue in queues_of(command, options):
-        queue.pause(by=person())
+        queue.pause(**terms, by=person())
         doubt(command, queue)
-        done = {"queue": queue.name, "paused": True}
-        command.answer(done, f"Queue '{queue.name}' is paused: what runs goes on.")
+        until = f" until {time_shown(terms['until'])}" if terms["until"] else ""
+        done = {"queue": queue.name, "paused": True, "paused_until": iso(terms["until"])}
+        command.answer(done, f"Queue '{queue.name}' is paused{until}: what runs goes on.")
 
 
 def unpause(command: NounCommand, options: CommandOptions) -> None:
@@ -203,7 +220,7 @@ class Command(NounCommand):
     examples = (
         "pq_queue list",
         "pq_queue show reports",
-        "pq_queue pause reports mail",
+        "pq_queue pause reports mail --unpause-at 18:00 --note 'ticket 812'",
         "pq_queue weight mail 3",
         "pq_queue purge --older-than 7d --yes",
         "pq_queue clear reports --dry-run",
@@ -211,7 +228,7 @@ class Command(NounCommand):
     verbs = {
         "list": Subcommand(list_queues),
         "show": Subcommand(show, "*", flags="--first"),
-        "pause": Subcommand(pause, "+"),
+        "pause": Subcommand(pause, "+", flags=PAUSE),
         "unpause": Subcommand(unpause, "+"),
         "weight": Subcommand(weigh, "+", values=(("weight", WEIGHT),)),
         "clear": Subcommand(clear, "+", flags=MANY),

@@ -25,7 +25,7 @@ from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, diagnosis
 from ..facts import Clock, Facts, picked
-from ..figures import facts, queue_columns
+from ..figures import facts, pauses, queue_columns
 from ..terminal import GAP, Column, ago
 from ..verbs import NounCommand, Subcommand
 
@@ -87,15 +87,17 @@ class Screen:
             return [self.style.ERROR(printable(diagnosis(self.command.queue.using, error)))]
 
     def look(self) -> list[str]:
-        found = overview(using=self.command.queue.using)
+        using = self.command.queue.using
+        found = overview(using=using)
+        paused = pauses(found.queues, using=using)
         if self.command.as_json:
             for queue in found.queues:
-                self.command.print_json(facts(queue, found))
+                self.command.print_json(facts(queue, found, paused))
             return []
         return [
             *self.heading(found),
             "",
-            *self.command.table(queue_columns(), found.queues),
+            *self.command.table(queue_columns(paused), found.queues),
             "",
             *self.command.table(serving_columns(), found.workers),
         ]

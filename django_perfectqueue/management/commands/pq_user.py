@@ -10,15 +10,15 @@ from django_perfectqueue.conf import options as settings
 from django_perfectqueue.fairness.audit import changes_of
 from django_perfectqueue.fairness.report import COUNTED, Balance, UserShare, balance
 from django_perfectqueue.fairness.shares import reset_share, set_share, share
-from django_perfectqueue.fairness.wording import queue_of, share_terms, user_of
+from django_perfectqueue.fairness.wording import paused_terms, queue_of, share_terms, user_of
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import FairShare
 
 from ..base import CommandOptions, or_dash
-from ..facts import Facts, iso, picked
-from ..flags import person
+from ..facts import PAUSED, Facts, iso, picked
+from ..flags import PAUSE, person
 from ..terminal import GAP, Column, or_more
-from ..verbs import NounCommand, Subcommand, changed, changes_for_programs, first_rows
+from ..verbs import NounCommand, Subcommand, changed, changes_for_programs, first_rows, pause_terms
 
 CHANGES = "--weight --max-running"
 TOP = 20
@@ -57,7 +57,7 @@ def list_shares(command: NounCommand, options: CommandOptions) -> None:
         Column("queue", lambda row: row.queue or "(every)", elastic=True),
         Column("weight", lambda row: f"{row.weight:g}", right=True),
         Column("at most", lambda row: or_dash(row.max_running), right=True),
-        Column("", lambda row: "paused" if row.paused else ""),
+        Column[FairShare]("", paused_terms, elastic=True),
     ]
     none = "There are no shares: all users are equals, with weight 1."
     command.print_listing(found, facts, columns, more=more, none=none)
@@ -85,8 +85,8 @@ def change(command: NounCommand, options: CommandOptions) -> None:
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
-    """Start none of the user's tasks."""
-    set_all(command, options, {"paused": True})
+    """Start none of the user's tasks, until a time or until they are unpaused."""
+    set_all(command, options, {"paused": True, **pause_terms(options)})
 
 
 def unpause(command: NounCommand, options: CommandOptions) -> None:
@@ -175,7 +175,7 @@ def for_programs(held: FairShare, user: str, queue: str) -> Facts:
     return {
         "user": user or None,
         "queue": queue or None,
-        **picked(held, "weight", "max_running", "paused"),
+        **picked(held, "weight", "max_running", *PAUSED),
         "from": held.pk and picked(held, "user", "queue"),
     }
 
@@ -273,7 +273,7 @@ class Command(NounCommand):
         "pq_user report --over hour",
         "pq_user show acme",
         "pq_user set acme --weight 3 --max-running 10",
-        "pq_user pause acme",
+        "pq_user pause acme --unpause-at 1h --note 'ticket 812'",
         "pq_user reset acme",
     )
     verbs = {
@@ -281,7 +281,7 @@ class Command(NounCommand):
         "show": Subcommand(show, "*", flags=NAMED),
         "set": Subcommand(change, "*", flags=NAMED, terms=CHANGES),
         "reset": Subcommand(reset, "*", flags=NAMED),
-        "pause": Subcommand(pause, "*", flags=NAMED),
+        "pause": Subcommand(pause, "*", flags=f"{NAMED} {PAUSE}"),
         "unpause": Subcommand(unpause, "*", flags=NAMED),
         "report": Subcommand(report, flags="--queue --over --first", values=(("name", USER),)),
     }

@@ -1,4 +1,4 @@
-"""Which handler runs a task."""
+"""Which handler runs a task; handlers are found where they are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides what becomes of a task whose handler raised an error, by the handler's rules."""
+"""What becomes of a task whose handler raised an error, and who decides it."""
 
 from __future__ import annotations
 

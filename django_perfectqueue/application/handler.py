@@ -1,4 +1,4 @@
-"""What runs a task."""
+"""What runs a task, and how long an attempt may take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An external program, from its start to its end."""
+"""Handlers that are external programs, from start to end, and what these print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backend itself: from a Django task to a row, and back to its result."""
+"""The backend itself: from a Django task to a row, and back; what may be wrong with TASKS."""
 
 from __future__ import annotations
 

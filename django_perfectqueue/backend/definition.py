@@ -1,4 +1,4 @@
-"""A Django task with the words that only a queue knows."""
+"""A Django task with the words that only a queue knows, and what a row keeps of a call."""
 
 from __future__ import annotations
 

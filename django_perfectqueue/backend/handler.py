@@ -1,4 +1,4 @@
-"""Runs a Django task, and sends Django's signals for it."""
+"""Run a Django task, and send Django's signals for it to those who listen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that are followed together."""
+"""Tasks that are followed together, wait for others, or failed until a person decides."""
 
 from __future__ import annotations
 

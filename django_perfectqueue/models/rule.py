@@ -1,4 +1,4 @@
-"""Shares and limits, what is counted against them, and who changed them."""
+"""Shares and limits, who changed them, and the rows of the fair order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task: the wide row, written at submit and when it ends, its attempts and their journal."""
+"""A task: the wide row, its attempts and their journal; and the narrow row until it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers and what they have in hand."""
+"""Workers and what they have in hand; what users received, by time."""
 
 from __future__ import annotations
 

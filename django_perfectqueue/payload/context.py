@@ -1,5 +1,5 @@
 """
-What of its submitter's surroundings a task takes along, for its handler to find again.
+What of its submitter's surroundings a task takes along, and what is not for all eyes.
 
 The setting CONTEXT names it: context variables, and providers such as those below.
 """

@@ -1,4 +1,4 @@
-"""What a program gives along, checked and in the form in which it is stored."""
+"""What a program gives along, checked and in the form in which it is stored; merge patches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task that a processor or a program has acquired."""
+"""A task that a processor or a program has acquired, its steps, and what settles it."""
 
 from __future__ import annotations
 

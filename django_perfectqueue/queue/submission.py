@@ -1,4 +1,4 @@
-"""The arguments of a submit: named, documented and checked here, for all that submits tasks."""
+"""The arguments of a submit, and the parents of a task: named, documented and checked here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take tasks from a queue without a worker."""
+"""Take tasks from a queue without a worker, and wait for one that is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refuse every write under a lease that is not the last one of its task."""
+"""Leases: what refuses writes under an old one, what renews them, what a claim makes of a row."""
 
 from __future__ import annotations
 

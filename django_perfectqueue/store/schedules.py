@@ -1,4 +1,4 @@
-"""What is to be done with the ticks of one schedule that have come; no database is asked."""
+"""Decide what is to be done with ticks that have come, and submit their tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leases and attempts of a processor."""
+"""What a processor has in hand and has yet to write: leases, completions, journal, usage."""
 
 from __future__ import annotations
 

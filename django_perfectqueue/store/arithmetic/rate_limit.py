@@ -1,4 +1,4 @@
-"""How many tasks a limit lets start: the arithmetic, with no database in sight."""
+"""How many tasks a limit lets start, and which limits a task keeps to: the arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take due tasks under a lease, in fair order."""
+"""Take due tasks under a lease, in fair order, and see from afar whether there are some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take the tickets of those whose turn it is."""
+"""Take the tickets of those whose turn it is, and fail those whose rows can't be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One verb, one transaction; and again when the database asks for it, or was away."""
+"""One verb, one transaction, repeated where the database asks for it; and its session."""
 
 from __future__ import annotations
 

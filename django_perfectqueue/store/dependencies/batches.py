@@ -1,5 +1,5 @@
 """
-Batches: who adds or ends members appends deltas of the counts, and looks after the commit.
+Batches, and the counts of their members: appended as deltas, looked at after the commit.
 
 A callback is a blocked task whose parent is the batch, by minus the batch's id.
 """

@@ -1,4 +1,4 @@
-"""What waits for what, and which batches are in which: each at any depth by one statement."""
+"""What waits for what, which batches are in which, and where the parents of tasks stand."""
 
 from __future__ import annotations
 

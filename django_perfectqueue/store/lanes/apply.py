@@ -1,4 +1,4 @@
-"""Apply an edited share to tasks that wait already."""
+"""Apply an edited share or limit to tasks that wait already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each user is entitled to, as the lanes carry it."""
+"""What each user is entitled to, and which share each account carries."""
 
 from __future__ import annotations
 

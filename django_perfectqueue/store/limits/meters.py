@@ -1,4 +1,4 @@
-"""What limits allow and what is counted against them."""
+"""What limits allow, what is counted against them, and which this process knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notify the workers that there is work."""
+"""Notify workers of work, and programs of tasks that end; send signals after the commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the journal: the progress and the log lines that handlers report."""
+"""What is written beside a task and a worker: journal, tags, trail, register."""
 
 from __future__ import annotations
 

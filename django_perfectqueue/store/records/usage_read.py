@@ -1,4 +1,4 @@
-"""Read what was written of usage: minutes, and older hours; nothing is in both."""
+"""Read usage, put minutes together to hours, and count what was submitted."""
 
 from __future__ import annotations
 

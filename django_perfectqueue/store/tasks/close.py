@@ -1,4 +1,4 @@
-"""End a task otherwise than by finishing it, or let it go for another attempt."""
+"""End tasks: those whose handlers have returned, and those that end otherwise or try again."""
 
 from __future__ import annotations
 

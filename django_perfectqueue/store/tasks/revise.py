@@ -1,4 +1,4 @@
-"""Give a task another queue, data or priority."""
+"""Give a task another queue, data or priority, or another task its key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a holder may do with tasks besides finishing them, as values, and the verb that does it."""
+"""What a holder may do with tasks besides finishing them, and write while they run."""
 
 from __future__ import annotations
 

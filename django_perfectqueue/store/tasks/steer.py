@@ -1,4 +1,4 @@
-"""What anyone may do with a task, held or not, by its id."""
+"""What anyone may do with a task, held or not, by its id: now, or after the commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delete tasks whose retention has passed, a bounded batch at a time."""
+"""Delete tasks whose retention has passed, or all of a queue, a bounded batch at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clock moves: due tasks and lapsed leases; and lanes that sleep with work in them."""
+"""What the clock moves: due tasks, lapsed leases, what a dead holder had, sleeping lanes."""
 
 from __future__ import annotations
 

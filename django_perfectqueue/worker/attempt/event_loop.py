@@ -1,4 +1,4 @@
-"""The event loop of a thread that runs tasks one after another."""
+"""The event loop of a thread that runs tasks one after another, and its calls of functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interrupt a handler in the main thread."""
+"""Interrupt a handler: in the main thread, and in other threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context in which a task runs; it ends with the attempt."""
+"""What stands around an attempt: context, spans, captured logs, and how it has ended."""
 
 from __future__ import annotations
 

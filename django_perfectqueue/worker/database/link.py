@@ -1,4 +1,4 @@
-"""The database as a processor sees it: kept open, sometimes away."""
+"""The database as a processor sees it: how it connects, kept open, watched, sometimes away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler leaves in the session of a connection: noticed, and undone."""
+"""What a handler leaves in a session, and how a blocked call is broken off by its socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class of helper processes."""
+"""The base class of helper processes, and their periodic jobs."""
 
 from __future__ import annotations
 

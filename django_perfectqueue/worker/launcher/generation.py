@@ -1,4 +1,4 @@
-"""One supervisor, as its launcher sees it."""
+"""One supervisor, as its launcher sees it, and the file with the pid of the worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command itself: it starts the supervisor, passes signals on, and returns its exit code."""
+"""The command itself: it starts the supervisor, passes signals on, tells the service manager."""
 
 from __future__ import annotations
 

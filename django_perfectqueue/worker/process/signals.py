@@ -1,4 +1,4 @@
-"""The signals of a worker, and how its processes receive them."""
+"""The signals of a worker, how its processes receive them, wake up and dump their stacks."""
 
 from __future__ import annotations
 

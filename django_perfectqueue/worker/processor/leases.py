@@ -1,4 +1,4 @@
-"""Renew the leases of a processor; notice lost leases and cancel requests."""
+"""The leases of a processor: renewed, cancelled, lost; tasks of unknown types are parked."""
 
 from __future__ import annotations
 

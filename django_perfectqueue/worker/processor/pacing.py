@@ -1,4 +1,4 @@
-"""How many tasks to take in advance."""
+"""How many tasks to take in advance, and when to replace a processor."""
 
 from __future__ import annotations
 

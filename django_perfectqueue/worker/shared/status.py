@@ -1,4 +1,4 @@
-"""What a processor is doing, where its supervisor can read it even after its death."""
+"""What a worker and its processors are doing, in memory that its processes share."""
 
 from __future__ import annotations
 

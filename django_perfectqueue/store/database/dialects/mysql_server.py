@@ -1,4 +1,4 @@
-"""Transactions of the store's own on MySQL and MariaDB: their isolation, and round trips."""
+"""What MySQL and MariaDB want of transactions, and what their errors say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions of the store's own on PostgreSQL: BEGIN goes with the first statement."""
+"""What PostgreSQL wants of transactions and arrays, and what its errors say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On PostgreSQL one statement stores tasks, whose columns are arrays."""
+"""Submit on PostgreSQL: many tasks by one statement, one task by one packet."""
 
 from __future__ import annotations
 

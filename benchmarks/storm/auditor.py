@@ -443,6 +443,7 @@ def story(record: Record, life: str | None) -> list[str]:
         *found.settles,
         *record.steers.get(found.place, ()),
         *(take.call for take in found.takes if take.call),
+        *(end.call for end in found.ends),
     ]
     seen = {id(call): call for call in calls}.values()
     lines = [(call.asked, brief(call, life)) for call in seen]

@@ -160,6 +160,19 @@ class AuditorTests(SimpleTestCase):
         self.assert_good(book.row("c", result=None).steer(22.0, "force_finish", "b"))
         self.assert_good(good().submit(20.0, "b").call(21.0, "clear", queue="apart"))
 
+    def test_one_in_the_place_of_another_may_be_cancelled_with_its_batch(self):
+        def book(**more):
+            taken = {"queue": "apart", "key": "key-b"}
+            there = good().submit(20.0, "b", more={"batch": "its"})
+            return there.submit(21.0, "c", more=taken, **more).call(23.0, "purge")
+
+        replaced = {"on_conflict": "replace"}
+        self.assert_found("lost", book(**replaced).call(22.0, "batch", whom="other", what="cancel"))
+        self.assert_found("lost", book(**replaced).call(22.0, "batch", whom="its", what="retry"))
+        self.assert_good(book(**replaced).call(22.0, "batch", whom="its", what="cancel"))
+        # One that has a key after another is in no batch.
+        self.assert_found("lost", book().call(22.0, "batch", whom="its", what="cancel"))
+
     def test_what_was_rolled_back_or_refused_and_is_there_is_from_nowhere(self):
         for given in (
             {"how": "rolled back", "answer": "undone"},

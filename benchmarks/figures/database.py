@@ -19,8 +19,6 @@ from typing import Any
 
 import django
 
-from django_perfectqueue.store.values import new_holder
-
 REPEATS = 9
 DRAINS = 3
 BATCH = 200
@@ -48,6 +46,7 @@ def main() -> None:
 def count_operations() -> Figures:
     """Count what each operation sends; ``acquire_new_lane`` is the first of its user's tasks."""
     from django_perfectqueue import store
+    from django_perfectqueue.store.values import new_holder
     from tests.factories import acquire, completion, finish, finish_and_acquire
 
     numbers = iter(range(1_000_000))

@@ -22,7 +22,6 @@ from typing import Any
 import django
 
 from benchmarks.chaos.terms import Files, this_folder
-from django_perfectqueue.store.values import ClaimRequest, new_holder
 
 from . import scenario
 from .log import BROKEN, DONE, REFUSED, STUMBLED, UNDONE, Log, Ref
@@ -257,6 +256,7 @@ class Client:
 
     def acquire(self) -> None:
         from django_perfectqueue import store
+        from django_perfectqueue.store.values import ClaimRequest
 
         finished = self.completions(self.some_held()) if self.drawn.random() < 0.3 else []
         queues = self.some_queues()
@@ -290,6 +290,7 @@ class Client:
     def take(
         self, verb: str, act: Callable[[dict[str, Any]], Any], refused: list[Any], **given: Any
     ) -> None:
+        from django_perfectqueue.store.values import new_holder
 
         terms = {
             "alive_time": self.terms.alive_time,

@@ -124,6 +124,9 @@ class AuditorTests(SimpleTestCase):
     def test_nothing_is_found_in_a_good_record(self):
         self.assert_good(good())
 
+    def test_a_storm_without_a_task_is_found(self):
+        self.assert_found("no tasks", Book().call(10.0, "purge"))
+
     def test_a_confirmed_submit_that_is_not_there_is_lost(self):
         self.assert_found("lost", good().submit(20.0, "b"))
         self.assert_found("lost", good().submit(20.0, "b").call(30.0, "purge"))

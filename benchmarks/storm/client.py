@@ -200,7 +200,10 @@ class Client:
                         self.store(dropped)
                         raise Undone
                 except Undone:
-                    pass
+                    # Where the savepoint is gone with its connection, Django rolls all of it
+                    # back at the end, and raises nothing.
+                    if transaction.get_rollback():
+                        raise
 
         self.submitted([kept, dropped], "savepoint", act, dropped=[dropped["life"]])
 

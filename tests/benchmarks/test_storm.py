@@ -2,12 +2,16 @@
 
 import json
 import signal
+import tempfile
 import unittest
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
-from django.db import connection
-from django.test import SimpleTestCase, tag
+from django.db import OperationalError, connection
+from django.test import SimpleTestCase, TransactionTestCase, tag
+
+from django_perfectqueue.models import Task
 
 from ..databases.environment import kind_of
 from ..databases.lifetime import processes_with
@@ -424,6 +428,25 @@ def at_once(count, more):
         book.submit(10.0, life, more=more).take(11.0, life)
         book.settle(12.0 + number / 10, life=life)
     return book
+
+
+class ClientTests(TransactionTestCase):
+    def test_what_is_rolled_back_with_a_lost_savepoint_is_not_said_to_be_stored(self):
+        from benchmarks.chaos.terms import Files
+        from benchmarks.storm.client import Client
+        from benchmarks.storm.log import read_calls
+        from benchmarks.storm.terms import Terms
+
+        with tempfile.TemporaryDirectory() as folder:
+            client = Client(Terms(kind_of(connection), 1.0), Files(Path(folder)), "client-1")
+            client.submit_in_savepoint()
+            lost = OperationalError("The server is gone.")
+            with mock.patch.object(connection, "savepoint_rollback", side_effect=lost):
+                client.submit_in_savepoint()
+            calls = read_calls(Path(folder, "log"))
+        self.assertEqual([call.answer for call in calls], ["done", "undone"])
+        [kept] = Task.objects.all()
+        self.assertEqual(kept.key, calls[0].given["tasks"][0]["key"])
 
 
 @tag("thorough")

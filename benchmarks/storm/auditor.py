@@ -31,6 +31,13 @@ def violations(record: Record) -> list[Violation]:
     )
 
 
+@check("no tasks")
+def no_tasks(record: Record) -> Iterator[Finding]:
+    """A storm in which nobody submits a task shows nothing, as where all clients fail at once."""
+    if not record.lives:
+        yield None, "nobody has submitted a task"
+
+
 @check("lost")
 def lost(record: Record) -> Iterator[Finding]:
     """What was stored is there at the end, unless it has ended and was purged, or replaced."""
@@ -443,6 +450,7 @@ def story(record: Record, life: str | None) -> list[str]:
         *found.settles,
         *record.steers.get(found.place, ()),
         *(take.call for take in found.takes if take.call),
+        *(end.call for end in found.ends),
     ]
     seen = {id(call): call for call in calls}.values()
     lines = [(call.asked, brief(call, life)) for call in seen]

@@ -92,6 +92,8 @@ class Life:
 
     parents: list[tuple[str, str]] = field(default_factory=list)
     """The places of what it waits for, by its submit or by links that were made."""
+    batches: list[str | None] = field(default_factory=list)
+    """The batches that it may be in."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -120,6 +122,9 @@ class Record:
         for lives in grouped(found.values(), lambda life: life.place).values():
             for life in lives:
                 life.alone = len(lives) == 1
+                # One that takes another's place takes that in its batch, too.
+                replaces = life.call.given.get("on_conflict") == "replace"
+                life.batches = [one.task.get("batch") for one in (lives if replaces else [life])]
                 life.parents = [(queue, key) for queue, key in life.task.get("after", ())]
                 life.parents += self.links[life.place]
         for take in self.taken():
@@ -165,12 +170,11 @@ class Record:
 
     def with_others(self, life: Life, what: str) -> list[Call]:
         """Return what may have cancelled or put back a task together with others."""
-        task = life.task
+        steered = {life.task["user"], *life.batches}
         found = [
             call
             for call in self.of_many
-            if call.given["what"] == what
-            and (call.given["whom"] == task["user"] or call.given["whom"] == task.get("batch"))
+            if call.given["what"] == what and call.given["whom"] in steered
         ]
         return found + (self.graph_cancels if what == "cancel" and life.parents else [])
 

@@ -3,7 +3,10 @@
 import contextlib
 import io
 import json
+import os
 import signal
+import subprocess
+import sys
 import unittest
 
 from django.test import SimpleTestCase, tag
@@ -17,6 +20,21 @@ SMALLEST = ("--short", "--databases", "sqlite", "--tasks", "20", "--metrics", "d
 def setUpModule():
     if not (ROOT / "benchmarks").is_dir():
         raise unittest.SkipTest("The benchmarks are not beside the tests.")
+
+
+class ImportTests(unittest.TestCase):
+    def test_each_program_begins_before_django_is_set_up(self):
+        """So it imports nothing at its head that defines or uses a model."""
+        files = (ROOT / "benchmarks").rglob("*.py")
+        programs = [file for file in files if '__name__ == "__main__"' in file.read_text()]
+        names = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in programs]
+        self.assertIn("benchmarks.storm.client", names)
+        code = "; ".join(f"import {name}" for name in sorted(names))
+        environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
 class CommandTests(Command, SimpleTestCase):

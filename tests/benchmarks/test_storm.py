@@ -2,12 +2,16 @@
 
 import json
 import signal
+import tempfile
 import unittest
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
-from django.db import connection
-from django.test import SimpleTestCase, tag
+from django.db import OperationalError, connection
+from django.test import SimpleTestCase, TransactionTestCase, tag
+
+from django_perfectqueue.models import Task
 
 from ..databases.environment import kind_of
 from ..databases.lifetime import processes_with
@@ -124,6 +128,9 @@ class AuditorTests(SimpleTestCase):
     def test_nothing_is_found_in_a_good_record(self):
         self.assert_good(good())
 
+    def test_a_storm_without_a_task_is_found(self):
+        self.assert_found("no tasks", Book().call(10.0, "purge"))
+
     def test_a_confirmed_submit_that_is_not_there_is_lost(self):
         self.assert_found("lost", good().submit(20.0, "b"))
         self.assert_found("lost", good().submit(20.0, "b").call(30.0, "purge"))
@@ -159,6 +166,19 @@ class AuditorTests(SimpleTestCase):
         book.submit(21.0, "c", more=place, on_conflict="replace")
         self.assert_good(book.row("c", result=None).steer(22.0, "force_finish", "b"))
         self.assert_good(good().submit(20.0, "b").call(21.0, "clear", queue="apart"))
+
+    def test_one_in_the_place_of_another_may_be_cancelled_with_its_batch(self):
+        def book(**more):
+            taken = {"queue": "apart", "key": "key-b"}
+            there = good().submit(20.0, "b", more={"batch": "its"})
+            return there.submit(21.0, "c", more=taken, **more).call(23.0, "purge")
+
+        replaced = {"on_conflict": "replace"}
+        self.assert_found("lost", book(**replaced).call(22.0, "batch", whom="other", what="cancel"))
+        self.assert_found("lost", book(**replaced).call(22.0, "batch", whom="its", what="retry"))
+        self.assert_good(book(**replaced).call(22.0, "batch", whom="its", what="cancel"))
+        # One that has a key after another is in no batch.
+        self.assert_found("lost", book().call(22.0, "batch", whom="its", what="cancel"))
 
     def test_what_was_rolled_back_or_refused_and_is_there_is_from_nowhere(self):
         for given in (
@@ -408,6 +428,25 @@ def at_once(count, more):
         book.submit(10.0, life, more=more).take(11.0, life)
         book.settle(12.0 + number / 10, life=life)
     return book
+
+
+class ClientTests(TransactionTestCase):
+    def test_what_is_rolled_back_with_a_lost_savepoint_is_not_said_to_be_stored(self):
+        from benchmarks.chaos.terms import Files
+        from benchmarks.storm.client import Client
+        from benchmarks.storm.log import read_calls
+        from benchmarks.storm.terms import Terms
+
+        with tempfile.TemporaryDirectory() as folder:
+            client = Client(Terms(kind_of(connection), 1.0), Files(Path(folder)), "client-1")
+            client.submit_in_savepoint()
+            lost = OperationalError("The server is gone.")
+            with mock.patch.object(connection, "savepoint_rollback", side_effect=lost):
+                client.submit_in_savepoint()
+            calls = read_calls(Path(folder, "log"))
+        self.assertEqual([call.answer for call in calls], ["done", "undone"])
+        [kept] = Task.objects.all()
+        self.assertEqual(kept.key, calls[0].given["tasks"][0]["key"])
 
 
 @tag("thorough")

@@ -331,7 +331,7 @@ class CrashTests(TransactionTestCase):
         return Group.objects.count()
 
     def test_death_before_the_commit_runs_the_function_again(self):
-        self.assertEqual(self.run_and_die(settle, "hold"), 2)
+        self.assertEqual(self.run_and_die(settle, "lock_lease"), 2)
 
     def test_death_after_the_commit_does_not(self):
         self.assertEqual(self.run_and_die(store, "keep_step"), 1)

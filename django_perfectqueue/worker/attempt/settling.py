@@ -71,7 +71,11 @@ class Settler:
             except BaseException as error:
                 self.cleanup.run()
                 running.error = from_handler(error)
-        return self.after_error(running, running.error)
+        try:
+            raise running.error
+        except BaseException as error:
+            # Receivers of signals, Django's own among them, read it by sys.exc_info().
+            return self.after_error(running, from_handler(error))
 
     def after_return(self, running: Running) -> AttemptEnd:
         task, handler = running.task, running.handler

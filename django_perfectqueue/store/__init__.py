@@ -35,4 +35,4 @@ from .values import Completion, Failure
 from .dependencies.cancel import cancel_request
 from .tasks.revise import Revision, revise, set_priority
 from .tasks.steer import cancel_each, cancel_now, force_finish, retry, steer
-from .upkeep.purge import clear
+from .upkeep.deletion import clear

@@ -27,7 +27,7 @@ from django_perfectqueue.store.dependencies import batches as batch_counts
 from django_perfectqueue.store.dependencies import fold
 from django_perfectqueue.store.records import dependency_events
 from django_perfectqueue.store.tasks import revise
-from django_perfectqueue.store.upkeep import purge as clear
+from django_perfectqueue.store.upkeep import deletion
 
 from ..factories import after_statement, completion, elsewhere
 
@@ -703,8 +703,8 @@ class OpenTests(TransactionTestCase):
             with transaction.atomic():
                 return list(TaskQuerySet(Task).select_for_update(skip_locked=True).filter(key="a"))
 
-        forget_tasks = clear.forget_tasks
-        with mock.patch.object(clear, "forget_tasks", after_a_look):
+        forget_tasks = deletion.forget_tasks
+        with mock.patch.object(deletion, "forget_tasks", after_a_look):
             self.assertEqual(Queue().clear(), 1)
 
         with self.assertRaises(NotFoundError):

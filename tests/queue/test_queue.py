@@ -22,7 +22,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.models import Account, DeadLetter, Status, Task, TaskQuerySet, Ticket
 from django_perfectqueue.payload import JSONCodec
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.upkeep import purge
+from django_perfectqueue.store.upkeep import deletion
 
 from ..factories import MINUTE, NOON, after, submit
 
@@ -395,7 +395,7 @@ class CountTests(TestCase):
         self.assertEqual(self.queue.list().filter(key=one).in_status("waiting", NOON).count(), 1)
 
     def test_clear_takes_all_batches(self):
-        with mock.patch.object(purge, "BATCH", 2):
+        with mock.patch.object(deletion, "BATCH", 2):
             self.assertEqual(self.queue.clear(), 6)
         self.assertEqual((len(self.queue), len(Queue("other"))), (0, 6))
 

@@ -9,7 +9,7 @@ from django_perfectqueue import store
 from django_perfectqueue.admin.parts.search import plain
 from django_perfectqueue.conf import Options
 from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
-from django_perfectqueue.store.upkeep.purge import BATCH
+from django_perfectqueue.store.upkeep.deletion import BATCH
 from django_perfectqueue.worker.helpers.janitor import Janitor, Purge
 from django_perfectqueue.worker.shared.status import Wakeups
 

@@ -28,7 +28,7 @@ from ..lanes.accounts import Accounts
 from ..leases import TASK, Claimant, ClaimedRow, in_line, leased
 from ..notify.ring import announce_ids
 from ..tasks.close import EndedAttempt, add_dead_letters, expire
-from ..upkeep.recount import repair
+from ..upkeep.drift import repair
 from ..values import ClaimRequest, Failure, Lease, as_text, new_token
 from .sql import BY_VENDOR
 

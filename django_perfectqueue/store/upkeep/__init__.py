@@ -1,6 +1,6 @@
 """What no caller asks for: due timers, lapsed leases, dead holders, deletion, recounts."""
 
 from .idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
-from .purge import Surplus, Swept, delete_ended, newest_id, purge, purgeable, surplus
-from .recount import Position, recount, repair
+from .deletion import Surplus, Swept, delete_ended, newest_id, purge, purgeable, surplus
+from .drift import Position, recount, repair
 from .timers import fire_due_timers, give_back, wake_forgotten_lanes

@@ -17,7 +17,7 @@ from django_perfectqueue.fairness.edit import end_pauses
 from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.schedules.sync import declared_for, sync
 from django_perfectqueue.store.tasks import park
-from django_perfectqueue.store.upkeep.purge import BATCH
+from django_perfectqueue.store.upkeep.deletion import BATCH
 from django_perfectqueue.store.upkeep.timers import BATCH as LANES
 
 from ..database.link import AwayError

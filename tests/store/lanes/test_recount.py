@@ -84,7 +84,7 @@ class RecountTests(TestCase):
         Account.objects.update(running=9)
         Meter.objects.update(running=9)
         patch = mock.patch.object(
-            sys.modules["django_perfectqueue.store.upkeep.recount"], "BATCH", 1
+            sys.modules["django_perfectqueue.store.upkeep.drift"], "BATCH", 1
         )
         patch.start()
         self.addCleanup(patch.stop)

@@ -7,7 +7,7 @@ from django.test import SimpleTestCase, TestCase
 from django_perfectqueue import store
 from django_perfectqueue.conf import Options
 from django_perfectqueue.models import Task
-from django_perfectqueue.store.upkeep.purge import BATCH
+from django_perfectqueue.store.upkeep.deletion import BATCH
 from django_perfectqueue.worker.helpers.base import AT_ONCE, Job, Scan
 from django_perfectqueue.worker.helpers.janitor import LANES, MOST_ROUSED, Janitor, Purge
 from django_perfectqueue.worker.plan import Plan

@@ -12,7 +12,7 @@ from django_perfectqueue.checks.project import check_references
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.models import Batch, BatchDelta, Task, Worker
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.upkeep.purge import delete_ended
+from django_perfectqueue.store.upkeep.deletion import delete_ended
 
 from ...factories import acquire, finish, submit
 from ...waiting import wait_until

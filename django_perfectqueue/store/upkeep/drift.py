@@ -85,17 +85,23 @@ class Position:
 
 def recount(after: Position, *, using: str) -> tuple[Position, list[Drift]]:
     """
-    Compare the counters of the next BATCH lanes and meters, and correct those that differ.
+    Compare the counters of the next BATCH lanes, or after the last one meters, and correct those
+    that differ.
 
     Return where to go on, which is the beginning after the last ones, and what was corrected.
-    It reads these lanes and meters, and every ticket that runs; on a database without an index
+    It reads these rows, and every ticket that runs; on a database without an index
     of these it passes those that are scheduled, too. Only a counter that differs is locked.
     """
-    lane, lanes = next_lanes(after.lane, using=using)
+    corrected: list[Drift] = []
+    if not after.meter:
+        lane, lanes = next_lanes(after.lane, using=using)
+        corrected = correct_lanes(lanes, using=using) if lanes else []
+        if lane != FIRST:
+            return Position(lane), corrected
+    # Meters follow the last lane, so that a round ends whenever rows of either are added.
     meter, meters = next_meters(after.meter, using=using)
-    corrected = correct_lanes(lanes, using=using) if lanes else []
     corrected += correct_meters(meters, using=using) if meters else []
-    return Position(lane, meter), corrected
+    return Position(meter=meter), corrected
 
 
 @retry_transaction

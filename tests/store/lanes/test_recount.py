@@ -83,9 +83,7 @@ class RecountTests(TestCase):
     def test_it_goes_on_where_it_stopped_and_begins_anew(self):
         Account.objects.update(running=9)
         Meter.objects.update(running=9)
-        patch = mock.patch.object(
-            sys.modules["django_perfectqueue.store.upkeep.drift"], "BATCH", 1
-        )
+        patch = mock.patch.object(sys.modules["django_perfectqueue.store.upkeep.drift"], "BATCH", 1)
         patch.start()
         self.addCleanup(patch.stop)
         position, rounds = store.upkeep.Position(), 0
@@ -96,6 +94,21 @@ class RecountTests(TestCase):
                 break
         self.assertGreater(rounds, Account.objects.count())
         assert_books_balance(self)
+
+
+class RoundTests(TestCase):
+    def test_a_round_ends_although_the_first_meter_comes_during_it(self):
+        submit("k1", user="ann")
+        position, _some = store.upkeep.recount(store.upkeep.Position(), using="default")
+        set_limit("narrow", max_running=2)
+        submit("k2", user="bob", limits=["narrow"])
+        acquire(9)
+
+        for _call in range(5):
+            position, _some = store.upkeep.recount(position, using="default")
+            if position == store.upkeep.Position():
+                return
+        self.fail(f"The round goes on at {position}.")
 
 
 class WhileTheyWorkTests(TransactionTestCase):

@@ -121,17 +121,23 @@ class ReportingTask:
         Write the progress and the log at once; for programs that run it without a worker.
 
         In a transaction that is open here it has a savepoint of its own. That it can't be
-        written is logged, and no more.
+        written is logged, and no more; but the error is raised where it has undone that
+        transaction.
         """
         if (note := note_of(self)) is None:
             return
         using = self.lease.using
-        apart = connections[using].in_atomic_block
+        connection = connections[using]
+        was_undone = connection.needs_rollback
         try:
-            block = transaction.atomic(using=using) if apart else nullcontext()
+            block = transaction.atomic(using=using) if connection.in_atomic_block else nullcontext()
             with block, store.database.single_operation():
                 store.records.write_journal([note], using=using)
         except Error as error:
+            # The savepoint is gone with its connection, or by a deadlock on MySQL: the caller's
+            # block would be rolled back at its end, and left as if it were committed.
+            if connection.needs_rollback and not was_undone:
+                raise
             logger.warning(
                 "The journal of a task can't be written. key=%s error=%s",
                 printable(self.key),

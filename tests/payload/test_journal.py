@@ -3,7 +3,7 @@ import threading
 from datetime import datetime, timezone
 from unittest import mock
 
-from django.db import DatabaseError
+from django.db import DatabaseError, connection, transaction
 from django.test import SimpleTestCase, TestCase, override_settings, tag
 
 import django_perfectqueue as pq
@@ -204,6 +204,16 @@ class TellingTests(TestCase):
         self.assertIn("key=k1 error=full", log.output[0])
         self.task.finish()
         self.assertEqual(Queue()["k1"].metadata().status, "finished")
+
+    def test_an_error_that_undoes_the_transaction_is_raised(self):
+        """Else what was done in it would be gone, and its block be left without an error."""
+        failing = mock.patch.object(store.records, "write_journal", side_effect=DatabaseError("1"))
+        lost = mock.patch.object(connection, "savepoint_rollback", side_effect=DatabaseError("2"))
+        with self.assertRaisesMessage(DatabaseError, "1"), transaction.atomic():
+            submit("k2", now=None)
+            with failing, lost:
+                self.task.progress(0.4)
+        self.assertEqual(len(Queue()), 1)
 
     def test_each_attempt_has_its_own(self):
         """

@@ -184,8 +184,9 @@ class Graph(RuleBasedStateMachine):
 
     @rule(key=KEYS, parents=PARENTS)
     def wait_for_less(self, key, parents):
-        if self.status.get(key) != "blocked" or parents - self.status.keys():
+        if self.status.get(key) != "blocked":
             return
+        parents = {parent for parent in parents if (key, parent) in self.edges}
         self.queue[key].wait_no_longer_for(parents)
         for parent in parents:
             self.edges.pop((key, parent), None)

@@ -93,7 +93,7 @@ def types_of(db: Session, ids: Collection[int]) -> dict[int, str]:
     return dict(db.rows(TYPES, ids=ids))
 
 
-def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> datetime:
+def unpark(knows: Knows, after: datetime = PARKED_FROM, *, using: str) -> datetime:
     """
     Make the parked tasks due whose types are known.
 

@@ -8,7 +8,7 @@ from django.utils.html import escape
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness import set_limit, set_share
-from django_perfectqueue.models import Change, FairShare, Lane
+from django_perfectqueue.models import Account, Change, FairShare
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.records import Tally, UsageKey
 
@@ -36,7 +36,7 @@ def compete():
     for user in ("basic", "gold", "idle"):
         submit_many(6, user=user, now=None)
     acquire(3, now=None)
-    Lane.objects.filter(user="idle").update(paused=True)
+    Account.objects.filter(user="idle").update(paused=True)
     store.records.note_waiting(using="default")
     add(**{"basic": 40.0, "gold": 40.0, "": 20.0})
 

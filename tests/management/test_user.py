@@ -80,6 +80,9 @@ class PauseWithAnEndTests(TestCase):
                 terms = f"paused, until {end.replace('T', ' ')}, by ann@\\S+: ticket 812"
                 self.assertRegex(run(command, "show", name), terms)
                 self.assertRegex(run(command, "list"), terms)
+                if command != "pq_queue":  # Its page shows who changed the weight.
+                    log = r"ann@\S+ +.*paused until \d+-\d+-\d+ \d+:\d+:00\+"
+                    self.assertRegex(run(command, "show", name), log)
                 found = run_json(command, "list")[0]
                 self.assertRegex(found["paused_by"], r"^ann@")
                 self.assertEqual((found["paused"], found["note"]), (True, "ticket 812"))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
+from django.db.models import DateTimeField, Field
+from django.utils.dateparse import parse_datetime
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -116,20 +119,26 @@ def difference(change: Change) -> str:
 def changed_values(change: Change) -> str:
     """Return what a row had and has, for each of its fields that differs."""
     kind = KINDS[Change.Kind(change.kind)]
-    fields = {field.name: field.verbose_name for field in kind._meta.concrete_fields}
+    fields = {field.name: field for field in kind._meta.concrete_fields}
     after = {name: value for name, value in (change.after or {}).items() if name in fields}
     before = change.before or {name: getattr(kind(), name) for name in after}
     return ", ".join(
-        f"{fields[name]} "
-        + (f"{shown(before.get(name))} → {shown(value)}" if change.before else shown(value))
+        f"{fields[name].verbose_name} "
+        + (
+            f"{shown(fields[name], before.get(name))} → {shown(fields[name], value)}"
+            if change.before
+            else shown(fields[name], value)
+        )
         for name, value in after.items()
         if value != before.get(name)
     )
 
 
-def shown(value: object) -> str:
+def shown(field: Field[Any, Any], value: object) -> str:
     if value is None:
         return NOTHING
+    if isinstance(field, DateTimeField) and (at := parse_datetime(str(value))):
+        return localtime(at).isoformat(" ", "seconds")
     if isinstance(value, bool):
         return _("yes") if value else _("no")
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -77,7 +77,7 @@ def standing(row: Schedule, now: datetime) -> str:
         return _("Its tick waits for the task before to end.")
     wait = (row.due_at - now).total_seconds()
     word = _("It is due in %s.") if wait > 0 else _("It has been due for %s.")
-    return word % long_duration(wait)
+    return word % long_duration(abs(wait))
 
 
 def statuses_of(rows: Iterable[Schedule], *, using: str) -> dict[int, str]:

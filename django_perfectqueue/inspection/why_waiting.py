@@ -280,15 +280,21 @@ class Case:
     @cached_property
     def lane(self) -> Account:
         """Its user's account; one that has yet to be made has its user's share."""
-        own = lane_id(self.task.queue, self.task.user)
-        ids = {self.behind.account} if self.behind else {self.ticket.lane, own}
+        ids = {self.behind.account} if self.behind else {self.ticket.lane, self.plain}
         found = Account.objects.using(self.using).in_bulk(ids)
         return found.get(self.ticket.lane) or next(iter(found.values()), None) or self.new_lane()
 
     @cached_property
     def behind(self) -> Lane | None:
-        """Its lane, where it keeps to limits."""
+        """Its lane, where it keeps to limits: the plain one has no row."""
+        if self.ticket.lane == self.plain:
+            return None
         return Lane.objects.using(self.using).filter(pk=self.ticket.lane).first()
+
+    @property
+    def plain(self) -> int:
+        """Its user's account, which is also the lane of tasks without limits."""
+        return lane_id(self.task.queue, self.task.user)
 
     def new_lane(self) -> Account:
         share = edit.share_in_force(self.task.user, self.task.queue, using=self.using)

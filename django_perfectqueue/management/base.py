@@ -46,9 +46,19 @@ class HintingParser(CommandParser):
         if found := WRONG_CHOICE.search(message):
             hint = nearest(found[1], [word.strip("' ") for word in found[2].split(",")])
         elif found := WRONG_FLAG.search(message):
-            hint = "" if found[1] in FLAGS else nearest(found[1], FLAGS)
+            hint = "" if found[1] in FLAGS else nearest(found[1], self._option_string_actions)
         super().error(message + ("." + hint if hint else ""))
         raise AssertionError
+
+
+class VerbParser(HintingParser):
+    """A parser that says itself what it does not know: with the options of its verb."""
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        found, unknown = super().parse_known_args(*args, **kwargs)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
 
 class SummedUpCommand(BaseCommand):
@@ -170,7 +180,8 @@ def cli_errors(using: str | None = None) -> Iterator[None]:
         with printing():
             yield
     except CommandError as error:
-        error.args = (printable(str(error)),)
+        # Each argument is a line.
+        error.args = ("\n".join(printable(str(line)) for line in error.args),)
         raise
     except AlreadyExistsError as error:
         raise CommandError(printable(str(error)), returncode=TAKEN) from error

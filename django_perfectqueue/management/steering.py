@@ -210,8 +210,8 @@ def steer_chosen(operation: Operation, command: QueueCommand, options: CommandOp
         task = submit_bulk(operation, queue=options["run_in"] or "", using=using)
         count = task.metadata().data["total"]
         facts = {"key": task.key, "queue": task.queue.name}
-        text = "Task '%(key)s' of queue '%(queue)s' does it: %(count)s tasks, as far as known."
-        command.answer(facts, text % {**facts, "count": count})
+        text = "Task '%(key)s' of queue '%(queue)s' does it: %(tasks)s, as far as known."
+        command.answer(facts, text % {**facts, "tasks": plural(count, "task")})
     else:
         do_in_place(operation, chunks_of(operation, using=using), command)
 

@@ -22,7 +22,7 @@ from django_perfectqueue.fairness.wording import difference
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change
 
-from .base import CommandOptions, HintingParser, QueueCommand
+from .base import CommandOptions, QueueCommand, VerbParser
 from .flags import FLAGS, add_flags
 from .terminal import Column, local
 
@@ -98,7 +98,7 @@ class NounCommand(QueueCommand):
         shared = [action for action in parser._actions if action.dest != "help"]
         add_flags(parser, self.default_flags)
         verbs = parser.add_subparsers(
-            dest="verb", metavar="VERB", title="verbs", parser_class=HintingParser
+            dest="verb", metavar="VERB", title="verbs", parser_class=VerbParser
         )
         parser.set_defaults(verb=self.default)
         for word, verb in self.verbs.items():

@@ -37,9 +37,9 @@ Charts     {charts}
 Look       python3 {manage} runserver
            http://127.0.0.1:8000/         every customer's charts
            http://127.0.0.1:8000/admin/perfectqueue/overview/
-           the overview, and from there tasks, batches, schedules and fair shares;
+           the overview, and from there tasks, batches, schedules and users;
            log in as {name} with the password {password}
-Go on      upload a file on that page, give a customer another weight under "Fair shares",
+Go on      upload a file on that page, give a customer another weight under "Users",
            or run this again; a worker that stays: python3 {manage} pq_worker"""
 
 

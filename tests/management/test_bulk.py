@@ -131,7 +131,7 @@ class BulkCommandTests(TestCase):
                 submit("a", type="mail", now=None)
             choice = [] if verb == "move" else ["--type", "mail"]
             out = run("pq_task", verb, *choice, *more, "--run-in", "bulk", "--yes")
-            self.assertRegex(out, "Task 'bulk-.*' of queue 'bulk' does it: 1 tasks")
+            self.assertRegex(out, "Task 'bulk-.*' of queue 'bulk' does it: 1 task,")
             drain("bulk")
             queue = Queue("slow" if verb == "move" else "default")
             self.assertEqual(queue["a"].metadata().status, left)

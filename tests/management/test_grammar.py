@@ -1,8 +1,10 @@
 """One grammar for all commands: NOUN VERB NAME… [filters], and one meaning for each flag."""
 
 import argparse
+import io
 import shlex
 from collections import defaultdict
+from contextlib import redirect_stderr
 
 from django.core.management import get_commands, load_command_class
 from django.test import TestCase
@@ -91,3 +93,14 @@ class GrammarTests(TestCase):
             with self.subTest(arguments):
                 self.assertIn(f"Did you mean {hint}?", refused(self, *arguments))
         self.assertNotIn("mean", refused(self, "pq_limit", "list", "--tag", "x"))
+
+    def test_a_flag_that_a_verb_has_not_gets_those_that_it_has(self):
+        command = load_command_class(get_commands()["pq_user"], "pq_user")
+        command._called_from_command_line = True
+        parser, said = command.create_parser("manage.py", "pq_user"), io.StringIO()
+        with redirect_stderr(said), self.assertRaises(SystemExit):
+            parser.parse_args(["pause", "acme", "--until", "1h"])
+
+        self.assertIn("manage.py pq_user pause", said.getvalue())
+        self.assertIn("--unpause-at", said.getvalue())
+        self.assertIn("unrecognized arguments: --until 1h", said.getvalue())

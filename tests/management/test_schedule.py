@@ -236,6 +236,8 @@ class CheckTests(TestCase):
         self.assertIn("'bad' is broken: There is no time zone 'Europe/Atlantis'", said)
         self.assertIn("'late' is late: it has been due for 1 h", said)
         self.assertNotIn("good", said)
+        self.assertNotIn(r"\n", said)
+        self.assertIn("It has been due for 1 h", run("pq_schedule", "show", "late"))
         self.assertIn("Europe/Atlantis", run("pq_schedule", "show", "bad"))
         self.assertIn('"sentence"', refused(self, "pq_schedule", "check", "--json"))
 

@@ -204,7 +204,7 @@ class TroubleTests(SimpleTestCase):
         self.assertEqual(caught.exception.code, 128 + signal.SIGPIPE)
         silent.assert_called_once_with()
 
-    def test_nor_does_one_of_pq_health(self):
+    def test_nor_does_one_of_the_checks_of_health(self):
         with (
             mock.patch("django.core.management.base.OutputWrapper.write") as write,
             mock.patch.object(base, "close_stdout"),

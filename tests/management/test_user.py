@@ -80,6 +80,9 @@ class PauseWithAnEndTests(TestCase):
                 terms = f"paused, until {end.replace('T', ' ')}, by ann@\\S+: ticket 812"
                 self.assertRegex(run(command, "show", name), terms)
                 self.assertRegex(run(command, "list"), terms)
+                if command != "pq_queue":  # Its page shows who changed the weight.
+                    log = r"ann@\S+ +.*paused until \d+-\d+-\d+ \d+:\d+:00\+"
+                    self.assertRegex(run(command, "show", name), log)
                 found = run_json(command, "list")[0]
                 self.assertRegex(found["paused_by"], r"^ann@")
                 self.assertEqual((found["paused"], found["note"]), (True, "ticket 812"))
@@ -100,6 +103,31 @@ class PauseWithAnEndTests(TestCase):
 
                 [found] = run_json(command, "show", name)
                 self.assertEqual((found["paused_until"], found["note"]), (None, None))
+
+    def test_a_user_is_paused_in_every_queue_or_in_one(self):
+        set_share("acme", queue="mail", weight=2)
+        set_share("acme", queue="reports", weight=3)
+        run("pq_user", "pause", "acme", "--queue", "mail")
+        self.assertEqual(
+            [terms(queue=name)[2] for name in ("mail", "reports")],
+            [True, False],
+        )
+        run("pq_user", "pause", "acme", "--note", "ticket 812")
+        rows = FairShare.objects.values_list("paused", "note")
+        self.assertEqual(list(rows), [(True, "ticket 812")] * 3)
+        run("pq_user", "unpause", "acme")
+        self.assertFalse(FairShare.objects.filter(paused=True).exists())
+
+    def test_one_user_goes_on_while_everyone_else_is_paused(self):
+        run("pq_user", "pause", "*")
+        self.assertEqual(run("pq_user", "unpause", "acme"), "User 'acme', every queue: weight 1.\n")
+        self.assertIn(
+            "everyone else, every queue: weight 1, paused".capitalize(), run("pq_user", "show", "*")
+        )
+
+    def test_who_was_not_paused_gets_no_share(self):
+        self.assertIn("weight 1.", run("pq_user", "unpause", "acme"))
+        self.assertFalse(FairShare.objects.exists())
 
     def test_a_time_of_day_is_the_next_one(self):
         clock = f"{localtime() - timedelta(hours=2):%H:%M}"

@@ -244,6 +244,7 @@ class BulkPage:
                 "label": BULK[operation.verb].label,
                 "shown": text_of(operation),
                 "matching": {
+                    "count": found.total,
                     "total": AtLeast(found.total) if found.is_bounded else bounded(found.total),
                     "none": not found.total,
                     "statuses": [(badge(word), bounded(n)) for word, n in found.statuses],

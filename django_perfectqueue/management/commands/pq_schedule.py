@@ -227,7 +227,7 @@ def do_check(command: NounCommand, options: CommandOptions) -> None:
         for row, sentence in found:
             command.print_json({**for_programs(row), "sentence": sentence})
     if found:
-        raise CommandError("\n".join(sentence for _row, sentence in found))
+        raise CommandError(*(sentence for _row, sentence in found))
     if not command.as_json:
         command.say("No schedule is broken or late.")
 

@@ -279,7 +279,7 @@ def check_health(command: NounCommand, options: CommandOptions) -> None:
             command.say(in_full(finding))
     command.stdout.flush()
     if wrong:
-        raise CommandError("\n".join(map(in_full, wrong)))
+        raise CommandError(*map(in_full, wrong))
 
 
 def in_full(finding: Finding) -> str:

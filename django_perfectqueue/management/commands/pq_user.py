@@ -7,6 +7,7 @@ from django.core.management.base import CommandError
 from django.utils.text import capfirst
 
 from django_perfectqueue.conf import options as settings
+from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.audit import changes_of
 from django_perfectqueue.fairness.report import COUNTED, Balance, UserShare, balance
 from django_perfectqueue.fairness.shares import reset_share, set_share, share
@@ -85,13 +86,31 @@ def change(command: NounCommand, options: CommandOptions) -> None:
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
-    """Start none of the user's tasks, until a time or until they are unpaused."""
-    set_all(command, options, {"paused": True, **pause_terms(options)})
+    """Start none of the user's tasks in any queue, until a time or until it is unpaused."""
+    terms = pause_terms(options)
+    if options["queue"]:
+        set_all(command, options, {"paused": True, **terms})
+        return
+    scope, given = scope_of(command, options), edit.pause(True, **terms)
+    for user in users(options):
+        # Refuses a name that can't be.
+        share(user, **scope)
+        edit.pause_user(user, given, using=scope["using"], by=person())
+        print_share(command, user, scope)
 
 
 def unpause(command: NounCommand, options: CommandOptions) -> None:
     """End the pause."""
-    set_all(command, options, {"paused": False})
+    if options["queue"]:
+        set_all(command, options, {"paused": False})
+        return
+    scope = scope_of(command, options)
+    for user in users(options):
+        goes_on = edit.unpause_user(user, using=scope["using"], by=person())
+        # The pause may be that of everyone else.
+        if not goes_on and share(user, **scope).paused:
+            set_share(user, paused=False, **scope, by=person())
+        print_share(command, user, scope)
 
 
 def set_all(command: NounCommand, options: CommandOptions, changes: CommandOptions) -> None:

@@ -115,9 +115,11 @@ def repair(*, using: str) -> list[str]:
     found = []
     for model in (Account, Lane, Meter, Hold, FairShare, QueueShare, Limit):
         rows = model._base_manager.using(using).order_by()
-        # What is no JSON is read as none.
+        # What is no JSON is read as none, and a column that may be empty can be counted with.
         known = {
-            name: one for name, one in conditions[model].items() if not isinstance(one, IsJson)
+            name: Q(one) | Q(**{f"{name}__isnull": True})
+            for name, one in conditions[model].items()
+            if not isinstance(one, IsJson)
         }
         if rows.filter(~Q(*known.values())).exists():
             for name, condition in known.items():

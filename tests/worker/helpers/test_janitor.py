@@ -6,6 +6,8 @@ from django.test import SimpleTestCase, TestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import Options
+from django_perfectqueue.fairness.limits import set_limit
+from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Task
 from django_perfectqueue.store.upkeep.deletion import BATCH
 from django_perfectqueue.worker.helpers.base import AT_ONCE, Job, Scan
@@ -134,6 +136,22 @@ class JobTests(TestCase):
                     self.janitor.run_job(job)
         roll_up.assert_called_once()
 
+    def test_two_rounds_of_all_jobs_find_nothing_wrong_with_what_people_have_set(self):
+        self.janitor.link.retry_until_done = lambda verb: verb()
+        set_limit("smtp", rate=5)
+        set_limit("report", scope="type", paused=True, until=after(3600))
+        set_share("acme", weight=3)
+        submit("a", user="acme", limits=["smtp"])
+        submit("strange", type="unknown", now=None)
+        leases = acquire(2, now=None)
+        store.settle(leases, store.Ending.release(5.0), using="default")
+        store.park(leases, lambda type_: type_ != "unknown", using="default")
+        jobs = [job for job in self.janitor.upkeep() if job.name not in ("schedules", "file")]
+        with self.assertNoLogs("django_perfectqueue", "ERROR"):
+            for job in [*jobs, *jobs]:
+                job.call()
+        self.janitor.registration.note_drift.assert_not_called()
+
     def test_a_scan_goes_from_one_position_to_the_next_and_begins_anew(self):
         seen = []
 
@@ -169,10 +187,9 @@ class PurgeCursorTests(SimpleTestCase):
 
     def imaginary(self):
         return mock.patch.multiple(
-            store,
+            store.upkeep,
             purgeable=self.purgeable,
             purge=lambda found, using: found,
-            forget_batches=lambda keep, using: 0,
         )
 
     def rounds(self, count):

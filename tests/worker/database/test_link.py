@@ -207,9 +207,16 @@ class SilenceTests(LinkCase):
     """The network drops everything, and nobody hangs up."""
 
     def watch(self, link, timeout=0.4):
-        watch = Watchdog([link], timeout)
-        watch.start()
-        self.addCleanup(watch.stop)
+        watch, ended = Watchdog([link], timeout), threading.Event()
+
+        def look():
+            while not ended.wait(timeout / 2):
+                watch.look(time.monotonic())
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(ended.set)
 
     def test_who_waits_for_an_answer_that_does_not_come_connects_anew(self):
         with proxied(connection) as proxy, self.assertLogs(LOG, "DEBUG") as log:

@@ -43,8 +43,17 @@ from django_perfectqueue.lib.checks import Check, choice, nearest
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.payload.inputs import KEY
 
-from . import definition as registry
-from .definition import DEFAULTS, QueueTask, StoredCall, check_options, option_of, stored_options
+from .definition import (
+    DEFAULTS,
+    QueueTask,
+    StoredCall,
+    add,
+    check_options,
+    definitions,
+    discover_in,
+    option_of,
+    stored_options,
+)
 
 if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyResult, AnyTask
@@ -159,11 +168,11 @@ class PerfectQueueBackend(BaseTaskBackend):
         from django_perfectqueue.queue import ARGUMENTS
 
         path = task.module_path
-        definition = registry.definitions.get(path)
+        definition = definitions.get(path)
         if task is not definition or path not in self.validated:
             self.validate_task(task)
             if definition is None:
-                registry.add(task)
+                add(task)
             self.validated.add(path)
         result: AnyResult = TaskResult(
             task=task,
@@ -334,14 +343,14 @@ def configured() -> Iterator[PerfectQueueBackend]:
 
 def discover() -> None:
     """Import all modules in which tasks are defined."""
-    registry.discover(name for one in configured() for name in one.options.get("modules", ()))
+    discover_in(name for one in configured() for name in one.options.get("modules", ()))
 
 
 def definition_of(type_: str) -> AnyTask | None:
     """Return the task of this type, or None; its module is looked for where tasks may be."""
-    if type_ not in registry.definitions and apps.ready:
+    if type_ not in definitions and apps.ready:
         discover()
-    return registry.definitions.get(type_)
+    return definitions.get(type_)
 
 
 # What can be found wrong with TASKS, where it names this package's backend.

@@ -231,7 +231,7 @@ def add(task: AnyTask) -> None:
         definitions[task.module_path] = task
 
 
-def discover(modules: Iterable[str] = ()) -> None:
+def discover_in(modules: Iterable[str] = ()) -> None:
     """
     Import the ``tasks`` module of each installed app, and the modules that are named.
 

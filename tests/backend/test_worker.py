@@ -404,7 +404,7 @@ class RouteTests(TestCase):
         ):
             module.plain = compat.task(function)
             self.assertFalse(with_django_tasks(Dispatch).knows("tests.elsewhere.plain"))
-            definition.discover([module.__name__])
+            definition.discover_in([module.__name__])
             result = module.plain.using(backend="ours").enqueue(1, 2)
             run_due()
             result.refresh()

@@ -138,18 +138,25 @@ class EndedTests(TestCase):
                 self.assertEqual({end.key for end in Queue().as_completed(keys)}, set(keys))
 
 
+def taken():
+    """Acquire a task; who begins to wait for it has its ticket for a moment."""
+    found = []
+    wait_until(lambda: found.extend(acquire()) or found)
+    return found
+
+
 class WaitingTests(TransactionTestCase):
     def test_who_waits_gets_the_result_when_there_is_one(self):
         task = submit()
         with waiting(task, timeout="1h") as answers:
-            [held] = acquire()
+            [held] = taken()
             finish(held, result="[7]")
         self.assertEqual(answers, [[7]])
 
     def test_who_waits_is_notified_that_it_failed(self):
         task = submit()
         with waiting(task) as answers:
-            [held] = acquire()
+            [held] = taken()
             fail(held, message="no rows")
         self.assertEqual([type(answer) for answer in answers], [TaskFailedError])
 

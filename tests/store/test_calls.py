@@ -18,7 +18,8 @@ PACKAGE = str(Path(django_perfectqueue.__file__).parent)
 TIMES = 10
 
 # Raise one of these only for what is worth it; Python before 3.12 calls comprehensions, too.
-SUBMIT = {"sqlite": 73, "postgresql": 55, "mysql": 92}
+# On PostgreSQL two are for columns that are spelled once for all databases.
+SUBMIT = {"sqlite": 73, "postgresql": 57, "mysql": 92}
 # The life of an attempt is a list of seven steps, each a function.
 RUN = 17
 COMPREHENSIONS = 1.0 if sys.version_info >= (3, 12) else 1.2

@@ -3,9 +3,9 @@
 from django_perfectqueue.backoff import Backoff, Exponential, Fixed, Linear, Steps
 from django_perfectqueue.verdicts import Discard, Retry, Snooze
 
+from .base import Application, TimeLimits, time_limits
 from .dispatch import Dispatch, Registry, autodiscover, handler
 from .error_policy import Decider
-from .handler import Application, TimeLimits, time_limits
 from .programs import CommandDecider, CommandHandler, Completed
 
 __all__ = [

@@ -14,7 +14,7 @@ from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.imports import path_of
 
-from .handler import Application, Function, from_function
+from .base import Application, Function, from_function
 from .middleware import arounds
 
 Pattern = str | re.Pattern[str]

@@ -23,11 +23,11 @@ from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.verdicts import Discard, Retry, Snooze, Verdict, wait_of
 
 if TYPE_CHECKING:
-    from .handler import Application
+    from .base import Application
 
 
 if TYPE_CHECKING:
-    from .handler import Application
+    from .base import Application
 
     Handler: TypeAlias = "Application | type[Application] | None"
     """One that was made for the task, or its class where that can't be done, or none."""

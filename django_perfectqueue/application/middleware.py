@@ -37,7 +37,7 @@ from django_perfectqueue.verdicts import Verdict
 from .error_policy import failure, most_attempts, wait_by
 
 if TYPE_CHECKING:
-    from .handler import Application
+    from .base import Application
 
 
 __all__ = ["MemoryLimit", "ReportErrors", "RetryOn", "TimeLimit"]

@@ -36,8 +36,8 @@ from django_perfectqueue.lib.processes import (
 from django_perfectqueue.payload.codecs import to_json
 from django_perfectqueue.queue import AcquiredTask
 
+from .base import Application, time_limits
 from .error_policy import Decider
-from .handler import Application, time_limits
 
 RUN = "PERFECTQUEUE_RUN"
 CHUNK = 65_536

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.application.handler import awaited
+from django_perfectqueue.application.base import awaited
 from django_perfectqueue.conf import options
 from django_perfectqueue.payload import context
 from django_perfectqueue.payload.codecs import JSON, decode

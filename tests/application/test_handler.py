@@ -6,7 +6,7 @@ from asgiref.sync import markcoroutinefunction
 from django.test import SimpleTestCase
 
 from django_perfectqueue.application import Application, Decider
-from django_perfectqueue.application.handler import from_function
+from django_perfectqueue.application.base import from_function
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     GracefulProcessStopError,

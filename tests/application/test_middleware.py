@@ -8,8 +8,8 @@ from django.test import SimpleTestCase, TestCase, override_settings
 from django_perfectqueue.application import Application, Dispatch, Fixed, handler
 from django_perfectqueue.application import middleware as limits
 from django_perfectqueue.application import middleware as recycle
+from django_perfectqueue.application.base import from_function
 from django_perfectqueue.application.dispatch import Registry
-from django_perfectqueue.application.handler import from_function
 from django_perfectqueue.application.middleware import (
     MemoryLimit,
     ReportErrors,

@@ -4,7 +4,7 @@ from django.db import transaction
 from django.test import TestCase
 
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.application.handler import from_function
+from django_perfectqueue.application.base import from_function
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Attempt, Status

@@ -20,7 +20,7 @@ from django.utils import timezone
 import django_perfectqueue as pq
 from django_perfectqueue import store
 from django_perfectqueue.application import handler
-from django_perfectqueue.application.handler import from_function
+from django_perfectqueue.application.base import from_function
 from django_perfectqueue.exceptions import (
     AlreadyFinishedError,
     InvalidResultError,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from django_perfectqueue import store
-from django_perfectqueue.application.handler import TimeLimits
+from django_perfectqueue.application.base import TimeLimits
 from django_perfectqueue.store.arithmetic.fair_order import lane_of
 from django_perfectqueue.store.database import Problem
 

@@ -15,7 +15,7 @@ from django.test import TransactionTestCase, override_settings, skipUnlessDBFeat
 
 from django_perfectqueue import signals, store
 from django_perfectqueue.application import Decider
-from django_perfectqueue.application.handler import from_function
+from django_perfectqueue.application.base import from_function
 from django_perfectqueue.application.middleware import RetryOn
 from django_perfectqueue.exceptions import AlreadyFinishedError, ConfigError
 from django_perfectqueue.models import Attempt, Ticket

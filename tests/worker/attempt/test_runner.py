@@ -88,7 +88,7 @@ class OutcomeTests(RunnerMixin, TestCase):
             pass
 
         self.run_with(Strange, expect="retried")
-        self.assertIn("/application/handler.py", Attempt.objects.get().traceback)
+        self.assertIn("/application/base.py", Attempt.objects.get().traceback)
 
     def test_what_is_sensitive_is_not_logged_with_an_error(self):
         """

@@ -8,7 +8,7 @@ from unittest import mock
 from django.db import DatabaseError, OperationalError, connection, connections
 
 from django_perfectqueue import store
-from django_perfectqueue.application.handler import from_function
+from django_perfectqueue.application.base import from_function
 from django_perfectqueue.models import Attempt, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.processor import pacing

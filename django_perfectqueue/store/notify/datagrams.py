@@ -169,8 +169,8 @@ def make(folder: str) -> None:
     """
     Make a folder in which only this user may have sockets, and everyone may send to them.
 
-    Raise OSError when there is one already that others may write to: they could take sockets
-    away, or lay so many there that none of ours is notified.
+    Raise OSError when there is one already that others may write to: they could delete sockets,
+    or create so many that a sender never reaches ours.
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)

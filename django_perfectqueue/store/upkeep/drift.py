@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from django.db.models import Q
-
 from django_perfectqueue.lib.stored_json import names_in
-from django_perfectqueue.models import Account, FairShare, Hold, Lane, Limit, Meter, QueueShare
-from django_perfectqueue.models.fields import IsJson, conditions
 
 from ..database.dialects.base import Row
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
@@ -19,8 +14,6 @@ from ..lanes.accounts import LOCK
 from ..limits.holds import open_holds
 from ..limits.meters import locked
 from ..notify.ring import notify_workers
-
-logger = logging.getLogger("django_perfectqueue.janitor")
 
 BATCH = 5000
 FIRST = -(2**63)
@@ -102,34 +95,6 @@ def recount(after: Position, *, using: str) -> tuple[Position, list[Drift]]:
     meter, meters = next_meters(after.meter, using=using)
     corrected += correct_meters(meters, using=using) if meters else []
     return Position(meter=meter), corrected
-
-
-@retry_transaction
-def repair(*, using: str) -> list[str]:
-    """
-    Give columns that every claim reads their default where what is stored can't be counted with;
-    return the names of these, and of a row of each.
-
-    It finds something only where constraints were dropped.
-    """
-    found = []
-    for model in (Account, Lane, Meter, Hold, FairShare, QueueShare, Limit):
-        rows = model._base_manager.using(using).order_by()
-        # What is no JSON is read as none, and a column that may be empty can be counted with.
-        known = {
-            name: Q(one) | Q(**{f"{name}__isnull": True})
-            for name, one in conditions[model].items()
-            if not isinstance(one, IsJson)
-        }
-        if rows.filter(~Q(*known.values())).exists():
-            for name, condition in known.items():
-                wrong = rows.filter(~Q(condition))
-                if (pk := wrong.values_list("pk", flat=True).first()) is not None:
-                    default = model._meta.get_field(name).get_default()  # type: ignore[union-attr]
-                    wrong.update(**{name: default})
-                    found.append(f"{model._meta.db_table} id={pk} column={name}")
-                    logger.error("What can't be counted with was replaced. %s", found[-1])
-    return found
 
 
 @retry_transaction

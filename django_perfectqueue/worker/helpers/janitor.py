@@ -74,7 +74,6 @@ class Janitor(HelperProcess):
         idle = partial(Job, every=IDLE_INTERVAL, due_at=now + random.uniform(0.0, IDLE_INTERVAL))  # noqa: S311
         found = [
             Job("file", sweep, self.check_file),
-            # It replaces what stops every claim, and the timers too.
             Job("counters", 60.0, Scan(self.recount, store.upkeep.Position()), rest=1000.0),
             Job("timers", sweep, self.fire_timers),
             # Nobody acts on what was locked when it ended, where who held that rolled back or died.
@@ -203,13 +202,10 @@ class Janitor(HelperProcess):
         Compare some counters. One that differs is corrected, logged, and noted in the
         worker's registration.
         """
-        repaired = (
-            store.upkeep.repair(using=self.using) if position == store.upkeep.Position() else []
-        )
         reached, corrected = store.upkeep.recount(position, using=self.using)
         for drift in corrected:
             logger.error("A counter differed from the running tasks and was corrected. %s", drift)
-        if corrected or repaired:
+        if corrected:
             self.registration.note_drift(time.monotonic())
         return reached
 

@@ -292,10 +292,6 @@ class Dialect(ABC):
         """Return a time as the driver gave it, aware."""
         return value
 
-    def readable(self, time: str) -> str:
-        """Return the SQL of a time that the driver can read, whatever has been stored."""
-        return time
-
     def execute(
         self,
         cursor: Cursor,

@@ -19,8 +19,6 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from django_perfectqueue.models.fields import READABLE
-
 from ...values import ENDED, Completion
 from .base import Closed, Entry, FinishReport, average
 from .postgresql_server import array, begun_with_first, takes_several_statements, texts
@@ -138,9 +136,6 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
 
     def later(self, seconds: str) -> str:
         return f"{{now}} + {seconds} * interval '1 second'"
-
-    def readable(self, time: str) -> str:
-        return READABLE["postgresql"].replace("{time}", time)
 
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport

@@ -58,16 +58,14 @@ def apply_to_accounts(user: str, *, using: str) -> set[str]:
     place as one that wakes: it has saved no credit.
     """
     with in_transaction(using) as db:
-        owners = {(queue, user) for queue in queues_of(db, user)}
-        places = {queue: floor(db, queue) for queue, _user in owners}
+        places = {queue: floor(db, queue, [user]) for queue in queues_of(db, user)}
         accounts = [
-            waking(lane_id(queue, user), queue, user, share, places[queue])
-            for (queue, _user), share in shares_of(db, owners).items()
+            waking(lane_id(queue, user), queue, user, start) for queue, start in places.items()
         ]
         if accounts:
             write_accounts(db, accounts, None)
             # Now that they are locked, so that of two edits the later one stays.
-            for (queue, _user), share in shares_of(db, owners).items():
+            for (queue, _user), share in shares_of(db, {(queue, user) for queue in places}).items():
                 write(db, [lane_id(queue, user)], share, places[queue].virtual_time)
     return set(places)
 

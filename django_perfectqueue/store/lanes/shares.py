@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,11 +12,14 @@ from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import EVERYONE
 
+from ..database.dialects.base import Row
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
 
-SHARES = """
-SELECT "queue", "user", "weight", "max_running", "paused"
-FROM "perfectqueue_fairshare" WHERE "user" IN ({users})
+SHARE = """
+"share"."queue", "share"."user", "share"."weight", "share"."max_running", "share"."paused"
+"""
+SHARES = f"""
+SELECT {SHARE} FROM "perfectqueue_fairshare" AS "share" WHERE "share"."user" IN ({{users}})
 """
 QUEUE_WEIGHTS = """
 SELECT "queue", "weight" FROM "perfectqueue_queueshare" WHERE "queue" IN ({queues})
@@ -33,12 +36,21 @@ class Share:
 
 
 def shares_of(db: Session, owners: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Share]:
-    """Return the share of each (queue, user): the first row there is of those in places()."""
+    """Return the share of each (queue, user)."""
     owners = set(owners)
     users = sorted({user for _queue, user in owners} | {EVERYONE})
+    return chosen(db.rows(SHARES, users=users), owners)
+
+
+def chosen(rows: Iterable[Row], owners: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Share]:
+    """
+    Return the share of each (queue, user): the first there is of those in places(), by rows of
+    SHARE, in which nulls are of a join that has found none.
+    """
     found = {
         (queue, user): Share(float(weight), max_running, bool(paused))
-        for queue, user, weight, max_running, paused in db.rows(SHARES, users=users)
+        for queue, user, weight, max_running, paused in rows
+        if queue is not None
     }
     return {
         (queue, user): next(
@@ -118,14 +130,27 @@ def outdated(db: Session, lanes: Iterable[int], lock: str = "") -> dict[int, tup
     }
 
 
-def look_again(cursor: Cursor, lanes: Sequence[int]) -> None:
+def look_again(cursor: Cursor, made: Mapping[int, tuple[str, str, Share]]) -> None:
     """
-    Once these lanes, which are new, are committed, see that they carry the right shares.
+    Once new accounts are committed, see that the shares with which they were made still hold.
 
-    When the share of everyone is edited, it does not reach lanes that nobody can see yet.
+    An edit of a share does not reach accounts that nobody can see yet. So it is read again
+    after the commit: an edit that commits later than that finds the account. Of two who make
+    the same account only one has inserted it, and looks at the share that it carries.
     """
     using = cursor.db.alias
-    transaction.on_commit(partial(correct_shares, lanes, using=using), using=using, robust=True)
+    if made:
+        transaction.on_commit(partial(correct_made, made, using=using), using=using, robust=True)
+
+
+@retry_transaction
+def correct_made(made: Mapping[int, tuple[str, str, Share]], *, using: str) -> None:
+    with reading(using) as db:
+        shares = shares_of(db, {(queue, user) for queue, user, _share in made.values()})
+    stale = [id_ for id_, (queue, user, share) in made.items() if shares[queue, user] != share]
+    if stale:
+        with in_transaction(using) as db:
+            correct(db, stale)
 
 
 @retry_transaction

@@ -50,6 +50,11 @@ class WakeTests(TransactionTestCase):
         submit(user="ann", now=None)
         self.assertEqual(awake(), ["ann"])
 
+    def test_the_first_submit_of_a_lane_takes_seven_statements_at_most(self):
+        with CaptureQueriesContext(connection) as queries:
+            Queue().submit("k1", "report", user="ann")
+        self.assertLessEqual(len(statements(queries)), 7)
+
     def test_and_when_many_are_submitted(self):
         Queue().submit_many(
             {"key": f"{user}-{number}", "type": "report", "user": user}

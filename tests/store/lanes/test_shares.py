@@ -150,10 +150,10 @@ class MeanwhileTests(TransactionTestCase):
                 connection.close()
                 edited.set()
 
-        def look_again(cursor, ids):
+        def look_again(cursor, made):
             threading.Thread(target=edit).start()
             self.assertTrue(edited.wait(30))
-            shares.look_again(cursor, ids)
+            shares.look_again(cursor, made)
 
         with mock.patch.object(wake, "look_again", look_again):
             submit_many(1, user="ann", now=NOON)

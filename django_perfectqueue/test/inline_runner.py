@@ -44,9 +44,12 @@ class InlineRunner(Runner):
 
     def __init__(self, dispatch: type[Dispatch]) -> None:
         link: Any = DirectLink()
-        super().__init__(dispatch, link=link, interrupter=MainThreadInterrupter())
-        self.event_loop = CallersEventLoop()
-        self.drive = self.event_loop.drive
+        super().__init__(
+            dispatch,
+            link=link,
+            interrupter=MainThreadInterrupter(),
+            event_loop=CallersEventLoop(),
+        )
         self.cleanup: CallersCleanup = CallersCleanup()
         self.check_at = float("inf")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,14 +34,6 @@ class Interrupter(Protocol):
     def interrupt(self, token: object, reason: BaseException) -> None: ...
 
 
-class Loop(Protocol):
-    """An event loop in which handlers run."""
-
-    def interrupt(self, token: Any, reason: BaseException) -> None: ...
-
-    def spawn(self, coroutine: Work) -> None: ...
-
-
 @dataclass(slots=True, eq=False)
 class Running:
     """
@@ -48,7 +41,8 @@ class Running:
     one that is settled already.
 
     ``index`` is its position in the status. ``spawn`` starts a coroutine in the event loop of
-    the handler, if it has one. It ``is_suspect`` if an interrupt may have hit a statement in
+    the handler, if it has one; there it is the task ``coroutine``, which was cancelled for a
+    ``reason``. It ``is_suspect`` if an interrupt may have hit a statement in
     progress. While it is ``alone``, it holds the only write lock of the database, so no
     other process can take its task. ``charged`` is what its user was charged for it while it
     ran, in seconds; 0.0 where it was not.
@@ -63,6 +57,8 @@ class Running:
     ending: AttemptEnd | None = None
     reasons_sent: set[type[BaseException]] = field(default_factory=set)
     spawn: Callable[[Work], None] | None = None
+    coroutine: asyncio.Task[Any] | None = None
+    reason: BaseException | None = None
     is_suspect: bool = False
     alone: bool = False
     charged: float = 0.0

@@ -29,7 +29,7 @@ from django_perfectqueue.store.values import Pulse
 from django_perfectqueue.verdicts import Verdict
 
 from ..database.link import AwayError, ConnectionCleanup, Link
-from .event_loop import EventLoop, Work, is_coroutine
+from .event_loop import EventLoop, is_coroutine
 from .running import Running, about
 from .surroundings import AttemptEnd, announce, awithin, within
 
@@ -45,19 +45,15 @@ class Settler:
     """
     Settles tasks by what their handlers have returned or raised, over one link.
 
-    Coroutines of deciders run in an event loop of this thread unless ``drive`` runs them
-    elsewhere.
-
     Exceptions in ``stops`` release the task and end the process. KeyboardInterrupt is not
     one: a worker handles SIGINT itself, so only a handler can raise it.
     """
 
     stops: tuple[type[BaseException], ...] = (ProcessStopError,)
 
-    def __init__(self, link: Link, drive: Callable[[Work], object] | None) -> None:
+    def __init__(self, link: Link, event_loop: EventLoop) -> None:
         self.link = link
-        self.event_loop = EventLoop()
-        self.drive = drive or self.event_loop.drive
+        self.event_loop = event_loop
         self.cleanup = ConnectionCleanup()
         self.left: set[type[Application]] = set()
 
@@ -167,7 +163,7 @@ class Settler:
     def decide(self, handler: Application, error: BaseException) -> None:
         decision = handler.decide("unexpected_error_raised", error=error)
         if is_coroutine(decision):
-            self.drive(awithin(handler.task, lambda: decision))
+            self.event_loop.drive(awithin(handler.task, lambda: decision))
 
     def write_outcome(self, running: Running, verb: Callable[[], None]) -> AttemptEnd:
         """Write the outcome of a task unless it is settled; log it and send its signal."""

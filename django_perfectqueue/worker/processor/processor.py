@@ -12,8 +12,7 @@ from ..attempt import surroundings
 from ..plan import Plan
 from ..process.signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
 from ..report import Reporter
-from .asyncio_loop import EventLoopThread
-from .executors import Executor, MainThread, ThreadPool
+from .executors import Coroutines, Executor, MainThread, ThreadPool
 from .feeder import Feeder
 from .leases import ProcessorResources
 from .monitor import Monitor
@@ -24,7 +23,7 @@ logger = logging.getLogger("django_perfectqueue.processor")
 EXECUTORS: dict[str, type[Executor]] = {
     "process": MainThread,
     "thread": ThreadPool,
-    "async": EventLoopThread,
+    "async": Coroutines,
 }
 
 
@@ -63,6 +62,7 @@ class Processor(SharedState):
     def close(self) -> None:
         """Stop the threads."""
         self.monitor.stop()
+        self.event_loop.close()
         surroundings.end()
         self.plan.dispatch.after_child_end()
         if self.options.TRACING:

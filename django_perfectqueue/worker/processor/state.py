@@ -17,6 +17,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
 
+from ..attempt.event_loop import EventLoop
 from ..attempt.running import Running
 from ..attempt.surroundings import AttemptEnd, announce, announced
 from ..buffers import LATE, Completions, Hand, JournalBuffer, UsageBuffer
@@ -71,6 +72,7 @@ class SharedState:
         self.journal = JournalBuffer(
             self.hand.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
         )
+        self.event_loop = EventLoop()
         self.leases = Leases(self.hand, plan, resources, self.worker)
         self.parking = Parking(plan, self.leases)
         self.report_lock = threading.Lock()

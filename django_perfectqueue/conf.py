@@ -172,7 +172,6 @@ class Options:
 
     DATABASE_TIMEOUT: float | None = _setting(30.0, _positive_seconds.or_none())
     IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _positive_seconds.or_none())
-    TASK_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
     CHILD_HEARTBEAT_LIMIT: float = _setting(60.0, _positive_seconds)
     CHILD_GRACEFUL_KILL_LIMIT: float | None = _setting(None, _seconds.or_none())
 
@@ -185,6 +184,8 @@ class Options:
     JOURNAL_INTERVAL: ClassVar[float] = 1.0
     # How often a worker looks for tasks to purge.
     PURGE_INTERVAL: ClassVar[float] = 30.0
+    # How often a running task is looked at for a lost lease and a cancel request.
+    TASK_HEARTBEAT_INTERVAL: ClassVar[float] = 2.0
     # How often a processor reports to its supervisor.
     CHILD_HEARTBEAT_INTERVAL: ClassVar[float] = 2.0
     # How often a processor that is to stop is asked again; the time between TERM and KILL.

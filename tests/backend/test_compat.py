@@ -8,7 +8,6 @@ from django.test import SimpleTestCase
 
 from . import case  # isort: skip
 from django_perfectqueue import compat
-from django_perfectqueue.backend import base
 
 WITHOUT = """
 import importlib.util
@@ -69,7 +68,7 @@ class CompatTests(SimpleTestCase):
 
     @skipIf(compat.APP, "The backport has an app to be installed.")
     def test_the_backports_app_is_missed(self):
-        with mock.patch.object(base, "APP", "django_tasks"):
+        with mock.patch.object(compat, "APP", "django_tasks"):
             [problem] = run_checks(tags=["perfectqueue"])
         self.assertEqual(problem.id, "perfectqueue.E031")
         self.assertIn("'django_tasks'", problem.hint)

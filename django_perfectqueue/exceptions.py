@@ -19,7 +19,12 @@ class IdempotentError(Exception):
 
 
 class ConfigError(PerfectQueueError):
-    """A setting, an option or a handler is not as it must be."""
+    """
+    A setting, an option or a handler is not as it must be.
+
+    For example an unknown name in ``PERFECTQUEUE``, a route that leads nowhere, two handlers for
+    one type, or a weight of 0.
+    """
 
 
 class NotMigratedError(PerfectQueueError, ProgrammingError):
@@ -35,7 +40,13 @@ class TaskError(PerfectQueueError):
 
 
 class InvalidTaskError(TaskError, ValueError):
-    """What was submitted can't be a task: a bad key, type, time or payload."""
+    """
+    What was submitted can't be a task.
+
+    For example a key that is empty or longer than 255 characters, a time without a time zone, or
+    data that JSON cannot hold or that are over MAX_PAYLOAD_SIZE. A key, or the name of a batch,
+    that cannot be stored is refused where it is looked up, too.
+    """
 
 
 class InvalidScheduleError(PerfectQueueError, ValueError):
@@ -45,32 +56,55 @@ class InvalidScheduleError(PerfectQueueError, ValueError):
 class InvalidResultError(InvalidTaskError):
     """
     What a handler or a step has returned can't be stored: the codec can't write it, or it is
-    too large.
+    larger than MAX_RESULT_SIZE. The task fails at once.
     """
 
 
 class PayloadError(TaskError):
-    """A stored payload can't be read back."""
+    """
+    Stored data can't be read: no codec of CODECS reads them, no key decrypts them, or someone
+    changed them. The task fails.
+    """
 
 
 class NotFoundError(TaskError):
-    """No task has this key in this queue, or no schedule this name."""
+    """
+    No schedule has this name, or no task this key in this queue: it was never submitted, was
+    rolled back, or is purged.
+    """
 
 
 class AlreadyExistsError(TaskError, IdempotentError):
-    """A task with this key is in the queue, or finished and still retained."""
+    """
+    A task with this key is in the queue, or has ended and is retained.
+
+    Ignore it in a repeated submit, use ``on_conflict="ignore"`` or ``"replace"``, or choose
+    another key.
+    """
 
 
 class AlreadyFinishedError(TaskError, IdempotentError):
-    """The task has ended: it can't be finished, retried or cancelled again."""
+    """
+    The task has ended: it can't be cancelled, force-finished or settled, nor retried if it is
+    finished.
+    """
 
 
 class PreemptedError(TaskError):
-    """The lease ran out, and the task now belongs to another processor."""
+    """
+    The attempt is no longer current: its lease ran out, someone ended the task, or you let it go.
+
+    The message says where the task stands. Stop working on it; in a handler let the error pass.
+    """
 
 
 class CancelRequestedError(TaskError):
-    """Someone has asked for this running task to stop."""
+    """
+    Someone has asked for this running task to stop.
+
+    Tidy up and let it pass; the task is then cancelled. A handler that catches it and returns has
+    finished; one that goes on is ended by force after TASK_KILL_WAIT.
+    """
 
 
 class TimeLimitError(TaskError):
@@ -126,15 +160,22 @@ class WaitTimeoutError(TaskError, TimeoutError):
 
 
 class WaitInTransactionError(TaskError, TransactionManagementError):
-    """In an open transaction a task can't be waited for: its end might never be seen there."""
+    """
+    Waiting in an open transaction is refused: the end of the task might never be visible there.
+
+    Wait after the ``atomic`` block; in a TestCase, run the task first.
+    """
 
 
 class BatchEndedError(TaskError):
-    """A batch has ended or was cancelled: no task can be added to it."""
+    """
+    A batch has ended or was cancelled: no task can be added to it until one of its tasks is put
+    back.
+    """
 
 
 class NotSupportedError(TaskError):
-    """The task is in a state in which this can't be done."""
+    """Not possible in this status, such as a retry of a running task or its replacement."""
 
 
 class UnknownTypeError(TaskError):
@@ -143,9 +184,9 @@ class UnknownTypeError(TaskError):
 
 class CommandFailedError(TaskError):
     """
-    An external program has not done its task, by its exit code or the signal that ended it.
+    An external program failed.
 
-    ``code`` is that exit code, negative for a signal.
+    ``code`` is its exit code, negative for a signal. The message has the end of its standard error.
     """
 
     def __init__(self, message: str = "", code: int = 0) -> None:
@@ -154,7 +195,7 @@ class CommandFailedError(TaskError):
 
 
 class CommandNotFoundError(TaskError):
-    """An external program is not there, or can't be executed."""
+    """An external program is missing or not executable; its task fails at once."""
 
 
 class UndefinedDecisionError(PerfectQueueError):
@@ -162,12 +203,16 @@ class UndefinedDecisionError(PerfectQueueError):
 
 
 class ProcessStopError(PerfectQueueError):
-    """The processor is to stop."""
+    """
+    The base of the two reasons for which a processor stops.
+
+    A handler that raises one has its task released, and its processor is replaced.
+    """
 
 
 class GracefulProcessStopError(ProcessStopError):
-    """The processor stops once its running task has ended."""
+    """The processor stops after its running task; by default the handler goes on."""
 
 
 class ImmediateProcessStopError(ProcessStopError):
-    """The processor stops now, whatever is running."""
+    """The processor stops now; by default it is raised in the handler."""

@@ -20,18 +20,37 @@ from .lib.printable import printable
 
 logger = logging.getLogger("django_perfectqueue.signals")
 
+#: A task is stored, and the caller's transaction has committed; one signal for each task.
 task_submitted = Signal()
+#: Someone retried a failed, cancelled or expired task, or one that waited for its time.
 task_put_back = Signal()
+#: By the processor: the handler is about to run.
 task_started = Signal()
+#: By the processor: the end is stored, which may be with the next acquire. By the process that
+#: force-finishes: ``task`` is None, and the processor that had it sends ``task_preempted``.
 task_finished = Signal()
+#: By the processor or reaper: the attempt ended in an error, and the task will be tried again.
 task_retried = Signal()
+#: By the processor: the handler put the task off.
 task_snoozed = Signal()
+#: By the processor: the task was given back, since its processor stops, for example.
 task_released = Signal()
+#: By the processor or reaper: the task was given up. After too many crashes, without ``task``,
+#: by the process that takes it back.
 task_failed = Signal()
+#: By the processor or reaper: the handler, or a rule, discarded the task; its status is cancelled.
 task_discarded = Signal()
+#: By the processor or reaper: a running task was cancelled on request. Without ``task``: a
+#: waiting one was.
 task_cancelled = Signal()
+#: By the processor that meets it, without ``task``: its ``expires_at`` passed before it could
+#: start.
 task_expired = Signal()
+#: By the process that takes it back, without ``task``: its process died, or its lease ran out. The
+#: task runs again, unless ``task_failed`` or ``task_cancelled`` follows.
 task_lost = Signal()
+#: By the processor that lost it: the handler has ended, but the task was no longer its own; nothing
+#: was written.
 task_preempted = Signal()
 
 

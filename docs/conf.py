@@ -1,6 +1,26 @@
 """How the documentation is built: sphinx-build -W -b html docs build/docs."""
 
+import sys
 from importlib import metadata
+from pathlib import Path
+
+import django
+from django.conf import settings
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+
+# The reference is made from the code; nothing connects to this database.
+settings.configure(
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    INSTALLED_APPS=[
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
+        "django_perfectqueue",
+    ],
+    SECRET_KEY="documentation",
+    USE_TZ=True,
+)
+django.setup()
 
 project = "django-perfectqueue"
 author = "The django-perfectqueue developers"
@@ -11,7 +31,7 @@ try:
 except metadata.PackageNotFoundError:
     release = ""
 
-extensions = ["myst_parser", "sphinx_copybutton"]
+extensions = ["myst_parser", "reference", "sphinx.ext.autodoc", "sphinx_copybutton"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
@@ -19,6 +39,12 @@ html_theme = "furo"
 html_title = project
 exclude_patterns = ["_build"]
 nitpicky = True
+nitpick_ignore_regex = [(r"py:.*", r".*")]  # types in signatures, as of Python and Django
+
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+toc_object_entries = False
 
 copybutton_exclude = ".linenos, .gp, .go"
 

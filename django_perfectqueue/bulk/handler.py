@@ -16,8 +16,8 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.verdicts import SHORTEST_WAIT
 
 from .operation import Operation
-from .verbs import act_on
 from .selection import Found
+from .verbs import act_on
 
 CHUNK = 100
 

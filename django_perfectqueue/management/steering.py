@@ -23,8 +23,8 @@ from django_perfectqueue.bulk import (
     run,
     submit_bulk,
 )
-from django_perfectqueue.bulk.handler import REFUSED, chunks_of, in_place
 from django_perfectqueue.bulk.selection import ANY, SAMPLE, Found
+from django_perfectqueue.bulk.verbs import REFUSED, chunks_of, in_place
 from django_perfectqueue.exceptions import InvalidTaskError, PayloadError, TaskError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Outcome, Task, TaskQuerySet

@@ -95,7 +95,7 @@ def in_a_thread(act, *given):
 
 
 class InterruptedTests(TransactionTestCase):
-    files = f"{PACKAGE}/bulk/handler.py"
+    files = (f"{PACKAGE}/bulk/handler.py", f"{PACKAGE}/bulk/verbs.py")
 
     def setUp(self):
         self.addCleanup(signal.signal, SIGNAL, signal.getsignal(SIGNAL))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import EVERYONE, Account, Policy
@@ -14,7 +13,7 @@ from ..limits.holds import hold_id, open_again
 from ..limits.meters import forget_limits
 from ..notify.ring import notify_workers
 from .accounts import FILE
-from .shares import correct, outdated, shares_of, write
+from .shares import correct_shares, shares_of, write
 from .wake import first_open, floor, waking, write_accounts
 
 BATCH = 1000
@@ -102,16 +101,9 @@ def some_lanes(last: int, *, using: str) -> list[int]:
         return [lane for (lane,) in db.execute(LANES, values).fetchall()]
 
 
-@retry_transaction
 def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
     """Write to these lanes the share that holds for them; return the queues of those changed."""
-    with reading(using) as db:
-        changed = outdated(db, lanes)
-    if not changed:
-        return set()
-    with in_transaction(using) as db:
-        start = partial(floor, db)
-        return correct(db, changed, lambda queue: start(queue).virtual_time)
+    return correct_shares(lanes, lambda db, queue: floor(db, queue).virtual_time, using=using)
 
 
 def queues_of(db: Session, user: str) -> set[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
@@ -15,24 +15,26 @@ from django_perfectqueue.models import EVERYONE
 from ..database.dialects.base import Row
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
 
-SHARE = """
-"share"."queue", "share"."user", "share"."weight", "share"."max_running", "share"."paused"
-"""
-SHARES = f"""
-SELECT {SHARE} FROM "perfectqueue_fairshare" AS "share" WHERE "share"."user" IN ({{users}})
-"""
 QUEUE_WEIGHTS = """
 SELECT "queue", "weight" FROM "perfectqueue_queueshare" WHERE "queue" IN ({queues})
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """A user's weight, cap and pause; by default one of equals."""
 
     weight: float = 1.0
     max_running: int | None = None
     paused: bool = False
+
+    @classmethod
+    def of(cls, weight: float, max_running: int | None, paused: bool) -> Share:
+        """Return a share by the columns of a row, as the driver gives them."""
+        return cls(float(weight), max_running, bool(paused))
+
+
+COLUMNS = ", ".join([f'"{name}"' for name in ("queue", "user", *Share._fields)])
+SHARES = f'SELECT {COLUMNS} FROM "perfectqueue_fairshare" WHERE "user" IN ({{users}})'
 
 
 def shares_of(db: Session, owners: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Share]:
@@ -47,11 +49,7 @@ def chosen(rows: Iterable[Row], owners: Iterable[tuple[str, str]]) -> dict[tuple
     Return the share of each (queue, user): the first there is of those in places(), by rows of
     SHARE, in which nulls are of a join that has found none.
     """
-    found = {
-        (queue, user): Share(float(weight), max_running, bool(paused))
-        for queue, user, weight, max_running, paused in rows
-        if queue is not None
-    }
+    found = {(queue, user): Share.of(*share) for queue, user, *share in rows if queue is not None}
     return {
         (queue, user): next(
             (found[place] for place in places(queue, user) if place in found), Share()
@@ -75,48 +73,25 @@ def places(queue: str, user: str) -> list[tuple[str, str]]:
 # Which share each lane carries.
 
 
-LANE = """
-SELECT "id", "queue", "user", "weight", "max_running", "paused" FROM "perfectqueue_account"
-WHERE "id" IN ({lanes}) ORDER BY "id"
+LANE = f"""
+SELECT "id", {COLUMNS} FROM "perfectqueue_account" WHERE "id" IN ({{lanes}}) ORDER BY "id"
 """
-APPLY = """
+APPLY = f"""
 UPDATE "perfectqueue_account"
 SET "virtual_time" = CASE
         WHEN "virtual_time" < %(floor)s AND ("ready" = FALSE OR "max_running" IS NOT NULL)
         THEN %(floor)s ELSE "virtual_time"
-    END,
-    "weight" = %(weight)s, "max_running" = %(max_running)s, "paused" = %(paused)s
-WHERE "id" IN ({lanes})
+    END, {", ".join([f'"{name}" = %({name})s' for name in Share._fields])}
+WHERE "id" IN ({{lanes}})
 """
 
 
-def correct(
-    db: Session, lanes: Iterable[int], place: Callable[[str], float | None] = lambda queue: None
-) -> set[str]:
-    """
-    Write to accounts the shares that hold for them; return the queues of those that changed.
-
-    They are locked in the order of their ids, as everyone does it. ``place`` is the
-    virtual time of a queue at which a lane that was shut goes on.
-    """
-    groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
-    for lane, group in outdated(db, lanes, db.dialect.lock_clause).items():
-        groups[group].append(lane)
-    places = {queue: place(queue) for queue, _share in groups}
-    for (queue, share), some in groups.items():
-        write(db, some, share, places[queue])
-    return set(places)
+Place = Callable[[Session, str], float | None]
 
 
 def write(db: Session, lanes: Iterable[int], share: Share, floor: float | None) -> None:
     """Write a share to lanes; one that was shut goes on at the floor, where that is given."""
-    values = {
-        "floor": floor,
-        "weight": share.weight,
-        "max_running": share.max_running,
-        "paused": share.paused,
-    }
-    db.execute(APPLY, values, lanes=lanes)
+    db.execute(APPLY, {"floor": floor, **share._asdict()}, lanes=lanes)
 
 
 def outdated(db: Session, lanes: Iterable[int], lock: str = "") -> dict[int, tuple[str, Share]]:
@@ -125,8 +100,8 @@ def outdated(db: Session, lanes: Iterable[int], lock: str = "") -> dict[int, tup
     shares = shares_of(db, {(row[1], row[2]) for row in rows}) if rows else {}
     return {
         lane: (queue, shares[queue, user])
-        for lane, queue, user, weight, max_running, paused in rows
-        if shares[queue, user] != Share(float(weight), max_running, bool(paused))
+        for lane, queue, user, *share in rows
+        if shares[queue, user] != Share.of(*share)
     }
 
 
@@ -149,14 +124,28 @@ def correct_made(made: Mapping[int, tuple[str, str, Share]], *, using: str) -> N
         shares = shares_of(db, {(queue, user) for queue, user, _share in made.values()})
     stale = [id_ for id_, (queue, user, share) in made.items() if shares[queue, user] != share]
     if stale:
-        with in_transaction(using) as db:
-            correct(db, stale)
+        correct_shares(stale, using=using)
 
 
 @retry_transaction
-def correct_shares(lanes: Sequence[int], *, using: str) -> None:
+def correct_shares(
+    lanes: Sequence[int], place: Place = lambda _db, _queue: None, *, using: str
+) -> set[str]:
+    """
+    Write to accounts the shares that hold for them; return the queues of those that changed.
+
+    ``place`` is the virtual time of a queue at which an account that was shut goes on.
+    """
     with reading(using) as db:
         stale = outdated(db, lanes)
-    if stale:
-        with in_transaction(using) as db:
-            correct(db, stale)
+    if not stale:
+        return set()
+    with in_transaction(using) as db:
+        # They are locked in the order of their ids, as everyone does it.
+        groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
+        for lane, group in outdated(db, stale, db.dialect.lock_clause).items():
+            groups[group].append(lane)
+        places = {queue: place(db, queue) for queue, _share in groups}
+        for (queue, share), some in groups.items():
+            write(db, some, share, places[queue])
+        return set(places)

@@ -18,7 +18,7 @@ from ..arithmetic.rate_limit import Keys, split, standing
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id
 from .accounts import OPEN
-from .shares import SHARE, Share, chosen, look_again
+from .shares import COLUMNS, Share, chosen, look_again
 
 SOME = 500
 # From how many of the lanes that were served last the usual cost is taken.
@@ -59,7 +59,7 @@ OF_GATE = OF_GATE.replace("{order}", '"finish_tag" DESC')
 UNDER = LANES.replace("{which}", '"held_by" = {hold}').replace("{order}", '"turn"')
 # One row for each share of these users, and one where they have none.
 FLOOR = f"""
-SELECT "floor".*, {SHARE} FROM (
+SELECT "floor".*, {COLUMNS} FROM (
     SELECT (SELECT "finish_tag" {OF_QUEUE.replace("{count}", "1")}) AS "clock",
         ({FIRST_OPEN}) AS "first", ({LAST_SHUT}) AS "reached", (
             SELECT AVG("cost") FROM (
@@ -67,8 +67,7 @@ SELECT "floor".*, {SHARE} FROM (
             ) AS "last" WHERE "cost" > 0
         ) AS "usual"
 ) AS "floor"
-LEFT JOIN "perfectqueue_fairshare" AS "share"
-    ON "share"."queue" IN (%(queue)s, '') AND "share"."user" IN ({{users}})
+LEFT JOIN "perfectqueue_fairshare" ON "queue" IN (%(queue)s, '') AND "user" IN ({{users}})
 """
 OF_WAITING = """
 SELECT "own"."virtual_time", "lane"."has_waiting" AND NOT "own"."paused"
@@ -225,10 +224,8 @@ def waking(
         "user": user,
         "virtual_time": start.virtual_time,
         "cost": unmeasured(share.weight, start.usual),
-        "weight": share.weight,
-        "max_running": share.max_running,
-        "paused": share.paused,
-        "policy": rule_of(queue).code,
+        **share._asdict(),
+        "policy": int(rule_of(queue).code),
         "since": since,
         "has_waiting": has_waiting,
         "running": 0,
@@ -284,12 +281,13 @@ def write(
     now: datetime | None,
 ) -> None:
     """Insert rows, and change those that are there already as it says."""
-    values: Columns = {}
     rows = sorted(rows, key=itemgetter("id"))
-    items = [
-        ", ".join([sql_of(db, f"{name}{number}", row[name], values) for name in row])
-        for number, row in enumerate(rows)
-    ]
+    values = {
+        f"{name}{n}": db.dialect.parameter(value) if isinstance(value, datetime) else value
+        for n, row in enumerate(rows)
+        for name, value in row.items()
+    }
+    items = [", ".join([mark_of(name, row, n) for name in row]) for n, row in enumerate(rows)]
     statement = INSERT.replace("{table}", table)
     statement = statement.replace("{columns}", ", ".join([f'"{name}"' for name in rows[0]]))
     statement = statement.replace("{rows}", ", ".join([f"({item})" for item in items]))
@@ -300,16 +298,9 @@ def write(
     db.execute(statement, values, now=now)
 
 
-def sql_of(db: Session, name: str, value: object, values: dict[str, object]) -> str:
-    """Return a column's value as SQL, or as a parameter that is added to ``values``."""
-    if value is None:
-        return "{now}" if name.startswith("since") else "NULL"
-    if isinstance(value, bool):
-        return str(value).upper()
-    if isinstance(value, int | float):
-        return repr(value + 0)  # The number, where it is one of an enumeration.
-    values[name] = db.dialect.parameter(value) if isinstance(value, datetime) else value
-    return f"%({name})s"
+def mark_of(name: str, row: Columns, number: int) -> str:
+    """Return the SQL of a column's value in one of the rows: a parameter, or the present."""
+    return "{now}" if (name, row[name]) == ("since", None) else f"%({name}{number})s"
 
 
 def floor(db: Session, queue: str, users: Collection[str] = ()) -> Floor:

@@ -50,10 +50,11 @@ class WakeTests(TransactionTestCase):
         submit(user="ann", now=None)
         self.assertEqual(awake(), ["ann"])
 
-    def test_the_first_submit_of_a_lane_takes_seven_statements_at_most(self):
+    def test_the_first_submit_of_a_lane_takes_few_statements(self):
         with CaptureQueriesContext(connection) as queries:
             Queue().submit("k1", "report", user="ann")
-        self.assertLessEqual(len(statements(queries)), 7)
+        few = {"sqlite": 6, "mysql": 5, "postgresql": 7}
+        self.assertLessEqual(len(statements(queries)), few[connection.vendor])
 
     def test_and_when_many_are_submitted(self):
         Queue().submit_many(

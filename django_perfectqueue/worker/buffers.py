@@ -47,11 +47,7 @@ class Hand:
     def count(self) -> int:
         """Return how many tasks run or wait to run; one that just begins counts once."""
         with self.lock:
-            return self.held()
-
-    def held(self) -> int:
-        """Return the same, for who has the lock."""
-        return self.places - len(self.free) + len(self.batch)
+            return self.places - len(self.free) + len(self.batch)
 
     def leases(self) -> list[store.Lease]:
         """Return the leases of the running attempts and of the batch."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from contextvars import Context, copy_context
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from asgiref.sync import _restore_context, sync_to_async
 from django.core.cache import caches
@@ -25,6 +25,9 @@ from django_perfectqueue.payload import context
 from django_perfectqueue.queue import AcquiredTask, add_line
 from django_perfectqueue.signals import TaskNames
 from django_perfectqueue.tracing import otel
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 R = TypeVar("R")
 
@@ -84,7 +87,7 @@ async def in_thread(own: Context, function: Callable[..., R], *given: object) ->
 # OpenTelemetry spans of attempts.
 
 
-def traced(task: AcquiredTask) -> AbstractContextManager[otel.TracedAttempt]:
+def traced(task: AcquiredTask) -> AbstractContextManager[Span]:
     """Return a span for an attempt, in the trace of its submitter."""
     lease = task.lease
     due = max(lease.created_at, lease.run_at)
@@ -100,14 +103,14 @@ def context_values(task: AcquiredTask) -> dict[str, object]:
         return {}
 
 
-def end_span(attempt: otel.TracedAttempt, ending: AttemptEnd) -> None:
+def end_span(span: Span, ending: AttemptEnd) -> None:
     """Write the result of an attempt to its span."""
     if ending.error is None:
-        attempt.ended(ending.word)
+        otel.end_span(span, ending.word)
         return
     why = store.Failure.of(ending.error)
     message, stack = map(ending.task.redacted, (why.message, why.traceback))
-    attempt.ended(ending.word, why.error, message, stack)
+    otel.end_span(span, ending.word, why.error, message, stack)
 
 
 # Store what handlers log, beside the project's own logging.

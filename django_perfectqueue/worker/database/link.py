@@ -414,8 +414,3 @@ class Watchdog:
     def limit(self, link: Link) -> float:
         assert self.timeout is not None
         return min(self.timeout, max(LEAST, link.patience()))
-
-
-def timeout_for(timeout: float | None, *, alive_time: float) -> float | None:
-    """Return the timeout in seconds, below a quarter of the lease time."""
-    return None if timeout is None else min(timeout, max(LEAST, alive_time / 4))

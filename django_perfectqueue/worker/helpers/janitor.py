@@ -115,11 +115,11 @@ class Janitor(HelperProcess):
             pause = max(0.0, min(job.due_at for job in self.jobs) - time.monotonic())
             # Not at the same time as the janitors of other workers.
             pause = min(LONGEST_WAIT, pause) * random.uniform(1.0, 1.25)  # noqa: S311
-            self.wait(pause, self.registration.worker_status)
+            self.wait(pause)
         # A service manager may stop all processes at once; others still see what the worker runs.
         while self.wakeups.is_at_work() and not self.orphaned:
             self.keep_registration()
-            self.wait(LONGEST_WAIT, self.registration.worker_status)
+            self.wait(LONGEST_WAIT)
         # What processors have that are killed before they end, the next worker finds by its row.
         if not self.wakeups.is_at_work():
             self.registration.end(self.link)

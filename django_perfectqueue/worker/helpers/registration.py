@@ -55,7 +55,6 @@ class WorkerRegistration:
     def renew(self, link: Link) -> None:
         """Write the row when it is old, or does not say what is new; the caller repeats it."""
         if time.monotonic() >= self.due_at or self.has_news():
-            self.worker_status.wakeup.wait(0)
             self.written = self.worker_status.leaving, self.holders()
             self.shown = {begun.task_id for begun in self.begun()}
             self.write(link.using)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -53,7 +54,7 @@ class SharedState:
         self.resources = resources
         self.reporter = reporter
         self.status = resources.status
-        self.worker = worker_name()
+        self.worker = worker_name(os.getpid())
         places = plan.options.places
         self.accounts = resources.accounts or QueueAccounts(plan.queues, places)
         self.shares = plan.options.QUEUE_ORDER == FAIR and len(plan.queues) > 1
@@ -196,7 +197,7 @@ class SharedState:
         """Return how many more tasks to claim."""
         with self.hand.lock:
             # Under the lock, a task that begins or ends is counted exactly once.
-            in_hand, remaining = self.hand.held(), self.remaining
+            in_hand, remaining = self.hand.count(), self.remaining
         if self.hand.places > 1:
             room = min(MOST, self.prefetch.next() - in_hand)
         else:

@@ -198,7 +198,7 @@ class WorkerStatus(ctypes.Structure):
     ``turned_at`` is when its supervisor last saw to its processes, and ``reached_at`` when
     its janitor last had an answer from the database, or 0; by the monotonic clock. A
     ``leaving`` worker takes no more tasks. ``dropped`` is how many lines of its output were
-    dropped, as nobody read them. ``wakeup`` is set once when the worker begins to leave.
+    dropped, as nobody read them.
     """
 
     processors: int
@@ -207,23 +207,18 @@ class WorkerStatus(ctypes.Structure):
     turned_at: float
     reached_at: float
 
-    _wakeup: Wakeup
     _statuses: Sequence[ProcessorStatus]
 
     @classmethod
     def shared(cls, statuses: Sequence[ProcessorStatus] = ()) -> WorkerStatus:
         status = shared(cls)
-        status._wakeup, status._statuses = Wakeup(), statuses
+        status._statuses = statuses
         return status
 
     @property
     def statuses(self) -> Sequence[ProcessorStatus]:
         """The status of each processor."""
         return self._statuses
-
-    @property
-    def wakeup(self) -> Wakeup:
-        return self._wakeup
 
     def turn(self, processors: int) -> None:
         """Note that the supervisor is at work, and how many processors it has."""
@@ -233,15 +228,6 @@ class WorkerStatus(ctypes.Structure):
     def reach(self) -> None:
         """Note that the database has answered."""
         self.reached_at = time.monotonic()
-
-    def leave(self) -> None:
-        """Note that the worker takes no more tasks, and set ``wakeup`` once."""
-        if not self.leaving:
-            self.leaving = True
-            self._wakeup.wake()
-
-    def fileno(self) -> int:
-        return self._wakeup.read_fd
 
     @property
     def turned(self) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import socket
 
 from django_perfectqueue import store
 from django_perfectqueue.lib.processes import (
@@ -18,6 +17,7 @@ from django_perfectqueue.store.tasks.close import Loss
 from django_perfectqueue.store.values import new_holder
 
 from ..helpers.reaper import Leftovers
+from ..plan import worker_name
 from ..process.child import Child
 from ..process.signals import Wakeup, drain
 from ..processor.feeder import DONE, RECYCLED
@@ -153,7 +153,7 @@ class ProcessorPlace(Place):
             holder=self.holder,
             loss=Loss(
                 why=store.Failure(error="crashed", message=message),
-                worker=f"{socket.gethostname()}:{child.pid}",
+                worker=worker_name(child.pid),
                 crashed=() if on_purpose else tuple(seconds),
                 seconds=seconds,
             ),

@@ -18,25 +18,7 @@ from ..helpers.janitor import Janitor
 from ..helpers.listener import Listener
 from ..helpers.registration import WorkerRegistration, registration_of
 from ..plan import Plan
-from ..process import output
-from ..process.signals import (
-    ALIVE,
-    DETACH,
-    DUMP,
-    HEARS,
-    READY,
-    REOPEN_LOGS,
-    REPLACED,
-    RESTART,
-    RESTART_NOW,
-    STOP,
-    STOP_NOW,
-    SignalQueue,
-    StackDumps,
-    drain,
-    readable,
-    reopen_logs,
-)
+from ..process import output, signals
 from ..report import Reporter
 from ..shared.status import COUNTED, Wakeups, WorkerStatus
 from .forks import REAPER, Children, Place
@@ -64,14 +46,14 @@ class Supervisor(Children):
         self.launcher_pid = os.getppid()
         if launcher is not None:
             launcher.setblocking(False)
-        self.signal_queue = SignalQueue()
+        self.signal_queue = signals.SignalQueue()
         numbers = range(1, plan.options.PROCESSORS + 1)
         self.processors = [ProcessorPlace(self, number) for number in numbers]
         self.statuses = [place.status for place in self.processors]
         self.wakeups = Wakeups([(place.status, place.wakeup) for place in self.processors])
         self.worker_status = WorkerStatus.shared(self.statuses)
         self.places = [*self.processors, *self.needed_helpers()]
-        self.stacks = StackDumps()
+        self.stacks = signals.StackDumps()
         self.serving_since: float | None = None
         self.now = self.watched_at = self.began = time.monotonic()
         self.helped = False
@@ -98,12 +80,12 @@ class Supervisor(Children):
     def restart_for(self, file: Path) -> None:
         """Request a restart; for the reloader."""
         self.reporter.say(f"{file} has changed; the worker starts anew.")
-        send(self.launcher_pid, RESTART)
+        send(self.launcher_pid, signals.RESTART)
 
     def run(self) -> int:
         """Work until a stop, or in a burst until no task is due; return the exit code."""
         self.signal_queue.open()
-        self.tell_launcher(HEARS)
+        self.tell_launcher(signals.HEARS)
         adopt_orphans()
         # Frozen objects are not touched by the collector, so forks keep sharing their pages.
         gc.collect()
@@ -130,7 +112,7 @@ class Supervisor(Children):
             self.watch()
             self.fill()
             if not ready and self.are_serving(self.now):
-                ready = self.tell_launcher(READY)
+                ready = self.tell_launcher(signals.READY)
             if self.is_over():
                 return
             self.wait()
@@ -141,20 +123,22 @@ class Supervisor(Children):
         output.push()
         self.worker_status.dropped = sum(output.dropped)
 
-    def obey(self, signals: Iterable[signal.Signals]) -> None:
-        for signum in signals:
-            if signum in (STOP, DETACH):
-                if signum == DETACH:
+    def obey(self, arrived: Iterable[signal.Signals]) -> None:
+        for signum in arrived:
+            if signum in (signals.STOP, signals.DETACH):
+                if signum == signals.DETACH:
                     self.give_up_port()
                 self.stop()
-            elif signum == STOP_NOW:
+            elif signum == signals.STOP_NOW:
                 self.stop(now=True)
-            elif signum in (RESTART, RESTART_NOW):
+            elif signum in (signals.RESTART, signals.RESTART_NOW):
                 # fill() replaces them.
-                self.stop_processors(now=signum == RESTART_NOW)
-            elif signum == REOPEN_LOGS:
-                self.reopen_logs()
-            elif signum == DUMP:
+                self.stop_processors(now=signum == signals.RESTART_NOW)
+            elif signum == signals.REOPEN_LOGS:
+                signals.reopen_logs()
+                for child in self.alive:
+                    send(child.pid, signum)
+            elif signum == signals.DUMP:
                 self.stacks.ask(
                     (place.child.pid, place.title(self.now)) for place in self.places if place.child
                 )
@@ -163,7 +147,7 @@ class Supervisor(Children):
         if not self.stopping:
             self.reporter.say("Stopping at once." if now else self.farewell())
         self.stopping = True
-        self.worker_status.leave()
+        self.worker_status.leaving = True
         self.stop_processors(now=now)
 
     def stop_processors(self, *, now: bool) -> None:
@@ -184,11 +168,6 @@ class Supervisor(Children):
             "Stopping once the running tasks have ended. To end them at once: kill -QUIT"
             f" {os.getpid()}"
         )
-
-    def reopen_logs(self) -> None:
-        reopen_logs()
-        for child in self.alive:
-            send(child.pid, REOPEN_LOGS)
 
     def watch(self) -> None:
         """
@@ -259,14 +238,14 @@ class Supervisor(Children):
         heartbeats = [child.heartbeat_r for child in self.alive]
         launcher = -1 if self.launcher is None else self.launcher.fileno()
         files = [self.signal_queue.read_fd, *heartbeats, *([launcher] if self.launcher else [])]
-        if launcher in readable(files, self.pause()):
-            words = drain(launcher)
+        if launcher in signals.readable(files, self.pause()):
+            words = signals.drain(launcher)
             if words is None:
                 self.lose_launcher()
                 return
-            if REPLACED in words:
+            if signals.REPLACED in words:
                 self.give_up_port()
-            self.tell_launcher(ALIVE)
+            self.tell_launcher(signals.ALIVE)
 
     def pause(self) -> float:
         due = [at for place in self.places for at in place.due()] + self.stacks.due()
@@ -297,14 +276,13 @@ class Supervisor(Children):
 
     def close_in_child(self) -> None:
         super().close_in_child()
-        self.signal_queue.forget()
+        self.signal_queue.close()
         self.close_launcher()
 
     def close(self) -> None:
         for child in self.alive:
             child.kill()
-        self.signal_queue.close()
-        self.worker_status.wakeup.close()
+        self.signal_queue.stop()
         os.close(self.parent_alive_w)
         os.close(self.parent_alive)
         self.close_launcher()

@@ -9,7 +9,6 @@ from .fields import (
     ExactCharField,
     ReadableDateTimeField,
     Undeletable,
-    UndeletableQuerySet,
     in_order,
     readable,
 )
@@ -180,8 +179,6 @@ class DeadLetter(Undeletable):
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
     ended_at = ReadableDateTimeField(_("ended at"))
-
-    objects = UndeletableQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("failed task")

@@ -8,7 +8,6 @@ from django.utils.translation import gettext_lazy as _
 from .fields import (
     ExactCharField,
     Undeletable,
-    UndeletableQuerySet,
     in_order,
     readable,
 )
@@ -179,8 +178,6 @@ class DeadLetter(Undeletable):
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
     ended_at = models.DateTimeField(_("ended at"))
-
-    objects = UndeletableQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("failed task")

@@ -267,6 +267,8 @@ class PartlyIndexed(models.Model):
 
 
 class Undeletable(PartlyIndexed):
+    objects = UndeletableQuerySet.as_manager()
+
     class Meta:
         abstract = True
 

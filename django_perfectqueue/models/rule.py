@@ -370,14 +370,11 @@ class Lane(PartlyIndexed):
                 fields=["held_by", "turn", "since"],
                 condition=~Q(held_by=0),
                 on=["postgresql"],
-                whole=["held_by", "turn", "since"],
                 name="perfectqueue_lane_held",
             ),
             PartialIndex(
                 fields=["gate", "finish_tag"],
                 condition=Q(finish_tag__gt=0),
-                on=["postgresql", "sqlite"],
-                whole=["gate", "finish_tag"],
                 name="perfectqueue_lane_clock",
             ),
         ]

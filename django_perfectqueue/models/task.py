@@ -187,7 +187,7 @@ class Task(Undeletable):
     ended_at = models.DateTimeField(_("ended at"), null=True, blank=True)
     result_text = models.TextField(_("result"), db_column="result", null=True, blank=True)  # noqa: DJ001
 
-    objects = TaskManager()
+    objects = TaskManager()  # type: ignore[misc]
 
     status: str
     ticket: Ticket
@@ -442,8 +442,6 @@ class Ticket(Undeletable):
     charged = models.FloatField(_("charged"), null=True)
     watched = models.BooleanField(_("watched"), db_default=False)
     followed = models.BigIntegerField(_("followed"), null=True)
-
-    objects = UndeletableQuerySet.as_manager()
 
     class Meta:
         default_permissions = ("view",)

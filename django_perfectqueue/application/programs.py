@@ -346,6 +346,7 @@ class CommandHandler(Application):
         return self.exit_codes.get(code, USUAL.get(code, "retry"))
 
     def perform(self) -> object:
+        """Run the program, and return the result if its exit code says that the task is done."""
         completed = self.completed()
         if self.verdict(completed.code) == "finish":
             return self.result(completed)
@@ -373,6 +374,7 @@ class CommandHandler(Application):
         return completed
 
     def program(self) -> Program:
+        """Return what is to be run; override this to run it in another way."""
         wait = time_limits(type(self), None, options()).kill_wait
         environment = self.environment()
         if MARK in os.environ:

@@ -124,55 +124,196 @@ def _setting(default: object, check: Check) -> Any:
 class Options:
     """Every setting with its value. Times are in seconds."""
 
+    #: Whole number, at least 1.
+    #: The number of processors of a worker; each is a process.
     PROCESSORS: int = _setting(1, _positive)
+    #: `'process'`, `'thread'` or `'async'`.
+    #: A processor runs its tasks one by one, several at once in threads, or several at once as
+    #: coroutines of one event loop.
     PROCESSOR_TYPE: str = _setting("process", choice(*PROCESSOR_TYPES))
+    #: Whole number, at least 1, or `None`, which is 10 for `'thread'` and `'async'`.
+    #: The number of tasks that a processor runs at once; a `'process'` processor always runs one.
     CONCURRENCY: int | None = _setting(None, _positive.or_none())
+    #: Seconds, above 0, or `None` for no limit.
+    #: The longest time that an attempt may run; then its handler gets `TimeLimitError`. A
+    #: handler's own `time_limit` goes before it, and a task's before both.
     TIME_LIMIT: float | None = _setting(None, _positive_seconds.or_none())
+    #: Whole number, at least 1.
+    #: A task fails when its handler has raised this many times. A handler may set its own
+    #: `max_attempts`. A Django task is tried once unless it says otherwise.
     MAX_ATTEMPTS: int = _setting(5, _positive)
+    #: Seconds, at least 0.
+    #: The wait after the first error. It doubles with each further error, up to RETRY_WAIT_LIMIT,
+    #: and varies by a quarter. A handler may set its own `retry_wait`.
     RETRY_WAIT: float = _setting(15.0, _seconds)
+    #: Seconds, above 0.
+    #: The length of a lease. A worker renews leases after a third of it, so tasks may run much
+    #: longer. When a host dies, its tasks run elsewhere after this time. They run again at once
+    #: when only a processor dies, when a worker starts again on the same host, and by pq_status
+    #: give-back.
     ALIVE_TIME: float = _setting(50.0, _positive_seconds)
+    #: Dict with seconds, or `None` for ever, for `'finished'`, `'failed'`, `'cancelled'`,
+    #: `'expired'` and `'*'`, which stands for those that are not named; and with a whole number,
+    #: or `None`, for `'count'`. The default is `{'*': 86400.0, 'failed': None}`: one day, and
+    #: failed tasks for ever.
+    #: How long an ended task is kept. Until then its key is refused. With a `count` a finished
+    #: task is deleted early when this many ended tasks of its queue are newer. Tasks that failed,
+    #: were cancelled or expired count, but are kept for their time.
     RETENTION: Mapping[str, float | None] = _setting({}, _retention)
 
+    #: String of 1 to 100 characters.
+    #: The queue of `Queue()` and of commands without `--queue`.
     DEFAULT_QUEUE: str = _setting("default", _name)
+    #: An alias of `DATABASES`, or `None`.
+    #: The database of the tasks. `None` asks the database router where `perfectqueue.Task` is
+    #: written; without a router that is `default`. A submit is part of your transaction only if
+    #: your rows are in the same database.
     DATABASE: str | None = _setting(None, _name.or_none())
 
+    #: Dotted path of a `Dispatch`, or `None`.
+    #: The handlers of the worker. `None` imports the `tasks` module of each installed app and uses
+    #: what `@handler` registered.
     DISPATCH: str | None = _setting(None, _path.or_none())
+    #: List of dotted paths.
+    #: Middleware for all handlers, Django's tasks too, outermost first: functions of `(handler,
+    #: perform)`, objects, or classes without arguments.
     MIDDLEWARE: Sequence[str] = _setting((), _paths)
+    #: `True`, `False` or `'quiet'`.
+    #: Runs tasks without a worker, in the submitting process, as soon as the submit has committed:
+    #: for development and tests. Errors are raised there; with `'quiet'` they are only stored.
+    #: Scheduled tasks and retries wait. `pq_worker` refuses to run.
     EAGER: bool | str = _setting(False, _eager)
 
+    #: Seconds, at least 0; by default one hour.
+    #: The longest wait between two attempts.
     RETRY_WAIT_LIMIT: float = _setting(3_600.0, _seconds)
+    #: A function of the error and the task, an instance such as `Exponential(5)`, the dotted path
+    #: of one, or `None`.
+    #: The wait in seconds before the next attempt, or `None` to give up. It is for handlers
+    #: without `backoff` or `retry_wait`, and Django's tasks without `backoff`. If it raises or
+    #: returns something else, that is logged and the usual wait holds.
     BACKOFF: BackoffFunction | str | None = _setting(None, _backoff.or_none())  # noqa: RUF009
+    #: Whole number, at least 1.
+    #: A task that has lost its processor this many times fails. After the first crash it is tried
+    #: again at once; from the second on it waits as after an error.
     MAX_CRASHES: int = _setting(5, _positive)
+    #: Seconds, at least 0, or `None` for no limit.
+    #: How long a handler may take to end after a time limit, a cancel request or a lost lease.
+    #: Then `TERM` is sent to the processes that it started, and two seconds later its processor is
+    #: killed with all of them. `None` never ends a handler by force; a handler may set its own
+    #: `kill_wait`.
     TASK_KILL_WAIT: float | None = _setting(10.0, _seconds.or_none())
 
+    #: Seconds, at least 0, or `None` for ever; by default 30 days.
+    #: How long it is kept, by the hour, what each user received and how attempts ended; minutes
+    #: are kept for an hour, totals for ever. `0` gathers nothing.
     USAGE_TIME: float | None = _setting(30 * DAY, _seconds.or_none())
 
+    #: Whole number of bytes, at least 1; by default 1 MiB.
+    #: The largest data of a task, as JSON; larger data raises `InvalidTaskError`.
     MAX_PAYLOAD_SIZE: int = _setting(1_048_576, _positive)
+    #: Whole number of bytes, at least 1, or `None`, which is MAX_PAYLOAD_SIZE.
+    #: The largest result of a task, as JSON. A larger one fails the task with InvalidResultError,
+    #: without another attempt; so does one beyond the server's `max_allowed_packet` on MySQL and
+    #: MariaDB.
     MAX_RESULT_SIZE: int | None = _setting(None, _positive.or_none())
+    #: List of subclasses of `django_perfectqueue.payload.Codec`: dotted paths, or objects with
+    #: arguments; by default plain JSON.
+    #: The first one writes data and results; each reads what has its name. Plain and compressed
+    #: JSON is always readable, unless the first is made with `reads_plain=False`.
     CODECS: Sequence[object] = _setting((), _codecs)
+    #: List of words in lower case, with `_` for hyphens and spaces.
+    #: Values in data and results whose name contains one of these words are shown as `********` in
+    #: the admin, and are masked in errors and logs that are kept.
     SENSITIVE: Sequence[str] = _setting(SENSITIVE, _words)
+    #: List of dotted paths to context variables, or to pairs of functions.
+    #: What a task takes along from its submitter's surroundings. Programs that submit and workers
+    #: should have the same list; a worker skips what it does not know.
     CONTEXT: Sequence[str] = _setting((), _texts)
+    #: Whole number, or `None`.
+    #: How many schedules each user may have; those without a user are not counted. `put()` refuses
+    #: one more.
     SCHEDULES_PER_USER: int | None = _setting(None, _count.or_none())
 
+    #: `'fair'`, `'slots'` or `'fifo'`, or a dict from names of queues to these.
+    #: The policy: `fair` shares processor time, `slots` shares running tasks, and `fifo` serves
+    #: all users in one line. In a dict, `'*'` stands for all queues that it does not name.
     POLICY: str | Mapping[str, str] = _setting("fair", _policy)
+    #: `'fair'`, `'ordered'`, `'round_robin'` or `'shuffled'`.
+    #: The order in which a processor tries several queues at each acquire. `fair` begins with the
+    #: queue that received the least time for its weight. `ordered` serves the first queue until it
+    #: has nothing due; `round_robin` begins with the next queue each time; `shuffled` with a
+    #: random one; these three do not balance time.
     QUEUE_ORDER: str = _setting(FAIR, choice(*QUEUE_ORDERS))
 
+    #: Dotted path of a function, or `None`.
+    #: The function takes the request of an admin page and returns the users whose tasks this
+    #: member of staff may see, or `None` for all.
     ADMIN_SCOPE: str | None = _setting(None, _path.or_none())
+    #: Text, or `None`.
+    #: Who sends it as `Authorization: Bearer TOKEN` may read the metrics. Without one, only logins
+    #: with the permission *view overview* may.
     METRICS_TOKEN: str | None = _setting(None, _name.or_none())
+    #: Text of up to 100 characters, or `None`: the environment variable `SENTRY_RELEASE`, if there
+    #: is one.
+    #: The release of your site. *Workers* in the admin shows it, and the chart of the overview
+    #: marks where its workers started.
     RELEASE: str | None = _setting(None, _name.or_none())
+    #: Seconds, at least 0, or `None`.
+    #: A queue is *late* in the overview once its oldest due task has waited for longer. `None`
+    #: calls none late.
     LATE_AFTER: float | None = _setting(300.0, _seconds.or_none())
+    #: `'DEBUG'`, `'INFO'`, `'WARNING'`, `'ERROR'`, `'CRITICAL'`, or `None`.
+    #: The lowest level of log records that are kept with an attempt, if your `LOGGING` passes them
+    #: to the root logger. `None` keeps only what `task.log()` writes.
     LOG_CAPTURE: str | None = _setting("INFO", choice(*LEVELS).or_none())
+    #: `True` or `False`.
+    #: Makes submits, waits and attempts spans of OpenTelemetry. Needs `pip install
+    #: "django-perfectqueue[otel]"`. A `traceparent` that the project has set goes along either
+    #: way.
     TRACING: bool = _setting(False, TRUE_OR_FALSE)
 
+    #: Seconds, above 0.
+    #: The longest time for which an idle worker does not look for tasks. A lost notification costs
+    #: at most this time. A worker without a running task looks less often: a fifth as often on
+    #: PostgreSQL, which loses no notification, and a third as often elsewhere. Where a look has
+    #: found a task without a notification, as of another host, it looks at the full rate for an
+    #: hour.
     POLL_INTERVAL: float = _setting(1.0, _positive_seconds)
+    #: `True`, `False` or the absolute path of a folder, as a string or `Path`.
+    #: Whether a submit notifies the workers. With `False` workers poll every `POLL_INTERVAL`.
     NOTIFY: bool | str | Path = _setting(True, _notify)  # noqa: RUF009
+    #: Whole number, at least 0, or `None`.
+    #: How many tasks a processor takes in advance. `None` takes what runs in about a quarter of a
+    #: second, as measured, at most 1,000 tasks with together 4 million characters of data; what
+    #: has not begun after 0.4 seconds is given back.
     TASK_PREFETCH: int | None = _setting(None, _count.or_none())
 
+    #: Dict from `'tasks'`, `'age'` or `'memory'` to a number, or `None` for no limit.
+    #: A processor is replaced after exactly this many `tasks`; or between two tasks once it has
+    #: this `age` in seconds, or this resident `memory` in MiB. For age and memory each processor
+    #: has its own limit from nine tenths of this on. A new processor must fit well below the
+    #: memory.
     RECYCLE: Mapping[str, Any] = _setting({}, _recycle)
 
+    #: Seconds, above 0, or `None` for no limit.
+    #: How long a worker waits for an answer of its database before it cuts the connection. A
+    #: handler's own queries are never broken off.
     DATABASE_TIMEOUT: float | None = _setting(30.0, _positive_seconds.or_none())
+    #: Seconds, above 0, or `None`.
+    #: PostgreSQL and MariaDB end a transaction of a worker that stands still this long, also that
+    #: of a handler that computes longer inside of `atomic()`. An atomic handler has its time limit
+    #: and `kill_wait` instead. A value that the project has set is left as it is.
     IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _positive_seconds.or_none())
+    #: Seconds, above 0.
+    #: A processor that is silent this long is killed, with all that it started, and replaced. A
+    #: busy processor sends heartbeats from a thread, so it is left alone until its time limit. C
+    #: code that never releases Python's lock stops this thread. Where such code takes longer than
+    #: ALIVE_TIME, raise both settings, or run it as a program.
     CHILD_HEARTBEAT_LIMIT: float = _setting(60.0, _positive_seconds)
+    #: Seconds, at least 0, or `None` for never.
+    #: A processor that has not stopped this long after it was asked is killed; its task is
+    #: released and counts no attempt.
     CHILD_GRACEFUL_KILL_LIMIT: float | None = _setting(None, _seconds.or_none())
 
     # These are no settings: no project has a reason for another value, but tests have.

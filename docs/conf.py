@@ -17,7 +17,7 @@ settings.configure(
         "django.contrib.contenttypes",
         "django_perfectqueue",
     ],
-    SECRET_KEY="documentation",
+    SECRET_KEY="documentation",  # noqa: S106
     USE_TZ=True,
 )
 django.setup()
@@ -39,6 +39,7 @@ html_theme = "furo"
 html_title = project
 exclude_patterns = ["_build"]
 nitpicky = True
+smartquotes = False
 nitpick_ignore_regex = [(r"py:.*", r".*")]  # types in signatures, as of Python and Django
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}

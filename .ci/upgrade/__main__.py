@@ -8,7 +8,7 @@ Where this tree has no newer migration, the new wheel gets a made-up one, which 
 an index and a table. That shows what a migration does to running workers, and not
 that the next release's own migration is harmless.
 
-The order is that of docs/howto/upgrade.md: the old worker and old programs run, the new
+The order is that of docs/reference/support.md: the old worker and old programs run, the new
 worker waits, `migrate` runs, the new worker and programs join, and the old worker stops.
 Then each task must have run, and each attempt once.
 """

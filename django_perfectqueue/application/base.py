@@ -144,6 +144,7 @@ class Application:
         return True
 
     def perform(self) -> Any:
+        """Do the work, and return the result; override this. It may be a coroutine function."""
         raise NotImplementedError(f"{type(self).__name__} has no perform().")
 
     def after_perform(self) -> object:

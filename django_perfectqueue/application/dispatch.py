@@ -99,16 +99,19 @@ class Dispatch:
 
     @classmethod
     def before_fork(cls) -> None:
+        """Call before_fork() of each handler."""
         for handler in cls.handlers():
             handler.before_fork()
 
     @classmethod
     def after_fork(cls) -> None:
+        """Call after_fork() of each handler."""
         for handler in cls.handlers():
             handler.after_fork()
 
     @classmethod
     def after_child_end(cls) -> None:
+        """Call after_child_end() of each handler."""
         for handler in cls.handlers():
             handler.after_child_end()
 

@@ -214,10 +214,12 @@ class Decider:
 
     @property
     def task(self) -> AcquiredTask:
+        """The task about which it decides."""
         return self.handler.task
 
     @property
     def queue(self) -> Queue:
+        """The queue that the task came from."""
         return self.handler.queue
 
     def decide(self, decision: str, **given: object) -> Any:

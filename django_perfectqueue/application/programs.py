@@ -248,14 +248,15 @@ class CommandHandler(Application):
     """
 
     decider: ClassVar[type[Decider]] = CommandDecider
-    # The program and its arguments, the key not among them.
+    #: The program and its arguments without the key.
     command: ClassVar[Sequence[str]] = ()
-    # What an exit code means: ``finish``, ``retry``, ``release`` or ``fail``. For those that
-    # are not in it 0 is ``finish``, 75 ``release``, 126 and 127 ``fail``, and all else ``retry``.
+    #: What an exit code (negative: a signal) means: ``finish``, ``retry``, ``release`` or
+    #: ``fail``. For those that
+    #: are not in it 0 is ``finish``, 75 ``release``, 126 and 127 ``fail``, all else ``retry``.
     exit_codes: ClassVar[Mapping[int, str]] = {}
-    # How many bytes are kept of each of its streams, from the beginning and from the end.
+    #: How many bytes are kept of each of its streams, half from its end.
     max_output: ClassVar[int] = 65_536
-    # Where it is run; None is where the worker is.
+    #: The working folder; None is the worker's.
     folder: ClassVar[str | os.PathLike[str] | None] = None
 
     def __init_subclass__(cls, **kwargs: object) -> None:
@@ -315,6 +316,7 @@ class CommandHandler(Application):
         return self.exit_codes.get(code, USUAL.get(code, "retry"))
 
     def perform(self) -> object:
+        """Run the program, and return the result if its exit code says that the task is done."""
         completed = self.completed()
         if self.verdict(completed.code) == "finish":
             return self.result(completed)
@@ -342,6 +344,7 @@ class CommandHandler(Application):
         return completed
 
     def program(self) -> Program:
+        """Return what is to be run; override this to run it in another way."""
         wait = time_limits(type(self), None, options()).kill_wait
         environment = self.environment()
         if MARK in os.environ:

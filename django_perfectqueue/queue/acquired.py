@@ -75,6 +75,7 @@ class AcquiredTask(ReportingTask):
 
     @property
     def queue(self) -> Queue:
+        """The queue that it came from."""
         from .queue import Queue
 
         return Queue(self.lease.queue, using=self.lease.using)

@@ -323,4 +323,5 @@ class Queue(Taking):
     alifetime = twin(lifetime)
 
     async def alen(self) -> int:
+        """Return what ``len(queue)`` does."""
         return await sync_to_async(len)(self)

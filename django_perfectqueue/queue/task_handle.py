@@ -45,6 +45,7 @@ class TaskHandle:
 
     @property
     def using(self) -> str:
+        """The alias of the database that holds the task."""
         return self.queue.using
 
     @property

@@ -47,24 +47,39 @@ class Terms(TaskTerms, total=False):
     """
     The terms of a schedule; what is not given has its default.
 
-    ``cron`` is five fields, six with seconds first, or a nickname such as ``@daily``, read in
-    ``timezone``, by default TIME_ZONE; ``every`` is a timedelta, seconds of at least one, or a
-    span such as ``"15m"``. ``queue`` is that of its tasks. Spans are as that of ``every``.
+    ``context`` is what its tasks take along; without it what is captured where it is put, and
+    nothing for what ``@scheduled`` declares. A change keeps it.
     """
 
+    #: Five fields, or six with seconds first, or ``@yearly``, ``@annually``, ``@monthly``,
+    #: ``@weekly``, ``@daily``, ``@midnight`` or ``@hourly``.
     cron: str
+    #: A timedelta, seconds, or a span such as ``"15m"``; at least a second.
     every: Duration
+    #: The IANA name of a time zone for ``cron``; by default TIME_ZONE.
     timezone: str
+    #: The queue of its tasks.
     queue: str
+    #: A task that has not started by then expires.
     expires_after: Duration | None
+    #: No tick is earlier; intervals count from it.
     starts_at: When | None
+    #: No tick is later.
     ends_at: When | None
+    #: How many tasks it submits; None is any number.
     remaining: int | None
+    #: How long after its tick a task is submitted; by default 0.
     delay: Duration
+    #: Up to so much more, the same for the same tick; by default 0.
     jitter: Duration
+    #: What becomes of a tick while the task before has yet to end; by default ``"skip"``.
     overlap: str
+    #: How many missed ticks are made up beside the latest; by default 0, None is all, 1,000 in one
+    #: look.
     catch_up: int | None
+    #: A tick that is later is dropped, and counted in ``skipped_late`` as missed ones are.
     deadline: Duration | None
+    #: So many failed tasks in a row pause it, before the next tick; None is never.
     pause_after: int | None
 
 

@@ -40,14 +40,17 @@ class Drained(list[Run]):
 
     @property
     def words(self) -> list[str]:
+        """What became of the task by each attempt."""
         return [run.word for run in self]
 
     @property
     def keys(self) -> list[str]:
+        """The key of each attempt's task."""
         return [run.key for run in self]
 
     @property
     def results(self) -> list[JSON]:
+        """What each attempt returned."""
         return [run.result for run in self]
 
     @property

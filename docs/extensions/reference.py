@@ -1,8 +1,8 @@
 """
-Parts of the reference that are made from the code: options of commands, columns of tables.
+Parts of the reference that are made from the code: commands, columns of tables, settings.
 
-``options_of()`` and ``columns_of()`` return Markdown; the directives ``command`` and ``model``
-put it into a page. No database is needed.
+``options_of()``, ``columns_of()`` and ``setting_of()`` return Markdown; the directives
+``command``, ``model`` and ``setting`` put it into a page. No database is needed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from django.core.management import load_command_class
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+
+from django_perfectqueue import conf
 
 DJANGOS = {
     "--help",
@@ -197,6 +199,17 @@ def folded(rows: list[str]) -> list[str]:
     return kept
 
 
+def setting_of(name: str) -> str:
+    """Return the default of a setting and the comment above it, as Markdown."""
+    lines = inspect.getsource(conf).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith(f"    {name}: "))
+    said: list[str] = []
+    while (line := lines[at - 1].strip()).startswith("#:"):
+        said.insert(0, line.removeprefix("#:").strip())
+        at -= 1
+    return f"Default: `{getattr(conf.Options(), name)!r}`.\n\n" + "\n".join(said)
+
+
 class Generated(SphinxDirective):
     """A directive whose one argument is what the part is made of."""
 
@@ -212,6 +225,11 @@ class Generated(SphinxDirective):
 class CommandDirective(Generated):
     def text(self) -> str:
         return options_of(self.arguments[0])
+
+
+class SettingDirective(Generated):
+    def text(self) -> str:
+        return setting_of(self.arguments[0])
 
 
 class ModelDirective(Generated):
@@ -237,6 +255,7 @@ def hide_constructor(
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("command", CommandDirective)
     app.add_directive("model", ModelDirective)
+    app.add_directive("setting", SettingDirective)
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-skip-member", skip)
     app.connect("autodoc-process-signature", hide_constructor)

@@ -594,7 +594,7 @@ class AdversaryTests(SimpleTestCase):
     Gallager, 1993). There a user competes until it has been entitled to all of its work,
     even if that has ended already.
 
-    ``docs/explanation/decisions/fairness.md`` has the argument for the bounds.
+    ``docs/explanation/decisions.md`` has the argument for the bounds.
     """
 
     @settings(max_examples=120, derandomize=True)

@@ -14,6 +14,7 @@ import sys
 import textwrap
 import unittest
 from collections.abc import Iterator
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from django.test import SimpleTestCase, tag
 
 from django_perfectqueue import (
     application,
+    backoff,
     checks,
     compat,
     conf,
@@ -61,6 +63,7 @@ COMMAND_LINE = re.compile(r"^(?:\$ )?python manage\.py (pq_.+)", re.MULTILINE)
 TABLE = re.compile(r"^\|.*\n(?:\|.*\n)*", re.MULTILINE)
 BAR = re.compile(r"(?<!\\)\|")
 LOGGER = re.compile(r'getLogger\("([\w.]+)"\)')
+AUTODOC = re.compile(r"^\.\. auto\w+:: ([\w.]+)$", re.MULTILINE)
 DEFINED = re.compile(r"^ +(?:async )?def (test_\w+)\(", re.MULTILINE)
 INNER = {
     application.Dispatch: {"checked", "handler_at", "look_up", "build_handler", "describe_route"},
@@ -72,6 +75,8 @@ INNER = {
     },
     application.CommandHandler: {"is_async"},
     application.Decider: {"like"},
+    queue.AcquiredTask: {"deferred", "restore", "snapshot"},
+    test.SubmittedTask: {"of_row"},
 }
 DJANGOS = {
     "--help",
@@ -107,17 +112,27 @@ def without_code(text: str) -> str:
 
 def pages() -> Iterator[Path]:
     yield README
+    yield Path(__file__).parent / "features.md"
     yield from sorted(DOCS.rglob("*.md"))
 
 
 @tag("no-database")
 class SettingTests(SimpleTestCase):
-    def test_every_setting_has_its_heading_and_its_default(self):
-        documented = sections(page("reference/settings.md"))
+    def test_every_setting_has_its_heading_and_says_what_it_means(self):
+        text = page("reference/settings.md")
+        source = Path(inspect.getfile(conf)).read_text()
         for name in conf.Options():
             with self.subTest(name):
-                default = getattr(conf.Options(), name)
-                self.assertIn(f"Default: `{default!r}`", documented[name])
+                self.assertIn(f"### {name}\n\n```{{setting}} {name}\n", text)
+                self.assertRegex(source, rf"(?m)^    #: .*\n    {name}: ")
+
+    @unittest.skipUnless(find_spec("sphinx"), "Sphinx is not installed.")
+    def test_every_setting_is_shown_with_its_default(self):
+        reference = extension()
+        for name in conf.Options():
+            with self.subTest(name):
+                made = reference.setting_of(name)
+                self.assertIn(f"Default: `{getattr(conf.Options(), name)!r}`", made)
 
     def test_no_setting_is_documented_that_is_not_there(self):
         documented = sections(page("reference/settings.md"))
@@ -133,18 +148,34 @@ class CommandTests(SimpleTestCase):
             {heading for heading in documented if heading.startswith("pq_")}, set(names())
         )
 
-    def test_every_option_is_documented(self):
+    def test_the_page_of_commands_has_the_options_of_each(self):
         text = page("reference/commands.md")
-        shared = text.partition("\n## pq_")[0]
         for name in names():
-            documented = text.partition(f"\n## {name}\n")[2].partition("\n## pq_")[0]
+            with self.subTest(name):
+                documented = text.partition(f"\n## {name}\n")[2].partition("\n## pq_")[0]
+                self.assertIn(f"```{{command}} {name}\n", documented)
+
+    def test_every_option_has_a_help(self):
+        for name in names():
+            for parser in parsers_of(name):
+                for action in parser._actions:
+                    if action.option_strings and action.option_strings[-1] not in DJANGOS:
+                        with self.subTest(f"{parser.prog} {action.option_strings[-1]}"):
+                            self.assertTrue(action.help)
+
+    @unittest.skipUnless(find_spec("sphinx"), "Sphinx is not installed.")
+    def test_the_tables_of_a_command_name_all_its_options_and_forms(self):
+        reference = extension()
+        for name in names():
+            made = reference.options_of(name)
             for option in options_of(name):
                 with self.subTest(f"{name} {option}"):
-                    self.assertRegex(
-                        documented + ("" if name == "pq_worker" else shared), word(option)
-                    )
+                    self.assertRegex(made, word(option))
+            for verb in reference.verbs_of(parser_of(name)):
+                with self.subTest(f"{name} {verb}"):
+                    self.assertIn(f"`{name} {verb}", made)
 
-    def test_no_option_is_documented_that_is_not_there(self):
+    def test_no_option_is_named_that_is_not_there(self):
         text = page("reference/commands.md")
         there = {option for name in names() for option in options_of(name)} | DJANGOS
         self.assertEqual(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - there, set())
@@ -176,11 +207,25 @@ def parser_of(name: str) -> Any:
     return load_command_class("django_perfectqueue", name).create_parser("manage.py", name)
 
 
+def parsers_of(name: str) -> list[Any]:
+    """Return the parser of a command, and those of its verbs."""
+    parser = parser_of(name)
+    nested = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    return [parser, *(verb for one in nested for verb in one.choices.values())]
+
+
 def options_of(name: str) -> set[str]:
-    actions = list(parser_of(name)._actions)
-    for verbs in [one for one in actions if isinstance(one, argparse._SubParsersAction)]:
-        actions += [action for verb in verbs.choices.values() for action in verb._actions]
+    actions = [action for parser in parsers_of(name) for action in parser._actions]
     return {option for action in actions for option in action.option_strings[-1:]} - DJANGOS
+
+
+def extension() -> Any:
+    """Return the module that makes parts of the reference."""
+    path = DOCS / "extensions" / "reference.py"
+    spec = spec_from_file_location("reference", path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def helped(name: str) -> str:
@@ -203,20 +248,24 @@ def classes_of(module: Any) -> list[str]:
 
 @tag("no-database")
 class ErrorTests(SimpleTestCase):
-    def test_every_exception_has_its_heading(self):
-        documented = sections(page("reference/errors.md"))
-        there = {name for module in (exceptions, verdicts) for name in classes_of(module)}
-        verdict_names = there & set(classes_of(verdicts))
-        named = {heading for heading in documented if heading.endswith("Error")}
-        self.assertEqual(named | (verdict_names & documented.keys()), there)
+    def test_every_exception_says_what_it_means(self):
+        for module in (exceptions, verdicts):
+            self.assertIn(f".. automodule:: {module.__name__}\n", page("reference/errors.md"))
+            for name in classes_of(module):
+                with self.subTest(name):
+                    self.assertTrue(vars(module)[name].__doc__)
 
 
 @tag("no-database")
 class SignalTests(SimpleTestCase):
-    def test_every_signal_has_its_heading(self):
-        documented = sections(page("reference/signals.md"))
-        there = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
-        self.assertEqual({heading for heading in documented if heading.startswith("task_")}, there)
+    def test_every_signal_says_when_it_is_sent(self):
+        source = Path(inspect.getfile(signals)).read_text()
+        for name, value in vars(signals).items():
+            if isinstance(value, Signal):
+                with self.subTest(name):
+                    directive = f".. autodata:: {signals.__name__}.{name}\n"
+                    self.assertIn(directive, page("reference/errors.md"))
+                    self.assertRegex(source, rf"(?m)^#: .*\n{name} = ")
 
 
 @tag("no-database")
@@ -243,12 +292,12 @@ class DjangoTaskTests(SimpleTestCase):
 
         for name in (*definition.DEFAULTS, *checks.project.RULES):
             with self.subTest(name):
-                self.assertIn(f"\n| `{name}` |", page("reference/tasks.md"))
+                self.assertIn(f"\n| `{name}` |", page("howto/django-tasks.md"))
 
     def test_every_status_is_mapped(self):
         from django_perfectqueue.backend.results import STATUSES
 
-        documented = sections(page("reference/tasks.md"))["Statuses"]
+        documented = sections(page("howto/django-tasks.md"))["Statuses"]
         for status, djangos in STATUSES.items():
             with self.subTest(status):
                 self.assertRegex(
@@ -258,43 +307,30 @@ class DjangoTaskTests(SimpleTestCase):
 
 @tag("no-database")
 class ApiTests(SimpleTestCase):
-    def test_every_public_method_is_documented(self):
-        text = page("reference/api.md")
-        for kind in (queue.Queue, queue.TaskHandle, queue.AcquiredTask, *documented_classes()):
-            documented = text.partition(f"\n## {kind.__name__}\n")[2].partition("\n## ")[0]
+    def test_every_public_method_has_a_docstring(self):
+        for kind in documented_classes():
             for name in public(kind):
-                with self.subTest(f"{kind.__name__}.{name}"):
-                    self.assertRegex(documented, rf"`(\w+\.)?{name}[`(]|`{name}`")
+                method = inspect.getattr_static(kind, name)
+                method = getattr(method, "fget", None) or getattr(method, "__func__", method)
+                if inspect.isfunction(method):
+                    with self.subTest(f"{kind.__name__}.{name}"):
+                        self.assertTrue(inspect.getdoc(method))
 
-    def test_every_signature_is_as_documented(self):
-        text = page("reference/api.md")
-        for name in ("submit", "submit_many", "acquire", "poll", "shares"):
-            with self.subTest(name):
-                method = getattr(queue.Queue, name)
-                parameters = list(inspect.signature(method).parameters.values())[1:]
-                self.assertIn(f"`{name}({written(parameters)})`", text)
+    def test_every_public_class_and_function_is_on_the_page(self):
+        paths = AUTODOC.findall(page("reference/api.md"))
+        shown = {path: pkgutil.resolve_name(":".join(path.rsplit(".", 1))) for path in paths}
+        for path, one in shown.items():
+            with self.subTest(path):
+                self.assertTrue(inspect.getdoc(one))
+        wanted = [*documented_classes(), *functions_of(fairness), *functions_of(test)]
+        self.assertEqual([one for one in wanted if one not in shown.values()], [])
 
-    def test_every_function_of_shares_and_limits_is_as_documented(self):
-        text = page("reference/api.md")
-        for module in (fairness.shares, fairness.limits):
-            name = module.__name__.rpartition(".")[2]
-            documented = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-            functions = {n: f for n, f in vars(module).items() if hasattr(fairness, n)}
-            for one in (n for n, f in functions.items() if inspect.isfunction(f)):
-                with self.subTest(one):
-                    parameters = list(inspect.signature(functions[one]).parameters.values())
-                    self.assertIn(f"`{one}({written(parameters)})`", documented)
-                    self.assertTrue(inspect.iscoroutinefunction(functions[f"a{one}"].__call__))
-
-    def test_all_that_is_for_tests_is_documented(self):
-        documented = page("reference/api.md").partition("\n## Tests\n")[2].partition("\n## ")[0]
-        for name in test.__all__:
-            with self.subTest(name):
-                self.assertRegex(documented, rf"`{name}[`(]")
-        for one in (test.drain, test.eager):
+    def test_every_function_of_shares_and_limits_has_its_async_twin(self):
+        for one in functions_of(fairness):
             with self.subTest(one.__name__):
-                parameters = list(inspect.signature(one).parameters.values())
-                self.assertIn(f"`{one.__name__}({written(parameters)})`", documented)
+                module = importlib.import_module(one.__module__)
+                twin = getattr(module, f"a{one.__name__}")
+                self.assertTrue(inspect.iscoroutinefunction(twin.__call__))
 
     def test_every_method_that_asks_the_database_has_its_async_twin(self):
         for kind in (queue.Queue, queue.TaskHandle, queue.AcquiredTask):
@@ -315,52 +351,53 @@ class ApiTests(SimpleTestCase):
 
 def documented_classes() -> list[type]:
     return [
+        queue.Queue,
+        queue.TaskHandle,
+        queue.AcquiredTask,
         application.Application,
-        application.Backoff,
         application.CommandHandler,
         application.Decider,
         application.Dispatch,
+        *(getattr(backoff, name) for name in classes_of(backoff)),
+        *(one for name in test.__all__ if inspect.isclass(one := getattr(test, name))),
     ]
 
 
+def functions_of(room: Any) -> list[Any]:
+    """Return the functions that a room exports, without the async twins."""
+    names = [name for name in room.__all__ if inspect.isfunction(getattr(room, name))]
+    return [getattr(room, name) for name in names if name[0] != "a" or name[1:] not in names]
+
+
 def public(kind: type) -> list[str]:
-    """Return what a class itself offers, without the async twins."""
+    """Return what a class itself offers, without the async twins and what is internal."""
     own = {name for name in vars(kind) if not name.startswith("_")} - INNER.get(kind, set())
     return sorted(name for name in own if name[0] != "a" or name[1:] not in own)
 
 
-def written(parameters: list[inspect.Parameter]) -> str:
-    words, starred = [], False
-    for parameter in parameters:
-        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
-            words.append("*")
-            starred = True
-        if parameter.kind is parameter.VAR_KEYWORD:
-            words.append(f"**{parameter.name}")
-        elif parameter.default is parameter.empty:
-            words.append(parameter.name)
-        else:
-            default = "..." if parameter.default is ... else repr(parameter.default)
-            words.append(f"{parameter.name}={default}".replace("'", '"'))
-    return ", ".join(words)
-
-
 @tag("no-database")
 class ModelTests(SimpleTestCase):
-    def test_every_table_is_documented_and_every_column_that_users_may_read(self):
+    def test_every_table_is_on_the_page(self):
         text = page("reference/models.md")
         inner = text.partition("\n## Tables of the store\n")[2]
         models = apps.get_app_config("perfectqueue").get_models()
         for model in (one for one in models if not one._meta.proxy):
-            documented, wanted = inner, [model.__name__, model._meta.db_table]
-            if f"| `{model.__name__}` |" not in inner:
-                documented = text.partition(f"\n## {model.__name__}\n")[2].partition("\n## ")[0]
-                columns = {field.column for field in model._meta.local_fields} - {"id"}
-                wanted = [model._meta.db_table, *sorted(columns)]
-            there = columns_in(documented)
-            for name in wanted:
-                with self.subTest(f"{model.__name__}: {name}"):
-                    self.assertIn(name, there)
+            with self.subTest(model.__name__):
+                self.assertNotIn(f"{model.__name__}(", model.__doc__)
+                if f"| `{model.__name__}` |" in inner:
+                    self.assertIn(f"`{model._meta.db_table}`", inner)
+                else:
+                    self.assertIn(f"```{{model}} {model.__name__}\n", text)
+
+    @unittest.skipUnless(find_spec("sphinx"), "Sphinx is not installed.")
+    def test_the_table_of_a_model_names_its_columns(self):
+        reference = extension()
+        for name in re.findall(r"```{model} (\w+)", page("reference/models.md")):
+            there = columns_in(reference.columns_of(name))
+            model = apps.get_model("perfectqueue", name)
+            wanted = {field.column for field in model._meta.local_fields}
+            with self.subTest(name):
+                self.assertEqual(wanted - there, set())
 
 
 def columns_in(text: str) -> set[str]:
@@ -507,7 +544,9 @@ class FeatureTests(SimpleTestCase):
                     self.assertIn(file, there.get(name, ()))
 
     def test_every_row_of_the_mission_is_documented_once(self):
-        documented = re.findall(r"^\| ([SN]\d+) \|", page("reference/features.md"), re.MULTILINE)
+        documented = re.findall(
+            r"^\| ([SN]\d+) \|", (Path(__file__).parent / "features.md").read_text(), re.MULTILINE
+        )
         self.assertEqual(sorted(documented), sorted(self.rows))
 
 

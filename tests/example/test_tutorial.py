@@ -10,10 +10,9 @@ from django_perfectqueue import compat
 
 from .pages import DOCS, Project, sections
 
-FIRST = "The first way: a function of Django's"
-SECOND = "The second way: a handler of the queue's own"
+FIRST = "The first task"
 MOST_LINES = 6
-COMMANDS = {FIRST: 3, SECOND: 2}
+MOST_COMMANDS = 3
 
 
 class Reader(SimpleTestCase):
@@ -33,19 +32,19 @@ class Reader(SimpleTestCase):
 @skipUnless(DOCS.is_dir(), "The documentation is not beside the tests.")
 @skipUnless(connection.vendor == "sqlite", "Its project is on SQLite.")
 @skipUnless(compat.HAS_NATIVE_TASKS, "It tells how it is on Django 6.0 and later.")
-class FirstWayTests(Reader):
-    def test_a_function_of_djangos_runs_as_the_page_says(self):
+class FirstTaskTests(Reader):
+    def test_the_first_task_runs_as_the_page_says(self):
         self.follow(FIRST)
 
 
 @tag("thorough")
 @skipUnless(DOCS.is_dir(), "The documentation is not beside the tests.")
 @skipUnless(connection.vendor == "sqlite", "Its project is on SQLite.")
-@skipUnless(compat.HAS_NATIVE_TASKS, "Its last section has a task of Django's.")
-class SecondWayTests(Reader):
-    def test_a_handler_and_the_service_run_as_the_page_says(self):
+@skipUnless(compat.HAS_NATIVE_TASKS, "It tells how it is on Django 6.0 and later.")
+class ServiceTests(Reader):
+    def test_the_service_runs_as_the_page_says(self):
         titles = list(self.sections)
-        self.follow(*titles[titles.index(SECOND) : -1])
+        self.follow(*titles[titles.index(FIRST) : -1])
 
 
 @skipUnless(DOCS.is_dir(), "The documentation is not beside the tests.")
@@ -55,22 +54,19 @@ class FiveMinutesTests(SimpleTestCase):
         Every line that is typed into a file counts, imports too; blank ones don't. Of
         commands those count that are typed in the project, up to the first task's result.
         """
-        for way in (FIRST, SECOND):
-            files, reported = taught("docs/tutorial.md", way)
-            commands = [line for line, _printed in reported.steps]
-            with self.subTest(way):
-                self.assertLessEqual(sum(len(block.lines) for block in files), MOST_LINES)
-                self.assertEqual(len(commands), COMMANDS[way])
-                self.assertRegex(reported.text, r"(?m)^finished  \S+ type=\S*greet ")
+        files, reported = taught("docs/tutorial.md", FIRST)
+        commands = [line for line, _printed in reported.steps]
+        self.assertLessEqual(sum(len(block.lines) for block in files), MOST_LINES)
+        self.assertEqual(len(commands), MOST_COMMANDS)
+        self.assertRegex(reported.text, r"(?m)^finished  \S+ type=\S*greet ")
 
     def test_the_shorter_pages_say_the_same(self):
-        for page, title, way in (
-            ("README.md", "With Django's own tasks", FIRST),
-            ("README.md", "With handlers of the queue's own", SECOND),
-            ("docs/howto/django-tasks.md", "In five minutes", FIRST),
+        for page, title in (
+            ("README.md", "Quick start"),
+            ("docs/howto/django-tasks.md", "In five minutes"),
         ):
             with self.subTest(page):
-                files, reported = taught("docs/tutorial.md", way)
+                files, reported = taught("docs/tutorial.md", FIRST)
                 same, commands = taught(page, title)
                 self.assertEqual([block.text for block in same], [block.text for block in files])
                 self.assertEqual(commands.lines, [line for line, _printed in reported.steps])

@@ -133,7 +133,7 @@ class IsTime(models.Func):
 
     def as_sqlite(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
         # What is no time, or no day of its month, it writes otherwise; fractions it would round.
-        second = "SUBSTR(%(expressions)s, 1, 19)"
+        second = "SUBSTR(%(expressions)s,1,19)"
         same = f"DATETIME({second}, '+0 days') IS {second}"
         template = f"({self.template} AND {same} AND %(expressions)s NOT GLOB '*[^0-9:. -]*')"
         return self.as_sql(compiler, connection, template=template, **context)
@@ -157,11 +157,18 @@ class IsJson(models.Func):
 def limits_of(
     field: AnyField, bounds: dict[str, Bounds]
 ) -> tuple[str, object] | models.Func | None:
-    """Return which values of a column can be read, or None where its type decides."""
+    """
+    Return which values of a column can be read, or None where its type decides.
+
+    No list has a number of one digit: Django, which splits the SQL of SQLite's tables at ", ",
+    could not introspect them.
+    """
     if isinstance(field, models.BooleanField):
-        return f"{field.name}__in", [False, True]
+        return f"{field.name}__range", (False, True)
     if field.choices and field.name not in bounds:
         words = [word for word, _label in field.flatchoices]
+        if words == [*range(len(words))]:
+            return f"{field.name}__range", (0, len(words) - 1)
         return f"{field.name}__in", [""] * field.blank + words
     if isinstance(field, models.DateTimeField):
         return IsTime(field.name)

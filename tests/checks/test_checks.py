@@ -22,7 +22,7 @@ from django_perfectqueue.checks.databases import (
 from django_perfectqueue.checks.servers import check_server
 from django_perfectqueue.checks.settings import check_imported, check_settings
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.management import worker as plan
+from django_perfectqueue.management.commands import pq_worker as plan
 from django_perfectqueue.models import Task
 from django_perfectqueue.store.notify import datagrams
 

@@ -365,7 +365,7 @@ def documented_classes() -> list[type]:
 
 def functions_of(room: Any) -> list[Any]:
     """Return the functions that a room exports, without the async twins."""
-    names = [name for name in room.__all__ if inspect.isfunction(getattr(room, name))]
+    names = [name for name, one in vars(room).items() if inspect.isfunction(one)]
     return [getattr(room, name) for name in names if name[0] != "a" or name[1:] not in names]
 
 

@@ -18,8 +18,7 @@ from django_perfectqueue.store.claims.backlog_age import oldest_due, overdue
 from django_perfectqueue.store.records.counts import names
 
 from .queues import named_queues, parked_types
-from .rows import unheld, unreadable
-from .schema import lacks_tables, unmigrated
+from .tables import lacks_tables, unheld, unmigrated, unreadable
 
 OVERDUE = 60.0
 LATELY = 3600.0

@@ -18,7 +18,7 @@ from django_perfectqueue import backoff as backoffs
 from django_perfectqueue import compat, conf, queue
 from django_perfectqueue.application import CommandHandler, Dispatch
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.health.schema import lacks_tables, unmigrated
+from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.worker.discovery import found, no_handlers, with_django_tasks
 from django_perfectqueue.worker.launcher.launcher import GENERATION
 from django_perfectqueue.worker.plan import Plan

@@ -30,8 +30,7 @@ from django_perfectqueue.verdicts import Verdict
 
 from ..database.link import AwayError, ConnectionCleanup, Link
 from .event_loop import EventLoop, is_coroutine
-from .running import Running, about
-from .surroundings import AttemptEnd, announce, awithin, within
+from .surroundings import AttemptEnd, Running, about, announce, awithin, within
 
 logger = logging.getLogger("django_perfectqueue.runner")
 

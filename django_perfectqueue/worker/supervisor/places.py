@@ -1,9 +1,12 @@
-"""The places of processors, and the processes that use them in turn."""
+"""The places of a supervisor: in each, one process after another is forked, watched, replaced."""
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from django_perfectqueue import store
 from django_perfectqueue.lib.processes import (
@@ -18,16 +21,111 @@ from django_perfectqueue.store.values import new_holder
 
 from ..helpers.reaper import Leftovers
 from ..plan import worker_name
-from ..process.child import Child
+from ..process.child import Child, next_fork
 from ..process.signals import Wakeup, drain
 from ..processor.feeder import DONE, RECYCLED
 from ..processor.leases import ProcessorResources
 from ..processor.processor import Processor
 from ..shared.queue_order import QueueAccounts
 from ..shared.status import ProcessorStatus
-from .forks import Children, Place
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
+
+HELPER_STOP_LIMIT = 20.0
+
+# What a child does: it gets the write end of its heartbeats, and returns its exit code.
+Body = Callable[[int], int]
+
+
+class Place:
+    """
+    The processes of one role, of which one after another is forked.
+
+    ``next_at`` is when the next one may be forked, by the monotonic clock: the pause grows
+    while they die young. A ``lasting`` place is kept filled
+    until the last processor has ended; a ``vacant`` one is never filled again. ``stop_limit``
+    is how many seconds after a stop its process is killed, or None.
+    """
+
+    def __init__(
+        self, supervisor: Supervisor, name: str, body: Body, *, lasting: bool = False
+    ) -> None:
+        self.supervisor = supervisor
+        self.name = name
+        self.body = body
+        self.lasting = lasting
+        self.vacant = False
+        self.stop_limit: float | None = HELPER_STOP_LIMIT
+        self.deaths = 0
+        self.next_at = 0.0
+        self.child: Child | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a process is missing, now or until its restart."""
+        return self.child is None and not self.vacant
+
+    def title(self, now: float) -> str:
+        """Return the line above its stack dump."""
+        return f"{self.name.capitalize()}, pid {self.child.pid if self.child else 0}:"
+
+    def fill(self, now: float) -> None:
+        """Fork its process if that is missing and its restart is due."""
+        if not self.is_empty or now < self.next_at:
+            return
+        try:
+            self.child = self.start()
+        except OSError as error:
+            logger.error("The %s can't be started. %s", self.name, error)
+            self.next_at = now + max(1.0, self.supervisor.options.CHILD_FORK_FREQUENCY_LIMIT)
+
+    def start(self) -> Child:
+        return self.supervisor.fork(self.name, self.body)
+
+    def reap(self, now: float) -> None:
+        """Act on the end of its process."""
+        child = self.child
+        if child is None or (code := child.reap()) is None:
+            return
+        self.child = None
+        expected = self.ended(child, code, now)
+        os.close(child.heartbeat_r)
+        limit = self.supervisor.options.CHILD_FORK_FREQUENCY_LIMIT
+        early = now - child.born < limit
+        self.deaths = 0 if expected else self.deaths + 1 if early else 1
+        self.next_at = next_fork(child.born, deaths=self.deaths, limit=limit)
+
+    def ended(self, child: Child, code: int, now: float) -> bool:
+        """Report the end of a process; return whether it was no death."""
+        if code and not child.killed:
+            logger.error("The %s died. code=%s", self.name, code)
+        return False
+
+    def watch(self, now: float, *, frozen: bool) -> None:
+        """Kill its process if that is silent; repeat a stop signal."""
+        if (child := self.child) is None:
+            return
+        options, silence = self.supervisor.options, child.silence
+        child.listen(now, limit=options.CHILD_HEARTBEAT_LIMIT, frozen=frozen)
+        if child.silence > silence:
+            logger.error(
+                "The %s is silent; it is killed. pid=%s seconds=%.0f",
+                self.name,
+                child.pid,
+                child.silence,
+            )
+        child.press(now, interval=options.CHILD_KILL_INTERVAL, limit=self.stop_limit)
+
+    def stop(self, *, now: bool = False) -> None:
+        if self.child is not None:
+            self.child.kill() if now else self.child.stop()
+
+    def due(self) -> list[float]:
+        """Return the times of its next actions, by the monotonic clock."""
+        return [self.next_at] if self.is_empty else []
 
 
 class ProcessorPlace(Place):
@@ -38,13 +136,13 @@ class ProcessorPlace(Place):
     that the processor was killed for that.
     """
 
-    def __init__(self, children: Children, number: int) -> None:
-        super().__init__(children, f"processor {number}", self.process)
+    def __init__(self, supervisor: Supervisor, number: int) -> None:
+        super().__init__(supervisor, f"processor {number}", self.process)
         self.number = number
-        self.stop_limit = children.options.CHILD_GRACEFUL_KILL_LIMIT
-        concurrency = children.options.places
+        self.stop_limit = supervisor.options.CHILD_GRACEFUL_KILL_LIMIT
+        concurrency = supervisor.options.places
         self.status = ProcessorStatus.shared(concurrency)
-        self.accounts = QueueAccounts(children.plan.queues, concurrency)
+        self.accounts = QueueAccounts(supervisor.plan.queues, concurrency)
         self.wakeup = Wakeup()
         self.holder = 0
         self.overdue_since: float | None = None
@@ -60,7 +158,7 @@ class ProcessorPlace(Place):
 
     def start(self) -> Child:
         try:
-            self.children.plan.dispatch.before_fork()
+            self.supervisor.plan.dispatch.before_fork()
         except Exception:
             logger.exception("A handler's before_fork() raised.")
         self.holder = new_holder()
@@ -69,7 +167,7 @@ class ProcessorPlace(Place):
         self.status.sign_on(self.holder)
         child = super().start()
         self.status.pid = child.pid
-        self.children.reporter.say(f"Processor {self.number} started, pid {child.pid}.")
+        self.supervisor.reporter.say(f"Processor {self.number} started, pid {child.pid}.")
         return child
 
     def process(self, heartbeat_w: int) -> int:
@@ -81,10 +179,10 @@ class ProcessorPlace(Place):
             accounts=self.accounts,
             wakeup=self.wakeup,
             heartbeat_w=heartbeat_w,
-            parent_alive=self.children.parent_alive,
-            wakeups=self.children.wakeups,
+            parent_alive=self.supervisor.parent_alive,
+            wakeups=self.supervisor.wakeups,
         )
-        return Processor(self.children.plan, resources, self.children.reporter).run()
+        return Processor(self.supervisor.plan, resources, self.supervisor.reporter).run()
 
     def watch(self, now: float, *, frozen: bool) -> None:
         super().watch(now, frozen=frozen)
@@ -111,7 +209,7 @@ class ProcessorPlace(Place):
             )
             if len(overdue) == len(self.status.tasks):
                 terminate_descendants(child.pid)
-        elif now - self.overdue_since >= self.children.options.CHILD_KILL_INTERVAL:
+        elif now - self.overdue_since >= self.supervisor.options.CHILD_KILL_INTERVAL:
             # Stopped for the check, so that no task ends between the check and the kill.
             halt(child.pid)
             if self.status.overdue(now):
@@ -122,19 +220,21 @@ class ProcessorPlace(Place):
 
     def ended(self, child: Child, code: int, now: float) -> bool:
         """Clear the place; have the tasks given back that the processor has left behind."""
-        status, children = self.status, self.children
+        status, supervisor = self.status, self.supervisor
         status.pid = 0
         left = code in (DONE, RECYCLED) and status.signed_off
         if not left:
-            kill_orphans(children.pids(), holder=self.holder, pipe=child.heartbeat_r)
-            children.give_back(self.leftovers(child, code, now), now)
+            kill_orphans(supervisor.pids(), holder=self.holder, pipe=child.heartbeat_r)
+            supervisor.give_back(self.leftovers(child, code, now), now)
         status.clear()
         status.seeking = False
         if status.rung:
-            children.wakeups.wake_one()
-        self.vacant = children.plan.burst and left and code == DONE and child.stopping_since is None
-        if self.vacant or children.stopping:
-            children.reporter.say(f"Processor {self.number} has ended.")
+            supervisor.wakeups.wake_one()
+        self.vacant = (
+            supervisor.plan.burst and left and code == DONE and child.stopping_since is None
+        )
+        if self.vacant or supervisor.stopping:
+            supervisor.reporter.say(f"Processor {self.number} has ended.")
         return left or child.killed
 
     def leftovers(self, child: Child, code: int, now: float) -> Leftovers:
@@ -163,7 +263,7 @@ class ProcessorPlace(Place):
     def due(self) -> list[float]:
         found = [*super().due(), *(task.kill_at for task in self.status.tasks)]
         if self.overdue_since is not None:
-            found.append(self.overdue_since + self.children.options.CHILD_KILL_INTERVAL)
+            found.append(self.overdue_since + self.supervisor.options.CHILD_KILL_INTERVAL)
         return found
 
 

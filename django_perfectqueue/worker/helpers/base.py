@@ -52,12 +52,8 @@ class HelperProcess:
         threading.Thread(
             target=self.monitor, args=(heartbeat_w,), name="monitor", daemon=True
         ).start()
-        try:
+        with contextlib.suppress(AwayError):
             self.work()
-        except AwayError:
-            pass
-        finally:
-            self.close()
         connections.close_all()
         return 0
 
@@ -76,9 +72,6 @@ class HelperProcess:
     def work(self) -> None:
         """Do the work of the helper until it stops."""
         raise NotImplementedError
-
-    def close(self) -> None:
-        """Release the resources of the helper."""
 
     def on_signal(self, signum: int, frame: object) -> None:
         if signum == REOPEN_LOGS:

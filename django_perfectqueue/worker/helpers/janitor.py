@@ -83,7 +83,7 @@ class Janitor(HelperProcess):
             # Nobody acts on what was locked when it ended, where who held that rolled back or died.
             Job("dependencies", sweep, partial(store.records.follow, using=using)),
             Job("lanes", sweep, self.wake_forgotten_lanes, rest=100.0),
-            Job("pauses", sweep, self.end_pauses),
+            Job("pauses", sweep, partial(end_pauses, using=using)),
             # So that other programs can take those of types unknown here, and so that they expire.
             Job("parked tasks", retry, unpark),
             Job("all parked tasks", retry_all, unpark_all, now + retry_all),
@@ -126,7 +126,8 @@ class Janitor(HelperProcess):
             self.wait(LONGEST_WAIT)
         # What processors have that are killed before they end, the next worker finds by its row.
         if not self.wakeups.is_at_work():
-            self.registration.end(self.link)
+            worker = self.registration.worker.id
+            self.link.retry_until_done(lambda: store.records.sign_off(worker, using=self.using))
 
     def run_job(self, job: Job) -> None:
         """Do a job if it is due, and again while it has more, up to half of PURGE_INTERVAL."""
@@ -188,10 +189,6 @@ class Janitor(HelperProcess):
         for _batch in range(MOST_ROUSED):
             if self.stopping or store.upkeep.wake_forgotten_lanes(using=self.using) < LANES:
                 return
-
-    def end_pauses(self) -> None:
-        """Let users, queues and limits go on whose pause is over."""
-        end_pauses(using=self.using)
 
     def note_waiting(self) -> float | None:
         """Record waiting users; less often while there is none."""

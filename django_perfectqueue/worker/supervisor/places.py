@@ -9,13 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from django_perfectqueue import store
-from django_perfectqueue.lib.processes import (
-    halt,
-    kill_orphans,
-    mark,
-    resume,
-    terminate_descendants,
-)
+from django_perfectqueue.lib import processes
 from django_perfectqueue.store.tasks.close import Loss
 from django_perfectqueue.store.values import new_holder
 
@@ -172,7 +166,7 @@ class ProcessorPlace(Place):
 
     def process(self, heartbeat_w: int) -> int:
         """Be the processor, in its process."""
-        mark(self.holder)
+        processes.mark(self.holder)
         resources = ProcessorResources(
             holder=self.holder,
             status=self.status,
@@ -208,15 +202,15 @@ class ProcessorPlace(Place):
                 [task.task_id for task in overdue],
             )
             if len(overdue) == len(self.status.tasks):
-                terminate_descendants(child.pid)
+                processes.terminate_descendants(child.pid)
         elif now - self.overdue_since >= self.supervisor.options.CHILD_KILL_INTERVAL:
             # Stopped for the check, so that no task ends between the check and the kill.
-            halt(child.pid)
+            processes.halt(child.pid)
             if self.status.overdue(now):
                 self.forced = True
                 child.kill()
             else:
-                resume(child.pid)
+                processes.resume(child.pid)
 
     def ended(self, child: Child, code: int, now: float) -> bool:
         """Clear the place; have the tasks given back that the processor has left behind."""
@@ -224,7 +218,7 @@ class ProcessorPlace(Place):
         status.pid = 0
         left = code in (DONE, RECYCLED) and status.signed_off
         if not left:
-            kill_orphans(supervisor.pids(), holder=self.holder, pipe=child.heartbeat_r)
+            processes.kill_orphans(supervisor.pids(), holder=self.holder, pipe=child.heartbeat_r)
             supervisor.give_back(self.leftovers(child, code, now), now)
         status.clear()
         status.seeking = False

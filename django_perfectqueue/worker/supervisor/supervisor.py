@@ -63,7 +63,6 @@ class Supervisor:
         self.stacks = signals.StackDumps()
         self.serving_since: float | None = None
         self.now = self.watched_at = self.began = time.monotonic()
-        self.helped = False
 
     def needed_helpers(self) -> list[Place]:
         plan, status, wakeups = self.plan, self.worker_status, self.wakeups
@@ -117,9 +116,9 @@ class Supervisor:
             self.stacks.go_on(self.now)
             self.reap(self.now)
             self.watch()
-            self.fill()
             if not ready and self.are_serving(self.now):
                 ready = self.tell_launcher(signals.READY)
+            self.fill()
             if self.is_over():
                 return
             self.wait()
@@ -195,23 +194,13 @@ class Supervisor:
         """Fork missing processes whose restart is due."""
         if self.plan.burst and any(place.name == REAPER for place in self.places):
             return
-        may_help = self.may_help()
+        # Helpers start once a processor has looked for tasks, or after a moment, so that they do
+        # not slow the first task down.
+        may_help = self.serving_since or self.now - self.began >= HELPERS_AFTER
         for place in self.places:
             wanted = not self.stopping or (place.lasting and self.count_processors())
             if wanted and (may_help or isinstance(place, ProcessorPlace)):
                 place.fill(self.now)
-
-    def may_help(self) -> bool:
-        """
-        Return whether helpers may start: once a processor has looked for tasks, or after a
-        moment, so that they do not slow the first task down.
-        """
-        self.helped = (
-            self.helped
-            or self.now - self.began >= HELPERS_AFTER
-            or any(status.serves for status in self.statuses)
-        )
-        return self.helped
 
     def are_serving(self, now: float) -> bool:
         """Return whether all processors have acquired, or for five seconds at least one."""

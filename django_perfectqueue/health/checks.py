@@ -18,7 +18,7 @@ from django_perfectqueue.store.claims.backlog_age import oldest_due, overdue
 from django_perfectqueue.store.records.counts import names
 
 from .queues import named_queues, parked_types
-from .schema import lacks_tables, tables_unheld, unmigrated
+from .tables import lacks_tables, tables_unheld, unmigrated
 
 OVERDUE = 60.0
 LATELY = 3600.0

@@ -17,7 +17,7 @@ from django.db import Error, connections
 
 from django_perfectqueue.checks.messages import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
-from django_perfectqueue.health.schema import lacks_tables, unmigrated
+from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.queue import Queue, database

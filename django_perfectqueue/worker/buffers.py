@@ -17,8 +17,7 @@ from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.usage import MOST_ROWS, all_types_key, type_key
 from django_perfectqueue.store.values import Note
 
-from .attempt.running import Running
-from .attempt.surroundings import AttemptEnd
+from .attempt.surroundings import AttemptEnd, Running
 from .shared.status import SLOW, Crowd, account_of
 
 

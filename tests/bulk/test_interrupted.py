@@ -25,7 +25,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.attempt.interrupts import SIGNAL, turns_transaction
 from django_perfectqueue.worker.attempt.runner import Runner
-from django_perfectqueue.worker.attempt.running import Running
+from django_perfectqueue.worker.attempt.surroundings import Running
 
 from ..factories import submit
 from ..worker.runners import runner_for

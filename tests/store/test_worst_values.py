@@ -14,7 +14,7 @@ from django.test import TestCase, TransactionTestCase, override_settings, tag
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.health.schema import tables_unheld
+from django_perfectqueue.health.tables import tables_unheld
 from django_perfectqueue.inspection.steering import sign
 from django_perfectqueue.models import (
     Account,

@@ -20,7 +20,7 @@ from django.db import connections
 from django_perfectqueue import backoff, compat, conf, queue
 from django_perfectqueue.application import CommandHandler, Dispatch, Registry
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.health.schema import lacks_tables, unmigrated
+from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.store.lanes.shares import queue_weights

@@ -20,7 +20,7 @@ from django.db import connections
 from ..database.link import ConnectionCleanup
 
 if TYPE_CHECKING:
-    from .running import Running
+    from .surroundings import Running
 
 logger = logging.getLogger("django_perfectqueue.runner")
 

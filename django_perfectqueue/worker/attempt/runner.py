@@ -17,9 +17,9 @@ from django_perfectqueue.tracing import otel
 from ..database.link import Link
 from .atomic import AtomicAttempt
 from .event_loop import EventLoop
-from .running import Interrupter, Running
+from .interrupts import Interrupter
 from .settling import Settler, from_handler
-from .surroundings import AttemptEnd, announce_start, awithin, end_span, traced, within
+from .surroundings import AttemptEnd, Running, announce_start, awithin, end_span, traced, within
 
 # In seconds: how long a connection of handlers may be idle before it is checked.
 CHECK_AFTER = 60.0

@@ -7,8 +7,9 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from django.db import connections
 
@@ -23,9 +24,10 @@ from django_perfectqueue.store.upkeep.timers import BATCH as LANES
 from ..database.link import AwayError
 from ..plan import Plan
 from ..shared.status import Wakeups
-from .base import AT_ONCE, HelperProcess, Job, Scan
+from .base import HelperProcess
 from .registration import WorkerRegistration
 
+P = TypeVar("P")
 R = TypeVar("R")
 
 logger = logging.getLogger("django_perfectqueue.database")
@@ -36,6 +38,7 @@ IDLE_INTERVAL = 3600.0
 QUIET_INTERVAL = 30.0
 MOST_ROUSED = 20
 MOSTLY_OVER = BATCH // 2
+AT_ONCE = 0.0
 ENDED = ("finished", "failed", "cancelled", "expired")
 
 
@@ -79,7 +82,7 @@ class Janitor(HelperProcess):
             # Nobody acts on what was locked when it ended, where who held that rolled back or died.
             Job("dependencies", sweep, partial(store.records.follow, using=using)),
             Job("lanes", sweep, self.wake_forgotten_lanes, rest=100.0),
-            Job("pauses", sweep, self.end_pauses),
+            Job("pauses", sweep, partial(end_pauses, using=using)),
             # So that other programs can take those of types unknown here, and so that they expire.
             Job("parked tasks", retry, unpark),
             Job("all parked tasks", retry_all, unpark_all, now + retry_all),
@@ -122,7 +125,8 @@ class Janitor(HelperProcess):
             self.wait(LONGEST_WAIT)
         # What processors have that are killed before they end, the next worker finds by its row.
         if not self.wakeups.is_at_work():
-            self.registration.end(self.link)
+            worker = self.registration.worker.id
+            self.link.retry_until_done(lambda: store.records.sign_off(worker, using=self.using))
 
     def run_job(self, job: Job) -> None:
         """Do a job if it is due, and again while it has more, up to half of PURGE_INTERVAL."""
@@ -189,10 +193,6 @@ class Janitor(HelperProcess):
         for _batch in range(MOST_ROUSED):
             if self.stopping or store.upkeep.wake_forgotten_lanes(using=self.using) < LANES:
                 return
-
-    def end_pauses(self) -> None:
-        """Let users, queues and limits go on whose pause is over."""
-        end_pauses(using=self.using)
 
     def note_waiting(self) -> float | None:
         """Record waiting users; less often while there is none."""
@@ -306,3 +306,42 @@ def file_identity(using: str) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return status.st_dev, status.st_ino
+
+
+# The jobs of a janitor: what is done how often.
+
+
+@dataclass(slots=True)
+class Job:
+    """
+    A piece of the upkeep, done ``every`` so many seconds, first at ``due_at`` by the
+    monotonic clock.
+
+    ``call`` does a batch of it. Where it returns a float, it is due again in so many seconds.
+    After each call it rests at least ``rest`` times as long as that took.
+    """
+
+    name: str
+    every: float
+    call: Callable[[], object]
+    due_at: float = 0.0
+    rest: float = 0.0
+
+
+class Scan(Generic[P]):
+    """
+    Calls ``batch`` with one position after another, and at the end from ``first`` on again.
+
+    It returns the next position, or at the end ``first`` or None. Between two batches of a scan
+    are ``pause`` seconds.
+    """
+
+    def __init__(self, batch: Callable[[P], P | None], first: P, pause: float = AT_ONCE) -> None:
+        self.batch = batch
+        self.first = self.position = first
+        self.pause = pause
+
+    def __call__(self) -> float | None:
+        reached = self.batch(self.position)
+        self.position = self.first if reached is None else reached
+        return None if self.position == self.first else self.pause

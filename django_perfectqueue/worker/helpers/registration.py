@@ -128,10 +128,6 @@ class WorkerRegistration:
                 dead = [state for state in worker.states if has_ended(state["pid"], state["start"])]
                 give_back(worker, dead, using=using)
 
-    def end(self, link: Link) -> None:
-        """Sign off: all tasks have ended."""
-        link.retry_until_done(lambda: store.records.sign_off(self.worker.id, using=link.using))
-
 
 def give_back(worker: Worker, dead: Sequence[ProcessorState], *, using: str) -> None:
     """Give back what these processors of a worker held; delete its entry once all have ended."""

@@ -17,10 +17,16 @@ from django.db import connections
 
 from django_perfectqueue.lib import running as current
 
-from ..attempt.interrupts import MainThreadInterrupter, ThreadInterrupter
+from ..attempt.interrupts import Interrupter, MainThreadInterrupter, ThreadInterrupter
 from ..attempt.runner import Runner
-from ..attempt.running import Interrupter, Running
-from ..attempt.surroundings import AttemptEnd, announce_start_async, end_span, prepare, traced
+from ..attempt.surroundings import (
+    AttemptEnd,
+    Running,
+    announce_start_async,
+    end_span,
+    prepare,
+    traced,
+)
 from ..process.signals import Wakeup
 from .state import IDLE, SharedState
 

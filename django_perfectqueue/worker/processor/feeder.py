@@ -102,7 +102,9 @@ class Feeder:
             else:
                 self.wait()
         if self.failed:
-            self.pause_after_trouble()
+            # For far less than a lease lasts.
+            pause = min(self.link.pause(), self.options.ALIVE_TIME / LEAST_TRIES)
+            self.resources.wakeup.wait(pause)
         else:
             self.link.answered()
         return taken is None or not (last and self.is_last(taken))
@@ -161,11 +163,6 @@ class Feeder:
         """Return whether to release the batch, which waits behind long tasks."""
         ends = self.state.stopping or self.status.draining
         return ends or now >= self.prefetch.over_at(self.taken_at)
-
-    def pause_after_trouble(self) -> None:
-        """Wait before the next try, for far less than a lease lasts."""
-        pause = min(self.link.pause(), self.options.ALIVE_TIME / LEAST_TRIES)
-        self.resources.wakeup.wait(pause)
 
     def take(self) -> list[store.Lease] | None:
         """Claim tasks, with what is to be written, and hand them out; None after an error."""

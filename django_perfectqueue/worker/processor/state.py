@@ -19,8 +19,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
 
 from ..attempt.event_loop import EventLoop
-from ..attempt.running import Running
-from ..attempt.surroundings import AttemptEnd, announce, announced
+from ..attempt.surroundings import AttemptEnd, Running, announce, announced
 from ..buffers import LATE, Completions, Hand, JournalBuffer, UsageBuffer
 from ..database.link import Link, Watchdog
 from ..plan import Plan, worker_name

@@ -382,7 +382,6 @@ def account_of(lease: store.Lease) -> int:
 
 
 AGAIN_AFTER = 300.0
-SLIP_AFTER = 300.0
 
 
 class Outage:
@@ -390,14 +389,12 @@ class Outage:
     The outage of all links of one process, so that it is logged once and not by each link.
 
     It is created before the fork, after which each process has its own. All processes share
-    ``reconnect_at`` (older connections must be replaced) and ``slipped_at`` (when a call
-    that failed once was last logged). ``errors`` counts those of all links.
+    ``reconnect_at``: older connections must be replaced. ``errors`` counts those of all links.
     """
 
     def __init__(self) -> None:
         self.process = "worker"
         self.reconnect_at = shared(ctypes.c_double)
-        self.slipped_at = shared(ctypes.c_double)
         self.lock = threading.Lock()
         self.links: set[int] = set()
         self.since = 0.0
@@ -440,15 +437,5 @@ class Outage:
             if self.what is Problem.READ_ONLY:
                 # A link that only reads would not notice that it still uses a standby.
                 self.reconnect()
-            # Links that were idle find their dead connections later: log no slip for these.
-            now = self.slipped_at.value = time.monotonic()
-            lasted, self.since, self.what = now - self.since, 0.0, None
+            lasted, self.since, self.what = time.monotonic() - self.since, 0.0, None
             return lasted
-
-    def is_slip_news(self) -> bool:
-        """Return whether to log a call that failed once: at most every five minutes."""
-        last, now = self.slipped_at.value, time.monotonic()
-        if self.is_on or (last and now - last < SLIP_AFTER):
-            return False
-        self.slipped_at.value = now
-        return True

@@ -6,7 +6,7 @@ from unittest import mock
 from django.test import SimpleTestCase
 
 from django_perfectqueue.worker.attempt.event_loop import EventLoop
-from django_perfectqueue.worker.attempt.running import Running
+from django_perfectqueue.worker.attempt.surroundings import Running
 
 PATIENCE = 30.0
 

@@ -18,7 +18,7 @@ from django_perfectqueue.models import Account, Attempt, FairShare, Task, Ticket
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.worker.attempt import event_loop
 from django_perfectqueue.worker.attempt.interrupts import SIGNAL
-from django_perfectqueue.worker.attempt.running import Running
+from django_perfectqueue.worker.attempt.surroundings import Running
 from django_perfectqueue.worker.processor import executors
 from django_perfectqueue.worker.processor.feeder import DONE, RECYCLED
 

@@ -25,15 +25,8 @@ from django_perfectqueue.exceptions import (
     ConfigError,
     GracefulProcessStopError,
 )
+from django_perfectqueue.lib import processes
 from django_perfectqueue.lib.checks import choice
-from django_perfectqueue.lib.processes import (
-    MARK,
-    kill_marked,
-    kill_tree,
-    send,
-    send_to_group,
-    terminate_descendants,
-)
 from django_perfectqueue.payload.codecs import to_json
 from django_perfectqueue.queue import AcquiredTask
 
@@ -159,8 +152,8 @@ class Program:
         if self.stop_sent:
             # What it has started and left behind is ended, too. Its group keeps the id of the
             # process while it has a member.
-            send_to_group(process.pid, signal.SIGKILL)
-            kill_marked(self.mark)
+            processes.send_to_group(process.pid, signal.SIGKILL)
+            processes.kill_marked(self.mark)
 
     def watch(self, stream: IO[bytes] | None, event: int, turn: Turn) -> None:
         assert stream is not None
@@ -197,16 +190,16 @@ class Program:
         if not self.stop_sent:
             self.stop_sent = True
             self.kill_at = now + self.grace
-            terminate_descendants(process.pid)
-            send(process.pid, signal.SIGTERM)
+            processes.terminate_descendants(process.pid)
+            processes.send(process.pid, signal.SIGTERM)
         elif now >= self.kill_at:
             self.kill_at = float("inf")
             self.kill(process)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """End it, and all that it has started."""
-        kill_tree(process.pid)
-        kill_marked(self.mark)
+        processes.kill_tree(process.pid)
+        processes.kill_marked(self.mark)
 
 
 # Handlers that are external programs.
@@ -347,8 +340,8 @@ class CommandHandler(Application):
         """Return what is to be run; override this to run it in another way."""
         wait = time_limits(type(self), None, options()).kill_wait
         environment = self.environment()
-        if MARK in os.environ:
-            environment[MARK] = os.environ[MARK]
+        if processes.MARK in os.environ:
+            environment[processes.MARK] = os.environ[processes.MARK]
         return Program(
             argv=self.argv(),
             given=self.stdin(),

@@ -19,16 +19,6 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from django_perfectqueue import compat
-from django_perfectqueue.compat import (
-    BaseTaskBackend,
-    InvalidTask,
-    InvalidTaskBackend,
-    TaskResult,
-    TaskResultDoesNotExist,
-    TaskResultStatus,
-    signals,
-    task_backends,
-)
 from django_perfectqueue.exceptions import (
     InvalidTaskError,
     NotFoundError,
@@ -59,7 +49,7 @@ APP_LABEL = "django_perfectqueue"
 TaskCall = tuple["AnyTask", Iterable[object], Mapping[str, object]]
 
 
-class PerfectQueueBackend(BaseTaskBackend):
+class PerfectQueueBackend(compat.BaseTaskBackend):
     """
     Keeps Django's tasks in the queue's tables, where ``pq_worker`` finds them.
 
@@ -106,7 +96,7 @@ class PerfectQueueBackend(BaseTaskBackend):
             problem = not_installed(self.alias)
             raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
         if not isinstance(task.run_after, datetime | None):
-            raise InvalidTask(
+            raise compat.InvalidTask(
                 "run_after must be a time with a zone, such as"
                 f" timezone.now() + timedelta(hours=1), not {task.run_after!r}."
             )
@@ -125,12 +115,12 @@ class PerfectQueueBackend(BaseTaskBackend):
         try:
             self.target(task).submit(**submission, on_conflict=on_conflict)
         except (InvalidTaskError, NotFoundError) as error:
-            raise InvalidTask(str(error)) from error
+            raise compat.InvalidTask(str(error)) from error
         if on_conflict == "ignore":
             there = self.get_result(result.id)
             if there.enqueued_at != result.enqueued_at:
                 return there
-        signals.task_enqueued.send(type(self), task_result=result)
+        compat.signals.task_enqueued.send(type(self), task_result=result)
         return result
 
     def enqueue_many(self, calls: Iterable[TaskCall]) -> list[AnyResult]:
@@ -143,7 +133,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         targets: dict[object, tuple[Queue | Batch, list[dict[str, Any]]]] = {}
         for task, _result, submission in prepared:
             if option_of(task, "on_conflict") != "raise":
-                raise InvalidTask("on_conflict is for one task: enqueue_many() raises.")
+                raise compat.InvalidTask("on_conflict is for one task: enqueue_many() raises.")
             where = (task.queue_name, option_of(task, "batch"))
             targets.setdefault(where, (self.target(task), []))[1].append(submission)
         try:
@@ -151,10 +141,10 @@ class PerfectQueueBackend(BaseTaskBackend):
                 for target, submissions in targets.values():
                     target.submit_many(submissions)
         except (InvalidTaskError, NotFoundError) as error:
-            raise InvalidTask(str(error)) from error
+            raise compat.InvalidTask(str(error)) from error
         results = [result for _task, result, _submission in prepared]
         for result in results:
-            signals.task_enqueued.send(type(self), task_result=result)
+            compat.signals.task_enqueued.send(type(self), task_result=result)
         return results
 
     def prepared(
@@ -170,10 +160,10 @@ class PerfectQueueBackend(BaseTaskBackend):
             if definition is None:
                 add(task)
             self.validated.add(path)
-        result: AnyResult = TaskResult(
+        result: AnyResult = compat.TaskResult(
             task=task,
             id="",
-            status=TaskResultStatus.READY,
+            status=compat.TaskResultStatus.READY,
             enqueued_at=timezone.now(),
             started_at=None,
             finished_at=None,
@@ -215,14 +205,14 @@ class PerfectQueueBackend(BaseTaskBackend):
         """Return the name that a task's function makes of the arguments."""
         made = option_of(task, name)(tuple(result.args), result.kwargs)
         if not isinstance(made, str) or not made:
-            raise InvalidTask(f"The function for {name} must return a text, not {made!r}.")
+            raise compat.InvalidTask(f"The function for {name} must return a text, not {made!r}.")
         return made
 
     def new_id(self) -> str:
         made = self.id_function()
         if isinstance(made, str | uuid.UUID):
             return str(made)
-        raise InvalidTask(f"The id_function must return a UUID or a text, not {made!r}.")
+        raise compat.InvalidTask(f"The id_function must return a UUID or a text, not {made!r}.")
 
     @cached_property
     def id_function(self) -> Callable[[], object]:
@@ -236,7 +226,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         if batch is None:
             return self.queue_named(task.queue_name)
         if (batch.queue.name, batch.using) != (task.queue_name, self.using):
-            raise InvalidTask(
+            raise compat.InvalidTask(
                 f"Batch '{batch.name}' is in queue '{batch.queue.name}' of database"
                 f" '{batch.using}', its task would go to queue '{task.queue_name}' of"
                 f" '{self.using}': say using(queue_name=...), or begin the batch there."
@@ -260,23 +250,23 @@ class PerfectQueueBackend(BaseTaskBackend):
         from . import results
 
         if not KEY.holds(result_id):
-            raise TaskResultDoesNotExist(result_id)
+            raise compat.TaskResultDoesNotExist(result_id)
         # Without QUEUES all that have tasks, by a look at the index for each.
         rows_of_all = Task.objects.using(self.using)
         queues = self.queue_names or distinct(rows_of_all, "queue", limit=None)
         rows = results.rows_of(result_id, queues, using=self.using)
         if not rows:
-            raise TaskResultDoesNotExist(result_id)
+            raise compat.TaskResultDoesNotExist(result_id)
         definition = definition_of(rows[0]["type"])
         if definition is None:
-            raise TaskResultDoesNotExist(
+            raise compat.TaskResultDoesNotExist(
                 f"{result_id} is of the type '{rows[0]['type']}', which is no task of Django"
                 " that is known here."
             )
         try:
             return results.result_of(rows, definition, alias=self.alias)
         except PayloadError as error:
-            raise TaskResultDoesNotExist(f"{result_id}: {error}") from error
+            raise compat.TaskResultDoesNotExist(f"{result_id}: {error}") from error
 
     def wait(self, result: Any, timeout: Duration | None = None) -> AnyResult:
         """
@@ -323,15 +313,15 @@ def lost_as_no_result() -> Iterator[None]:
     try:
         yield
     except NotFoundError as error:
-        raise TaskResultDoesNotExist(str(error)) from error
+        raise compat.TaskResultDoesNotExist(str(error)) from error
 
 
 def configured() -> Iterator[PerfectQueueBackend]:
     """Yield the backends in TASKS that are a PerfectQueueBackend or derived from it."""
-    for alias in task_backends:
+    for alias in compat.task_backends:
         try:
-            backend = task_backends[alias]
-        except InvalidTaskBackend:
+            backend = compat.task_backends[alias]
+        except compat.InvalidTaskBackend:
             continue
         if isinstance(backend, PerfectQueueBackend):
             yield backend

@@ -303,7 +303,7 @@ class Queue(Taking):
 
     def unpause(self, *, by: str = "") -> None:
         """Start its tasks again."""
-        edit.lift_pause("queue", self.name, by=by, using=self.using)
+        edit.end_pause(models.Limit, {"scope": "queue", "name": self.name}, by=by, using=self.using)
 
     def is_paused(self) -> bool:
         """Return whether the queue is paused, by whatever process."""

@@ -17,8 +17,7 @@ from django_perfectqueue.models import Status, Task
 from django_perfectqueue.queue import Queue, TaskHandle, database
 
 from .drain import drain
-from .routes import Kind
-from .submitted import PARTS, SubmittedTask, everything, listed, matches, wanting
+from .submitted import PARTS, Kind, SubmittedTask, everything, listed, matches, wanting
 
 
 class QueueAssertions(UnittestCase):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
+from typing import Protocol
 from unittest import mock
 
 from django_perfectqueue import models
@@ -13,10 +14,24 @@ from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.context import masked
 from django_perfectqueue.queue import Queue, TaskHandle, database
 
-from .routes import Kind, type_of
-
 SHOWN, WIDTH = 20, 300
 PARTS = ("data", "args", "kwargs")
+
+
+class DjangoTaskRoute(Protocol):
+    """What Django's ``@task`` makes of a function."""
+
+    @property
+    def module_path(self) -> str: ...
+
+
+# A type of tasks: its name, or the Django task itself.
+Kind = str | DjangoTaskRoute
+
+
+def type_of(kind: Kind) -> str:
+    """Return a type's name."""
+    return kind if isinstance(kind, str) else kind.module_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from django.test import SimpleTestCase, override_settings
 from django_perfectqueue.exceptions import NotMigratedError
 from django_perfectqueue.fairness.limits import limit, set_limit
 from django_perfectqueue.fairness.shares import set_share, share
-from django_perfectqueue.health import schema
+from django_perfectqueue.health import tables
 from django_perfectqueue.management import base
 from django_perfectqueue.management.commands import pq_worker as readiness
 from django_perfectqueue.queue import Queue

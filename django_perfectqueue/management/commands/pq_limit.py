@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness.audit import changes_of
-from django_perfectqueue.fairness.edit import lift_pause
+from django_perfectqueue.fairness.edit import end_pause
 from django_perfectqueue.fairness.limits import (
     SCOPES,
     LimitName,
@@ -99,10 +99,9 @@ def unpause(command: NounCommand, options: CommandOptions) -> None:
     """End the pause."""
     using = command.queue.using
     for target, key in map(parse_name, options["names"]):
-        if not limits(using).filter(**target).exists():
+        if not end_pause(Limit, target, using=using, by=person()):
             raise no_limit(key, using)
-        left = lift_pause(**target, using=using, by=person())
-        if left is not None:
+        if left := limits(using).filter(**target).first():
             print_limit(command, left)
         else:
             print_deleted(command, key, "Limit '%s' is deleted: it was only a pause.")

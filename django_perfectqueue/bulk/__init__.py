@@ -1,5 +1,6 @@
 """Do one thing to tasks that are named, or to all that match: then a task does it in chunks."""
 
+from .forget import forget_user
 from .operation import RATE, Operation, Verb, submit_bulk
 from .run import Answer, run
 from .selection import COUNTED, TYPE, Preview, Selection, in_time, preview, within
@@ -13,6 +14,7 @@ __all__ = [
     "Preview",
     "Selection",
     "Verb",
+    "forget_user",
     "in_time",
     "preview",
     "run",

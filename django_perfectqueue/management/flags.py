@@ -167,6 +167,8 @@ TEXT = """
 --deadline SPAN       A tick that is later than this is dropped.
 --delay SPAN          Submit the task this long after its tick.
 --delete              Delete each row there once its task is here. By default they stay.
+--drain WORKER        Have a worker (host:pid), or all of a host, finish what they run and take no
+                      more; may be repeated.
 --dry-run             Say what would be done, and do nothing.
 --ends-at TIME        The last tick is not after this.
 --every SPAN          An interval: 90s, 15m, 1d12h.
@@ -236,6 +238,7 @@ TEXT = """
 --timezone ZONE       The zone of --cron (default: TIME_ZONE).
 --to QUEUE            Move the tasks to this queue.
 --type TYPE           Only tasks of this type; report.* is every type that begins so.
+--undrain WORKER      Have these take tasks again; may be repeated.
 --unpause-at TIME     The pause ends by itself then: 1h (from now), 18:00 or ISO 8601.
 --until TIME          Up to this time: 2h (ago), 10:00 or ISO 8601 (default: now).
 --user USER           The user for whom the tasks run.

@@ -74,7 +74,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
 
     def serving(self, now: datetime) -> WorkerQuerySet:
         """Keep those of them that take tasks."""
-        return self.seen(now).filter(leaving=False)
+        return self.seen(now).filter(leaving=False, draining=False)
 
 
 @readable()
@@ -85,7 +85,8 @@ class Worker(models.Model):
     ``id`` is a random number that the supervisor drew when it started, ``launcher`` the
     pid of the process that was started by hand or by a service manager, and ``generation``
     counts the supervisors of that one, from 1. Who was not seen for UNSEEN is gone; one
-    that is ``leaving`` ends what runs and takes no more. ``routes_text`` is JSON: the types
+    that is ``leaving`` ends what runs and takes no more. One that is ``draining`` does so, too,
+    until a person takes that back. ``routes_text`` is JSON: the types
     that its dispatch knows, and its patterns, each with the flags that it was compiled
     with; null where the dispatch decides by itself. ``version`` is that of this package, and
     ``release`` that of the site, as RELEASE says or SENTRY_RELEASE of its environment.
@@ -112,6 +113,7 @@ class Worker(models.Model):
     schedules_text = JsonTextField(_("schedules"), db_column="schedules", default="[]")
     states_text = JsonTextField(_("runs"), db_column="states", default="[]")
     leaving = models.BooleanField(_("leaving"), default=False)
+    draining = models.BooleanField(default=False, db_default=False)
     started_at = ReadableDateTimeField(_("started at"))
     seen_at = ReadableDateTimeField(_("seen at"))
     drifted_at = ReadableDateTimeField(_("drifted at"), null=True)

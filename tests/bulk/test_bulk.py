@@ -10,7 +10,7 @@ from django_perfectqueue.bulk import TYPE, Operation, Selection, handler, previe
 from django_perfectqueue.bulk import selection as selecting
 from django_perfectqueue.exceptions import InvalidTaskError, TaskFailedError
 from django_perfectqueue.inspection.steering import actions_of, describe_action
-from django_perfectqueue.management.worker import exec_of
+from django_perfectqueue.management.commands.pq_worker import exec_of
 from django_perfectqueue.models import Change
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain

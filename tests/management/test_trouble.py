@@ -19,7 +19,7 @@ from django_perfectqueue.fairness.limits import limit, set_limit
 from django_perfectqueue.fairness.shares import set_share, share
 from django_perfectqueue.health import schema
 from django_perfectqueue.management import base
-from django_perfectqueue.management import worker as readiness
+from django_perfectqueue.management.commands import pq_worker as readiness
 from django_perfectqueue.queue import Queue
 
 from .running import refused
@@ -255,7 +255,10 @@ class WaitingTests(unittest.TestCase):
         self.assertEqual(self.is_there([away], pending={signal.SIGTERM}), (False, 1))
 
     def test_it_has_an_end(self):
-        self.assertEqual(self.is_there([CommandError("No.")], seconds=1e-9), (True, 1))
+        with self.assertRaises(CommandError):
+            self.is_there([CommandError("No.")], seconds=1e-9)
 
     def test_it_does_not_wait_unasked(self):
-        self.assertEqual(self.is_there([], seconds=0), (True, 0))
+        with self.assertRaises(CommandError):
+            self.is_there([CommandError("No."), None], seconds=0, pending={signal.SIGTERM})
+        self.assertEqual(self.said, [])

@@ -22,8 +22,7 @@ from django_perfectqueue.schedules.terms import CHECKS
 from ..base import CommandOptions
 from ..facts import content, iso
 from ..flags import EMPTY, MANY, TERMS, person
-from ..tasks_file import parsed
-from ..terminal import Column, plural, point
+from ..terminal import Column, parsed, plural, point
 from ..verbs import NounCommand, Subcommand, first_rows
 
 SPANS = ("time_limit", "expires_after", "delay", "jitter", "deadline")

@@ -40,6 +40,8 @@ HOME, REST = "\x1b[H", "\x1b[J"
 MOST = 1000
 MEGABYTE = 2**20
 TODAY, ALL_TIME = "today", "all"
+# In seconds: so often a worker reads its row.
+REREAD = 10
 
 
 class Screen:
@@ -157,6 +159,11 @@ def show_overview(command: NounCommand, options: CommandOptions) -> None:
 def list_workers(command: NounCommand, options: CommandOptions) -> None:
     """List the workers of all hosts, the last seen first."""
     using = command.queue.using
+    for names, draining in ((options["drains"], True), (options["undrains"], False)):
+        if names:
+            chosen = named(newest_workers(using), names)
+            store.records.drain([one.pk for one in chosen], draining, using=using)
+            command.complain(f"Workers that read it within {REREAD} s: {len(chosen)}.")
     found = [one for one in newest_workers(using) if options["queue"] in (None, *one.queues)]
     processors: dict[int, list[ProcessorFacts]] = {}
     if command.as_json or options["tasks"]:
@@ -180,19 +187,24 @@ def newest_workers(using: str) -> list[ListedWorker]:
     return cast("list[ListedWorker]", list(rows.order_by("-seen_at")[:MOST]))
 
 
+def named(workers: list[ListedWorker], names: list[str]) -> list[ListedWorker]:
+    """Return those of a host or a name; raise CommandError for a name that none has."""
+    known = {name for worker in workers for name in (worker.host, str(worker))}
+    for name in names:
+        if name not in known:
+            raise CommandError(f"No worker is called '{name}'.{nearest(name, known)}")
+    return [worker for worker in workers if {worker.host, str(worker)} & {*names}]
+
+
 def give_back(command: NounCommand, options: CommandOptions) -> None:
     """Have what workers hold that are gone run elsewhere now, and forget them."""
     names, using = options["names"], command.queue.using
-    workers = newest_workers(using)
-    named = [worker for worker in workers if {worker.host, str(worker)} & {*names}]
-    gone = [worker for worker in named if options["force"] or worker.is_gone(worker.clock)]
+    chosen = named(newest_workers(using), names)
+    gone = [worker for worker in chosen if options["force"] or worker.is_gone(worker.clock)]
     if not gone:
-        known = [name for worker in workers for name in (worker.host, str(worker))]
         raise CommandError(
-            f"{named[0]} was seen {ago(named[0].seen_at, named[0].clock)}; it is gone when it"
+            f"{chosen[0]} was seen {ago(chosen[0].seen_at, chosen[0].clock)}; it is gone when it"
             f" was not seen for {UNSEEN.seconds} s. If you know that it has ended, add --force."
-            if named
-            else f"No worker is called '{names[0]}'.{nearest(names[0], known)}"
         )
     holders = [state["holder"] for worker in gone for state in worker.states]
     count = store.leases.lapse(holders, using=using, alive_time=conf.options().ALIVE_TIME)
@@ -231,11 +243,13 @@ def busy(worker: Worker) -> int:
 def status_of(worker: ListedWorker) -> str:
     if worker.is_gone(worker.clock):
         return "gone"
+    if worker.draining and not worker.leaving:
+        return "draining" if busy(worker) else "drained"
     return "leaving" if worker.leaving else ""
 
 
 def serves(worker: ListedWorker) -> bool:
-    return not (worker.leaving or worker.is_gone(worker.clock))
+    return not (worker.leaving or worker.draining or worker.is_gone(worker.clock))
 
 
 def describe_assignment(task: Assignment, now: datetime) -> str:
@@ -259,7 +273,8 @@ def count_serving(serving: int) -> str:
 def worker_facts(worker: ListedWorker, processors: list[ProcessorFacts]) -> Facts:
     return {
         **picked(worker, "id", "host", "pid", "launcher", "generation", "version"),
-        **picked(worker, "started_at", "seen_at", "leaving", "queues", "processors"),
+        **picked(worker, "started_at", "seen_at", "leaving", "draining", "queues"),
+        "processors": worker.processors,
         "gone": worker.is_gone(worker.clock),
         "states": [processor.facts() for processor in processors],
         **(worker.routes or {"types": None, "patterns": None}),
@@ -357,12 +372,13 @@ class Command(NounCommand):
         "pq_status",
         "pq_status --watch",
         "pq_status workers --tasks",
+        "pq_status workers --drain web-1",
         "pq_status health --oldest 600",
         "pq_status types --queue mail --day 2026-11-22",
     )
     verbs = {
         "overview": Subcommand(show_overview, terms="--watch"),
-        "workers": Subcommand(list_workers, flags="--queue --tasks"),
+        "workers": Subcommand(list_workers, flags="--queue --tasks --drain+ --undrain+"),
         "give-back": Subcommand(give_back, "+", flags="--force"),
         "health": Subcommand(check_health, flags="--oldest --queue+"),
         "metrics": Subcommand(print_metrics),

@@ -6,6 +6,7 @@ from typing import TypedDict
 from django.core.management.base import CommandError
 from django.utils.text import capfirst
 
+from django_perfectqueue.bulk import forget_user
 from django_perfectqueue.conf import options as settings
 from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.audit import changes_of
@@ -17,7 +18,7 @@ from django_perfectqueue.models import FairShare
 
 from ..base import CommandOptions, or_dash
 from ..facts import PAUSED, Facts, iso, picked
-from ..flags import PAUSE, person
+from ..flags import MANY, PAUSE, person
 from ..terminal import GAP, Column, or_more
 from ..verbs import NounCommand, Subcommand, changed, changes_for_programs, first_rows, pause_terms
 
@@ -144,6 +145,30 @@ def users(options: CommandOptions) -> list[str]:
     if bool(options["names"]) == options["no_user"]:
         raise CommandError("Give users, '*' for all who have no share of their own, or --no-user.")
     return options["names"] or [""]
+
+
+def forget(command: NounCommand, options: CommandOptions) -> None:
+    """Delete all that is stored of users: tasks, results, logs, usage, shares and their trail."""
+    using, dry_run, running = command.queue.using, options["dry_run"], 0
+    for user in options["names"]:
+        found = forget_user(user, using=using, dry_run=True)
+        if not dry_run:
+            command.confirm(f"This forgets the user '{user}': {in_words(found)}.")
+            found = forget_user(user, using=using)
+            running += found["running"]
+        done = f"{'would be' if dry_run else 'is'} forgotten: {in_words(found)}"
+        facts = {"user": user, "dry_run": dry_run, **found}
+        command.answer(facts, f"User '{user}' {done}.")
+    if running:
+        raise CommandError(
+            f"Tasks that still run, and are asked to stop: {running}. Once they have ended, do it"
+            " again."
+        )
+
+
+def in_words(found: dict[str, int]) -> str:
+    counts = [f"{name} {count:,}" for name, count in found.items() if count]
+    return ", ".join(counts) or "nothing is stored"
 
 
 def report(command: NounCommand, options: CommandOptions) -> None:
@@ -294,6 +319,7 @@ class Command(NounCommand):
         "pq_user set acme --weight 3 --max-running 10",
         "pq_user pause acme --unpause-at 1h --note 'ticket 812'",
         "pq_user reset acme",
+        "pq_user forget acme --dry-run",
     )
     verbs = {
         "list": Subcommand(list_shares, flags="--queue --first"),
@@ -302,5 +328,6 @@ class Command(NounCommand):
         "reset": Subcommand(reset, "*", flags=NAMED),
         "pause": Subcommand(pause, "*", flags=f"{NAMED} {PAUSE}"),
         "unpause": Subcommand(unpause, "*", flags=NAMED),
+        "forget": Subcommand(forget, "+", flags=MANY),
         "report": Subcommand(report, flags="--queue --over --first", values=(("name", USER),)),
     }

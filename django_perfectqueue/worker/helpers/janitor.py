@@ -161,7 +161,12 @@ class Janitor(HelperProcess):
 
     def keep_registration(self) -> None:
         """Renew the registration, which must not wait for the long work."""
-        self.step("registration", lambda: self.registration.renew(self.link))
+
+        def renew() -> None:
+            self.registration.renew(self.link)
+            self.wakeups.drain(self.registration.worker.draining)
+
+        self.step("registration", renew)
 
     def check_file(self) -> None:
         """Reconnect all processes when the file of a SQLite database was replaced."""

@@ -59,7 +59,7 @@ class WorkerRegistration:
             self.written = self.worker_status.leaving, self.holders()
             self.shown = {begun.task_id for begun in self.begun()}
             self.write(link.using)
-            self.give_back_of_dead(link.using)
+            self.read_others(link.using)
             self.worker_status.reach()
             self.due_at = time.monotonic() + INTERVAL
 
@@ -112,16 +112,20 @@ class WorkerRegistration:
         drifted = None if self.drifted_at is None else now - self.drifted_at
         store.records.register(self.worker, age=now - self.born, drifted=drifted, using=using)
 
-    def give_back_of_dead(self, using: str) -> None:
+    def read_others(self, using: str) -> None:
         """
-        Have the leases of workers of this host run out whose processes have ended, as after a
-        kill of all at once, so that their tasks run again now.
+        Read whether a person drains this worker. Have the leases of workers of this host run out
+        whose processes have ended, as after a kill of all at once, so that their tasks run again
+        now.
         """
         own = self.worker
-        rows = Worker.objects.using(using).filter(host=own.host, pid_space=own.pid_space)
-        for worker in rows if own.pid_space else ():
+        rows = Worker.objects.using(using)
+        same = {"host": own.host, "pid_space": own.pid_space} if own.pid_space else {"pk": own.pk}
+        for worker in rows.filter(**same):
+            if worker.pk == own.pk:
+                own.draining = worker.draining
             # Of a worker whose supervisor lives, that one gives back.
-            if has_ended(worker.pid, worker.start):
+            elif has_ended(worker.pid, worker.start):
                 dead = [state for state in worker.states if has_ended(state["pid"], state["start"])]
                 give_back(worker, dead, using=using)
 

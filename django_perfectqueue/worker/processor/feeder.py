@@ -94,6 +94,8 @@ class Feeder:
         """Do what is due, or sleep until something is; return False at the end of a burst."""
         last, taken = self.plan.burst and not self.hand.count(), None
         self.write_due(time.monotonic())
+        if last and self.status.draining:
+            return False
         if not self.failed:
             if (self.state.more or self.status.rung or last) and self.state.should_take():
                 taken = self.take()
@@ -157,7 +159,8 @@ class Feeder:
 
     def is_too_long(self, now: float) -> bool:
         """Return whether to release the batch, which waits behind long tasks."""
-        return self.state.stopping or now >= self.prefetch.over_at(self.taken_at)
+        ends = self.state.stopping or self.status.draining
+        return ends or now >= self.prefetch.over_at(self.taken_at)
 
     def pause_after_trouble(self) -> None:
         """Wait before the next try, for far less than a lease lasts."""

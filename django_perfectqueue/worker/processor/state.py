@@ -181,6 +181,7 @@ class SharedState:
         """Return whether to claim now: for short tasks, once half of the room is free."""
         if (
             self.stopping
+            or self.status.draining
             or self.is_spent()
             or (self.held_up and not self.hand.free)
             or self.leases.is_alone()

@@ -86,6 +86,7 @@ class ProcessorStatus(ctypes.Structure):
     - ``seeking``: it looks for tasks, or would wake for one. ``rung``: it was woken since.
     - ``called``: something happened to a task that it holds.
     - ``renewed_at``: when its leases were last renewed, or 0.
+    - ``draining``: it takes no more tasks, as a person wants; the next in its place neither.
     """
 
     pid: int
@@ -97,6 +98,7 @@ class ProcessorStatus(ctypes.Structure):
     rung: bool
     called: bool
     counts: ProcessorCounts
+    draining: bool
 
     _task_statuses: ctypes.Array[TaskStatus]
     _lock: threading.Lock
@@ -124,7 +126,7 @@ class ProcessorStatus(ctypes.Structure):
     @property
     def is_free(self) -> bool:
         """Whether a wake-up would make it look for tasks, and none was sent."""
-        return self.seeking and not self.rung
+        return self.seeking and not self.rung and not self.draining
 
     def seek(self) -> None:
         """Begin to look for tasks; a wake-up from now on is kept in ``rung``."""
@@ -132,7 +134,7 @@ class ProcessorStatus(ctypes.Structure):
         self.seeking = True
 
     def sign_on(self, holder: int = 0) -> None:
-        """Reset it for another processor; the counts stay."""
+        """Reset it for another processor; the counts stay, and whether it drains."""
         ctypes.memset(ctypes.addressof(self), 0, ProcessorStatus.counts.offset)
         self.holder = holder
         self.clear()
@@ -262,7 +264,8 @@ class WorkerStatus(ctypes.Structure):
     def is_ready(self) -> bool:
         """Whether it takes tasks."""
         reached = self.reached is not None and self.reached < ALIVE_FOR
-        return self.is_live and reached and self.processors > 0 and not self.leaving
+        takes = not (self.leaving or any(status.draining for status in self.statuses))
+        return self.is_live and reached and self.processors > 0 and takes
 
     def facts(self) -> dict[str, object]:
         """Return it for programs; times are in seconds."""
@@ -303,6 +306,15 @@ class Wakeups:
                 wakeup.wake()
                 return True
         return False
+
+    def drain(self, draining: bool) -> None:
+        """Have all processors take no more tasks, or look for tasks again."""
+        for status, wakeup in self.processors:
+            if status.draining != draining:
+                status.draining = draining
+                # One that looked in vain may have missed tasks meanwhile.
+                status.rung = status.rung or not draining
+                wakeup.wake()
 
     def call(self, holder: int) -> None:
         """Make the processor with this holder check the leases that it holds."""

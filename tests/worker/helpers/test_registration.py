@@ -123,6 +123,19 @@ class RegistrationTests(TestCase):
         self.assertTrue(self.tell().leaving)
         self.assertFalse(self.worker_status.wakeup.wait(0))
 
+    def test_whether_a_person_drains_it_is_read_with_each_renewal_and_survives_its_row(self):
+        row = self.tell()
+        store.records.drain([row.id], True, using="default")
+        self.registration.due_at = 0.0
+        with self.assertNumQueries(2):
+            self.registration.renew(self.link)
+        self.assertTrue(self.registration.worker.draining)
+
+        row.delete()
+        self.registration.due_at = 0.0
+        self.assertTrue(self.tell().draining)
+        self.assertFalse(Worker.objects.serving(row.seen_at).exists())
+
     def test_it_does_so_once_an_interval(self):
         clock = mock.patch("time.monotonic")
         with mock.patch.object(store.records, "register") as register, clock as now:

@@ -10,10 +10,9 @@ from typing import cast
 from django.utils.timezone import localtime
 
 from django_perfectqueue.exceptions import NotFoundError
-from django_perfectqueue.inspection.attempts import Episode, Try, steps_of
 from django_perfectqueue.inspection.family import family
 from django_perfectqueue.inspection.steering import describe_action
-from django_perfectqueue.inspection.story import Story
+from django_perfectqueue.inspection.task import Episode, Story, Try, steps_of
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Change, Journal, Step, Task, TaskQuerySet

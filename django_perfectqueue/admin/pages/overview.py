@@ -1,30 +1,65 @@
-"""Overview: whether all is well, in five seconds."""
+"""Overview: whether all is well, in five seconds; and what a queue, a type or a user did lately."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.urls import URLPattern
+from django.utils.formats import date_format
+from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.health.queues import Overview as Figures
 from django_perfectqueue.health.queues import overview
 from django_perfectqueue.inspection.scope import may_see
+from django_perfectqueue.inspection.statistics import WINDOWS, Statistics, period
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Overview
-from django_perfectqueue.queue import database
+from django_perfectqueue.models import Overview, Worker
+from django_perfectqueue.queue import KEY_LENGTH, QUEUE_LENGTH, checked, database
+from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
+from django_perfectqueue.store.records.usage import all_types_key, type_key
 
 from ..parts.base import ReadOnlyAdmin, bounded, whole
-from ..parts.cells import duration, short
-from .period import chart, key_of, period_page
+from ..parts.cells import NOTHING, duration, short, tabs
 from .queues import queue_row
 
 GROUPS = 5
 PERMISSION = "perfectqueue.view_overview"
+KINDS = {"finished": _("finished"), "retried": _("retried"), "failed": _("failed")}
+WIDTH, HEIGHT = 600.0, 120.0
+GAP = 0.15
+NAMED = 3
+
+OVER = {"hour": _("Last hour"), "day": _("Last day"), "month": _("Last 30 days")}
+FORMS = {"hour": "H:i", "day": "H:i", "month": "Y-m-d"}
+ORDERS: dict[str, tuple[object, Callable[[Statistics], Any]]] = {
+    "": (_("by type"), lambda one: one.type),
+    "failed": (_("by failures"), lambda one: -one.failed - one.lost),
+    "time": (_("by time"), lambda one: -one.run.count * (one.run.mean or 0)),
+}
+TITLES = (
+    _("finished"),
+    _("retried"),
+    _("failed"),
+    _("cancelled"),
+    _("lost"),
+    _("run, mean"),
+    _("deviation"),
+    _("run p95"),
+    _("wait, mean"),
+    _("wait p95"),
+)
 
 
 @admin.register(Overview)
@@ -32,12 +67,9 @@ class OverviewAdmin(ReadOnlyAdmin):
     """A page in place of the list."""
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.changelist_view)
-        name = f"{self.opts.app_label}_{self.opts.model_name}_changelist"
-        figures = self.admin_site.admin_view(self.figures_view)
         return [
-            path("", view, name=name),
-            path("figures/", figures, name=f"{self.opts.app_label}_figures"),
+            self.view_path("", self.changelist_view, "overview_changelist"),
+            self.view_path("figures/", self.figures_view, "figures"),
         ]
 
     def figures_view(self, request: HttpRequest) -> HttpResponse:
@@ -78,7 +110,7 @@ def page(found: Figures) -> dict[str, object]:
             {
                 "name": printable(name),
                 "query": urlencode({"group": name}),
-                "count": bounded(count, LATEST - 1),
+                "count": bounded(count, LATEST),
                 "latest": short(at),
             }
             for name, (count, at) in failed[:GROUPS]
@@ -94,3 +126,135 @@ def page(found: Figures) -> dict[str, object]:
             for (queue, user), (ended, seconds) in found.received.items()
         ],
     }
+
+
+def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, object]:
+    """Return what the template shows of the figures that a key stands for."""
+    over = asked.get("over", "hour")
+    over = over if over in WINDOWS else "hour"
+    names = names_in(asked)
+    found = period(key, over, using=using)
+    subject = ", ".join(map(printable, names.values()))
+    rows = [shown(found.total, gettext("all"), "")]
+    orders, by = {word: label for word, (label, _rank) in ORDERS.items()}, asked.get("by", "")
+    rank = ORDERS[by][1] if by in ORDERS else ORDERS[""][1]
+    for one in sorted(found.types, key=rank):
+        query = urlencode({"queue": one.queue, "type": one.type, "over": over})
+        rows.append(shown(one, printable(one.type), query))
+    return {
+        "title": _("Figures"),
+        "subtitle": subject,
+        "original": subject,
+        "query": urlencode(names),
+        "is_user": bool(key.user),
+        "windows": tabs(OVER, over, names, "over"),
+        "orders": tabs(orders, by, names | {"over": over}, "by"),
+        "chart": chart(found.points, FORMS[over]),
+        "titles": TITLES,
+        "rows": rows,
+        "lengths": lengths(found.total),
+    }
+
+
+def names_in(asked: QueryDict) -> dict[str, str]:
+    return {name: asked.get(name, "") for name in ("queue", "type", "user") if name in asked}
+
+
+def key_of(asked: QueryDict) -> UsageKey:
+    """
+    Return whose figures are asked for: a type's, a user's, or those of the whole queue.
+
+    Raise Http404 where no queue can have that name.
+    """
+    names = names_in(asked)
+    try:
+        queue = checked("queue", names.get("queue", ""), QUEUE_LENGTH)
+        for name in ("type", "user"):
+            if names.get(name):
+                checked(name, names[name], KEY_LENGTH)
+    except InvalidTaskError as error:
+        raise Http404 from error
+    if names.get("type"):
+        return type_key(queue, names["type"])
+    if "user" in names:
+        return UsageKey(queue, others=False, user=names["user"])
+    return all_types_key(queue)
+
+
+def shown(found: Statistics, name: str, query: str) -> dict[str, object]:
+    counts = (found.finished, found.retried, found.failed, found.cancelled, found.lost)
+    run, wait = found.run, found.wait
+    times = (run.mean, run.deviation, run.p95, wait.mean, wait.p95)
+    cells = [*map(whole, counts)]
+    cells += [NOTHING if time is None else duration(time) for time in times]
+    return {"name": name, "query": query, "cells": cells}
+
+
+def lengths(found: Statistics) -> list[tuple[str, int, int]]:
+    """Return the buckets that have something, with how many ran and waited so long."""
+    pairs = zip(found.run.histogram, found.wait.histogram, strict=True)
+    return [
+        ("\N{INFINITY}" if math.isinf(bound) else duration(bound), ran, waited)
+        for (bound, ran), (_bound, waited) in pairs
+        if ran or waited
+    ]
+
+
+def chart(
+    points: Sequence[tuple[datetime, Tally]], form: str = "H:i", workers: Sequence[Worker] = ()
+) -> dict[str, object]:
+    """
+    Return the bars of how attempts ended, one for each point, the oldest first, as high as the
+    ``largest``; ``form`` is that of the times. The ``rows`` are the bars that have something.
+
+    Marks show where the ``workers`` started: a release, or a new generation after a reload.
+    """
+    stacks = [[getattr(tally, kind) for kind in KINDS] for _start, tally in points]
+    largest = max(map(sum, stacks), default=0)
+    step = WIDTH / max(1, len(points))
+    bars: list[dict[str, Any]] = []
+    for number, ((start, _tally), counts) in enumerate(zip(points, stacks, strict=True)):
+        parts, below = [], 0
+        for kind, count in zip(KINDS, counts, strict=True):
+            if count:
+                below += count
+                place = step * (number + GAP / 2), HEIGHT * (1 - below / largest)
+                size = step * (1 - GAP), HEIGHT * count / largest
+                names = ("x", "y", "width", "height")
+                lengths = [f"{length:.2f}" for length in (*place, *size)]
+                parts.append({"kind": kind, **dict(zip(names, lengths, strict=True))})
+        when = date_format(template_localtime(start), form)
+        bars.append({"when": when, "counts": counts, "parts": parts})
+    return {
+        "bars": bars,
+        "rows": [bar for bar in reversed(bars) if any(bar["counts"])],
+        "labels": list(KINDS.items()),
+        "largest": largest,
+        "marks": marks([start for start, _tally in points], workers),
+        "width": WIDTH,
+        "height": HEIGHT,
+    }
+
+
+def marks(starts: Sequence[datetime], workers: Sequence[Worker]) -> list[dict[str, str]]:
+    """
+    Return a mark for each bar in whose time workers started, which names up to NAMED of them: by
+    the release of the site where that is known.
+    """
+    started: dict[int, set[str]] = {}
+    for worker in workers:
+        if starts and worker.started_at >= starts[0]:
+            words = {"worker": str(worker), "generation": worker.generation}
+            place = bisect_right(starts, worker.started_at) - 1
+            label = gettext("%(worker)s, generation %(generation)d") % words
+            if worker.release:
+                label = gettext("release %s") % worker.release
+            started.setdefault(place, set()).add(label)
+    found = []
+    for place, labels in sorted(started.items()):
+        when = date_format(template_localtime(starts[place]), "H:i")
+        more = [f"+{len(labels) - NAMED}"] if len(labels) > NAMED else []
+        label = f"{when}: {'; '.join([*sorted(labels)[:NAMED], *more])}"
+        x = f"{WIDTH / len(starts) * place:.2f}"
+        found.append({"x": x, "label": printable(label)})
+    return found

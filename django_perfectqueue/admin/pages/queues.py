@@ -21,7 +21,7 @@ from django_perfectqueue.store.records.counts import COUNTED
 
 from ..parts.base import AtLeast, bounded, whole
 from ..parts.cells import NOTHING, duration, figures_link, list_link, paused_mark, with_sign
-from ..parts.named_rows import NamedRows
+from ..parts.rules import NamedRows
 
 
 @admin.register(QueueShare)
@@ -83,7 +83,7 @@ class QueueAdmin(NamedRows):
     def change(self, name: str, rule: Any, given: Mapping[str, object], by: str) -> QueueShare:
         return edit.change(QueueShare, {"queue": name}, given, using=database(), by=by)
 
-    def set_paused_name(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
+    def set_paused(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
         if terms is None:
             paused = {"scope": Limit.Scope.QUEUE, "name": name, "paused": True}
             return edit.end_pause(Limit, paused, using=database(), by=by)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
@@ -19,24 +18,10 @@ from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
-from ..parts.base import OneOrder, ReadOnlyAdmin, column
-from ..parts.cells import NOTHING, ago, duration, mark, page_url, tasks_link
+from ..parts.base import ReadOnlyAdmin, column
+from ..parts.cells import NOTHING, ago, duration, mark, task_link, tasks_link
 
 TASKS = 5
-
-
-class WithProcessors(OneOrder):
-    """A page of workers, each with its processors, whose tasks are looked up together."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        workers: list[Any] = list(self.result_list)
-        processors = processors_of(workers, using=database())
-        named = request.user.has_perm("perfectqueue.view_task")
-        for worker in workers:
-            worker.shown = processors[worker.id]
-            worker.named = named
-        self.result_list = workers
 
 
 @admin.register(Worker)
@@ -50,8 +35,12 @@ class WorkerAdmin(ReadOnlyAdmin):
         workers: QuerySet[Model] = super().get_queryset(request).annotate(clock=ServerNow())
         return workers
 
-    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
-        return WithProcessors
+    def complete(self, request: HttpRequest, rows: Any) -> None:
+        """Add the processors to the workers; their tasks are looked up together."""
+        processors = processors_of(rows, using=database())
+        named = request.user.has_perm("perfectqueue.view_task")
+        for worker in rows:
+            worker.shown, worker.named = processors[worker.id], named
 
     @admin.display(description=_("status"))
     def standing(self, worker: Any) -> SafeString:
@@ -116,5 +105,4 @@ def line(worker: Any, processor: ProcessorFacts, task: Assignment) -> SafeString
     quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, words)
     if not task.key:
         return format_html("#{} {}", task.task_id, quiet)
-    url = page_url("task_change", task.task_id)
-    return format_html('<a href="{}">{}</a> {}', url, printable(task.key), quiet)
+    return format_html("{} {}", task_link(task.task_id, printable(task.key)), quiet)

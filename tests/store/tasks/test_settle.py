@@ -12,7 +12,7 @@ from django_perfectqueue.exceptions import (
     NotSupportedError,
     PreemptedError,
 )
-from django_perfectqueue.inspection.attempts import tries
+from django_perfectqueue.inspection.task import tries
 from django_perfectqueue.models import Account, Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.tasks.close import Loss

@@ -17,6 +17,7 @@ from django_perfectqueue.lib.durations import EARLIEST
 
 from ...values import Completion
 from .base import (
+    TICKETS,
     Closed,
     Entry,
     FinishReport,
@@ -72,6 +73,12 @@ SET "account"."running" = "account"."running" + "given"."running",
     "account"."since" = CASE WHEN "given"."served" THEN {now} ELSE "account"."since" END,
     "account"."finish_tag" = GREATEST("account"."finish_tag", "given"."finish_tag")
 """.replace("{average}", average('"account"."cost"', mean='"given"."mean"', keep='"given"."keep"'))
+
+# By itself: as a part of CHARGE it would wait for tickets that others have yet to commit.
+DOZE = f"""
+UPDATE "perfectqueue_account" AS "account" SET "has_waiting" = FALSE, "since" = {{now}}
+WHERE "id" IN ({{accounts}}) AND NOT EXISTS ({TICKETS})
+"""
 
 END_IDLE_TRANSACTIONS = """
 /* perfectqueue */ SET SESSION idle_transaction_timeout = IF(
@@ -238,7 +245,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
         update = f'INSERT {into} ON DUPLICATE KEY UPDATE "{key}" = "{key}"'
         self.execute(cursor, update, parameters)
 
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
         given = " UNION ALL ".join(
             f'SELECT {entry.account} AS "account", {entry.running} AS "running",'
             f' {float(entry.seconds)!r} AS "seconds", {float(entry.mean)!r} AS "mean",'
@@ -247,6 +254,11 @@ class MySQL(MySQLErrors, MySQLSubmit):
             for entry in entries
         )
         self.execute(cursor, CHARGE.replace("{given}", given), now=now)
+        short = [entry.account for entry in entries if entry.short]
+        if not short:
+            return 0
+        doze = DOZE.replace("{accounts}", numbers(short))
+        return int(self.execute(cursor, doze, now=now).rowcount)
 
 
 def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Completion]]:

@@ -15,7 +15,7 @@ from django.db import connections
 from django_perfectqueue import store
 from django_perfectqueue.fairness.edit import end_pauses
 from django_perfectqueue.models import PARKED_FROM
-from django_perfectqueue.schedules.sync import declared_for, sync
+from django_perfectqueue.schedules.declared import declared_for, sync
 from django_perfectqueue.store.tasks import park
 from django_perfectqueue.store.upkeep.deletion import BATCH
 from django_perfectqueue.store.upkeep.timers import BATCH as LANES

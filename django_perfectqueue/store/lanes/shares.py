@@ -78,24 +78,6 @@ WHERE "id" IN ({lanes})
 """
 
 
-def correct(
-    db: Session, lanes: Iterable[int], place: Callable[[str], float | None] = lambda queue: None
-) -> set[str]:
-    """
-    Write to accounts the shares that hold for them; return the queues of those that changed.
-
-    They are locked in the order of their ids, as everyone does it. ``place`` is the
-    virtual time of a queue at which a lane that was shut goes on.
-    """
-    groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
-    for lane, group in outdated(db, lanes, db.dialect.lock_clause).items():
-        groups[group].append(lane)
-    places = {queue: place(queue) for queue, _share in groups}
-    for (queue, share), some in groups.items():
-        write(db, some, share, places[queue])
-    return set(places)
-
-
 def write(db: Session, lanes: Iterable[int], share: Share, floor: float | None) -> None:
     """Write a share to lanes; one that was shut goes on at the floor, where that is given."""
     values = {
@@ -128,10 +110,29 @@ def look_again(cursor: Cursor, lanes: Sequence[int]) -> None:
     transaction.on_commit(partial(correct_shares, lanes, using=using), using=using, robust=True)
 
 
+def nowhere(db: Session, queue: str) -> None:
+    """Give no place to accounts that were shut."""
+
+
 @retry_transaction
-def correct_shares(lanes: Sequence[int], *, using: str) -> None:
+def correct_shares(
+    lanes: Sequence[int], *, using: str, place: Callable[[Session, str], float | None] = nowhere
+) -> set[str]:
+    """
+    Write to accounts the shares that hold for them; return the queues of those that changed.
+
+    They are locked in the order of their ids, as everyone does it. ``place`` is the
+    virtual time of a queue at which a lane that was shut goes on.
+    """
     with reading(using) as db:
         stale = outdated(db, lanes)
-    if stale:
-        with in_transaction(using) as db:
-            correct(db, stale)
+    if not stale:
+        return set()
+    groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
+    with in_transaction(using) as db:
+        for lane, group in outdated(db, stale, db.dialect.lock_clause).items():
+            groups[group].append(lane)
+        places = {queue: place(db, queue) for queue, _share in groups}
+        for (queue, share), some in groups.items():
+            write(db, some, share, places[queue])
+    return set(places)

@@ -7,7 +7,6 @@ from django.utils.translation import gettext_lazy as _
 
 from .fields import (
     ExactCharField,
-    ReadableDateTimeField,
     Undeletable,
     UndeletableQuerySet,
     in_order,
@@ -36,8 +35,8 @@ class Batch(models.Model):
     finished = models.IntegerField(_("finished"), default=0)
     dead = models.IntegerField(_("dead"), default=0)
     stopped = models.BooleanField(_("stopped"), default=False)
-    created_at = ReadableDateTimeField(_("created at"))
-    ended_at = ReadableDateTimeField(_("ended at"), null=True, blank=True)
+    created_at = models.DateTimeField(_("created at"))
+    ended_at = models.DateTimeField(_("ended at"), null=True, blank=True)
 
     class Meta:
         verbose_name = _("batch")
@@ -179,7 +178,7 @@ class DeadLetter(Undeletable):
     message = models.TextField(_("message"), blank=True, default="")
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
-    ended_at = ReadableDateTimeField(_("ended at"))
+    ended_at = models.DateTimeField(_("ended at"))
 
     objects = UndeletableQuerySet.as_manager()
 

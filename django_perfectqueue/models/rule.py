@@ -18,7 +18,6 @@ from .fields import (
     JsonTextField,
     PartialIndex,
     PartlyIndexed,
-    ReadableDateTimeField,
     in_order,
     optional_count,
     readable,
@@ -47,7 +46,7 @@ class Pausable(models.Model):
     paused = models.BooleanField(
         _("paused"), default=False, help_text=_("These tasks wait until this is taken back.")
     )
-    paused_until = ReadableDateTimeField(
+    paused_until = models.DateTimeField(
         _("paused until"), null=True, blank=True, help_text=_("Empty: until someone unpauses it.")
     )
     note = models.CharField(
@@ -140,7 +139,7 @@ class Meter(models.Model):
 
     key = ExactCharField(_("limit"), max_length=LIMIT_LENGTH + 6, primary_key=True)
     running = models.IntegerField(_("running"), default=0)
-    next_at = ReadableDateTimeField(_("next at"), null=True)
+    next_at = models.DateTimeField(_("next at"), null=True)
 
     class Meta:
         default_permissions = ("view",)
@@ -239,7 +238,7 @@ class Change(models.Model):
         TASK = "task", _("task")
         SCHEDULE = "sched", _("schedule")
 
-    at = ReadableDateTimeField(_("at"))
+    at = models.DateTimeField(_("at"))
     by = models.CharField(_("by"), max_length=255, blank=True, default="")
     kind = models.CharField(_("kind"), max_length=5, choices=Kind.choices)
     name = ExactCharField(_("name"), max_length=261, blank=True, default="")
@@ -299,7 +298,7 @@ class Account(PartlyIndexed):
     running = models.IntegerField(_("running"), default=0)
     has_waiting = models.BooleanField(_("has waiting tasks"), default=True)
     has_open = models.BooleanField(_("has tasks behind open limits"), db_default=False)
-    since = ReadableDateTimeField(_("since"), default=clock.now)
+    since = models.DateTimeField(_("since"), default=clock.now)
     finish_tag = models.FloatField(_("finish tag"), db_default=0.0)
     policy = models.SmallIntegerField(_("policy"), choices=Policy.choices, default=Policy.FAIR)
     turn = models.GeneratedField(
@@ -358,7 +357,7 @@ class Lane(PartlyIndexed):
     held_by = models.BigIntegerField(_("held back by"), db_default=0)
     has_waiting = models.BooleanField(_("has waiting tasks"), default=True)
     turn = models.FloatField(_("turn"), db_default=0.0)
-    since = ReadableDateTimeField(_("since"), default=clock.now)
+    since = models.DateTimeField(_("since"), default=clock.now)
     finish_tag = models.FloatField(_("finish tag"), db_default=0.0)
 
     class Meta:
@@ -399,7 +398,7 @@ class Hold(models.Model):
     id = models.BigIntegerField(primary_key=True)
     queue = ExactCharField(_("queue"), max_length=100)
     key = ExactCharField(_("limit"), max_length=LIMIT_LENGTH + 6)
-    opens_at = ReadableDateTimeField(_("opens at"), null=True)
+    opens_at = models.DateTimeField(_("opens at"), null=True)
 
     class Meta:
         default_permissions = ("view",)

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.durations import LONGEST, is_number
 from django_perfectqueue.lib.stored_json import names_in, parsed
 
-from .fields import ExactCharField, JsonTextField, ReadableDateTimeField, in_order, readable
+from .fields import ExactCharField, JsonTextField, in_order, readable
 
 UNSEEN = timedelta(seconds=30)
 
@@ -112,9 +112,9 @@ class Worker(models.Model):
     schedules_text = JsonTextField(_("schedules"), db_column="schedules", default="[]")
     states_text = JsonTextField(_("runs"), db_column="states", default="[]")
     leaving = models.BooleanField(_("leaving"), default=False)
-    started_at = ReadableDateTimeField(_("started at"))
-    seen_at = ReadableDateTimeField(_("seen at"))
-    drifted_at = ReadableDateTimeField(_("drifted at"), null=True)
+    started_at = models.DateTimeField(_("started at"))
+    seen_at = models.DateTimeField(_("seen at"))
+    drifted_at = models.DateTimeField(_("drifted at"), null=True)
     problem = models.TextField(_("problem"), db_default="")
 
     objects = WorkerQuerySet.as_manager()
@@ -154,12 +154,6 @@ class Worker(models.Model):
         """
         found = parsed(self.states_text)
         return list(filter(is_processor_state, found)) if isinstance(found, list) else []
-
-    def unreadable(self) -> list[str]:
-        """Return which of the columns that decide what it takes are not as a worker writes them."""
-        found = [] if parsed(self.queues_text) == self.queues else ["queues"]
-        is_known = self.routes is not None or self.routes_text == "null"
-        return found if is_known else [*found, "routes"]
 
     def is_gone(self, now: datetime) -> bool:
         return self.seen_at <= now - UNSEEN
@@ -209,7 +203,7 @@ class Usage(models.Model):
     queue = ExactCharField(_("queue"), max_length=100)
     span = models.IntegerField(_("span"), choices=Bucket.choices)
     type = ExactCharField(_("type"), max_length=255, blank=True, default="")
-    start = ReadableDateTimeField(_("start"))
+    start = models.DateTimeField(_("start"))
     others = models.BooleanField(_("others"), default=False)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     ended = models.BigIntegerField(_("ended"), default=0)

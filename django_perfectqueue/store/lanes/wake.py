@@ -26,7 +26,7 @@ LAST = 8
 
 OWNERS = """
 SELECT "ticket"."lane", "task"."queue", "task"."user", "task"."type", "task"."limits",
-    {run_at}, {created_at}, "own"."id" IS NULL AND "lane"."id" IS NULL
+    "ticket"."run_at", "task"."created_at", "own"."id" IS NULL AND "lane"."id" IS NULL
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 LEFT JOIN "perfectqueue_account" AS "own" ON "own"."id" = "ticket"."lane"
@@ -144,8 +144,6 @@ def owners_of(db: Session, ids: Sequence[int], condition: str = "") -> list[Owne
     given = {f"id_{number}": task_id for number, task_id in enumerate(ids)}
     marks = ", ".join([f"%({name})s" for name in given])
     statement = OWNERS.replace("{ids}", marks) + condition
-    statement = statement.replace("{run_at}", db.dialect.readable('"ticket"."run_at"'))
-    statement = statement.replace("{created_at}", db.dialect.readable('"task"."created_at"'))
     rows = db.execute(statement, given).fetchall()
     owners: dict[int, Owner] = {}
     for lane, queue, user, type_, limits, run_at, created_at, is_new in rows:

@@ -243,12 +243,6 @@ class Dialect(ABC):
     def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
         """Write to accounts in the order of their ids."""
 
-    def insert_missing(
-        self, cursor: Cursor, into: str, parameters: Mapping[str, object], *, key: str
-    ) -> None:
-        """Insert the rows whose primary key is not there yet."""
-        self.execute(cursor, f"INSERT {into} ON CONFLICT DO NOTHING", parameters)
-
     def insert_new(
         self, cursor: Cursor, insert: str, parameters: Mapping[str, object], now: datetime | None
     ) -> int | None:
@@ -262,16 +256,11 @@ class Dialect(ABC):
         return transaction.atomic(connection.alias)
 
     def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-        """Open a transaction of the store's own, which sees what others commit."""
+        """
+        Open a transaction of the store's own, of which each statement sees what others have
+        committed before it, whatever level the connection has.
+        """
         return self.atomic(connection)
-
-    def see_commits(self, cursor: Cursor) -> None:
-        """
-        Have each statement of this transaction see what others have committed before it.
-
-        It is the first statement of a transaction that own() has prepared.
-        """
-        return
 
     def current_clause(self, cursor: Cursor) -> str:
         """
@@ -291,10 +280,6 @@ class Dialect(ABC):
     def moment(self, value: datetime) -> datetime:
         """Return a time as the driver gave it, aware."""
         return value
-
-    def readable(self, time: str) -> str:
-        """Return the SQL of a time that the driver can read, whatever has been stored."""
-        return time
 
     def execute(
         self,

@@ -13,8 +13,6 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from django_perfectqueue.lib.durations import EARLIEST
-
 from ...values import Completion
 from .base import (
     Closed,
@@ -168,7 +166,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
         return None if moment is None else str(naive(moment))
 
     def moment(self, value: datetime) -> datetime:
-        return (value or EARLIEST).replace(tzinfo=timezone.utc)
+        return value.replace(tzinfo=timezone.utc)
 
     def too_long(self, cursor: Cursor, text: str) -> str:
         most, length = packet_of(cursor), escaped_length(text)
@@ -229,14 +227,6 @@ class MySQL(MySQLErrors, MySQLSubmit):
             )
         finish = FINISH.replace("{given}", " UNION ALL ".join(given))
         self.execute(cursor, finish, parameters, now=now)
-
-    def insert_missing(
-        self, cursor: Cursor, into: str, parameters: Mapping[str, object], *, key: str
-    ) -> None:
-        # Not by IGNORE, which takes a shared lock on a row that is there: two who both go
-        # on to lock it would wait for each other.
-        update = f'INSERT {into} ON DUPLICATE KEY UPDATE "{key}" = "{key}"'
-        self.execute(cursor, update, parameters)
 
     def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
         given = " UNION ALL ".join(

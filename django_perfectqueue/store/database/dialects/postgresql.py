@@ -13,17 +13,14 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from weakref import WeakKeyDictionary
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from django_perfectqueue.models.fields import READABLE
-
 from ...values import ENDED, Completion
 from .base import Closed, Entry, FinishReport, average
-from .postgresql_server import array, begun_with_first, takes_several_statements, texts
+from .postgresql_server import array, begun_with_first, texts
 from .postgresql_submit import PostgreSQLAlone, PostgreSQLSubmit
 
 NOTIFY_END = f"pg_notify('{ENDED}' || \"task_id\", '')"
@@ -95,10 +92,6 @@ LET_STAND_AS_BEFORE = """
 """
 
 
-# By connection its level of isolation, as the server has said.
-levels: WeakKeyDictionary[object, str] = WeakKeyDictionary()
-
-
 class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     notifies = True
     removal = REMOVE
@@ -110,17 +103,9 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
 
     def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-        if connection.get_autocommit() and takes_several_statements(connection):
+        if connection.get_autocommit():
             return begun_with_first(connection)
         return transaction.atomic(connection.alias)
-
-    def see_commits(self, cursor: Cursor) -> None:
-        wire = cursor.db.connection
-        if wire not in levels:
-            cursor.execute("SHOW transaction_isolation")
-            levels[wire] = cursor.fetchone()[0]
-        if levels[wire] != "read committed":
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
     def commit_durably(self, cursor: Cursor) -> None:
         self.execute(cursor, "SET LOCAL synchronous_commit TO DEFAULT")
@@ -138,9 +123,6 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
 
     def later(self, seconds: str) -> str:
         return f"{{now}} + {seconds} * interval '1 second'"
-
-    def readable(self, time: str) -> str:
-        return READABLE["postgresql"].replace("{time}", time)
 
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport

@@ -13,8 +13,6 @@ from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone as clock
 
-from django_perfectqueue.models.fields import READABLE
-
 from ...values import Completion, Moment, Stored, Submission
 from .base import (
     AWAKE,
@@ -152,9 +150,6 @@ class SQLite(Dialect):
     def moment(self, value: datetime | str) -> datetime:
         read = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         return read.replace(tzinfo=timezone.utc)
-
-    def readable(self, time: str) -> str:
-        return READABLE["sqlite"].replace("{time}", time)
 
     def problem_of(self, error: Exception) -> Problem:
         message = str(error)

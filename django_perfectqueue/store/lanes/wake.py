@@ -17,12 +17,10 @@ from ..arithmetic.fair_order import gate_id, is_gated, lane_id, rule_of, unmeasu
 from ..arithmetic.rate_limit import Keys, split, standing
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id
-from .accounts import OPEN
+from .accounts import LAST, OPEN
 from .shares import COLUMNS, Share, chosen, look_again
 
 SOME = 500
-# From how many of the lanes that were served last the usual cost is taken.
-LAST = 8
 
 OWNERS = """
 SELECT "ticket"."lane", "task"."queue", "task"."user", "task"."type", "task"."limits",

@@ -2,5 +2,5 @@
 
 from .dependency_events import follow
 from .journal import register, sign, sign_off, tag_task, untag_task, write_journal
-from .usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
+from .usage import Tally, UsageKey, add_usage, clock, count_endings, folded, note_waiting
 from .usage_read import count_submitted, roll_up

@@ -9,8 +9,9 @@ from django_perfectqueue.models import Policy
 
 from ..arithmetic.fair_order import is_gated
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
+from ..lanes.accounts import LAST
 from ..lanes.shares import correct_shares
-from ..lanes.wake import LAST, floor
+from ..lanes.wake import floor
 from ..limits.meters import locked
 
 BATCH = 500

@@ -144,6 +144,17 @@ class WakeTests(TransactionTestCase):
         self.assertLessEqual(len(statements(queries)), 8)
         self.assertEqual(sum(query["sql"].startswith("COMMIT") for query in queries), 1)
 
+    def test_a_claim_charges_lanes_and_puts_them_to_sleep_by_one_statement(self):
+        """On MySQL and MariaDB it would wait for what others have yet to commit."""
+        for user in ("ann", "bob"):
+            submit(user=user, now=None)
+        with CaptureQueriesContext(connection) as queries:
+            self.assertEqual(len(acquire(10, now=None)), 2)
+        self.assertEqual(awake(), [])
+        written = [sql for sql in statements(queries) if 'UPDATE "perfectqueue_account"' in sql]
+        expected = {"sqlite": 1, "postgresql": 1}.get(connection.vendor, len(written))
+        self.assertEqual(len(written), expected)
+
     def test_where_the_lane_is_awake_a_submit_writes_nothing_more(self):
         submit(user="ann", now=None)
         with CaptureQueriesContext(connection) as queries:

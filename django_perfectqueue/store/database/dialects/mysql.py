@@ -15,6 +15,7 @@ from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion
 from .base import (
+    TICKETS,
     Closed,
     Entry,
     FinishReport,
@@ -70,6 +71,12 @@ SET "account"."running" = "account"."running" + "given"."running",
     "account"."since" = CASE WHEN "given"."served" THEN {now} ELSE "account"."since" END,
     "account"."finish_tag" = GREATEST("account"."finish_tag", "given"."finish_tag")
 """.replace("{average}", average('"account"."cost"', mean='"given"."mean"', keep='"given"."keep"'))
+
+# By itself: as a part of CHARGE it would wait for tickets that others have yet to commit.
+DOZE = f"""
+UPDATE "perfectqueue_account" AS "account" SET "has_waiting" = FALSE, "since" = {{now}}
+WHERE "id" IN ({{accounts}}) AND NOT EXISTS ({TICKETS})
+"""
 
 END_IDLE_TRANSACTIONS = """
 /* perfectqueue */ SET SESSION idle_transaction_timeout = IF(
@@ -228,7 +235,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
         finish = FINISH.replace("{given}", " UNION ALL ".join(given))
         self.execute(cursor, finish, parameters, now=now)
 
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
         given = " UNION ALL ".join(
             f'SELECT {entry.account} AS "account", {entry.running} AS "running",'
             f' {float(entry.seconds)!r} AS "seconds", {float(entry.mean)!r} AS "mean",'
@@ -237,6 +244,11 @@ class MySQL(MySQLErrors, MySQLSubmit):
             for entry in entries
         )
         self.execute(cursor, CHARGE.replace("{given}", given), now=now)
+        short = [entry.account for entry in entries if entry.short]
+        if not short:
+            return 0
+        doze = DOZE.replace("{accounts}", numbers(short))
+        return int(self.execute(cursor, doze, now=now).rowcount)
 
 
 def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Completion]]:

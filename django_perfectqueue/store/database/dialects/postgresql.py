@@ -19,7 +19,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import ENDED, Completion
-from .base import Closed, Entry, FinishReport, average
+from .base import TICKETS, Closed, Entry, FinishReport, average
 from .postgresql_server import array, begun_with_first, texts
 from .postgresql_submit import PostgreSQLAlone, PostgreSQLSubmit
 
@@ -61,8 +61,10 @@ CHARGE = f"""
 WITH "entry" AS (
     SELECT * FROM unnest(
         %(account)s::bigint[], %(running)s::int[], %(seconds)s::float8[], %(mean)s::float8[],
-        %(keep)s::float8[], %(served)s::boolean[], %(finish_tag)s::float8[]
-    ) AS "entry" ("account", "running", "seconds", "mean", "keep", "served", "finish_tag")
+        %(keep)s::float8[], %(served)s::boolean[], %(finish_tag)s::float8[], %(short)s::boolean[]
+    ) AS "entry" (
+        "account", "running", "seconds", "mean", "keep", "served", "finish_tag", "short"
+    )
 ),
 "locked" AS (
     SELECT "id" FROM "perfectqueue_account"
@@ -72,8 +74,10 @@ UPDATE "perfectqueue_account" AS "account"
 SET "running" = "account"."running" + "entry"."running",
     "virtual_time" = "account"."virtual_time" + "entry"."seconds" / "account"."weight",
     "cost" = {average('"account"."cost"', mean='"entry"."mean"', keep='"entry"."keep"')},
-    "since" = CASE WHEN "entry"."served" THEN {{now}} ELSE "account"."since" END,
-    "finish_tag" = GREATEST("account"."finish_tag", "entry"."finish_tag")
+    "since" = CASE WHEN "entry"."served" OR "entry"."short" THEN {{now}}
+        ELSE "account"."since" END,
+    "finish_tag" = GREATEST("account"."finish_tag", "entry"."finish_tag"),
+    "has_waiting" = "account"."has_waiting" AND NOT ("entry"."short" AND NOT EXISTS ({TICKETS}))
 FROM "entry"
 WHERE "account"."id" = ANY(ARRAY(SELECT "id" FROM "locked"))
     AND "account"."id" = "entry"."account"
@@ -140,6 +144,7 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
         return {(task_id, token): (by, charged) for task_id, token, by, charged, _told in rows}
 
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
         columns = zip(Entry._fields, zip(*entries, strict=True), strict=True)
         self.execute(cursor, CHARGE, {name: array(given) for name, given in columns}, now=now)
+        return None

@@ -18,6 +18,7 @@ from .base import (
     AWAKE,
     INSERT_TICKETS,
     TASK_COLUMNS,
+    TICKETS,
     Closed,
     Dialect,
     Entry,
@@ -98,14 +99,17 @@ WHERE "perfectqueue_task"."id" = "given"."value" ->> 0
 
 CHARGE = portable(
     f"""
-UPDATE "perfectqueue_account"
+UPDATE "perfectqueue_account" AS "account"
 SET "running" = "running" + ("given"."value" ->> 1),
     "virtual_time" = "virtual_time" + ("given"."value" ->> 2) / "weight",
     "cost" = {average('"cost"', mean='("given"."value" ->> 3)', keep='("given"."value" ->> 4)')},
-    "since" = CASE WHEN "given"."value" ->> 5 THEN {{now}} ELSE "since" END,
-    "finish_tag" = MAX("finish_tag", "given"."value" ->> 6)
+    "since" = CASE WHEN "given"."value" ->> 5 OR "given"."value" ->> 7 THEN {{now}}
+        ELSE "since" END,
+    "finish_tag" = MAX("finish_tag", "given"."value" ->> 6),
+    "has_waiting" = "account"."has_waiting"
+        AND NOT ("given"."value" ->> 7 AND NOT EXISTS ({TICKETS}))
 FROM json_each(%(rows)s) AS "given"
-WHERE "perfectqueue_account"."id" = "given"."value" ->> 0
+WHERE "account"."id" = "given"."value" ->> 0
 """
 )
 
@@ -204,8 +208,9 @@ class SQLite(Dialect):
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
         return fences
 
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
         self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now)
+        return None
 
 
 def stamp_of(moment: Moment, now: datetime) -> str:

@@ -39,7 +39,6 @@ REFUSED, NEXT = "refused", "next"
 NOT_SIGNED = (REFUSED, "moved", "edited", "copied")
 # What is done to all of a chunk by some statements.
 TOGETHER = ("retry", "delete")
-STEERING = {"retry": store.retry, "finish": store.force_finish}
 PAGE = 500
 
 Names = Mapping[str, Sequence[tuple[str, str]]]
@@ -103,8 +102,10 @@ def act(operation: Operation, found: Found, cancelled: Mapping[int, bool], *, us
         store.upkeep.delete_ended(task_id, using=using)
     elif verb == "priority":
         store.steer(store.set_priority, task_id, operation.priority, using=using)
-    elif verb in STEERING:
-        store.steer(STEERING[verb], task_id, using=using)
+    elif verb == "retry":
+        store.steer(store.retry, task_id, using=using)
+    elif verb == "finish":
+        store.steer(store.force_finish, task_id, using=using)
     return Answer(found, DONE[verb])
 
 

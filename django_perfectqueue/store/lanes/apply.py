@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import EVERYONE, Account, Policy
 
@@ -78,12 +76,13 @@ def apply_default(*, using: str) -> None:
     queues: set[str] = set()
     waiting = lanes_with_work(using=using)
     for start in range(0, len(waiting), BATCH):
-        queues |= apply_to(waiting[start : start + BATCH], using=using)
+        some = waiting[start : start + BATCH]
+        queues |= correct_shares(some, using=using, place=place_of)
     for queue in queues:
         notify_workers(queue, using=using)
     last = FIRST_LANE
     while lanes := some_lanes(last, using=using):
-        apply_to(lanes, using=using)
+        correct_shares(lanes, using=using, place=place_of)
         last = lanes[-1]
 
 
@@ -101,9 +100,8 @@ def some_lanes(last: int, *, using: str) -> list[int]:
         return [lane for (lane,) in db.execute(LANES, values).fetchall()]
 
 
-def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
-    """Write to these lanes the share that holds for them; return the queues of those changed."""
-    return correct_shares(lanes, lambda db, queue: floor(db, queue).virtual_time, using=using)
+def place_of(db: Session, queue: str) -> float:
+    return floor(db, queue).virtual_time
 
 
 def queues_of(db: Session, user: str) -> set[str]:

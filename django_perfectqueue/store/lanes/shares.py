@@ -86,9 +86,6 @@ WHERE "id" IN ({{lanes}})
 """
 
 
-Place = Callable[[Session, str], float | None]
-
-
 def write(db: Session, lanes: Iterable[int], share: Share, floor: float | None) -> None:
     """Write a share to lanes; one that was shut goes on at the floor, where that is given."""
     db.execute(APPLY, {"floor": floor, **share._asdict()}, lanes=lanes)
@@ -118,6 +115,10 @@ def look_again(cursor: Cursor, made: Mapping[int, tuple[str, str, Share]]) -> No
         transaction.on_commit(partial(correct_made, made, using=using), using=using, robust=True)
 
 
+def nowhere(db: Session, queue: str) -> None:
+    """Give no place to accounts that were shut."""
+
+
 @retry_transaction
 def correct_made(made: Mapping[int, tuple[str, str, Share]], *, using: str) -> None:
     with reading(using) as db:
@@ -129,23 +130,23 @@ def correct_made(made: Mapping[int, tuple[str, str, Share]], *, using: str) -> N
 
 @retry_transaction
 def correct_shares(
-    lanes: Sequence[int], place: Place = lambda _db, _queue: None, *, using: str
+    lanes: Sequence[int], *, using: str, place: Callable[[Session, str], float | None] = nowhere
 ) -> set[str]:
     """
     Write to accounts the shares that hold for them; return the queues of those that changed.
 
-    ``place`` is the virtual time of a queue at which an account that was shut goes on.
+    They are locked in the order of their ids, as everyone does it. ``place`` is the
+    virtual time of a queue at which a lane that was shut goes on.
     """
     with reading(using) as db:
         stale = outdated(db, lanes)
     if not stale:
         return set()
+    groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
     with in_transaction(using) as db:
-        # They are locked in the order of their ids, as everyone does it.
-        groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
         for lane, group in outdated(db, stale, db.dialect.lock_clause).items():
             groups[group].append(lane)
         places = {queue: place(db, queue) for queue, _share in groups}
         for (queue, share), some in groups.items():
             write(db, some, share, places[queue])
-        return set(places)
+    return set(places)

@@ -16,7 +16,7 @@ from django.db import connections
 from django_perfectqueue import store
 from django_perfectqueue.fairness.edit import end_pauses
 from django_perfectqueue.models import PARKED_FROM
-from django_perfectqueue.schedules.sync import declared_for, sync
+from django_perfectqueue.schedules.declared import declared_for, sync
 from django_perfectqueue.store.tasks import park
 from django_perfectqueue.store.upkeep.deletion import BATCH
 from django_perfectqueue.store.upkeep.timers import BATCH as LANES
@@ -73,11 +73,15 @@ class Janitor(HelperProcess):
             partial(park.unpark, self.plan.dispatch.knows, using=using), PARKED_FROM, sweep
         )
         unpark_all = Scan(partial(park.unpark, lambda _type: True, using=using), PARKED_FROM, sweep)
+        first = store.upkeep.FIRST_ID
+        accounts = Scan(partial(self.recount, store.upkeep.recount_accounts), first)
+        meters = Scan(partial(self.recount, store.upkeep.recount_meters), "")
         # At another time in each worker.
         idle = partial(Job, every=IDLE_INTERVAL, due_at=now + random.uniform(0.0, IDLE_INTERVAL))  # noqa: S311
         found = [
             Job("file", sweep, self.check_file),
-            Job("counters", 60.0, Scan(self.recount, store.upkeep.Position()), rest=1000.0),
+            Job("counters", 60.0, accounts, rest=1000.0),
+            Job("counters of limits", 60.0, meters, rest=1000.0),
             Job("timers", sweep, self.fire_timers),
             # Nobody acts on what was locked when it ended, where who held that rolled back or died.
             Job("dependencies", sweep, partial(store.records.follow, using=using)),
@@ -202,12 +206,12 @@ class Janitor(HelperProcess):
         """Count the tasks that were submitted since the last count."""
         self.newest = store.records.count_submitted(self.newest, using=self.using)
 
-    def recount(self, position: store.upkeep.Position) -> store.upkeep.Position:
+    def recount(self, some: Callable[..., tuple[R, Iterable[object]]], after: object) -> R:
         """
         Compare some counters. One that differs is corrected, logged, and noted in the
         worker's registration.
         """
-        reached, corrected = store.upkeep.recount(position, using=self.using)
+        reached, corrected = some(after, using=self.using)
         for drift in corrected:
             logger.error("A counter differed from the running tasks and was corrected. %s", drift)
         if corrected:

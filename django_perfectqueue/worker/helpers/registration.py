@@ -18,7 +18,7 @@ from django_perfectqueue.lib.processes import has_ended, memory_of, pid_space, s
 from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.worker import ProcessorState
-from django_perfectqueue.schedules.sync import declared_for
+from django_perfectqueue.schedules.declared import declared_for
 from django_perfectqueue.store.values import new_holder
 
 from ..database.link import Link

@@ -105,13 +105,13 @@ class DefaultTests(TransactionTestCase):
         waiting = set(Ticket.objects.filter(state=0).values_list("lane", flat=True))
         reached = []
 
-        def apply_to(lanes, *, using):
+        def apply_to(lanes, *, using, place):
             reached.extend(lanes)
             return set()
 
         with (
             mock.patch.object(apply, "BATCH", 3),
-            mock.patch.object(apply, "apply_to", apply_to),
+            mock.patch.object(apply, "correct_shares", apply_to),
         ):
             FairShare.objects.create(user="*", weight=2)
 

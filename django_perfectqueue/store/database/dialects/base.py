@@ -254,12 +254,6 @@ class Dialect(ABC):
         the statement does not say it.
         """
 
-    def insert_missing(
-        self, cursor: Cursor, into: str, parameters: Mapping[str, object], *, key: str
-    ) -> None:
-        """Insert the rows whose primary key is not there yet."""
-        self.execute(cursor, f"INSERT {into} ON CONFLICT DO NOTHING", parameters)
-
     def insert_new(
         self, cursor: Cursor, insert: str, parameters: Mapping[str, object], now: datetime | None
     ) -> int | None:
@@ -273,16 +267,11 @@ class Dialect(ABC):
         return transaction.atomic(connection.alias)
 
     def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-        """Open a transaction of the store's own, which sees what others commit."""
+        """
+        Open a transaction of the store's own, of which each statement sees what others have
+        committed before it, whatever level the connection has.
+        """
         return self.atomic(connection)
-
-    def see_commits(self, cursor: Cursor) -> None:
-        """
-        Have each statement of this transaction see what others have committed before it.
-
-        It is the first statement of a transaction that own() has prepared.
-        """
-        return
 
     def current_clause(self, cursor: Cursor) -> str:
         """

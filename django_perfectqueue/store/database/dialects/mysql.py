@@ -235,14 +235,6 @@ class MySQL(MySQLErrors, MySQLSubmit):
         finish = FINISH.replace("{given}", " UNION ALL ".join(given))
         self.execute(cursor, finish, parameters, now=now)
 
-    def insert_missing(
-        self, cursor: Cursor, into: str, parameters: Mapping[str, object], *, key: str
-    ) -> None:
-        # Not by IGNORE, which takes a shared lock on a row that is there: two who both go
-        # on to lock it would wait for each other.
-        update = f'INSERT {into} ON DUPLICATE KEY UPDATE "{key}" = "{key}"'
-        self.execute(cursor, update, parameters)
-
     def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
         given = " UNION ALL ".join(
             f'SELECT {entry.account} AS "account", {entry.running} AS "running",'

@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from weakref import WeakKeyDictionary
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -21,7 +20,7 @@ from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import ENDED, Completion
 from .base import TICKETS, Closed, Entry, FinishReport, average
-from .postgresql_server import array, begun_with_first, takes_several_statements, texts
+from .postgresql_server import array, begun_with_first, texts
 from .postgresql_submit import PostgreSQLAlone, PostgreSQLSubmit
 
 NOTIFY_END = f"pg_notify('{ENDED}' || \"task_id\", '')"
@@ -97,10 +96,6 @@ LET_STAND_AS_BEFORE = """
 """
 
 
-# By connection its level of isolation, as the server has said.
-levels: WeakKeyDictionary[object, str] = WeakKeyDictionary()
-
-
 class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     notifies = True
     removal = REMOVE
@@ -112,17 +107,9 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
 
     def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-        if connection.get_autocommit() and takes_several_statements(connection):
+        if connection.get_autocommit():
             return begun_with_first(connection)
         return transaction.atomic(connection.alias)
-
-    def see_commits(self, cursor: Cursor) -> None:
-        wire = cursor.db.connection
-        if wire not in levels:
-            cursor.execute("SHOW transaction_isolation")
-            levels[wire] = cursor.fetchone()[0]
-        if levels[wire] != "read committed":
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
     def commit_durably(self, cursor: Cursor) -> None:
         self.execute(cursor, "SET LOCAL synchronous_commit TO DEFAULT")

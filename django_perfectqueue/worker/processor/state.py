@@ -214,7 +214,9 @@ class SharedState:
         if now >= self.leases.held_until and self.leases.have_expired(now):
             self.leases.preempt_all()
         with hand.lock:
-            if not hand.free or (self.remaining is not None and self.has_enough()):
+            last = self.remaining
+            if not hand.free or (last is not None and hand.places - len(hand.free) >= last):
+                # Those that run are its last before it is replaced.
                 return None
             unwritten = self.completions.waiting or self.completions.being_written
             follows = hand.places == 1 and hand.batch and unwritten
@@ -237,10 +239,6 @@ class SharedState:
                 self.accounts.begin(lease.queue, task.started, running.index)
             self.usage.current[id(task)] = task
         return running
-
-    def has_enough(self) -> bool:
-        """Return whether the running tasks are its last before it is replaced."""
-        return self.hand.places - len(self.hand.free) >= (self.remaining or 0)
 
     def ended(self, running: Running, ending: AttemptEnd) -> None:
         """Record the result of an attempt, and free its place."""

@@ -128,11 +128,6 @@ class SharedState:
             self.next_beat = 0.0
             self.monitor_wakeup.wake()
 
-    def wake_monitor(self) -> None:
-        """End the wait of an idle monitor: a handler starts."""
-        if self.monitor_waits:
-            self.monitor_wakeup.wake()
-
     # What wakes the feeder.
 
     def wake(self) -> None:
@@ -149,11 +144,6 @@ class SharedState:
         """Have the feeder release the batch, as the tasks of others are to come first."""
         self.gives_way = True
         self.wake()
-
-    def should_wake(self, late_at: float) -> bool:
-        """Return whether the feeder has something to do before the end of its sleep."""
-        wakes_at = self.wakes_at
-        return wakes_at > 0.0 and (wakes_at > late_at or self.has_to_act())
 
     def is_late(self, now: float) -> bool:
         """Return whether something is due, for which nobody wakes the feeder."""
@@ -266,9 +256,10 @@ class SharedState:
         if ending.stop:
             self.stop()
         # Most ends of short tasks give the feeder nothing to do.
-        may_act = self.wakes_at and (len(hand.batch) <= self.low or self.wakes_at > late_at)
-        if may_act and self.should_wake(late_at):
-            self.wake()
+        if wakes_at := self.wakes_at:
+            may_act = len(hand.batch) <= self.low
+            if wakes_at > late_at or (may_act and self.has_to_act()):
+                self.wake()
 
     def completions_written(self, endings: Sequence[AttemptEnd]) -> None:
         heard = announced(endings)

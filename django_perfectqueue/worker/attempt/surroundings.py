@@ -263,14 +263,6 @@ def announce(
             signals.send(signal, TaskNames.of(task.lease), sender=handler, task=task, error=error)
 
 
-async def announce_start_async(task: AcquiredTask, handler: type[Application]) -> None:
-    """Send the signal from an event loop; synchronous receivers run in its other thread."""
-    if signals.task_started.receivers:
-        await signals.asend(
-            signals.task_started, TaskNames.of(task.lease), sender=handler, task=task
-        )
-
-
 def announce_start(task: AcquiredTask, handler: Application | None) -> None:
     """Send the signal of a start, if there is a handler and the signal has receivers."""
     if handler is not None and signals.task_started.receivers:

@@ -159,22 +159,23 @@ def registration_of(plan: Plan) -> Worker:
 
 def states_of(statuses: Sequence[ProcessorStatus]) -> list[dict[str, object]]:
     """Return the facts of each processor, in the form of ``Worker.states``."""
-    numbered = enumerate(statuses, 1)
-    return [{"number": number, **state_of(status)} for number, status in numbered if status.pid]
-
-
-def state_of(status: ProcessorStatus) -> dict[str, object]:
     now = time.monotonic()
-    return {
-        "pid": status.pid,
-        "start": start_of(status.pid),
-        "holder": status.holder,
-        "memory": memory_of(status.pid),
-        "counts": {word: count for word, count in status.totals().items() if count},
-        "tasks": [
-            {"id": begun.task_id, "seconds": round(now - begun.since, 1)} for begun in status.tasks
-        ],
-    }
+    return [
+        {
+            "number": number,
+            "pid": status.pid,
+            "start": start_of(status.pid),
+            "holder": status.holder,
+            "memory": memory_of(status.pid),
+            "counts": {word: count for word, count in status.totals().items() if count},
+            "tasks": [
+                {"id": begun.task_id, "seconds": round(now - begun.since, 1)}
+                for begun in status.tasks
+            ],
+        }
+        for number, status in enumerate(statuses, 1)
+        if status.pid
+    ]
 
 
 def routes_of(dispatch: type[Dispatch]) -> dict[str, object] | None:

@@ -180,7 +180,9 @@ class Launcher:
                 self.pass_on(signum)
             self.hand_over()
             self.report_state()
-            self.forget_ended()
+            for old in [old for old in self.older if old.code() is not None]:
+                self.older.remove(old)
+                old.close()
             code = self.current.code()
             if code is not None and (code or not (self.older or self.next)):
                 return code
@@ -188,12 +190,6 @@ class Launcher:
                 pids = ", ".join(str(one.process.pid) for one in self.generations())
                 self.say(f"What is running goes on in the background, under pid {pids}.")
                 return 0
-
-    def forget_ended(self) -> None:
-        """Close the older generations that have ended."""
-        for old in [old for old in self.older if old.code() is not None]:
-            self.older.remove(old)
-            old.close()
 
     def wait(self) -> None:
         output.push()

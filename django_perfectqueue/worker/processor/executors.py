@@ -13,16 +13,19 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from asgiref.sync import sync_to_async
 from django.db import connections
 
+from django_perfectqueue.application import Application
 from django_perfectqueue.lib import running as current
+from django_perfectqueue.signals import task_started
 
 from ..attempt.interrupts import Interrupter, MainThreadInterrupter, ThreadInterrupter
 from ..attempt.runner import Runner
 from ..attempt.surroundings import (
     AttemptEnd,
     Running,
-    announce_start_async,
+    announce_start,
     end_span,
     prepare,
     traced,
@@ -300,8 +303,7 @@ class Coroutines(Executor):
         runner = self.runner
         runner.resolve_handler(running)
         if running.handler is not None:
-            await announce_start_async(running.task, type(running.handler))
-            performing = runner.perform_async(running, running.handler)
+            performing = self.perform(running, running.handler)
             await self.state.event_loop.sync_calls.around(performing)
         try:
             if running.error is None and not running.task.settled:
@@ -310,3 +312,8 @@ class Coroutines(Executor):
             running.error = error
         settle = partial(copy_context().run, runner.settle, running)
         return await self.loop.run_in_executor(self.settler, settle)
+
+    async def perform(self, running: Running, handler: Application) -> None:
+        if task_started.receivers:
+            await sync_to_async(announce_start)(running.task, handler)
+        await self.runner.perform_async(running, handler)

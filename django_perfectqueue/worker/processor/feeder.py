@@ -185,8 +185,8 @@ class Feeder:
         self.hand.add(known)
         self.look_around(taken)
         self.hand_out()
-        if known:
-            self.state.wake_monitor()
+        if known and self.state.monitor_waits:
+            self.state.monitor_wakeup.wake()
         self.write_last_notes()
         return taken
 

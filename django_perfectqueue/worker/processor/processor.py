@@ -30,7 +30,7 @@ TICK = 0.05
 JOIN_TIMEOUT = 10.0
 
 
-class Monitor:
+class Monitor(threading.Thread):
     """
     The monitor of a processor.
 
@@ -40,26 +40,15 @@ class Monitor:
     """
 
     def __init__(self, state: SharedState, remind: Callable[[], None]) -> None:
+        super().__init__(name="monitor", daemon=True)
         self.state = state
-        self.plan = state.plan
-        self.leases = state.leases
-        self.status = state.status
-        self.running = state.hand.running
         self.remind = remind
-        self.wakeup = state.monitor_wakeup
-        self.parent_alive = state.resources.parent_alive
-        self.ended = False
-        self.orphaned = False
-        self.logs_moved = False
-        self.thread = threading.Thread(target=self.run, name="monitor", daemon=True)
-
-    def start(self) -> None:
-        self.thread.start()
+        self.ended = self.orphaned = self.logs_moved = False
 
     def stop(self) -> None:
         self.ended = True
-        self.wakeup.wake()
-        self.thread.join(JOIN_TIMEOUT)
+        self.state.monitor_wakeup.wake()
+        self.join(JOIN_TIMEOUT)
 
     def run(self) -> None:
         while not self.ended:
@@ -70,15 +59,16 @@ class Monitor:
             self.wait()
 
     def wait(self) -> None:
-        self.state.monitor_waits = True
-        until_beat = max(0.0, self.state.next_beat - time.monotonic())
-        pause = min(TICK, until_beat) if self.state.is_busy() else until_beat
-        files = [self.wakeup.read_fd] if self.orphaned else [self.wakeup.read_fd, self.parent_alive]
-        ready = signals.readable(files, pause)
-        self.state.monitor_waits = False
-        if self.wakeup.read_fd in ready:
-            signals.drain(self.wakeup.read_fd)
-        if self.parent_alive in ready and signals.drain(self.parent_alive) is None:
+        state = self.state
+        state.monitor_waits = True
+        until_beat = max(0.0, state.next_beat - time.monotonic())
+        pause = min(TICK, until_beat) if state.is_busy() else until_beat
+        woken, parent = state.monitor_wakeup.read_fd, state.resources.parent_alive
+        ready = signals.readable([woken] if self.orphaned else [woken, parent], pause)
+        state.monitor_waits = False
+        if woken in ready:
+            signals.drain(woken)
+        if parent in ready and signals.drain(parent) is None:
             self.orphan()
 
     def orphan(self) -> None:
@@ -89,26 +79,26 @@ class Monitor:
         self.state.stop()
 
     def tick(self, now: float) -> None:
+        state = self.state
         self.beat(now)
         output.push()
-        self.state.watchdog.look(now)
+        state.watchdog.look(now)
         if self.logs_moved:
             self.logs_moved = False
             signals.reopen_logs()
-        if reason := self.state.stop_reason:
-            for running in self.running():
+        for running in state.hand.running():
+            if reason := state.stop_reason:
                 running.kill(reason("The processor stops."))
-        for running in self.running():
             self.enforce_limits(running, now)
-        if self.leases.have_expired(now):
-            self.leases.preempt_all()
+        if state.leases.have_expired(now):
+            state.leases.preempt_all()
         self.remind()
-        if self.state.is_late(now):
-            self.state.wake()
+        if state.is_late(now):
+            state.wake()
 
     def beat(self, now: float) -> None:
         if now >= self.state.next_beat:
-            self.state.next_beat = now + self.plan.options.CHILD_HEARTBEAT_INTERVAL
+            self.state.next_beat = now + self.state.options.CHILD_HEARTBEAT_INTERVAL
             try:
                 os.write(self.state.resources.heartbeat_w, b".")
             except BlockingIOError:
@@ -121,13 +111,13 @@ class Monitor:
         """Interrupt a handler beyond its time limit; without a supervisor, kill the process."""
         task = running.task
         if not running.active:
-            self.status.returned(task.lease.task_id)
+            self.state.status.returned(task.lease.task_id)
             return
-        limit, _wait = self.plan.time_limits(task.lease)
+        limit, _wait = self.state.plan.time_limits(task.lease)
         if now - task.started >= limit:
             reason = f"Task '{task.key}' has run for longer than its time limit of {limit:g} s."
-            self.leases.interrupt(running, TimeLimitError(reason))
-        if self.orphaned and self.status.overdue(now):
+            self.state.leases.interrupt(running, TimeLimitError(reason))
+        if self.orphaned and self.state.status.overdue(now):
             monitor_logger.error(
                 "A handler exceeds its time limit; its process ends. key=%s",
                 printable(task.key),

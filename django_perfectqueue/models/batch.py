@@ -60,9 +60,6 @@ class BatchMember(models.Model):
         default_permissions = ()
         indexes = [models.Index(fields=["batch_id", "task"], name="perfectqueue_member_batch")]
 
-    def __str__(self) -> str:
-        return f"{self.batch_id}: {self.task_id}"
-
 
 class BatchDelta(models.Model):
     """
@@ -81,9 +78,6 @@ class BatchDelta(models.Model):
     class Meta:
         default_permissions = ()
         indexes = [models.Index(fields=["batch_id"], name="perfectqueue_delta_batch")]
-
-    def __str__(self) -> str:
-        return f"{self.batch_id}: {self.total:+d} {self.finished:+d} {self.dead:+d}"
 
 
 # Which tasks wait for which, and what has yet to be done about it.
@@ -131,9 +125,6 @@ class Dependency(models.Model):
             models.Index(fields=["parent"], name="perfectqueue_dep_parent"),
         ]
 
-    def __str__(self) -> str:
-        return f"{self.child_id} > {self.parent_id}"
-
 
 @readable()
 class DependencyEvent(models.Model):
@@ -154,9 +145,6 @@ class DependencyEvent(models.Model):
 
     class Meta:
         default_permissions = ()
-
-    def __str__(self) -> str:
-        return f"{self.task_id}: {self.get_kind_display()}"
 
 
 # Tasks that failed or were cancelled, until a person decides.

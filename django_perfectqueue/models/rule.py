@@ -144,9 +144,6 @@ class Meter(models.Model):
     class Meta:
         default_permissions = ("view",)
 
-    def __str__(self) -> str:
-        return self.key
-
 
 @readable(weight=WEIGHT)
 class FairShare(Pausable):
@@ -332,9 +329,6 @@ class Account(PartlyIndexed):
             ),
         ]
 
-    def __str__(self) -> str:
-        return printable(f"{self.queue}/{self.user}")
-
 
 @readable(turn=AMOUNT, finish_tag=(0.0, 1e15))
 class Lane(PartlyIndexed):
@@ -379,9 +373,6 @@ class Lane(PartlyIndexed):
             ),
         ]
 
-    def __str__(self) -> str:
-        return printable(self.keys)
-
 
 @readable()
 class Hold(models.Model):
@@ -403,6 +394,3 @@ class Hold(models.Model):
             models.Index(fields=["queue", "opens_at"], name="perfectqueue_hold_opens"),
             models.Index(fields=["key"], name="perfectqueue_hold_key"),
         ]
-
-    def __str__(self) -> str:
-        return printable(f"{self.queue}: {self.key}")

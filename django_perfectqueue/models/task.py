@@ -298,9 +298,6 @@ class Attempt(models.Model):
         default_permissions = ("view",)
         ordering = ["task_id", "id"]
 
-    def __str__(self) -> str:
-        return f"{self.task_id}#{self.number}"
-
 
 class JournalQuerySet(models.QuerySet["Journal"]):
     def present(self) -> JournalQuerySet:
@@ -335,9 +332,6 @@ class Journal(models.Model):
             models.UniqueConstraint(fields=["task", "number"], name="perfectqueue_journal_task"),
         ]
 
-    def __str__(self) -> str:
-        return f"{self.task_id}#{self.number}"
-
     @property
     def tells_progress(self) -> bool:
         return self.progress is not None or bool(self.stage)
@@ -363,9 +357,6 @@ class Step(models.Model):
             models.UniqueConstraint(fields=["task", "name"], name="perfectqueue_step_name"),
         ]
 
-    def __str__(self) -> str:
-        return f"{self.task_id}: {printable(self.name)}"
-
 
 class Tag(models.Model):
     """A tag of a task."""
@@ -380,9 +371,6 @@ class Tag(models.Model):
         ]
         indexes = [models.Index(fields=["tag", "task"], name="perfectqueue_tag_tag")]
 
-    def __str__(self) -> str:
-        return printable(self.tag)
-
 
 class Watch(models.Model):
     """A task that a person watches in the admin; ``person`` is the primary key as text."""
@@ -396,9 +384,6 @@ class Watch(models.Model):
             models.UniqueConstraint(fields=["task", "person"], name="perfectqueue_watch_task"),
         ]
         indexes = [models.Index(fields=["person", "task"], name="perfectqueue_watch_person")]
-
-    def __str__(self) -> str:
-        return f"{self.person}: {self.task_id}"
 
 
 # The narrow row of a task that has yet to end.
@@ -465,9 +450,6 @@ class Ticket(Undeletable):
                 name="perfectqueue_ticket_blocked",
             ),
         ]
-
-    def __str__(self) -> str:
-        return str(self.task_id)
 
     @property
     def is_parked(self) -> bool:

@@ -238,9 +238,6 @@ class Usage(models.Model):
             ),
         ]
 
-    def __str__(self) -> str:
-        return f"{self.queue}/{self.user}"
-
 
 for _bucket in range(WAIT_BUCKETS):
     Usage.add_to_class(f"wait_{_bucket}", models.BigIntegerField(_("waits"), default=0))

@@ -307,12 +307,17 @@ def print_preview(
         if counts:
             each = ", ".join(f"{printable(name) or NOBODY} {count:,}" for name, count in counts)
             command.say(f"{title}: {each}")
-    columns = [Column(name, itemgetter(name), elastic=True) for name in (rows[0] if rows else ())]
-    command.print_table(columns, rows, indent="  ")
+    print_sample(command, rows)
 
 
-def sample_row(task: Task, patch: JSON) -> dict[str, str]:
-    row = {"key": task.key, "status": task.status, "user": task.user}
+def print_sample(command: QueueCommand, rows: Iterable[dict[str, str]]) -> None:
+    found = list(rows)
+    columns = [Column(name, itemgetter(name), elastic=True) for name in (found[0] if found else ())]
+    command.print_table(columns, found, indent="  ")
+
+
+def sample_row(task: Task, patch: JSON = None) -> dict[str, str]:
+    row = {"key": task.key, "status": task.status, "type": task.type, "user": task.user}
     if patch is not None:
         row |= before_and_after(task, patch)
     return row

@@ -25,7 +25,7 @@ from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, diagnosis
 from ..facts import Clock, Facts, picked
-from ..figures import facts, pauses, queue_columns
+from ..figures import queue_lines
 from ..terminal import GAP, Column, ago
 from ..verbs import NounCommand, Subcommand
 
@@ -89,17 +89,14 @@ class Screen:
             return [self.style.ERROR(printable(diagnosis(self.command.queue.using, error)))]
 
     def look(self) -> list[str]:
-        using = self.command.queue.using
-        found = overview(using=using)
-        paused = pauses(found.queues, using=using)
+        found = overview(using=self.command.queue.using)
+        queues = queue_lines(self.command, found)
         if self.command.as_json:
-            for queue in found.queues:
-                self.command.print_json(facts(queue, found, paused))
             return []
         return [
             *self.heading(found),
             "",
-            *self.command.table(queue_columns(paused), found.queues),
+            *queues,
             "",
             *self.command.table(serving_columns(), found.workers),
         ]

@@ -23,7 +23,7 @@ from django_perfectqueue.checks.dotted_paths import check_backoff, check_dispatc
 from django_perfectqueue.checks.servers import check_server
 from django_perfectqueue.checks.settings import check_settings
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.management import worker as plan
+from django_perfectqueue.management.commands import pq_worker as plan
 from django_perfectqueue.models import Task
 from django_perfectqueue.store.notify import datagrams
 

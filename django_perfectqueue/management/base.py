@@ -149,6 +149,10 @@ class QueueCommand(SummedUpCommand):
         else:
             self.say(sentence)
 
+    def print(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.stdout.write(line)
+
     def print_title(self, title: str) -> None:
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
 
@@ -169,8 +173,7 @@ class QueueCommand(SummedUpCommand):
     def print_table(
         self, columns: Sequence[Column[R]], rows: Iterable[R], indent: str = ""
     ) -> None:
-        for line in self.table(columns, rows, indent):
-            self.stdout.write(line)
+        self.print(self.table(columns, rows, indent))
 
 
 @contextmanager

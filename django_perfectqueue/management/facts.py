@@ -203,18 +203,8 @@ def link_facts(link: FamilyLink) -> Facts:
 
 
 def batch_facts(batch: Batch) -> Facts:
-    found = batch.progress()
-    return {
-        "name": batch.name,
-        "id": batch.id,
-        "queue": batch.queue.name,
-        "user": batch.user or None,
-        "total": found.total,
-        "finished": found.finished,
-        "dead": found.dead,
-        "open": found.open,
-        "ended": found.ended,
-    }
+    counts = picked(batch.progress(), "total", "finished", "dead", "open", "ended")
+    return {**picked(batch, "name", "id", "user"), "queue": batch.queue.name, **counts}
 
 
 def family_fields(found: Family, batch: Batch | None) -> Iterator[tuple[str, str]]:

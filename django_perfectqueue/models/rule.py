@@ -80,7 +80,7 @@ class Limit(Pausable):
         TYPE = "type", _("tasks of this type")
         USER = "user", _("tasks of this user")
 
-    meter: Meter | None  # set by the admin
+    meter: Meter | None = None  # set by who lists
 
     scope = models.CharField(_("scope"), max_length=5, choices=Scope.choices, default=Scope.NAME)
     name = ExactCharField(_("name"), max_length=LIMIT_LENGTH)

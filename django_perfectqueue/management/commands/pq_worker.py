@@ -17,8 +17,9 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import connections
 
-from django_perfectqueue import backoff, compat, conf, queue
+from django_perfectqueue import compat, conf, queue
 from django_perfectqueue.application import CommandHandler, Dispatch, Registry
+from django_perfectqueue.checks.dotted_paths import check_backoff
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.lib.imports import path_of
@@ -119,7 +120,8 @@ def plan_of(options: CommandOptions) -> Plan:
     using = known_alias(options["database"] or queue.database())
     dispatch, names = work_of(options, values, using)
     names = options["queues"] or names
-    check_backoff(values.BACKOFF)
+    for wrong in check_backoff():
+        raise ConfigError(wrong.msg)
     if not dispatch.load():
         raise ConfigError(discovery.no_handlers(dispatch))
     return Plan(
@@ -150,15 +152,6 @@ def work_of(
         dispatch, more = discovery.with_django_tasks(dispatch, using)
         names += more
     return dispatch, names
-
-
-def check_backoff(waits: object) -> None:
-    """Raise ConfigError when the waits of the settings are a path that leads nowhere."""
-    try:
-        if isinstance(waits, str):
-            backoff.backoff_at(waits)
-    except ConfigError as error:
-        raise ConfigError(f"{conf.SETTING}['BACKOFF']: {error}") from error
 
 
 def exec_of(text: str) -> type[Exec]:

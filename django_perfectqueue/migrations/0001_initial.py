@@ -1164,7 +1164,7 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "worker",
                 "verbose_name_plural": " Workers",
-                "default_permissions": ("view",),
+                "default_permissions": ("view", "drain"),
             },
         ),
         migrations.CreateModel(

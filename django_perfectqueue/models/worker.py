@@ -124,7 +124,7 @@ class Worker(models.Model):
     class Meta:
         verbose_name = _("worker")
         verbose_name_plural = in_order(1, _("workers"))
-        default_permissions = ("view",)
+        default_permissions = ("view", "drain")
         indexes = [models.Index(fields=["seen_at"], name="perfectqueue_worker_seen")]
 
     def __str__(self) -> str:

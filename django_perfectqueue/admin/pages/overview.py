@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,8 +21,21 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.health.queues import Overview as Figures
 from django_perfectqueue.health.queues import overview
+from django_perfectqueue.inspection.releases import (
+    Release,
+    SinceRelease,
+    newest_of,
+    newest_release,
+    since_release,
+)
 from django_perfectqueue.inspection.scope import may_see
-from django_perfectqueue.inspection.statistics import WINDOWS, Statistics, period
+from django_perfectqueue.inspection.statistics import (
+    WINDOWS,
+    Statistics,
+    period,
+    types_of,
+    within,
+)
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Overview, Worker
 from django_perfectqueue.queue import KEY_LENGTH, QUEUE_LENGTH, checked, database
@@ -30,8 +43,10 @@ from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
 from django_perfectqueue.store.records.usage import all_types_key, type_key
 
+from ..parts.actions import RETRY
 from ..parts.base import ReadOnlyAdmin, bounded, whole
-from ..parts.cells import NOTHING, duration, short, tabs
+from ..parts.bulk_pages import may
+from ..parts.cells import NOTHING, ago, duration, moment, page_url, short, tabs
 from .queues import queue_row
 
 GROUPS = 5
@@ -44,9 +59,10 @@ NAMED = 3
 OVER = {"hour": _("Last hour"), "day": _("Last day"), "month": _("Last 30 days")}
 FORMS = {"hour": "H:i", "day": "H:i", "month": "Y-m-d"}
 ORDERS: dict[str, tuple[object, Callable[[Statistics], Any]]] = {
-    "": (_("by type"), lambda one: one.type),
+    "": (_("by type"), lambda one: (one.type, one.queue)),
+    "time": (_("by time"), lambda one: -total(one)),
     "failed": (_("by failures"), lambda one: -one.failed - one.lost),
-    "time": (_("by time"), lambda one: -one.run.count * (one.run.mean or 0)),
+    "p95": (_("by p95"), lambda one: -(one.run.p95 or 0)),
 }
 TITLES = (
     _("finished"),
@@ -54,6 +70,7 @@ TITLES = (
     _("failed"),
     _("cancelled"),
     _("lost"),
+    _("time"),
     _("run, mean"),
     _("deviation"),
     _("run p95"),
@@ -70,6 +87,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         return [
             self.view_path("", self.changelist_view, "overview_changelist"),
             self.view_path("figures/", self.figures_view, "figures"),
+            self.view_path("release/", self.release_view, "release"),
         ]
 
     def figures_view(self, request: HttpRequest) -> HttpResponse:
@@ -87,13 +105,30 @@ class OverviewAdmin(ReadOnlyAdmin):
         """Show the page, which refreshes itself."""
         if not self.has_view_permission(request):
             raise PermissionDenied
+        found = overview(using=database())
+        hour = within(found.now - timedelta(hours=1), found.now)
+        names = [queue.name for queue in found.queues]
+        types = types_of(names, hour, using=database()).values()
         context = {
             "title": _("Overview"),
             "original": _("All queues"),
-            **page(overview(using=database())),
+            "release": newest_of(found.workers),
+            **page(found),
+            **type_table(types, request.GET, {}, order="time"),
             **(extra_context or {}),
         }
         return self.page(request, "overview/overview", context)
+
+    def release_view(self, request: HttpRequest) -> HttpResponse:
+        """Show what the newest release broke, with links to retry it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        release = newest_release(using=database())
+        context: dict[str, object] = {"title": _("Since the deploy"), "original": _("Release")}
+        if release:
+            found = since_release(release, using=database())
+            context |= release_page(release, found, may(request, RETRY))
+        return self.page(request, "overview/release", context)
 
 
 def page(found: Figures) -> dict[str, object]:
@@ -128,6 +163,41 @@ def page(found: Figures) -> dict[str, object]:
     }
 
 
+def release_page(release: Release, found: SinceRelease, may_retry: bool) -> dict[str, object]:
+    """Return what the template shows; the links lead to the failures since, or retry them."""
+    url = page_url("deadletter_bulk" if may_retry else "deadletter_changelist")
+    since = {"since": release.began.isoformat(), **({"verb": "retry"} if may_retry else {})}
+
+    def link(**names: str) -> str:
+        return f"{url}?{urlencode({**names, **since})}"
+
+    return {
+        "original": printable(release.name),
+        "release": release,
+        "began": moment(release.began),
+        "ago": ago(release.began),
+        "may_retry": may_retry,
+        "all_link": link(),
+        "groups": [
+            (printable(group), bounded(count, LATEST), short(at), link(group=group))
+            for group, (count, at) in found.groups.items()
+        ],
+        "changes": [
+            {
+                "name": printable(one.after.type),
+                "queue": printable(one.after.queue),
+                "query": type_query(one.after),
+                "link": link(queue=one.after.queue, type=one.after.type),
+                "fails_more": one.fails_more,
+                "takes_longer": one.takes_longer,
+                "bad": [f"{whole(side.bad)} / {whole(side.ended)}" for side in one.sides],
+                "mean": [duration(side.run.mean) for side in one.sides],
+            }
+            for one in found.types
+        ],
+    }
+
+
 def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, object]:
     """Return what the template shows of the figures that a key stands for."""
     over = asked.get("over", "hour")
@@ -135,12 +205,6 @@ def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, obj
     names = names_in(asked)
     found = period(key, over, using=using)
     subject = ", ".join(map(printable, names.values()))
-    rows = [shown(found.total, gettext("all"), "")]
-    orders, by = {word: label for word, (label, _rank) in ORDERS.items()}, asked.get("by", "")
-    rank = ORDERS[by][1] if by in ORDERS else ORDERS[""][1]
-    for one in sorted(found.types, key=rank):
-        query = urlencode({"queue": one.queue, "type": one.type, "over": over})
-        rows.append(shown(one, printable(one.type), query))
     return {
         "title": _("Figures"),
         "subtitle": subject,
@@ -148,12 +212,42 @@ def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, obj
         "query": urlencode(names),
         "is_user": bool(key.user),
         "windows": tabs(OVER, over, names, "over"),
-        "orders": tabs(orders, by, names | {"over": over}, "by"),
         "chart": chart(found.points, FORMS[over]),
-        "titles": TITLES,
-        "rows": rows,
+        **type_table(found.types, asked, {**names, "over": over}, [found.total]),
         "lengths": lengths(found.total),
     }
+
+
+def type_table(
+    types: Iterable[Statistics],
+    asked: QueryDict,
+    kept: Mapping[str, str],
+    above: Sequence[Statistics] = (),
+    order: str = "",
+) -> dict[str, object]:
+    """Return types in the order that is asked for, below the sum of all."""
+    by = asked.get("by", order)
+    by = by if by in ORDERS else order
+    return {
+        "orders": tabs({word: label for word, (label, _rank) in ORDERS.items()}, by, kept, "by"),
+        "titles": TITLES,
+        "types": [
+            *(shown(one, gettext("all"), "") for one in above),
+            *(
+                shown(one, printable(one.type), type_query(one, over=kept.get("over", "hour")))
+                for one in sorted(types, key=ORDERS[by][1])
+            ),
+        ],
+    }
+
+
+def type_query(one: Statistics, **more: str) -> str:
+    return urlencode({"queue": one.queue, "type": one.type, **more})
+
+
+def total(one: Statistics) -> float:
+    """Return the seconds that attempts took together."""
+    return one.run.count * (one.run.mean or 0.0)
 
 
 def names_in(asked: QueryDict) -> dict[str, str]:
@@ -184,10 +278,10 @@ def key_of(asked: QueryDict) -> UsageKey:
 def shown(found: Statistics, name: str, query: str) -> dict[str, object]:
     counts = (found.finished, found.retried, found.failed, found.cancelled, found.lost)
     run, wait = found.run, found.wait
-    times = (run.mean, run.deviation, run.p95, wait.mean, wait.p95)
+    times = (total(found), run.mean, run.deviation, run.p95, wait.mean, wait.p95)
     cells = [*map(whole, counts)]
     cells += [NOTHING if time is None else duration(time) for time in times]
-    return {"name": name, "query": query, "cells": cells}
+    return {"name": name, "queue": printable(found.queue), "query": query, "cells": cells}
 
 
 def lengths(found: Statistics) -> list[tuple[str, int, int]]:

@@ -392,4 +392,5 @@ def plain() -> TaskQuerySet:
 
 def numbers(words: Sequence[str]) -> list[int]:
     """Return the words that are ids, each once."""
-    return list(dict.fromkeys(int(word) for word in words if word.isdecimal() and len(word) < 19))
+    found = (int(word) for word in words if word.isdecimal() and len(word) < 20)
+    return list(dict.fromkeys(number for number in found if number < 2**63))

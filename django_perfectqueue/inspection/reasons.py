@@ -54,6 +54,28 @@ class Reason:
     A pause ends ``at`` a time, if it has an end, and is ``by`` someone, with a ``note``.
     ``position`` is the task's place in its user's line, 1 for the first, and ``lanes`` how
     many other lanes are served before that; COUNTED + 1 says that there are more.
+
+    ``code`` is the first of these that holds:
+
+    - ``ended``: nothing: it has ended
+    - ``running``: nothing: a processor has it
+    - ``parent_failed``: a task that it waits for, which did not finish
+    - ``blocked``: other tasks
+    - ``batch_open``: the batch of which it is a callback
+    - ``batch_failed``: tasks of that batch that have not finished
+    - ``expired``: its time has passed, and no worker has closed it yet
+    - ``scheduled``, ``retrying``: its time, at first or after an attempt
+    - ``no_worker``: no worker serves its queue
+    - ``unknown_type``: no such worker knows its type
+    - ``stalled``: its lease has run out, and no processor has taken it yet
+    - ``user_paused``: its user is paused
+    - ``user_cap``: its user's cap
+    - ``queue_paused``: the queue is paused
+    - ``limit_paused``: a paused limit
+    - ``limit_cap``: a limit's cap
+    - ``limit_rate``: a limit's rate
+    - ``lane_asleep``: its user's lane, which a worker wakes within seconds
+    - ``position``: its place in line
     """
 
     code: Code

@@ -8,8 +8,10 @@ Parts of the reference that are made from the code: commands, columns of tables,
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 from django.apps import apps
@@ -55,6 +57,7 @@ RETURNED = {
     "TaskHandle",
     "UserShare",
 }
+LETTERS = {"error": "E", "warning": "W"}
 TYPES = {
     "AutoField": "number",
     "BigAutoField": "number",
@@ -210,6 +213,30 @@ def setting_of(name: str) -> str:
     return f"Default: `{getattr(conf.Options(), name)!r}`.\n\n" + "\n".join(said)
 
 
+def checks_of() -> dict[str, list[str]]:
+    """Return what each check says, with ``…`` for what varies, unless all of it does."""
+    package = Path(inspect.getfile(conf)).parent
+    found: dict[str, list[str]] = {}
+    for file in sorted([*package.glob("checks/*.py"), *package.glob("backend/*.py")]):
+        for call in ast.walk(ast.parse(file.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in LETTERS:
+                number, *said = map(literal, call.args)
+                text = " ".join(filter(None, said))
+                if number.isdecimal() and said[0]:
+                    found.setdefault(f"{LETTERS[call.func.id]}{int(number):03}", []).append(text)
+    return dict(sorted(found.items()))
+
+
+def literal(node: ast.expr) -> str:
+    """Return a number or a text; with ``…`` for each part that is computed."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        parts = (literal(part) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        return re.sub("…+", "…", "".join(parts))
+    return ""
+
+
 class Generated(SphinxDirective):
     """A directive whose one argument is what the part is made of."""
 
@@ -225,6 +252,18 @@ class Generated(SphinxDirective):
 class CommandDirective(Generated):
     def text(self) -> str:
         return options_of(self.arguments[0])
+
+
+class ChecksDirective(Generated):
+    required_arguments = 0
+
+    def text(self) -> str:
+        rows = [
+            row(code(f"perfectqueue.{name}"), re.sub(r"([*<\[])", r"\\\1", said))
+            for name, texts in checks_of().items()
+            for said in texts[:1]
+        ]
+        return "\n".join(table(["Id", "What it says, and what to do"], rows))
 
 
 class SettingDirective(Generated):
@@ -253,6 +292,7 @@ def hide_constructor(
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("checks", ChecksDirective)
     app.add_directive("command", CommandDirective)
     app.add_directive("model", ModelDirective)
     app.add_directive("setting", SettingDirective)

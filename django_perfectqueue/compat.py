@@ -83,23 +83,3 @@ if TYPE_CHECKING or HAS_TASKS:
 if TYPE_CHECKING:
     AnyTask = base.Task[..., Any]
     AnyResult = base.TaskResult[..., Any]
-
-__all__ = [
-    "APP",
-    "HAS_TASKS",
-    "BaseTaskBackend",
-    "DummyBackend",
-    "ImmediateBackend",
-    "InvalidTask",
-    "InvalidTaskBackend",
-    "Task",
-    "TaskContext",
-    "TaskError",
-    "TaskResult",
-    "TaskResultDoesNotExist",
-    "TaskResultStatus",
-    "normalize_json",
-    "signals",
-    "task",
-    "task_backends",
-]

@@ -306,10 +306,6 @@ class Options:
     #: and `kill_wait` instead. A value that the project has set is left as it is.
     IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _positive_seconds.or_none())
     #: Seconds, above 0.
-    #: How often a running task is checked for a lost lease, and for a cancel request where
-    #: notifications do not arrive.
-    TASK_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
-    #: Seconds, above 0.
     #: A processor that is silent this long is killed, with all that it started, and replaced. A
     #: busy processor sends heartbeats from a thread, so it is left alone until its time limit. C
     #: code that never releases Python's lock stops this thread. Where such code takes longer than
@@ -329,6 +325,8 @@ class Options:
     JOURNAL_INTERVAL: ClassVar[float] = 1.0
     # How often a worker looks for tasks to purge.
     PURGE_INTERVAL: ClassVar[float] = 30.0
+    # How often a running task is looked at for a lost lease and a cancel request.
+    TASK_HEARTBEAT_INTERVAL: ClassVar[float] = 2.0
     # How often a processor reports to its supervisor.
     CHILD_HEARTBEAT_INTERVAL: ClassVar[float] = 2.0
     # How often a processor that is to stop is asked again; the time between TERM and KILL.

@@ -90,14 +90,6 @@ def send(
         logger.exception("A receiver would have ended the process. key=%s", printable(names.key))
 
 
-async def asend(signal: Signal, names: TaskNames, *, sender: object, task: object) -> None:
-    """Do what send() does, from an event loop: receivers that are functions run beside it."""
-    try:
-        await signal.asend_robust(sender=sender, task=task, error=None, **names._asdict())
-    except SystemExit:
-        logger.exception("A receiver would have ended the process. key=%s", printable(names.key))
-
-
 def send_all(signal: Signal, tasks: Iterable[TaskNames]) -> None:
     for names in tasks:
         send(signal, names)

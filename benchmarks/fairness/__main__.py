@@ -22,6 +22,7 @@ from . import charts
 from .judge import judged
 from .live import Job, limited
 from .report import MARKS, SIMULATED, report
+from .rules import OURS, RULES, played
 from .scenario import Scenario, ScenarioError, arrivals, find, shipped
 
 PROCESSORS = [1, 4]
@@ -67,6 +68,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     option("--seconds", type=from_on(0.01, "seconds"), help="end each scenario after so long")
     option("--tasks", type=count, help="end each scenario after so many tasks have started")
     option("--simulate", action="store_true", help="compute it, without databases and waiting")
+    option("--rules", action="store_true", help="compute it by the rules of other queues as well")
     option("--output", type=Path, help="where results go; a new file in the temporary folder")
     option("--report", type=Path, nargs="+", metavar="FILE", help="print tables of results")
     option("--into", type=Path, metavar="FOLDER", help="write the report and its charts there")
@@ -96,7 +98,7 @@ def taken(
 ) -> list[dict[str, Any]]:
     """Run or compute all that is asked for, and write each to the file at once."""
     with contextlib.ExitStack() as stack:
-        if options.simulate:
+        if options.simulate or options.rules:
             servers, samples = {}, simulations(options, filter(can_be_simulated, scenarios))
         else:
             sites = started(options.databases or plan.DATABASES, stack)
@@ -126,11 +128,18 @@ def simulations(
     django.setup()
     from .simulation import simulated
 
+    rules = {SIMULATED: simulated}
+    if options.rules:
+        rules = {
+            **{name: played(choose) for name, (choose, _whose) in RULES.items()},
+            OURS: simulated,
+        }
     for scenario in scenarios:
         for processors in options.processors or PROCESSORS:
-            runs, seconds = simulated(scenario, processors)
-            found = judged(scenario, runs, processors=processors, seconds=seconds)
-            yield described(scenario, SIMULATED, processors, found)
+            for name, compute in rules.items():
+                runs, seconds = compute(scenario, processors)
+                found = judged(scenario, runs, processors=processors, seconds=seconds)
+                yield described(scenario, name, processors, found)
 
 
 def measures(

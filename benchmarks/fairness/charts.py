@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from .report import head, places, unique, where
+from .rules import OURS
 
 MISSING = (
     'No charts: matplotlib is not installed. python -m pip install -e ".[benchmarks]" brings it.'
@@ -37,6 +39,7 @@ def drawn(records: Iterable[Record], folder: Path) -> list[Path]:
         return []
     with matplotlib.rc_context(STYLE):
         return [
+            *([draw_rules(samples, folder / "rules.svg")] if is_of_rules(samples) else []),
             draw_errors(samples, folder / "share-errors.svg"),
             *(
                 draw_lines(worst(samples, name), folder / f"{name}.svg")
@@ -69,6 +72,41 @@ def draw_errors(samples: Sequence[Record], path: Path) -> Path:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("share error, % of all time given (dashed: what is promised)")
     axes.legend(fontsize=7)
+    return saved(figure, path)
+
+
+def is_of_rules(samples: Sequence[Record]) -> bool:
+    return any(sample["database"] == OURS for sample in samples)
+
+
+def draw_rules(samples: Sequence[Record], path: Path) -> Path:
+    """Draw the share error of each rule, one field for each scenario; of the most processors."""
+    from matplotlib import pyplot
+
+    names, rules = unique(samples, "scenario"), unique(samples, "database")
+    most = max(sample["processors"] for sample in samples)
+    found = {
+        (sample["scenario"], sample["database"]): sample["share_error"] * 100
+        for sample in samples
+        if sample["processors"] == most
+    }
+    rows = -(-len(names) // 2)
+    figure, fields = pyplot.subplots(
+        rows, 2, figsize=(9, 0.6 + 2.2 * rows), sharey=True, squeeze=False, layout="constrained"
+    )
+    for name, axes in itertools.zip_longest(names, fields.flat):
+        if name is None:
+            axes.set_axis_off()
+            continue
+        errors = [found[name, rule] for rule in rules]
+        colors = ["#1b7f4d" if rule == OURS else "#9aa5b1" for rule in rules]
+        bars = axes.barh(range(len(rules)), errors, color=colors)
+        axes.bar_label(bars, labels=[f"{error:.1f}" for error in errors], padding=3, fontsize=8)
+        axes.set_yticks(range(len(rules)), rules)
+        axes.set_xlim(0, max(10, *errors) * 1.15)
+        axes.set_title(next(one["title"] for one in samples if one["scenario"] == name), fontsize=9)
+    fields.flat[0].invert_yaxis()
+    figure.supxlabel("share error, % of all processor time", fontsize=9)
     return saved(figure, path)
 
 

@@ -29,8 +29,7 @@ from django_perfectqueue.store.arithmetic.fair_order import (
 )
 from django_perfectqueue.store.claims.acquire import ROUNDS
 from django_perfectqueue.store.claims.lanes import LANES_READ_AT_LEAST
-from django_perfectqueue.store.lanes.accounts import Accounts
-from django_perfectqueue.store.lanes.wake import LAST
+from django_perfectqueue.store.lanes.accounts import LAST, Accounts
 
 QUEUES = itertools.count()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from benchmarks.plan import DATABASES
 from benchmarks.report import in_columns, machine
 
 MARKS = ("<!-- fairness: begin -->", "<!-- fairness: end -->")
@@ -20,6 +21,7 @@ def report(records: Iterable[Record]) -> str:
     samples = [record for record in records if "groups" in record]
     failed = [record for record in records if "error" in record and "groups" not in record]
     parts = [machine(record["machine"]) for record in records if "machine" in record]
+    parts += [by_rule(samples)] if len(unique(samples, "database")) > len(DATABASES) else []
     parts += [by_scenario(samples, title, cell) for title, cell in TABLES]
     parts += [newcomers(samples)]
     parts += [in_detail(samples, name) for name in unique(samples, "scenario")]
@@ -68,6 +70,26 @@ TABLES = (
     ("Time used of the processors' time, %", lambda record: f"{record['used'] * 100:.1f}"),
     ("Tasks started, and in how many seconds", lambda r: f"{r['tasks']:,} / {r['seconds']:.1f}"),
 )
+
+
+def by_rule(samples: Sequence[Record]) -> str:
+    """Return a table of rules by scenario: share error, time used, wait of light users."""
+    names = unique(samples, "scenario")
+    rows = []
+    for place in places(samples):
+        mine = {one["scenario"]: one for one in samples if where(one) == place}
+        rows.append([head(place), *(compared(mine[name]) for name in names)])
+    heading = "Share error, % / time used, % / wait p95 of light users, ms"
+    return f"### {heading}\n\n{in_columns(['', *names], rows)}"
+
+
+def compared(record: Record) -> str:
+    """Light users ask for less than half of an equal share."""
+    groups = record["groups"]
+    users = sum(group["users"] for group in groups)
+    waits = [ms(one["p95"]) for one in groups if one["asked"] / one["users"] < 0.5 / users]
+    figures = [f"{record['share_error'] * 100:.1f}", f"{record['used'] * 100:.0f}"]
+    return " / ".join(figures + waits[:1])
 
 
 def newcomers(samples: Sequence[Record]) -> str:

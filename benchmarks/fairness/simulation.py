@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from django_perfectqueue.worker.attempt.running import AGAIN, SUDDEN
+from django_perfectqueue.worker.attempt.surroundings import AGAIN, SUDDEN
 from django_perfectqueue.worker.buffers import LATE
-from django_perfectqueue.worker.processor.monitor import TICK
 from django_perfectqueue.worker.processor.pacing import Prefetch
+from django_perfectqueue.worker.processor.processor import TICK
 from django_perfectqueue.worker.shared.status import Crowd, ProcessorStatus, account_of
 
 from .judge import Run

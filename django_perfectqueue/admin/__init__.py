@@ -2,17 +2,15 @@
 
 from .pages.batches import BatchAdmin
 from .pages.changes import ChangeAdmin
-from .pages.dead_letters import DeadLetterAdmin
 from .pages.limits import LimitAdmin
 from .pages.overview import OverviewAdmin
 from .pages.queues import QueueAdmin
 from .pages.schedules import ScheduleAdmin
-from .pages.tasks import TaskAdmin
+from .pages.tasks import DeadLetterAdmin, TaskAdmin
 from .pages.users import UserAdmin
 from .pages.workers import WorkerAdmin
 
 __all__ = [
-    "AccountAdmin",
     "BatchAdmin",
     "ChangeAdmin",
     "DeadLetterAdmin",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import CoroutineType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 from asgiref.sync import async_to_sync, sync_to_async
 
@@ -80,16 +80,12 @@ class Application:
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "is_async" not in vars(cls):
-            cls.is_async = is_async(cls._what_performs())
+            cls.is_async = is_async(cls.perform)
         if cls.atomic and cls.is_async:
             raise ConfigError(
                 f"{cls.__qualname__} is a coroutine and can't be atomic: Django has no transactions"
                 " there. Write it as a function."
             )
-
-    @classmethod
-    def _what_performs(cls) -> Callable[..., object]:
-        return cls.perform
 
     def __init__(self, task: AcquiredTask) -> None:
         self.task = task
@@ -205,29 +201,23 @@ class Application:
         """Called in a processor that is about to end of its own accord."""
 
 
-class FunctionApplication(Application):
-    """Runs a plain function, which is given the task."""
-
-    function: ClassVar[Function]
-
-    @classmethod
-    def _what_performs(cls) -> Callable[..., object]:
-        return getattr(cls, "function", cls.perform)
-
-    def perform(self) -> object:
-        return type(self).function(self.task)
-
-
 def from_function(function: Function, **attributes: object) -> type[Application]:
-    """Return a handler that calls a function."""
+    """Return a handler that calls a function with the task."""
+
+    def perform(handler: Application) -> object:
+        return function(handler.task)
+
+    async def aperform(handler: Application) -> object:
+        return await cast("Awaitable[object]", function(handler.task))
+
     names = {
-        "function": staticmethod(function),
+        "perform": aperform if is_async(function) else perform,
         "__module__": getattr(function, "__module__", __name__),
         "__qualname__": getattr(function, "__qualname__", repr(function)),
         "__doc__": function.__doc__,
     }
     name = getattr(function, "__name__", "function")
-    return type(name, (FunctionApplication,), {**names, **attributes})
+    return type(name, (Application,), {**names, **attributes})
 
 
 def awaited(coroutine: object) -> object:

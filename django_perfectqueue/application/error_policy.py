@@ -25,10 +25,6 @@ from django_perfectqueue.verdicts import Discard, Retry, Snooze, Verdict, wait_o
 if TYPE_CHECKING:
     from .base import Application
 
-
-if TYPE_CHECKING:
-    from .base import Application
-
     Handler: TypeAlias = "Application | type[Application] | None"
     """One that was made for the task, or its class where that can't be done, or none."""
 

@@ -25,14 +25,8 @@ from django_perfectqueue.exceptions import (
     ConfigError,
     GracefulProcessStopError,
 )
-from django_perfectqueue.lib.processes import (
-    MARK,
-    kill_marked,
-    kill_tree,
-    send,
-    send_to_group,
-    terminate_descendants,
-)
+from django_perfectqueue.lib import processes
+from django_perfectqueue.lib.checks import choice
 from django_perfectqueue.payload.codecs import to_json
 from django_perfectqueue.queue import AcquiredTask
 
@@ -43,8 +37,6 @@ RUN = "PERFECTQUEUE_RUN"
 CHUNK = 65_536
 LAST_CHUNKS = 16
 TICK = 0.05
-FIRST_REST = 0.0005
-CAN_LOOK_FIRST = hasattr(os, "waitid")  # not on macOS before Python 3.13
 
 # Reads or writes a chunk; returns whether there may be more.
 Turn = Callable[[IO[bytes]], bool]
@@ -76,6 +68,7 @@ class Completed:
             return f"was ended by signal {-self.code}"
 
 
+@dataclass(kw_only=True)
 class Program:
     """
     Runs a program in a session of its own.
@@ -86,30 +79,16 @@ class Program:
     ended by itself has started goes on. Its end and a request to stop are seen within TICK.
     """
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        *,
-        given: bytes = b"",
-        environment: Mapping[str, str] | None = None,
-        folder: str | os.PathLike[str] | None = None,
-        keep: int,
-        grace: float,
-    ) -> None:
-        self.argv = argv
-        self.given = memoryview(given)
-        self.mark = secrets.token_hex(8)
-        environment = os.environ if environment is None else environment
-        self.environment = {**environment, RUN: self.mark}
-        self.folder = folder
-        self.grace = grace
-        self.stdout = Output(keep)
-        self.stderr = Output(keep)
-        self.stop_sent = False
-        """Whether it was asked to stop before it had ended."""
-        self.stopping = False
-        self.kill_at = float("inf")
-        self.rest = FIRST_REST
+    argv: Sequence[str]
+    given: bytes
+    environment: Mapping[str, str]
+    folder: str | os.PathLike[str] | None
+    keep: int
+    grace: float
+    stopping: bool = False
+    stop_sent: bool = False
+    """Whether it was asked to stop before it had ended."""
+    kill_at: float = float("inf")
 
     def stop(self) -> None:
         """Ask it to stop; may be called from any thread, at any time, any number of times."""
@@ -122,49 +101,59 @@ class Program:
         Raise OSError when it can't be started.
         """
         began = time.monotonic()
-        process = subprocess.Popen(  # noqa: S603
-            self.argv,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=self.folder,
-            env=self.environment,
-            start_new_session=True,
-        )
-        try:
-            with selectors.DefaultSelector() as self.selector:
+        token = secrets.token_hex(8)
+        self.mark = f"{RUN}={token}"
+        self.rest = memoryview(self.given)
+        stdout, stderr = Output(self.keep), Output(self.keep)
+        with (
+            selectors.DefaultSelector() as self.selector,
+            subprocess.Popen(  # noqa: S603
+                self.argv,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=self.folder,
+                env={**self.environment, RUN: token},
+                start_new_session=True,
+            ) as process,
+        ):
+            self.watch(process.stdout, selectors.EVENT_READ, partial(self.read, stdout))
+            self.watch(process.stderr, selectors.EVENT_READ, partial(self.read, stderr))
+            self.watch(process.stdin, selectors.EVENT_WRITE, self.write)
+            try:
                 self.attend(process)
-        finally:
-            self.close(process)
+            finally:
+                # No process is left behind, whatever has broken this off.
+                if process.poll() is None:
+                    self.kill(process)
+        seconds = time.monotonic() - began
         return Completed(
-            argv=self.argv,
-            code=process.returncode,
-            stdout=self.stdout,
-            stderr=self.stderr,
-            seconds=time.monotonic() - began,
+            argv=self.argv, code=process.returncode, stdout=stdout, stderr=stderr, seconds=seconds
         )
 
     def attend(self, process: subprocess.Popen[bytes]) -> None:
         """Read and write until it has ended; end it when it must stop."""
-        self.watch(process.stdout, selectors.EVENT_READ, partial(self.read, self.stdout))
-        self.watch(process.stderr, selectors.EVENT_READ, partial(self.read, self.stderr))
-        self.watch(process.stdin, selectors.EVENT_WRITE, self.write)
-        while not has_ended(process):
+        while process.poll() is None:
             if self.stopping:
                 self.press(process)
-            for key, _events in self.wait():
-                key.data(key.fileobj)
+            if self.selector.get_map():
+                for key, _events in self.selector.select(TICK):
+                    key.data(key.fileobj)
+            else:
+                # Its streams are closed: mostly it ends at once, but it may go on without them.
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(TICK)
         # What is left in the pipes, up to a bound: what it has started may write for ever.
         for key in list(self.selector.get_map().values()):
             for _turn in range(LAST_CHUNKS):
                 if not key.data(key.fileobj):
                     break
         if self.stop_sent:
-            # What it has started and left behind is ended, too.
-            send_to_group(process.pid, signal.SIGKILL)
-            kill_marked(f"{RUN}={self.mark}")
-        process.wait()
+            # What it has started and left behind is ended, too. Its group keeps the id of the
+            # process while it has a member.
+            processes.send_to_group(process.pid, signal.SIGKILL)
+            processes.kill_marked(self.mark)
 
     def watch(self, stream: IO[bytes] | None, event: int, turn: Turn) -> None:
         assert stream is not None
@@ -185,24 +174,15 @@ class Program:
     def write(self, stream: IO[bytes]) -> bool:
         """Write the next chunk; the program need not read it."""
         try:
-            self.given = self.given[os.write(stream.fileno(), self.given[:CHUNK]) :]
+            self.rest = self.rest[os.write(stream.fileno(), self.rest[:CHUNK]) :]
         except BlockingIOError:
             return False
         except BrokenPipeError:
-            self.given = self.given[:0]
-        if not self.given:
+            self.rest = self.rest[:0]
+        if not self.rest:
             self.selector.unregister(stream)
             stream.close()
         return False
-
-    def wait(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for its streams, at most TICK."""
-        if self.selector.get_map():
-            return self.selector.select(TICK)
-        # Its streams are closed: mostly it ends at once, but it may go on without them.
-        self.rest = min(TICK, 2 * self.rest)
-        time.sleep(self.rest)
-        return []
 
     def press(self, process: subprocess.Popen[bytes]) -> None:
         """Ask it to end; kill it after the grace period."""
@@ -210,41 +190,16 @@ class Program:
         if not self.stop_sent:
             self.stop_sent = True
             self.kill_at = now + self.grace
-            terminate_descendants(process.pid)
-            send(process.pid, signal.SIGTERM)
+            processes.terminate_descendants(process.pid)
+            processes.send(process.pid, signal.SIGTERM)
         elif now >= self.kill_at:
             self.kill_at = float("inf")
             self.kill(process)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """End it, and all that it has started."""
-        kill_tree(process.pid)
-        kill_marked(f"{RUN}={self.mark}")
-
-    def close(self, process: subprocess.Popen[bytes]) -> None:
-        """Leave no process and no file behind, whatever has broken this off."""
-        try:
-            if process.returncode is None:
-                self.kill(process)
-                process.wait()
-        finally:
-            for stream in (process.stdin, process.stdout, process.stderr):
-                if stream is not None:
-                    stream.close()
-
-
-def has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """
-    Return whether it has ended, without reaping it where the system supports that.
-
-    So long no other process has its id, nor its group.
-    """
-    if not CAN_LOOK_FIRST:
-        return process.poll() is not None
-    with suppress(ChildProcessError):
-        ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, process.pid, ended) is not None
-    return True
+        processes.kill_tree(process.pid)
+        processes.kill_marked(self.mark)
 
 
 # Handlers that are external programs.
@@ -299,7 +254,14 @@ class CommandHandler(Application):
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
-        check_command(cls)
+        if isinstance(cls.command, str):
+            raise ConfigError(
+                f"{cls.__qualname__}.command must be a list of words, such as ['convert', '-v']."
+            )
+        for code, verdict in cls.exit_codes.items():
+            choice(*VERDICTS).require(
+                f"{cls.__qualname__}.exit_codes[{code!r}]", verdict, ConfigError
+            )
 
     def __init__(self, task: AcquiredTask) -> None:
         super().__init__(task)
@@ -378,10 +340,10 @@ class CommandHandler(Application):
         """Return what is to be run; override this to run it in another way."""
         wait = time_limits(type(self), None, options()).kill_wait
         environment = self.environment()
-        if MARK in os.environ:
-            environment[MARK] = os.environ[MARK]
+        if processes.MARK in os.environ:
+            environment[processes.MARK] = os.environ[processes.MARK]
         return Program(
-            self.argv(),
+            argv=self.argv(),
             given=self.stdin(),
             environment=environment,
             folder=self.folder,
@@ -401,20 +363,6 @@ class CommandHandler(Application):
             elif not isinstance(reason, GracefulProcessStopError):
                 self._reason = self._reason or reason
                 self._program.stop()
-
-
-def check_command(kind: type[CommandHandler]) -> None:
-    """Raise ConfigError when what a handler says of its program can't be meant."""
-    if isinstance(kind.command, str):
-        raise ConfigError(
-            f"{kind.__qualname__}.command must be a list of words, such as ['convert', '-v']."
-        )
-    for code, verdict in kind.exit_codes.items():
-        if verdict not in VERDICTS:
-            raise ConfigError(
-                f"{kind.__qualname__}.exit_codes[{code!r}] must be one of"
-                f" {', '.join(map(repr, VERDICTS))}, not {verdict!r}."
-            )
 
 
 def not_started(program: Program, error: OSError) -> Exception:

@@ -1,13 +1,12 @@
-"""The backend itself: from a Django task to a row, and back; what may be wrong with TASKS."""
+"""The backend itself: from a Django task to a row, and back."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
@@ -15,31 +14,16 @@ from django.apps import apps
 from django.core import checks
 from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections, transaction
+from django.db import transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from django_perfectqueue import compat
-from django_perfectqueue.backoff import BACKOFF, backoff_at
-from django_perfectqueue.backoff.error_rules import CHECKS
-from django_perfectqueue.compat import (
-    APP,
-    BaseTaskBackend,
-    InvalidTask,
-    InvalidTaskBackend,
-    TaskResult,
-    TaskResultDoesNotExist,
-    TaskResultStatus,
-    signals,
-    task_backends,
-)
 from django_perfectqueue.exceptions import (
-    ConfigError,
     InvalidTaskError,
     NotFoundError,
     PayloadError,
 )
-from django_perfectqueue.lib.checks import Check, choice, nearest
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.payload.inputs import KEY
 
@@ -60,10 +44,12 @@ if TYPE_CHECKING:
     from django_perfectqueue.queue import Batch, Duration, Queue
 
 
+APP_LABEL = "django_perfectqueue"
+
 TaskCall = tuple["AnyTask", Iterable[object], Mapping[str, object]]
 
 
-class PerfectQueueBackend(BaseTaskBackend):
+class PerfectQueueBackend(compat.BaseTaskBackend):
     """
     Keeps Django's tasks in the queue's tables, where ``pq_worker`` finds them.
 
@@ -110,7 +96,7 @@ class PerfectQueueBackend(BaseTaskBackend):
             problem = not_installed(self.alias)
             raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
         if not isinstance(task.run_after, datetime | None):
-            raise InvalidTask(
+            raise compat.InvalidTask(
                 "run_after must be a time with a zone, such as"
                 f" timezone.now() + timedelta(hours=1), not {task.run_after!r}."
             )
@@ -129,12 +115,12 @@ class PerfectQueueBackend(BaseTaskBackend):
         try:
             self.target(task).submit(**submission, on_conflict=on_conflict)
         except (InvalidTaskError, NotFoundError) as error:
-            raise InvalidTask(str(error)) from error
+            raise compat.InvalidTask(str(error)) from error
         if on_conflict == "ignore":
             there = self.get_result(result.id)
             if there.enqueued_at != result.enqueued_at:
                 return there
-        signals.task_enqueued.send(type(self), task_result=result)
+        compat.signals.task_enqueued.send(type(self), task_result=result)
         return result
 
     def enqueue_many(self, calls: Iterable[TaskCall]) -> list[AnyResult]:
@@ -147,7 +133,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         targets: dict[object, tuple[Queue | Batch, list[dict[str, Any]]]] = {}
         for task, _result, submission in prepared:
             if option_of(task, "on_conflict") != "raise":
-                raise InvalidTask("on_conflict is for one task: enqueue_many() raises.")
+                raise compat.InvalidTask("on_conflict is for one task: enqueue_many() raises.")
             where = (task.queue_name, option_of(task, "batch"))
             targets.setdefault(where, (self.target(task), []))[1].append(submission)
         try:
@@ -155,10 +141,10 @@ class PerfectQueueBackend(BaseTaskBackend):
                 for target, submissions in targets.values():
                     target.submit_many(submissions)
         except (InvalidTaskError, NotFoundError) as error:
-            raise InvalidTask(str(error)) from error
+            raise compat.InvalidTask(str(error)) from error
         results = [result for _task, result, _submission in prepared]
         for result in results:
-            signals.task_enqueued.send(type(self), task_result=result)
+            compat.signals.task_enqueued.send(type(self), task_result=result)
         return results
 
     def prepared(
@@ -174,10 +160,10 @@ class PerfectQueueBackend(BaseTaskBackend):
             if definition is None:
                 add(task)
             self.validated.add(path)
-        result: AnyResult = TaskResult(
+        result: AnyResult = compat.TaskResult(
             task=task,
             id="",
-            status=TaskResultStatus.READY,
+            status=compat.TaskResultStatus.READY,
             enqueued_at=timezone.now(),
             started_at=None,
             finished_at=None,
@@ -219,14 +205,14 @@ class PerfectQueueBackend(BaseTaskBackend):
         """Return the name that a task's function makes of the arguments."""
         made = option_of(task, name)(tuple(result.args), result.kwargs)
         if not isinstance(made, str) or not made:
-            raise InvalidTask(f"The function for {name} must return a text, not {made!r}.")
+            raise compat.InvalidTask(f"The function for {name} must return a text, not {made!r}.")
         return made
 
     def new_id(self) -> str:
         made = self.id_function()
         if isinstance(made, str | uuid.UUID):
             return str(made)
-        raise InvalidTask(f"The id_function must return a UUID or a text, not {made!r}.")
+        raise compat.InvalidTask(f"The id_function must return a UUID or a text, not {made!r}.")
 
     @cached_property
     def id_function(self) -> Callable[[], object]:
@@ -240,7 +226,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         if batch is None:
             return self.queue_named(task.queue_name)
         if (batch.queue.name, batch.using) != (task.queue_name, self.using):
-            raise InvalidTask(
+            raise compat.InvalidTask(
                 f"Batch '{batch.name}' is in queue '{batch.queue.name}' of database"
                 f" '{batch.using}', its task would go to queue '{task.queue_name}' of"
                 f" '{self.using}': say using(queue_name=...), or begin the batch there."
@@ -264,23 +250,23 @@ class PerfectQueueBackend(BaseTaskBackend):
         from . import results
 
         if not KEY.holds(result_id):
-            raise TaskResultDoesNotExist(result_id)
+            raise compat.TaskResultDoesNotExist(result_id)
         # Without QUEUES all that have tasks, by a look at the index for each.
         rows_of_all = Task.objects.using(self.using)
         queues = self.queue_names or distinct(rows_of_all, "queue", limit=None)
         rows = results.rows_of(result_id, queues, using=self.using)
         if not rows:
-            raise TaskResultDoesNotExist(result_id)
+            raise compat.TaskResultDoesNotExist(result_id)
         definition = definition_of(rows[0]["type"])
         if definition is None:
-            raise TaskResultDoesNotExist(
+            raise compat.TaskResultDoesNotExist(
                 f"{result_id} is of the type '{rows[0]['type']}', which is no task of Django"
                 " that is known here."
             )
         try:
             return results.result_of(rows, definition, alias=self.alias)
         except PayloadError as error:
-            raise TaskResultDoesNotExist(f"{result_id}: {error}") from error
+            raise compat.TaskResultDoesNotExist(f"{result_id}: {error}") from error
 
     def wait(self, result: Any, timeout: Duration | None = None) -> AnyResult:
         """
@@ -327,15 +313,15 @@ def lost_as_no_result() -> Iterator[None]:
     try:
         yield
     except NotFoundError as error:
-        raise TaskResultDoesNotExist(str(error)) from error
+        raise compat.TaskResultDoesNotExist(str(error)) from error
 
 
 def configured() -> Iterator[PerfectQueueBackend]:
     """Yield the backends in TASKS that are a PerfectQueueBackend or derived from it."""
-    for alias in task_backends:
+    for alias in compat.task_backends:
         try:
-            backend = task_backends[alias]
-        except InvalidTaskBackend:
+            backend = compat.task_backends[alias]
+        except compat.InvalidTaskBackend:
             continue
         if isinstance(backend, PerfectQueueBackend):
             yield backend
@@ -353,103 +339,18 @@ def definition_of(type_: str) -> AnyTask | None:
     return definitions.get(type_)
 
 
-# What can be found wrong with TASKS, where it names this package's backend.
-
-
-APP_LABEL = "django_perfectqueue"
-KEYS = ("BACKEND", "QUEUES", "OPTIONS", "MAX_ATTEMPTS", "BACKOFF", "ENQUEUE_ON_COMMIT")
-
-
-def problems(backend: PerfectQueueBackend) -> Iterator[CheckMessage]:
-    """Yield what is wrong with one backend, whose app is installed."""
-    place = f"TASKS['{backend.alias}']"
-    if APP and not apps.is_installed(APP):
-        yield error(
-            31,
-            f"{place} needs the app '{APP}', which is not installed.",
-            f"Add '{APP}' to INSTALLED_APPS.",
-        )
-    for name in backend.params:
-        if name not in KEYS:
-            yield unknown(place, name, KEYS)
-    for name, value in backend.options.items():
-        where = f"{place}['OPTIONS']"
-        if name not in RULES:
-            yield unknown(where, name, sorted(RULES))
-        elif problem := RULES[name](value):
-            yield error(34, f"{where}['{name}'] {problem}", "Correct it, or remove it.")
-    for name in backend.queue_names:
-        if not isinstance(name, str) or not 0 < len(name) <= 100:
-            yield error(
-                32,
-                f"{place}['QUEUES'] has {name!r}, which can't be the name of a queue.",
-                "Name it by a text of 1 to 100 characters.",
-            )
-
-
 def not_installed(alias: str) -> CheckMessage:
-    return error(
-        30,
+    return checks.Error(
         f"TASKS['{alias}'] keeps its tasks in tables that are not there: '{APP_LABEL}' is not"
         " installed.",
-        f"Add '{APP_LABEL}' to INSTALLED_APPS, and migrate.",
+        hint=f"Add '{APP_LABEL}' to INSTALLED_APPS, and migrate.",
+        id="perfectqueue.E030",
     )
 
 
 def is_installed() -> bool:
     """Return whether the app is installed; True until Django has loaded the apps."""
     return not apps.apps_ready or apps.is_installed(APP_LABEL)
-
-
-def unknown(place: str, name: object, names: Sequence[str]) -> CheckMessage:
-    return error(
-        33, f"{place} has no '{name}'.{nearest(str(name), names)}", f"There is {', '.join(names)}."
-    )
-
-
-def backoff(value: object) -> str:
-    if value is None:
-        return ""
-    try:
-        return BACKOFF.problem(backoff_at(value) if isinstance(value, str) else value)
-    except ConfigError as trouble:
-        return f"can't be used: {trouble}"
-
-
-def id_function(value: object) -> str:
-    try:
-        made = import_string(value) if isinstance(value, str) else value
-    except ImportError as trouble:
-        return f"can't be used: {trouble}."
-    return Check("a function or a path to one", callable).or_none().problem(made)
-
-
-def modules(value: object) -> str:
-    if not isinstance(value, list | tuple):
-        return f"must be a list of modules, not {value!r}."
-    missing = [name for name in value if not is_there(name)]
-    return f"names a module that is not there, '{missing[0]}'." if missing else ""
-
-
-def is_there(name: object) -> bool:
-    try:
-        return isinstance(name, str) and find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-RULES: dict[str, Callable[[Any], str]] = {
-    "backoff": backoff,
-    "database": lambda value: choice(*connections).or_none().problem(value),
-    "id_function": id_function,
-    "max_attempts": CHECKS["max_attempts"].or_none().problem,
-    "modules": modules,
-    "time_limit": CHECKS["time_limit"].or_none().problem,
-}
-
-
-def error(number: int, message: str, hint: str) -> CheckMessage:
-    return checks.Error(message, hint=hint, id=f"perfectqueue.E{number:03}")
 
 
 # Django's own backends for tests, for tasks that have words of a queue.

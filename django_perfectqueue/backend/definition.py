@@ -32,10 +32,6 @@ from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.checks import TRUE_OR_FALSE, Check, choice, names, nearest
 from django_perfectqueue.payload.codecs import JSON
 
-if TYPE_CHECKING:
-    from django_perfectqueue.compat import AnyTask
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from asgiref.sync import sync_to_async
@@ -272,37 +273,19 @@ def takes_records(handler: logging.Handler) -> bool:
 # How a worker's dispatch comes to know Django's tasks.
 
 
-class BackendRoutes(Mapping[object, object]):
+def with_django_tasks(dispatch: type[Dispatch]) -> type[Dispatch]:
     """
-    Routes of a dispatch, and one for each Django task.
+    Return a dispatch that knows Django's tasks beside its own types.
 
     An exact route of the dispatch goes first. A pattern does not: who wrote one that
     matches everything did not mean the tasks of Django.
     """
-
-    def __init__(self, own: Mapping[Any, object]) -> None:
-        self.own = own
-
-    def __getitem__(self, pattern: Any) -> object:
-        if pattern in self.own:
-            return self.own[pattern]
-        return handler_of(definitions[pattern])
-
-    def __iter__(self) -> Iterator[object]:
-        own = list(self.own)
-        first = next((n for n, route in enumerate(own) if not isinstance(route, str)), len(own))
-        yield from own[:first]
-        yield from (name for name in definitions if name not in self.own)
-        yield from own[first:]
-
-    def __len__(self) -> int:
-        return len(self.own) + sum(name not in self.own for name in definitions)
-
-
-def with_django_tasks(dispatch: type[Dispatch]) -> type[Dispatch]:
-    """Return a dispatch that knows Django's tasks beside its own types."""
+    own = dispatch.routes
+    first = itertools.takewhile(lambda route: isinstance(route, str), own)
+    django_tasks = {name: handler_of(task) for name, task in definitions.items() if name not in own}
+    routes: dict[Any, object] = {**{route: own[route] for route in first}, **django_tasks, **own}
     names = {
-        "routes": BackendRoutes(dispatch.routes),
+        "routes": routes,
         "__module__": dispatch.__module__,
         "__qualname__": dispatch.__qualname__,
         "__doc__": dispatch.__doc__,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
 from functools import partial
 
 from django_perfectqueue import store
@@ -14,17 +13,13 @@ from django_perfectqueue.exceptions import (
     GracefulProcessStopError,
     InvalidTaskError,
 )
-from django_perfectqueue.payload.inputs import rewriter
 from django_perfectqueue.verdicts import SHORTEST_WAIT
 
 from .operation import Operation
-from .run import CANCELLED, DONE, REFUSALS
 from .selection import Found
+from .verbs import act_on
 
-CHUNK, PAGE = 100, 500
-REFUSED, NEXT = "refused", "next"
-# What is done to all of a chunk by some statements.
-TOGETHER = ("retry", "delete")
+CHUNK = 100
 
 
 class BulkHandler(Application):
@@ -102,91 +97,3 @@ class BulkHandler(Application):
         count, total = sum(self.task.data["done"].values()), self.task.data["total"]
         part = count / total if 0 < count <= total else None
         self.task.progress(part, f"{count:,}")
-
-
-def in_place(
-    operation: Operation, chunks: Iterable[Sequence[Found]], *, using: str
-) -> Iterator[Counter[str]]:
-    """Do it here, a chunk a transaction; yield how often what was done."""
-
-    def act(chunk: Sequence[Found]) -> Counter[str]:
-        with store.database.together(using=using):
-            return act_on(operation, chunk, using=using)
-
-    for chunk in chunks:
-        with store.database.single_operation():
-            yield store.database.with_retries(partial(act, chunk), using=using)
-
-
-def chunks_of(operation: Operation, *, using: str) -> Iterator[list[Found]]:
-    """Yield the tasks that match, by their ids."""
-    cursor, look = 0, operation.selection.chunk
-    while cursor < operation.until:
-        left = range(cursor + 1, operation.until + 1)
-        chunk, cursor = look(operation.verb, left, PAGE, using=using)
-        yield chunk
-
-
-def act_on(
-    operation: Operation,
-    chunk: Sequence[Found],
-    *,
-    using: str,
-    more: Mapping[str, object] | None = None,
-) -> Counter[str]:
-    """
-    Do it to these tasks, and record who did it, with ``more``; return how often what was done.
-    """
-    if operation.verb == "cancel":
-        words = cancel(operation, chunk, using=using)
-    else:
-        words = {found: revise(operation, found, using=using) for found in chunk}
-    left = [found[0] for found, word in words.items() if word == NEXT]
-    if operation.verb == "retry":
-        achieved = store.retry(left, using=using) if left else set()
-    else:
-        swept = store.upkeep.Swept(doomed=dict.fromkeys(left, ""), reached=None, stopped=False)
-        achieved = set(store.upkeep.purge(swept, using=using).doomed)
-    done: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for (task_id, queue, key), word in words.items():
-        if word == NEXT:
-            word = DONE[operation.verb] if task_id in achieved else REFUSED
-        is_moved = operation.to and word in ("retried", "moved")
-        done[word].append((operation.to if is_moved else queue, key))
-    for word, names in done.items():
-        if word not in (REFUSED, "moved", "edited"):
-            store.records.sign(names, word, by=operation.by, using=using, more=more)
-    return Counter({word: len(names) for word, names in done.items()})
-
-
-def cancel(operation: Operation, chunk: Sequence[Found], *, using: str) -> dict[Found, str]:
-    """Cancel the tasks of a chunk with those that wait for them and match, too."""
-    names = {found[0]: found for found in chunk}
-
-    def among(ids: Collection[int]) -> Collection[int]:
-        rows = operation.selection.tasks("cancel", using=using)
-        rows = rows.filter(pk__in=ids, pk__lte=operation.until)
-        waiting = {found[0]: found for found in rows.values_list("pk", "queue", "key")}
-        names.update(waiting)
-        return waiting
-
-    chosen = store.dependencies.choose(list(names), using=using, among=among)
-    done = store.cancel_now(chosen.ids, using=using)
-    words = {names[task_id]: CANCELLED[is_over] for task_id, is_over in done.items()}
-    return {**dict.fromkeys(chunk, REFUSED), **words}
-
-
-def revise(operation: Operation, found: Found, *, using: str) -> str:
-    """Move or edit a task where that is wanted; return a word for what was done, or NEXT."""
-    task_id, queue, _key = found
-    to = operation.to if operation.to != queue else ""
-    if to or operation.patch is not None:
-        rewrite = None if operation.patch is None else rewriter(operation.patch)
-        revision = store.Revision(queue=to, rewrite=rewrite, by=operation.by)
-        try:
-            store.revise([task_id], revision, using=using)
-        except REFUSALS:
-            return REFUSED
-    if operation.verb in TOGETHER:
-        return NEXT
-    return ("moved" if to else REFUSED) if operation.verb == "move" else "edited"

@@ -19,6 +19,7 @@ from django_perfectqueue.payload.inputs import (
     checked,
     checked_priority,
     encoded,
+    rewriter,
 )
 from django_perfectqueue.queue import Queue, TaskHandle
 
@@ -70,6 +71,14 @@ class Operation:
             raise InvalidTaskError(f"'{self.verb}' changes no data.")
         checked_priority(self.priority)
         CHECKED_RATE.require("The rate", self.rate, InvalidTaskError)
+
+    def revision(self, queue: str = "") -> store.Revision | None:
+        """Return what is to change of a task in this queue, or None where that is nothing."""
+        to = "" if self.to == queue else self.to
+        if not to and self.patch is None:
+            return None
+        rewrite = None if self.patch is None else rewriter(self.patch)
+        return store.Revision(queue=to, rewrite=rewrite, by=self.by)
 
     def stored(self) -> dict[str, object]:
         """Return what it says as JSON."""

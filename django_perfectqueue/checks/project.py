@@ -1,23 +1,33 @@
-"""What is wrong with backends of tasks, foreign keys to tasks, and declared schedules."""
+"""What is wrong with TASKS, foreign keys to tasks, and declared schedules."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.core.checks import CheckMessage
+from django.db import connections
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 from django_perfectqueue import compat
 from django_perfectqueue.application import autodiscover
-from django_perfectqueue.exceptions import PerfectQueueError
+from django_perfectqueue.backoff import BACKOFF, backoff_at
+from django_perfectqueue.backoff.error_rules import CHECKS
+from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
+from django_perfectqueue.lib.checks import Check, choice, nearest
 from django_perfectqueue.models import Batch, Schedule, Task, Worker
 from django_perfectqueue.schedules.declared import declarations
 from django_perfectqueue.schedules.schedules import whole
 from django_perfectqueue.schedules.terms import apply, checked_payload
 
 from .messages import TAG, check, error, warning
+
+if TYPE_CHECKING:
+    from django_perfectqueue.backend import PerfectQueueBackend
 
 DELETED = (Task, Batch, Schedule, Worker)
 
@@ -27,7 +37,7 @@ def check_backends(alias: str) -> Iterator[CheckMessage]:
     """Check the backends of this package in TASKS; Django 6 itself asks no backend."""
     if not compat.HAS_TASKS:
         return
-    from django_perfectqueue.backend.base import configured, problems
+    from django_perfectqueue.backend.base import configured
 
     for name in compat.task_backends:
         try:
@@ -41,6 +51,83 @@ def check_backends(alias: str) -> Iterator[CheckMessage]:
             )
     for backend in configured():
         yield from problems(backend)
+
+
+KEYS = ("BACKEND", "QUEUES", "OPTIONS", "MAX_ATTEMPTS", "BACKOFF", "ENQUEUE_ON_COMMIT")
+
+
+def problems(backend: PerfectQueueBackend) -> Iterator[CheckMessage]:
+    """Yield what is wrong with one backend, whose app is installed."""
+    place = f"TASKS['{backend.alias}']"
+    if compat.APP and not apps.is_installed(compat.APP):
+        yield error(
+            31,
+            f"{place} needs the app '{compat.APP}', which is not installed.",
+            f"Add '{compat.APP}' to INSTALLED_APPS.",
+        )
+    for name in backend.params:
+        if name not in KEYS:
+            yield unknown(place, name, KEYS)
+    for name, value in backend.options.items():
+        where = f"{place}['OPTIONS']"
+        if name not in RULES:
+            yield unknown(where, name, sorted(RULES))
+        elif problem := RULES[name](value):
+            yield error(34, f"{where}['{name}'] {problem}", "Correct it, or remove it.")
+    for name in backend.queue_names:
+        if not isinstance(name, str) or not 0 < len(name) <= 100:
+            yield error(
+                32,
+                f"{place}['QUEUES'] has {name!r}, which can't be the name of a queue.",
+                "Name it by a text of 1 to 100 characters.",
+            )
+
+
+def unknown(place: str, name: object, names: Sequence[str]) -> CheckMessage:
+    return error(
+        33, f"{place} has no '{name}'.{nearest(str(name), names)}", f"There is {', '.join(names)}."
+    )
+
+
+def backoff_problem(value: object) -> str:
+    if value is None:
+        return ""
+    try:
+        return BACKOFF.problem(backoff_at(value) if isinstance(value, str) else value)
+    except ConfigError as trouble:
+        return f"can't be used: {trouble}"
+
+
+def id_function_problem(value: object) -> str:
+    try:
+        made = import_string(value) if isinstance(value, str) else value
+    except ImportError as trouble:
+        return f"can't be used: {trouble}."
+    return Check("a function or a path to one", callable).or_none().problem(made)
+
+
+def modules_problem(value: object) -> str:
+    if not isinstance(value, list | tuple):
+        return f"must be a list of modules, not {value!r}."
+    missing = [name for name in value if not is_there(name)]
+    return f"names a module that is not there, '{missing[0]}'." if missing else ""
+
+
+def is_there(name: object) -> bool:
+    try:
+        return isinstance(name, str) and find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+RULES: dict[str, Callable[[Any], str]] = {
+    "backoff": backoff_problem,
+    "database": lambda value: choice(*connections).or_none().problem(value),
+    "id_function": id_function_problem,
+    "max_attempts": CHECKS["max_attempts"].or_none().problem,
+    "modules": modules_problem,
+    "time_limit": CHECKS["time_limit"].or_none().problem,
+}
 
 
 @check("models")

@@ -1,17 +1,24 @@
-"""What is wrong with the settings, without a look at any database."""
+"""What is wrong with the settings and with what they name, without a look at any database."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from django.conf import settings
 from django.core import checks, mail
 from django.core.checks import CheckMessage
 
-from django_perfectqueue.conf import SETTING, Options, given, problems
+from django_perfectqueue.application import middleware
+from django_perfectqueue.backoff import backoff_at
+from django_perfectqueue.conf import SETTING, Options, given, options, problems
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.inspection.scope import scope_function
+from django_perfectqueue.lib.imports import imported
+from django_perfectqueue.payload import codecs, context
+from django_perfectqueue.tracing import otel
 
-from .messages import TAG, error, warning
+from .messages import TAG, check, error, warning
 
 CLOSE = 0.9
 
@@ -60,13 +67,6 @@ def setting_error(problem: str) -> CheckMessage:
 
 def relations(values: Options) -> Iterator[CheckMessage]:
     """Yield what is wrong with two settings together."""
-    if values.TASK_HEARTBEAT_INTERVAL >= values.ALIVE_TIME:
-        yield error(
-            8,
-            "TASK_HEARTBEAT_INTERVAL is not below ALIVE_TIME: running tasks would lose their"
-            " lease between two heartbeats, and run twice.",
-            "Set TASK_HEARTBEAT_INTERVAL to a third of ALIVE_TIME at most.",
-        )
     if values.CHILD_HEARTBEAT_INTERVAL >= values.CHILD_HEARTBEAT_LIMIT:
         yield error(
             9,
@@ -117,3 +117,67 @@ def of_tenants() -> Iterator[CheckMessage]:
 def under_test() -> bool:
     """Return whether Django's test environment is set up, which switches DEBUG off."""
     return hasattr(mail, "outbox")
+
+
+# What the settings name: classes, functions and packages.
+
+
+def dispatch() -> None:
+    if (path := options().DISPATCH) is not None:
+        imported(path, f"{SETTING}['DISPATCH']")
+
+
+def backoff() -> None:
+    if isinstance(path := options().BACKOFF, str):
+        backoff_at(path)
+
+
+def tracer() -> None:
+    if otel.is_on():
+        otel.tracer()
+
+
+# By the number of the error: what raises ConfigError, and what to do then.
+Named = Mapping[int, tuple[Callable[[], object], str]]
+NAMED: Named = {
+    20: (codecs.codecs, f"Correct {SETTING}['CODECS']."),
+    21: (context.providers, f"Correct {SETTING}['CONTEXT']."),
+    22: (tracer, f"Or take TRACING out of {SETTING}."),
+}
+# These may import much.
+IMPORTED: Named = {
+    11: (dispatch, "Set it to the dotted path of a class, such as 'myapp.tasks.TaskDispatch'."),
+    14: (backoff, "Set BACKOFF to a function of the error and the task, or to its dotted path."),
+    15: (
+        middleware.for_all,
+        "Name functions of the handler and perform, or classes with around_perform().",
+    ),
+    16: (
+        scope_function,
+        "Set it to the dotted path of a function of the request, such as 'myapp.admin.users_of'.",
+    ),
+}
+
+
+@check(TAG)
+def check_named(alias: str) -> Iterator[CheckMessage]:
+    """Check CODECS with their packages and keys, CONTEXT, and what TRACING needs."""
+    yield from config_errors(NAMED)
+
+
+@check()
+def check_imported(alias: str) -> Iterator[CheckMessage]:
+    """
+    Check DISPATCH, BACKOFF, MIDDLEWARE and ADMIN_SCOPE.
+
+    It has no tag of this package, so commands skip it.
+    """
+    yield from config_errors(IMPORTED)
+
+
+def config_errors(named: Named) -> Iterator[CheckMessage]:
+    for number, (use, hint) in named.items():
+        try:
+            use()
+        except ConfigError as trouble:
+            yield error(number, str(trouble), hint)

@@ -126,26 +126,6 @@ def check_limit(row: Limit, given: Mapping[str, object]) -> None:
             )
 
 
-@retry_transaction
-def lift_pause(scope: str, name: str, *, using: str, by: str = "") -> Limit | None:
-    """Unpause a limit; remove it, and return None, where it then limits nothing."""
-    with in_transaction(using), acting(by):
-        row = locked(Limit, {"scope": scope, "name": name}, using=using)
-        if row is None:
-            return None
-        return unpause(row, using=using)
-
-
-def unpause(row: P, *, using: str) -> P | None:
-    """Unpause a row; remove a limit, and return None, where it then limits nothing."""
-    row.paused = False
-    if isinstance(row, Limit) and row.max_running is None and row.rate is None:
-        row.delete(using=using)
-        return None
-    row.save(using=using)
-    return row
-
-
 def pause(paused: object, until: object, note: object) -> dict[str, object]:
     """Return the values of a row that say whether it is paused, until when and why."""
     return {"paused": paused, "paused_until": until, "note": note}
@@ -213,11 +193,17 @@ def end_over(kind: type[P], *, using: str) -> int:
 
 @retry_transaction
 def end_pause(kind: type[P], which: Mapping[str, object], *, using: str, by: str = "") -> bool:
-    """Unpause the row that this finds, if any; return whether there was one."""
+    """
+    Unpause the row that this finds, or remove a limit that then limits nothing; return whether
+    there was one.
+    """
     with in_transaction(using), acting(by):
         row = locked(kind, which, using=using)
-        if row is not None:
-            unpause(row, using=using)
+        if isinstance(row, Limit) and row.max_running is None and row.rate is None:
+            row.delete(using=using)
+        elif row is not None:
+            row.paused = False
+            row.save(using=using)
         return row is not None
 
 

@@ -18,13 +18,12 @@ from django_perfectqueue.store.claims.backlog_age import oldest_due, overdue
 from django_perfectqueue.store.records.counts import names
 
 from .queues import named_queues, parked_types
-from .rows import unheld, unreadable
-from .schema import lacks_tables, unmigrated
+from .tables import lacks_tables, tables_unheld, unmigrated
 
 OVERDUE = 60.0
 LATELY = 3600.0
 UNKNOWN = 60.0
-PROBLEMS, NAMED = 100, 5
+NAMED = 5
 
 # Databases that were found to have their tables; these don't go away.
 migrated: set[str] = set()
@@ -107,7 +106,7 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
     yield from check_schedules(using)
     yield check_blocked(using)
     yield check_upkeep(workers)
-    yield check_rows([*unheld(using), *unreadable(workers)])
+    yield check_rows(tables_unheld(using))
 
 
 def last_drift(using: str) -> float | None:
@@ -174,12 +173,12 @@ def check_counters(ago: float | None) -> Finding:
     return Finding("counters", False, sentence, known)
 
 
-def check_rows(problems: Sequence[str]) -> Finding:
-    """Report rows that can't be read, and constraints that would keep them out."""
-    if problems:
-        sentence = "Some rows can't be read, or nothing keeps such rows out."
-        return Finding("rows", False, sentence, detail=" ".join(problems[:PROBLEMS]))
-    return Finding("rows", True, "Every row can be read.")
+def check_rows(unheld: Sequence[str]) -> Finding:
+    """Report tables whose constraints were dropped, so that rows may be there that stop workers."""
+    if unheld:
+        detail = f"These lack theirs: {', '.join(unheld)}."
+        return Finding("rows", False, "Not every table has its constraint.", detail=detail)
+    return Finding("rows", True, "Every table has its constraint.")
 
 
 def check_upkeep(workers: Sequence[Worker]) -> Finding:

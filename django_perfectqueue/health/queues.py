@@ -11,14 +11,12 @@ from django.db.models import F, Sum
 
 from django_perfectqueue import conf
 from django_perfectqueue.compat import HAS_TASKS
-from django_perfectqueue.inspection.statistics import by_time
+from django_perfectqueue.inspection.statistics import Groups, by_time, failed_groups
 from django_perfectqueue.inspection.why_waiting import WORKERS
 from django_perfectqueue.models import (
     ALL_TYPES,
     PARKED_FROM,
     Bucket,
-    DeadLetter,
-    Outcome,
     Ticket,
     Usage,
     Worker,
@@ -120,7 +118,7 @@ class Overview:
     queues: list[QueueFigures]
     workers: list[Worker]
     minutes: list[tuple[datetime, Tally]]
-    failed: dict[str, tuple[int, datetime]]
+    failed: Groups
     received: dict[tuple[str, str], tuple[int, float]]
     late_schedules: int
 
@@ -183,7 +181,7 @@ def overview(
         queues=sorted(queues, key=lambda one: (one.is_well, -(one.oldest or 0.0), one.name)),
         workers=workers,
         minutes=by_time(points, since, known.now, Bucket.MINUTE),
-        failed=failed_groups(known.now, using),
+        failed=failed_groups(known.now - timedelta(days=1), using=using),
         received=received(found, known.now, using),
         late_schedules=counted.late_schedules,
     )
@@ -238,16 +236,6 @@ def received(
     users = rows.values_list("queue", "user").annotate(attempts=Sum("ended"), got=Sum("seconds"))
     most = users.order_by("-got")[:USERS]
     return {(queue, user): (attempts, got) for queue, user, attempts, got in most}
-
-
-def failed_groups(now: datetime, using: str) -> dict[str, tuple[int, datetime]]:
-    letters = DeadLetter.objects.using(using).filter(
-        status=Outcome.FAILED, ended_at__gt=now - timedelta(days=1)
-    )
-    newest = letters.order_by("-ended_at").values_list("group", "ended_at")[:LATEST]
-    rows = list(reversed(newest))
-    number = Counter(group for group, _at in rows)
-    return {group: (number[group], at) for group, at in rows}
 
 
 def parked_types(using: str) -> dict[tuple[str, str], float]:

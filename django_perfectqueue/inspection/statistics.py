@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime, time, timedelta, timezone
 
+from django.db.models import Max, Q, Sum
+
 from django_perfectqueue import store
-from django_perfectqueue.models import Bucket, DeadLetter, Outcome
+from django_perfectqueue.models import Bucket, DeadLetter, Outcome, Usage
 from django_perfectqueue.store.arithmetic.entitlement import BOUNDS, percentile
 from django_perfectqueue.store.database.transaction import reading
 from django_perfectqueue.store.records import Tally, UsageKey
-from django_perfectqueue.store.records.usage import MOST_TYPES, all_types_key, start_of, type_key
-from django_perfectqueue.store.records.usage_read import TYPES, received, series, totals
+from django_perfectqueue.store.records.counts import LATEST
+from django_perfectqueue.store.records.usage import (
+    AMOUNTS,
+    MOST_TYPES,
+    all_types_key,
+    start_of,
+    type_key,
+)
+from django_perfectqueue.store.records.usage_read import series, totals
 
 COUNTED = 10_000
+# Of each group of failures its number, and the time of the latest.
+Groups = dict[str, tuple[int, datetime]]
 WINDOWS = {
     "hour": (timedelta(hours=1), int(Bucket.MINUTE)),
     "day": (timedelta(days=1), int(Bucket.HOUR)),
@@ -83,6 +95,11 @@ class Statistics:
     run: Distribution
     wait: Distribution
 
+    @property
+    def bad(self) -> int:
+        """How many attempts ended in an error or a crash."""
+        return self.retried + self.failed + self.lost
+
     def facts(self) -> dict[str, object]:
         """Return it for programs; the bound of the last bucket is None."""
         facts = asdict(self) | {"day": self.day and self.day.isoformat()}
@@ -123,10 +140,8 @@ def by_type(queue: str, day: date | None, *, using: str) -> list[Statistics]:
     """Return the statistics of a day, by default of today: of all types, then of each that ran."""
     day = day or store.records.clock(using=using).date()
     whole = statistics(queue, day, using=using)
-    with reading(using) as db:
-        found = received(db, queue, *span_of(day), TYPES)
-    types = sorted(key for key, tally in found.items() if tally.ended and not key.others)
-    return [whole, *(made(key, found[key], day=day) for key in types)]
+    types = types_of([queue], within(*span_of(day)), using=using)
+    return [whole, *(replace(one, day=day) for _key, one in sorted(types.items()))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,19 +164,41 @@ def period(usage_key: UsageKey, over: str, *, using: str) -> Period:
     since = start_of(unit, until - length) + timedelta(seconds=unit)
     with reading(using) as db:
         points = series(db, usage_key, since, until)
-        found: dict[UsageKey, Tally] = {}
-        if usage_key.others:
-            found = received(db, usage_key.queue, since, until, TYPES)
-    ranked = sorted(found.items(), key=lambda one: (one[0].others, -one[1].ended))
+    whole = [usage_key.queue] if usage_key.others else []
+    types = types_of(whole, within(since, until), using=using).values()
     return Period(
         total=made(usage_key, Tally.sum(tally for _start, tally in points)),
         points=by_time(points, since, until, unit),
-        types=[
-            made(key, tally)
-            for key, tally in sorted(ranked[:MOST_TYPES])
-            if tally.ended and not key.others
-        ],
+        types=sorted(types, key=lambda one: -one.ended)[:MOST_TYPES],
     )
+
+
+def within(since: datetime, until: datetime) -> Q:
+    """Return the condition of the minutes, and of the hours of what is older, between two times."""
+    spans = (Bucket.MINUTE, Bucket.HOUR)
+    return Q(span__in=spans, start__gte=since, start__lt=until)
+
+
+def types_of(queues: Collection[str], spans: Q, *, using: str) -> dict[UsageKey, Statistics]:
+    """Return the statistics of each type in these queues, of the spans for which this holds."""
+    rows = Usage._default_manager.using(using).filter(
+        spans, queue__in=queues, type__gt="", others=False
+    )
+    sums = {f"sum_{name}": (Max if name == "longest" else Sum)(name) for name in AMOUNTS}
+    found = {
+        UsageKey(queue, others=False, user="", type=type_): Tally.of(amounts)
+        for queue, type_, *amounts in rows.values_list("queue", "type").annotate(**sums)
+    }
+    return {key: made(key, tally) for key, tally in found.items() if tally.ended}
+
+
+def failed_groups(since: datetime, *, using: str) -> Groups:
+    """Return why tasks failed since then, by group, of the LATEST newest."""
+    letters = DeadLetter.objects.using(using).filter(status=Outcome.FAILED, ended_at__gt=since)
+    newest = letters.order_by("-ended_at").values_list("group", "ended_at")[:LATEST]
+    rows = list(reversed(newest))
+    number = Counter(group for group, _at in rows)
+    return {group: (number[group], at) for group, at in rows}
 
 
 def by_time(

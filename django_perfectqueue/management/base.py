@@ -17,7 +17,7 @@ from django.db import Error, connections
 
 from django_perfectqueue.checks.messages import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
-from django_perfectqueue.health.schema import lacks_tables, unmigrated
+from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.queue import Queue, database
@@ -149,6 +149,10 @@ class QueueCommand(SummedUpCommand):
         else:
             self.say(sentence)
 
+    def print(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.stdout.write(line)
+
     def print_title(self, title: str) -> None:
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
 
@@ -169,8 +173,7 @@ class QueueCommand(SummedUpCommand):
     def print_table(
         self, columns: Sequence[Column[R]], rows: Iterable[R], indent: str = ""
     ) -> None:
-        for line in self.table(columns, rows, indent):
-            self.stdout.write(line)
+        self.print(self.table(columns, rows, indent))
 
 
 @contextmanager

@@ -7,10 +7,19 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.inspection.attempts import Episode, Try, due_at, remark
 from django_perfectqueue.inspection.family import Family, FamilyLink, Relative
 from django_perfectqueue.inspection.schedules import TaskOrigin
-from django_perfectqueue.inspection.story import Fact, Story, about, lease_until, times
+from django_perfectqueue.inspection.task import (
+    Episode,
+    Fact,
+    Story,
+    Try,
+    about,
+    due_at,
+    lease_until,
+    remark,
+    times,
+)
 from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.inspection.workers import Location
 from django_perfectqueue.lib.durations import short_duration
@@ -194,18 +203,8 @@ def link_facts(link: FamilyLink) -> Facts:
 
 
 def batch_facts(batch: Batch) -> Facts:
-    found = batch.progress()
-    return {
-        "name": batch.name,
-        "id": batch.id,
-        "queue": batch.queue.name,
-        "user": batch.user or None,
-        "total": found.total,
-        "finished": found.finished,
-        "dead": found.dead,
-        "open": found.open,
-        "ended": found.ended,
-    }
+    counts = picked(batch.progress(), "total", "finished", "dead", "open", "ended")
+    return {**picked(batch, "name", "id", "user"), "queue": batch.queue.name, **counts}
 
 
 def family_fields(found: Family, batch: Batch | None) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Limit, Outcome, Status, Task
 from django_perfectqueue.store.records.counts import COUNTED
 
+from .base import QueueCommand
 from .facts import PAUSED, Facts, picked
 from .terminal import Column, or_more
 
@@ -89,10 +90,16 @@ def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, Limit]:
     return {row.name: row for row in rows} if paused else {}
 
 
-def facts(queue: QueueFigures, found: Overview, paused: Mapping[str, Limit]) -> Facts:
-    """Return what is known of a queue, for programs."""
-    known = {"drained_in": queue.drained_in, "is_well": queue.is_well}
-    return {"at": found.now.isoformat(), **asdict(queue), **pause_facts(queue, paused), **known}
+def queue_lines(command: QueueCommand, found: Overview) -> list[str]:
+    """Return the lines of the table of all queues; for programs print them, and return none."""
+    paused = pauses(found.queues, using=command.queue.using)
+    if not command.as_json:
+        return [*command.table(queue_columns(paused), found.queues)]
+    for queue in found.queues:
+        known = {"drained_in": queue.drained_in, "is_well": queue.is_well}
+        facts = {**asdict(queue), **pause_facts(queue, paused), **known}
+        command.print_json({"at": found.now.isoformat(), **facts})
+    return []
 
 
 def pause_facts(queue: QueueFigures, paused: Mapping[str, Limit]) -> Facts:
@@ -151,12 +158,11 @@ def waiting(queue: QueueFigures) -> str:
     return or_more(min(queue.waiting, COUNTED), more=queue.waiting > COUNTED)
 
 
-def dead_columns() -> list[Column[tuple[tuple[str, str], int]]]:
-    return [
-        Column("did not finish", lambda dead: dead[0][0]),
-        Column("because", lambda dead: dead[0][1] or "-", elastic=True),
-        Column("tasks", lambda dead: f"{dead[1]:,}", right=True),
-    ]
+DEAD_COLUMNS: list[Column[tuple[tuple[str, str], int]]] = [
+    Column("did not finish", lambda dead: dead[0][0]),
+    Column("because", lambda dead: dead[0][1] or "-", elastic=True),
+    Column("tasks", lambda dead: f"{dead[1]:,}", right=True),
+]
 
 
 def summary(found: Figures, top: int | None) -> dict[str, object]:

@@ -167,6 +167,8 @@ TEXT = """
 --deadline SPAN       A tick that is later than this is dropped.
 --delay SPAN          Submit the task this long after its tick.
 --delete              Delete each row there once its task is here. By default they stay.
+--drain WORKER        Have a worker (host:pid), or all of a host, finish what they run and take no
+                      more; may be repeated.
 --dry-run             Say what would be done, and do nothing.
 --ends-at TIME        The last tick is not after this.
 --every SPAN          An interval: 90s, 15m, 1d12h.
@@ -236,6 +238,7 @@ TEXT = """
 --timezone ZONE       The zone of --cron (default: TIME_ZONE).
 --to QUEUE            Move the tasks to this queue.
 --type TYPE           Only tasks of this type; report.* is every type that begins so.
+--undrain WORKER      Have these take tasks again; may be repeated.
 --unpause-at TIME     The pause ends by itself then: 1h (from now), 18:00 or ISO 8601.
 --until TIME          Up to this time: 2h (ago), 10:00 or ISO 8601 (default: now).
 --user USER           The user for whom the tasks run.
@@ -248,48 +251,39 @@ TEXT = """
 --yes                 Do not ask; needed where there is no terminal.
 """
 # What argparse is to make of the values that are no plain texts.
-KINDS: Mapping[str, Words] = {
-    "--after": {"type": task_id},
-    "--at-once": {"type": or_none(at_least(1))},
-    "--catch-up": {"type": or_none(int)},
-    "--concurrency": {"type": at_least(1)},
-    "--deadline": {"type": or_none(span)},
-    "--delay": {"type": or_none(span)},
-    "--every": {"type": or_none(span)},
+TYPES: Mapping[str, Callable[[str], object]] = {
+    "--after": task_id,
+    "--health-port": address,
+    "--map": pair,
+    "--max-running": or_none(at_least(0)),
+    "--oldest": some_seconds,
+    "--patch": merge_patch,
+    "--rate": or_none(rate),
+    "--unpause-at": time_to_come,
+    "--weight": number,
+    "--max-age --poll-interval": float,
+    "--priority": int,
+    "--first --prefetch": at_least(0),
+    "--concurrency --max-memory --max-requests --processors": at_least(1),
+    "--wait-for-database --watch": at_least(1),
+    "--at-once": or_none(at_least(1)),
+    "--catch-up --pause-after --remaining": or_none(int),
+    "--deadline --delay --every --expires-after --jitter --time-limit": or_none(span),
+}
+WORDS: Mapping[str, Words] = {
     "--expect": {"dest": "expected_at"},
     "--expires": {"dest": "expires_at"},
-    "--expires-after": {"type": or_none(span)},
-    "--first": {"type": at_least(0)},
-    "--health-port": {"type": address},
     "--in": {"dest": "span"},
-    "--jitter": {"type": or_none(span)},
     "--limit": {"action": "append", "dest": "limits"},
     "--log": {"choices": ("last", "all", "none"), "default": "last"},
-    "--map": {"action": "append", "type": pair, "default": []},
-    "--max-age": {"type": float},
-    "--max-memory": {"type": at_least(1)},
-    "--max-requests": {"type": at_least(1)},
-    "--max-running": {"type": or_none(at_least(0))},
+    "--map": {"action": "append", "default": []},
     "--note": {"default": ""},
-    "--oldest": {"type": some_seconds},
     "--on-conflict": {"choices": ("raise", "ignore", "replace"), "default": "raise"},
     "--over": {"choices": list(WINDOWS), "default": "hour"},
-    "--patch": {"type": merge_patch},
-    "--pause-after": {"type": or_none(int)},
-    "--poll-interval": {"type": float},
-    "--prefetch": {"type": at_least(0)},
-    "--priority": {"type": int},
-    "--processors": {"type": at_least(1)},
-    "--rate": {"type": or_none(rate)},
-    "--remaining": {"type": or_none(int)},
     "--status": {"choices": Status.values},
     "--tag": {"action": "append", "dest": "tags"},
     "--time": {"dest": "run_at"},
-    "--time-limit": {"type": or_none(span)},
-    "--unpause-at": {"type": time_to_come},
-    "--wait-for-database": {"type": at_least(1)},
-    "--watch": {"type": at_least(1), "nargs": "?", "const": 2},
-    "--weight": {"type": number},
+    "--watch": {"nargs": "?", "const": 2},
 }
 
 # What tasks must have, all of it.
@@ -315,9 +309,11 @@ def table() -> Iterator[tuple[str, Words]]:
         "overlaps": ", ".join(Schedule.Overlap.values),
         "statuses": ", ".join(Status.values),
     }
+    types = {flag: {"type": kind} for flags, kind in TYPES.items() for flag in flags.split()}
     for flag, metavar, text in ROW.findall(TEXT):
         value = {"metavar": metavar} if metavar else {"action": "store_true"}
-        yield flag, {**value, "help": " ".join(text.split()).format(**named), **KINDS.get(flag, {})}
+        known = {**types.get(flag, {}), **WORDS.get(flag, {})}
+        yield flag, {**value, "help": " ".join(text.split()).format(**named), **known}
 
 
 FLAGS = dict(table())

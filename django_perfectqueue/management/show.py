@@ -10,10 +10,9 @@ from typing import cast
 from django.utils.timezone import localtime
 
 from django_perfectqueue.exceptions import NotFoundError
-from django_perfectqueue.inspection.attempts import Episode, Try, steps_of
 from django_perfectqueue.inspection.family import family
 from django_perfectqueue.inspection.steering import describe_action
-from django_perfectqueue.inspection.story import Story
+from django_perfectqueue.inspection.task import Episode, Story, Try, steps_of
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Change, Journal, Step, Task, TaskQuerySet
@@ -21,23 +20,8 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.journal import Line
 from django_perfectqueue.queue import batch_of
 
+from . import facts
 from .base import CommandOptions, QueueCommand
-from .facts import (
-    Facts,
-    ListedTask,
-    content,
-    context_of,
-    family_facts,
-    family_fields,
-    fields,
-    iso,
-    journal_facts,
-    progress_facts,
-    standing,
-    step_facts,
-    story_facts,
-    why,
-)
 from .listing import with_hint
 from .terminal import ago, bar, is_id, local
 
@@ -72,40 +56,41 @@ class TaskPage:
         batch = batch_of(self.command.queue, task.pk)
         steps = steps_of(task, using=using).iterator()
         listed = story.episodes
+        with_data = not options["no_data"]
         if self.command.as_json:
-            facts = story_facts(story, with_data=not options["no_data"])
-            facts |= family_facts(own, batch)
-            facts["actions"] = [action_facts(one) for one in story.actions]
-            facts["progress"] = progress_facts(story.progress)
-            facts["steps"] = [step_facts(one, with_data=not options["no_data"]) for one in steps]
+            found = facts.story_facts(story, with_data=with_data)
+            found |= facts.family_facts(own, batch)
+            found["actions"] = [action_facts(one) for one in story.actions]
+            found["progress"] = facts.progress_facts(story.progress)
+            found["steps"] = [facts.step_facts(one, with_data=with_data) for one in steps]
             if options["log"] != "none":
-                facts["journals"] = [found for one in listed if (found := journal_facts(one))]
-            self.command.print_json(facts)
+                journals = map(facts.journal_facts, listed)
+                found["journals"] = [journal for journal in journals if journal]
+            self.command.print_json(found)
             return
         self.command.print_title(f"Task '{task.key}' in queue '{task.queue}'")
-        self.print_fields(standing(story))
+        self.print_fields(facts.standing(story))
         own_facts = [fact for fact in story.about() if fact.name != "queue"]  # the title has it
-        self.print_fields(fields([*own_facts, *story.times(), *story.counts()]))
-        self.print_fields(family_fields(own, batch))
+        self.print_fields(facts.fields([*own_facts, *story.times(), *story.counts()]))
+        self.print_fields(facts.family_fields(own, batch))
         self.print_actions(story.actions, task.clock)
-        now_at = story.progress
-        if now_at:
-            self.command.print_field("progress", how_far(now_at, task.clock))
+        if story.progress:
+            self.command.print_field("progress", how_far(story.progress, task.clock))
         for episode in listed:
             self.print_episode(task, episode)
             is_last = episode is listed[-1]
             whole = options["log"] == "all"
             if episode.journal and (whole or (options["log"] == "last" and is_last)):
                 self.print_log(episode.journal.log, whole=whole)
-        self.print_steps(steps, with_data=not options["no_data"])
-        if not options["no_data"]:
-            self.print_content("data", content("data", task.payload))
+        self.print_steps(steps, with_data=with_data)
+        if with_data:
+            self.print_content("data", facts.content("data", task.payload))
             if task.result_text is not None:
-                self.print_content("result", content("result", task.result_text))
+                self.print_content("result", facts.content("result", task.result_text))
             if task.context is not None:
-                self.print_content("context", context_of(task))
+                self.print_content("context", facts.context_of(task))
 
-    def found(self, key: str) -> ListedTask:
+    def found(self, key: str) -> facts.ListedTask:
         """
         Return a task with its tries, and the time on the database's clock.
 
@@ -122,7 +107,7 @@ class TaskPage:
             if by_id is None:
                 raise
             found = by_id
-        return cast("ListedTask", found)
+        return cast("facts.ListedTask", found)
 
     def print_fields(self, known: Iterable[tuple[str, str]]) -> None:
         for name, value in known:
@@ -133,7 +118,7 @@ class TaskPage:
             what = f"{one.by}: {describe_action(one)}, {ago(one.at, now)}"
             self.command.print_field("by", on_one_line(what))
 
-    def print_episode(self, task: ListedTask, episode: Episode) -> None:
+    def print_episode(self, task: facts.ListedTask, episode: Episode) -> None:
         if episode.attempt:
             self.print_gap(episode.attempt.number)
             self.print_attempt(episode.attempt)
@@ -177,7 +162,7 @@ class TaskPage:
             + (", " + printable(attempt.worker) if attempt.worker else "")
         )
         if attempt.error or attempt.message:
-            self.stdout.write("  " + self.style.ERROR(why(attempt.error, attempt.message)))
+            self.stdout.write("  " + self.style.ERROR(facts.why(attempt.error, attempt.message)))
         if attempt.traceback and self.command.verbosity > 1:
             self.print_block(attempt.traceback)
 
@@ -187,11 +172,11 @@ class TaskPage:
                 self.stdout.write(self.style.MIGRATE_LABEL("Steps"))
             text = step.name
             if with_data:
-                [result] = content("result", step.result_text).values()
+                [result] = facts.content("result", step.result_text).values()
                 text += ": " + json.dumps(result, ensure_ascii=False)
             self.stdout.write(f"  {local(step.kept_at)} {shortened(on_one_line(text))}")
 
-    def print_content(self, name: str, found: Facts) -> None:
+    def print_content(self, name: str, found: facts.Facts) -> None:
         [(key, value)] = found.items()
         broken = key.startswith("broken")
         label = f"{name}, which is not JSON" if broken else name
@@ -208,7 +193,7 @@ def shortened(text: str) -> str:
 
 
 def action_facts(change: Change) -> dict[str, object]:
-    return {"at": iso(change.at), "by": change.by, **(change.after or {})}
+    return {"at": facts.iso(change.at), "by": change.by, **(change.after or {})}
 
 
 def how_far(journal: Journal, now: datetime) -> str:

@@ -23,8 +23,8 @@ from django_perfectqueue.bulk import (
     run,
     submit_bulk,
 )
-from django_perfectqueue.bulk.handler import REFUSED, chunks_of, in_place
 from django_perfectqueue.bulk.selection import ANY, SAMPLE, Found
+from django_perfectqueue.bulk.verbs import REFUSED, chunks_of, in_place
 from django_perfectqueue.exceptions import InvalidTaskError, PayloadError, TaskError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Outcome, Task, TaskQuerySet
@@ -79,15 +79,14 @@ def steer_each(verb: Verb, command: QueueCommand, options: CommandOptions) -> No
 
     Raise CommandError, once all have been tried, when it could not be done to some.
     """
-    terms = {name: value for name in TERMS if (value := options.get(name)) is not None}
-    operation = Operation(verb=verb, by=person(), **terms)
+    terms = terms_of(options)
     ids, refused, keys = dict[int, str](), list[str](), options["names"]
     for key in keys:
         try:
-            with with_hint(command.queue[key]):
-                ids[command.queue[key].id] = key
+            ids[id_of(command, key)] = key
         except TaskError as error:
             refused.append(refusal(command, key, error))
+    operation = Operation(verb=verb, by=person(), **terms)
     for answer in run(operation, list(ids), using=command.queue.using):
         key = ids[answer.task[0]]
         if answer.error:
@@ -96,12 +95,23 @@ def steer_each(verb: Verb, command: QueueCommand, options: CommandOptions) -> No
             facts = {"key": key, "done": answer.copy or answer.word}
             command.answer(facts, ONE[answer.word].format(key=key, copy=answer.copy, **terms))
     total = len(ids) + sum(key not in ids.values() for key in keys)
-    if refused and total == 1:
-        raise CommandError(refused[0])
-    for message in refused:
-        command.complain(message)
+    if total > 1:
+        for message in refused:
+            command.complain(message)
     if refused:
-        raise CommandError(f"It could not be done to {len(refused)} of {total} tasks.")
+        many = f"It could not be done to {len(refused)} of {total} tasks."
+        raise CommandError(many if total > 1 else refused[0])
+
+
+def terms_of(options: CommandOptions) -> CommandOptions:
+    return {name: value for name in TERMS if (value := options.get(name)) is not None}
+
+
+def id_of(command: QueueCommand, key: str) -> int:
+    """Return the id of a task; raise NotFoundError, with where it may be found."""
+    task = command.queue[key]
+    with with_hint(task):
+        return task.id
 
 
 def refusal(command: QueueCommand, key: str, error: Exception) -> str:
@@ -153,7 +163,6 @@ def flag(name: str) -> str:
 def operation_of(verb: Verb, command: QueueCommand, options: CommandOptions) -> Operation:
     """Return what the options say; raise InvalidTaskError where they don't fit."""
     count, period = options["rate"] or (RATE, 1.0)
-    terms = {name: value for name in TERMS if (value := options.get(name)) is not None}
     using = command.queue.using
     operation = Operation(
         verb=verb,
@@ -161,34 +170,33 @@ def operation_of(verb: Verb, command: QueueCommand, options: CommandOptions) -> 
         rate=count / period if period else math.inf,
         by=person(),
         until=store.upkeep.newest_id(using=using),
-        **terms,
+        **terms_of(options),
     )
     if not (first := options["first"]):
         return operation
-    ids = operation.selection.tasks(verb, using=using).values_list("pk")
-    return replace(operation, until=max([id_ for (id_,) in ids[:first]], default=0))
+    ids = operation.selection.tasks(verb, using=using).values_list("pk", flat=True)
+    return replace(operation, until=max(ids[:first], default=0))
 
 
 def selection_of(verb: Verb, command: QueueCommand, options: CommandOptions) -> Selection:
     """Return the filter that the options say; a retry without one is of what failed."""
-    tags = options["tags"] or [""]
-    if len(tags) > 1:
+    [tag, *others] = options["tags"] or [""]
+    if others:
         raise CommandError("Tasks are steered by one --tag: pq_task list takes several.")
-    status = options["status"] or ""
+    status, batch = options["status"] or "", options["batch"]
+    texts: CommandOptions = {
+        name: options[name] or "" for name in ("type", "group", "since", "until")
+    }
     if verb == "retry" and not status and not options["group"]:
         status = Outcome.FAILED.value
-    batch = options["batch"]
     return Selection(
         queue=command.queue.name,
         status=status,
-        type=options["type"] or "",
         user=options["user"],
-        group=options["group"] or "",
         key=options["key_prefix"] or "",
-        tag=tags[0],
+        tag=tag,
         batch=str(batch_of(command.queue, batch).id) if batch else "",
-        since=options["since"] or "",
-        until=options["until"] or "",
+        **texts,
     )
 
 
@@ -245,10 +253,8 @@ def steer_dependents(verb: Verb, command: QueueCommand, options: CommandOptions)
     """Do it to the tasks of the keys, and to those that wait for them to which it can be done."""
     if not options["names"] or any(options[name] for name in CHOICES):
         raise CommandError("--with-dependents is for keys.")
-    using, ids = command.queue.using, list[int]()
-    for key in options["names"]:
-        with with_hint(command.queue[key]):
-            ids.append(command.queue[key].id)
+    using = command.queue.using
+    ids = [id_of(command, key) for key in options["names"]]
     every = [*store.dependencies.descendants(ids, using=using), *ids]
     tasks = list[Task]()
     for start in range(0, len(every), PAGE):
@@ -258,14 +264,10 @@ def steer_dependents(verb: Verb, command: QueueCommand, options: CommandOptions)
     tasks.sort(key=lambda task: -task.pk)
     operation = Operation(verb=verb, by=person(), until=store.upkeep.newest_id(using=using))
     if options["dry_run"]:
-        found = Preview(
-            total=len(tasks),
-            statuses=Counter(task.status for task in tasks).most_common(),
-            users=Counter(task.user for task in tasks).most_common(),
-            sample=tasks[:SAMPLE],
-            until=operation.until,
-        )
-        print_preview(command, operation, found)
+        statuses = Counter(task.status for task in tasks).most_common()
+        users = Counter(task.user for task in tasks).most_common()
+        counts: CommandOptions = {"total": len(tasks), "statuses": statuses, "users": users}
+        print_preview(command, operation, Preview(**counts, sample=tasks[:SAMPLE], until=0))
         return
     command.confirm(counted(f"would {verb}", len(tasks)))
     names = [(task.pk, task.queue, task.key) for task in tasks]
@@ -307,12 +309,17 @@ def print_preview(
         if counts:
             each = ", ".join(f"{printable(name) or NOBODY} {count:,}" for name, count in counts)
             command.say(f"{title}: {each}")
-    columns = [Column(name, itemgetter(name), elastic=True) for name in (rows[0] if rows else ())]
-    command.print_table(columns, rows, indent="  ")
+    print_sample(command, rows)
 
 
-def sample_row(task: Task, patch: JSON) -> dict[str, str]:
-    row = {"key": task.key, "status": task.status, "user": task.user}
+def print_sample(command: QueueCommand, rows: Iterable[dict[str, str]]) -> None:
+    found = list(rows)
+    columns = [Column(name, itemgetter(name), elastic=True) for name in (found[0] if found else ())]
+    command.print_table(columns, found, indent="  ")
+
+
+def sample_row(task: Task, patch: JSON = None) -> dict[str, str]:
+    row = {"key": task.key, "status": task.status, "type": task.type, "user": task.user}
     if patch is not None:
         row |= before_and_after(task, patch)
     return row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ from django_perfectqueue.lib.printable import printable
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 LONGEST_ID = 19
+EXCERPT = 40
 SPAN = Check("a span such as '90s', '5m30s' or '1d12h'", lambda text: seconds_in(text) is not None)
 
 
@@ -229,6 +231,34 @@ def terminal_width(stream: TextIO | OutputWrapper) -> int | None:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError, AttributeError):
         return 80
+
+
+def parsed(text: bytes | str) -> object:
+    """
+    Return what a JSON text says.
+
+    Raise InvalidTaskError when it is malformed.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise InvalidTaskError(f"This is nested too deeply: {excerpt(text)}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidTaskError(f"This is not UTF-8: {excerpt(text)}.") from error
+    except json.JSONDecodeError as error:
+        if not text.strip():
+            raise InvalidTaskError("This is empty, and not JSON.") from error
+        raise InvalidTaskError(
+            f"This is not JSON: {excerpt(text)} ({error.msg} at column {error.colno})."
+        ) from error
+    except ValueError as error:  # A number of too many digits.
+        raise InvalidTaskError(f"This can't be read as JSON: {error}.") from error
+
+
+def excerpt(text: bytes | str) -> str:
+    shown = text.decode(errors="replace") if isinstance(text, bytes) else text
+    shown = printable(shown.strip())
+    return shown if len(shown) <= EXCERPT else shown[:EXCERPT] + "…"
 
 
 EVERY_SECONDS = 0.1

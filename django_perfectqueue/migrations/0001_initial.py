@@ -127,12 +127,12 @@ class Migration(migrations.Migration):
                             ("virtual_time__range", (-1000000000000000.0, 1000000000000000.0)),
                             ("cost__range", (-10000000000.0, 10000000000.0)),
                             ("weight__range", (0.001, 1000000.0)),
-                            ("paused__in", [False, True]),
-                            ("has_waiting__in", [False, True]),
-                            ("has_open__in", [False, True]),
+                            ("paused__range", (False, True)),
+                            ("has_waiting__range", (False, True)),
+                            ("has_open__range", (False, True)),
                             django_perfectqueue.models.fields.IsTime("since"),
                             ("finish_tag__range", (0.0, 1000000000000000.0)),
-                            ("policy__in", [0, 1]),
+                            ("policy__range", (0, 1)),
                         ),
                         name="perfectqueue_account_values",
                     )
@@ -1155,6 +1155,7 @@ class Migration(migrations.Migration):
                     models.TextField(db_column="states", default="[]", verbose_name="runs"),
                 ),
                 ("leaving", models.BooleanField(default=False, verbose_name="leaving")),
+                ("draining", models.BooleanField(db_default=False, default=False)),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("seen_at", models.DateTimeField(verbose_name="seen at")),
                 ("drifted_at", models.DateTimeField(null=True, verbose_name="drifted at")),
@@ -1163,7 +1164,7 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "worker",
                 "verbose_name_plural": " Workers",
-                "default_permissions": ("view",),
+                "default_permissions": ("view", "drain"),
             },
         ),
         migrations.CreateModel(
@@ -1207,7 +1208,7 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("stopped__in", [False, True]),
+                            ("stopped__range", (False, True)),
                             django_perfectqueue.models.fields.IsTime("created_at"),
                             django_perfectqueue.models.fields.IsTime("ended_at"),
                         ),
@@ -1447,7 +1448,8 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="dependencyevent",
             constraint=models.CheckConstraint(
-                condition=models.Q(("kind__in", [0, 1])), name="perfectqueue_dependencyevent_values"
+                condition=models.Q(("kind__range", (0, 1))),
+                name="perfectqueue_dependencyevent_values",
             ),
         ),
         migrations.AddIndex(
@@ -1466,7 +1468,7 @@ class Migration(migrations.Migration):
             model_name="fairshare",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    ("paused__in", [False, True]),
+                    ("paused__range", (False, True)),
                     django_perfectqueue.models.fields.IsTime("paused_until"),
                     ("weight__range", (0.001, 1000000.0)),
                 ),
@@ -1529,7 +1531,7 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     django_perfectqueue.models.fields.IsJson("keys", kinds="'array'"),
-                    ("has_waiting__in", [False, True]),
+                    ("has_waiting__range", (False, True)),
                     ("turn__range", (-1e30, 1e30)),
                     django_perfectqueue.models.fields.IsTime("since"),
                     ("finish_tag__range", (0.0, 1000000000000000.0)),
@@ -1569,7 +1571,7 @@ class Migration(migrations.Migration):
             model_name="limit",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    ("paused__in", [False, True]),
+                    ("paused__range", (False, True)),
                     django_perfectqueue.models.fields.IsTime("paused_until"),
                     ("scope__in", ["name", "queue", "type", "user"]),
                     ("rate__range", (1, 2147483647)),
@@ -1631,12 +1633,12 @@ class Migration(migrations.Migration):
                     ("jitter__range", (0.0, 3155760000.0)),
                     ("overlap__in", ["skip", "allow", "queue_one", "queue", "cancel"]),
                     ("deadline__range", (0.0, 3155760000.0)),
-                    ("paused__in", [False, True]),
+                    ("paused__range", (False, True)),
                     django_perfectqueue.models.fields.IsTime("next_at"),
                     django_perfectqueue.models.fields.IsTime("due_at"),
                     django_perfectqueue.models.fields.IsTime("last_at"),
                     django_perfectqueue.models.fields.IsJson("pending", kinds="'array'"),
-                    ("counted__in", [False, True]),
+                    ("counted__range", (False, True)),
                 ),
                 name="perfectqueue_schedule_values",
             ),
@@ -1678,7 +1680,7 @@ class Migration(migrations.Migration):
                 condition=models.Q(
                     ("span__in", [60, 3600, 0]),
                     django_perfectqueue.models.fields.IsTime("start"),
-                    ("others__in", [False, True]),
+                    ("others__range", (False, True)),
                     ("lasted__range", (-1e30, 1e30)),
                     ("squares__range", (-1e30, 1e30)),
                     ("waited__range", (-1e30, 1e30)),
@@ -1729,7 +1731,8 @@ class Migration(migrations.Migration):
                     ),
                     django_perfectqueue.models.fields.IsJson("schedules_text", kinds="'array'"),
                     django_perfectqueue.models.fields.IsJson("states_text", kinds="'array'"),
-                    ("leaving__in", [False, True]),
+                    ("leaving__range", (False, True)),
+                    ("draining__range", (False, True)),
                     django_perfectqueue.models.fields.IsTime("started_at"),
                     django_perfectqueue.models.fields.IsTime("seen_at"),
                     django_perfectqueue.models.fields.IsTime("drifted_at"),
@@ -1805,13 +1808,13 @@ class Migration(migrations.Migration):
             model_name="ticket",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    ("state__in", [0, 1, 2, 3]),
-                    ("last_ending__in", [0, 1, 2, 3, 4, 5]),
+                    ("state__range", (0, 3)),
+                    ("last_ending__range", (0, 5)),
                     django_perfectqueue.models.fields.IsTime("run_at"),
                     django_perfectqueue.models.fields.IsTime("timer_at"),
-                    ("cancel_requested__in", [False, True]),
+                    ("cancel_requested__range", (False, True)),
                     ("charged__range", (-1e30, 1e30)),
-                    ("watched__in", [False, True]),
+                    ("watched__range", (False, True)),
                 ),
                 name="perfectqueue_ticket_values",
             ),
@@ -1838,7 +1841,7 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="dependency",
             constraint=models.CheckConstraint(
-                condition=models.Q(("if_failed__range", (0, 5)), ("state__in", [0, 1, 2, 3])),
+                condition=models.Q(("if_failed__range", (0, 5)), ("state__range", (0, 3))),
                 name="perfectqueue_dependency_values",
             ),
         ),

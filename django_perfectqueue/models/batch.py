@@ -7,9 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .fields import (
     ExactCharField,
-    ReadableDateTimeField,
     Undeletable,
-    UndeletableQuerySet,
     in_order,
     readable,
 )
@@ -36,8 +34,8 @@ class Batch(models.Model):
     finished = models.IntegerField(_("finished"), default=0)
     dead = models.IntegerField(_("dead"), default=0)
     stopped = models.BooleanField(_("stopped"), default=False)
-    created_at = ReadableDateTimeField(_("created at"))
-    ended_at = ReadableDateTimeField(_("ended at"), null=True, blank=True)
+    created_at = models.DateTimeField(_("created at"))
+    ended_at = models.DateTimeField(_("ended at"), null=True, blank=True)
 
     class Meta:
         verbose_name = _("batch")
@@ -62,9 +60,6 @@ class BatchMember(models.Model):
         default_permissions = ()
         indexes = [models.Index(fields=["batch_id", "task"], name="perfectqueue_member_batch")]
 
-    def __str__(self) -> str:
-        return f"{self.batch_id}: {self.task_id}"
-
 
 class BatchDelta(models.Model):
     """
@@ -83,9 +78,6 @@ class BatchDelta(models.Model):
     class Meta:
         default_permissions = ()
         indexes = [models.Index(fields=["batch_id"], name="perfectqueue_delta_batch")]
-
-    def __str__(self) -> str:
-        return f"{self.batch_id}: {self.total:+d} {self.finished:+d} {self.dead:+d}"
 
 
 # Which tasks wait for which, and what has yet to be done about it.
@@ -133,9 +125,6 @@ class Dependency(models.Model):
             models.Index(fields=["parent"], name="perfectqueue_dep_parent"),
         ]
 
-    def __str__(self) -> str:
-        return f"{self.child_id} > {self.parent_id}"
-
 
 @readable()
 class DependencyEvent(models.Model):
@@ -157,9 +146,6 @@ class DependencyEvent(models.Model):
     class Meta:
         default_permissions = ()
 
-    def __str__(self) -> str:
-        return f"{self.task_id}: {self.get_kind_display()}"
-
 
 # Tasks that failed or were cancelled, until a person decides.
 
@@ -179,9 +165,7 @@ class DeadLetter(Undeletable):
     message = models.TextField(_("message"), blank=True, default="")
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
-    ended_at = ReadableDateTimeField(_("ended at"))
-
-    objects = UndeletableQuerySet.as_manager()
+    ended_at = models.DateTimeField(_("ended at"))
 
     class Meta:
         verbose_name = _("failed task")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from django.core.checks import CheckMessage
@@ -75,53 +74,6 @@ def exact_collation(connection: Connection) -> str | None:
     return None
 
 
-class ClampedDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
-    """
-    A time that can be read whatever has been stored, and shown in every time zone.
-
-    PostgreSQL stores years that no driver can read, and SQLite any text: one such row would
-    break every list that it is in. It is read as the nearest time that can be, or the last
-    one where it is none.
-    """
-
-    def deconstruct(self) -> tuple[str, str, Sequence[object], dict[str, object]]:
-        name, _path, args, kwargs = super().deconstruct()
-        return name, "django.db.models.DateTimeField", args, kwargs
-
-    def select_format(self, compiler: SQLCompiler, sql: str, params: Sequence[str | int]) -> Sql:
-        marks = READABLE.get(compiler.connection.vendor, "{time}")
-        return marks.replace("{time}", sql), tuple(params) * marks.count("{time}")
-
-    def from_db_value(self, value: datetime | None, *given: object) -> datetime | None:
-        return value if value is None else min(max(value, EARLIEST), LATEST)
-
-
-if TYPE_CHECKING:
-    ReadableDateTimeField = models.DateTimeField
-else:
-    ReadableDateTimeField = ClampedDateTimeField
-
-# Whether SQLite's text is a time, as far as its signs go.
-TIME = (
-    "{time} GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-5][0-9]*'"
-    " AND {time} NOT GLOB '*[^0-9:. -]*'"
-)
-# The SQL of a time that the driver can read.
-READABLE = {
-    # The driver reads the zero date as none.
-    "mysql": f"GREATEST({{time}}, TIMESTAMP'{str(EARLIEST)[:19]}')",
-    "postgresql": (
-        f"CASE WHEN {{time}} < TIMESTAMPTZ '{EARLIEST}' THEN TIMESTAMPTZ '{EARLIEST}'"
-        f" WHEN {{time}} > TIMESTAMPTZ '{LATEST}' THEN TIMESTAMPTZ '{LATEST}' ELSE {{time}} END"
-    ),
-    "sqlite": (
-        f"CASE WHEN {{time}} IS NULL OR {TIME}"
-        " AND date(substr({time}, 1, 10), '+0 days') = substr({time}, 1, 10) THEN {time}"
-        f" ELSE '{LATEST:%Y-%m-%d} 00:00:00' END"
-    ),
-}
-
-
 class JsonTextField(models.TextField):  # type: ignore[type-arg]
     """A text that is JSON of one of these ``kinds``."""
 
@@ -180,7 +132,10 @@ class IsTime(models.Func):
         return self.as_sql(compiler, connection, template=template, **context)
 
     def as_sqlite(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
-        template = f"({self.template} AND {TIME.replace('{time}', '%(expressions)s')})"
+        # What is no time, or no day of its month, it writes otherwise; fractions it would round.
+        second = "SUBSTR(%(expressions)s,1,19)"
+        same = f"DATETIME({second}, '+0 days') IS {second}"
+        template = f"({self.template} AND {same} AND %(expressions)s NOT GLOB '*[^0-9:. -]*')"
         return self.as_sql(compiler, connection, template=template, **context)
 
 
@@ -202,11 +157,18 @@ class IsJson(models.Func):
 def limits_of(
     field: AnyField, bounds: dict[str, Bounds]
 ) -> tuple[str, object] | models.Func | None:
-    """Return which values of a column can be read, or None where its type decides."""
+    """
+    Return which values of a column can be read, or None where its type decides.
+
+    No list has a number of one digit: Django, which splits the SQL of SQLite's tables at ", ",
+    could not introspect them.
+    """
     if isinstance(field, models.BooleanField):
-        return f"{field.name}__in", [False, True]
+        return f"{field.name}__range", (False, True)
     if field.choices and field.name not in bounds:
         words = [word for word, _label in field.flatchoices]
+        if words == [*range(len(words))]:
+            return f"{field.name}__range", (0, len(words) - 1)
         return f"{field.name}__in", [""] * field.blank + words
     if isinstance(field, models.DateTimeField):
         return IsTime(field.name)
@@ -312,6 +274,8 @@ class PartlyIndexed(models.Model):
 
 
 class Undeletable(PartlyIndexed):
+    objects = UndeletableQuerySet.as_manager()
+
     class Meta:
         abstract = True
 

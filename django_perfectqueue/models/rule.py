@@ -18,7 +18,6 @@ from .fields import (
     JsonTextField,
     PartialIndex,
     PartlyIndexed,
-    ReadableDateTimeField,
     in_order,
     optional_count,
     readable,
@@ -47,7 +46,7 @@ class Pausable(models.Model):
     paused = models.BooleanField(
         _("paused"), default=False, help_text=_("These tasks wait until this is taken back.")
     )
-    paused_until = ReadableDateTimeField(
+    paused_until = models.DateTimeField(
         _("paused until"), null=True, blank=True, help_text=_("Empty: until someone unpauses it.")
     )
     note = models.CharField(
@@ -81,7 +80,7 @@ class Limit(Pausable):
         TYPE = "type", _("tasks of this type")
         USER = "user", _("tasks of this user")
 
-    meter: Meter | None  # set by the admin
+    meter: Meter | None = None  # set by who lists
 
     scope = models.CharField(_("scope"), max_length=5, choices=Scope.choices, default=Scope.NAME)
     name = ExactCharField(_("name"), max_length=LIMIT_LENGTH)
@@ -140,13 +139,10 @@ class Meter(models.Model):
 
     key = ExactCharField(_("limit"), max_length=LIMIT_LENGTH + 6, primary_key=True)
     running = models.IntegerField(_("running"), default=0)
-    next_at = ReadableDateTimeField(_("next at"), null=True)
+    next_at = models.DateTimeField(_("next at"), null=True)
 
     class Meta:
         default_permissions = ("view",)
-
-    def __str__(self) -> str:
-        return self.key
 
 
 @readable(weight=WEIGHT)
@@ -239,7 +235,7 @@ class Change(models.Model):
         TASK = "task", _("task")
         SCHEDULE = "sched", _("schedule")
 
-    at = ReadableDateTimeField(_("at"))
+    at = models.DateTimeField(_("at"))
     by = models.CharField(_("by"), max_length=255, blank=True, default="")
     kind = models.CharField(_("kind"), max_length=5, choices=Kind.choices)
     name = ExactCharField(_("name"), max_length=261, blank=True, default="")
@@ -299,7 +295,7 @@ class Account(PartlyIndexed):
     running = models.IntegerField(_("running"), default=0)
     has_waiting = models.BooleanField(_("has waiting tasks"), default=True)
     has_open = models.BooleanField(_("has tasks behind open limits"), db_default=False)
-    since = ReadableDateTimeField(_("since"), default=clock.now)
+    since = models.DateTimeField(_("since"), default=clock.now)
     finish_tag = models.FloatField(_("finish tag"), db_default=0.0)
     policy = models.SmallIntegerField(_("policy"), choices=Policy.choices, default=Policy.FAIR)
     turn = models.GeneratedField(
@@ -333,9 +329,6 @@ class Account(PartlyIndexed):
             ),
         ]
 
-    def __str__(self) -> str:
-        return printable(f"{self.queue}/{self.user}")
-
 
 @readable(turn=AMOUNT, finish_tag=(0.0, 1e15))
 class Lane(PartlyIndexed):
@@ -358,7 +351,7 @@ class Lane(PartlyIndexed):
     held_by = models.BigIntegerField(_("held back by"), db_default=0)
     has_waiting = models.BooleanField(_("has waiting tasks"), default=True)
     turn = models.FloatField(_("turn"), db_default=0.0)
-    since = ReadableDateTimeField(_("since"), default=clock.now)
+    since = models.DateTimeField(_("since"), default=clock.now)
     finish_tag = models.FloatField(_("finish tag"), db_default=0.0)
 
     class Meta:
@@ -371,20 +364,14 @@ class Lane(PartlyIndexed):
                 fields=["held_by", "turn", "since"],
                 condition=~Q(held_by=0),
                 on=["postgresql"],
-                whole=["held_by", "turn", "since"],
                 name="perfectqueue_lane_held",
             ),
             PartialIndex(
                 fields=["gate", "finish_tag"],
                 condition=Q(finish_tag__gt=0),
-                on=["postgresql", "sqlite"],
-                whole=["gate", "finish_tag"],
                 name="perfectqueue_lane_clock",
             ),
         ]
-
-    def __str__(self) -> str:
-        return printable(self.keys)
 
 
 @readable()
@@ -399,7 +386,7 @@ class Hold(models.Model):
     id = models.BigIntegerField(primary_key=True)
     queue = ExactCharField(_("queue"), max_length=100)
     key = ExactCharField(_("limit"), max_length=LIMIT_LENGTH + 6)
-    opens_at = ReadableDateTimeField(_("opens at"), null=True)
+    opens_at = models.DateTimeField(_("opens at"), null=True)
 
     class Meta:
         default_permissions = ("view",)
@@ -407,6 +394,3 @@ class Hold(models.Model):
             models.Index(fields=["queue", "opens_at"], name="perfectqueue_hold_opens"),
             models.Index(fields=["key"], name="perfectqueue_hold_key"),
         ]
-
-    def __str__(self) -> str:
-        return printable(f"{self.queue}: {self.key}")

@@ -12,7 +12,7 @@ from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.codecs import JSON, LIMITS_LENGTH, decode
 
-from .fields import SPAN, ExactCharField, ReadableDateTimeField, in_order, optional_count, readable
+from .fields import SPAN, ExactCharField, in_order, optional_count, readable
 
 NAME_LENGTH = 200
 SPANS = ("time_limit", "expires_after", "delay", "jitter", "deadline")
@@ -85,8 +85,8 @@ class Schedule(models.Model):
     timezone = models.CharField(
         _("time zone"), max_length=64, blank=True, default="", help_text=_("Empty: TIME_ZONE.")
     )
-    starts_at = ReadableDateTimeField(_("starts at"), null=True, blank=True)
-    ends_at = ReadableDateTimeField(_("ends at"), null=True, blank=True)
+    starts_at = models.DateTimeField(_("starts at"), null=True, blank=True)
+    ends_at = models.DateTimeField(_("ends at"), null=True, blank=True)
     remaining = optional_count(
         _("remaining"), _("How many more tasks it submits. Empty: any number.")
     )
@@ -126,9 +126,9 @@ class Schedule(models.Model):
         _("note"), max_length=255, blank=True, default="", help_text=_("Why it is paused.")
     )
     paused_by = models.CharField(_("paused by"), max_length=255, blank=True, default="")
-    next_at = ReadableDateTimeField(_("next at"), null=True, editable=False)
-    due_at = ReadableDateTimeField(_("due at"), null=True, editable=False)
-    last_at = ReadableDateTimeField(_("last at"), null=True, editable=False)
+    next_at = models.DateTimeField(_("next at"), null=True, editable=False)
+    due_at = models.DateTimeField(_("due at"), null=True, editable=False)
+    last_at = models.DateTimeField(_("last at"), null=True, editable=False)
     last_task_id = models.BigIntegerField(_("last task"), null=True, editable=False)
     pending = models.JSONField(_("pending ticks"), default=list, editable=False)
     fired = models.BigIntegerField(_("fired"), default=0, editable=False)

@@ -27,7 +27,6 @@ from .fields import (
     SPAN,
     ExactCharField,
     PartialIndex,
-    ReadableDateTimeField,
     Undeletable,
     UndeletableQuerySet,
     in_order,
@@ -171,10 +170,10 @@ class Task(Undeletable):
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     payload = models.TextField(_("data"), db_column="data")
     priority = models.IntegerField(_("priority"), default=0)
-    created_at = ReadableDateTimeField(_("created at"))
-    run_at = ReadableDateTimeField(_("run at"))
-    expected_at = ReadableDateTimeField(_("expected at"), null=True, blank=True)
-    expires_at = ReadableDateTimeField(_("expires at"), null=True, blank=True)
+    created_at = models.DateTimeField(_("created at"))
+    run_at = models.DateTimeField(_("run at"))
+    expected_at = models.DateTimeField(_("expected at"), null=True, blank=True)
+    expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
     limits = ExactCharField(_("limits"), max_length=LIMITS_LENGTH, blank=True, default="")
     time_limit = models.FloatField(_("time limit"), null=True, blank=True)
     context = models.TextField(_("context"), null=True, blank=True)  # noqa: DJ001
@@ -184,11 +183,11 @@ class Task(Undeletable):
     )
     attempt = models.IntegerField(_("attempt"), default=0)
     worker = models.CharField(_("worker"), max_length=255, blank=True, default="")
-    started_at = ReadableDateTimeField(_("started at"), null=True, blank=True)
-    ended_at = ReadableDateTimeField(_("ended at"), null=True, blank=True)
+    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
+    ended_at = models.DateTimeField(_("ended at"), null=True, blank=True)
     result_text = models.TextField(_("result"), db_column="result", null=True, blank=True)  # noqa: DJ001
 
-    objects = TaskManager()
+    objects = TaskManager()  # type: ignore[misc]
 
     status: str
     ticket: Ticket
@@ -288,8 +287,8 @@ class Attempt(models.Model):
     number = models.IntegerField(_("number"))
     ending = models.CharField(_("ending"), max_length=9, choices=Ending.choices)
     worker = models.CharField(_("worker"), max_length=255, blank=True, default="")
-    started_at = ReadableDateTimeField(_("started at"), null=True)
-    ended_at = ReadableDateTimeField(_("ended at"))
+    started_at = models.DateTimeField(_("started at"), null=True)
+    ended_at = models.DateTimeField(_("ended at"))
     error = models.CharField(_("error"), max_length=255, blank=True, default="")
     message = models.TextField(_("message"), blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
@@ -298,9 +297,6 @@ class Attempt(models.Model):
     class Meta:
         default_permissions = ("view",)
         ordering = ["task_id", "id"]
-
-    def __str__(self) -> str:
-        return f"{self.task_id}#{self.number}"
 
 
 class JournalQuerySet(models.QuerySet["Journal"]):
@@ -325,7 +321,7 @@ class Journal(models.Model):
     progress = models.FloatField(_("progress"), null=True, blank=True)
     stage = models.CharField(_("stage"), max_length=255, blank=True, default="")
     lines = models.TextField(_("log lines"), blank=True, default="")
-    updated_at = ReadableDateTimeField(_("updated at"))
+    updated_at = models.DateTimeField(_("updated at"))
 
     objects = JournalQuerySet.as_manager()
 
@@ -335,9 +331,6 @@ class Journal(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["task", "number"], name="perfectqueue_journal_task"),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.task_id}#{self.number}"
 
     @property
     def tells_progress(self) -> bool:
@@ -356,16 +349,13 @@ class Step(models.Model):
     task = of_task("steps")
     name = ExactCharField(_("name"), max_length=STEP_LENGTH)
     result_text = models.TextField(_("result"), db_column="result")
-    kept_at = ReadableDateTimeField(_("kept at"))
+    kept_at = models.DateTimeField(_("kept at"))
 
     class Meta:
         default_permissions = ("view",)
         constraints = [
             models.UniqueConstraint(fields=["task", "name"], name="perfectqueue_step_name"),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.task_id}: {printable(self.name)}"
 
 
 class Tag(models.Model):
@@ -381,9 +371,6 @@ class Tag(models.Model):
         ]
         indexes = [models.Index(fields=["tag", "task"], name="perfectqueue_tag_tag")]
 
-    def __str__(self) -> str:
-        return printable(self.tag)
-
 
 class Watch(models.Model):
     """A task that a person watches in the admin; ``person`` is the primary key as text."""
@@ -397,9 +384,6 @@ class Watch(models.Model):
             models.UniqueConstraint(fields=["task", "person"], name="perfectqueue_watch_task"),
         ]
         indexes = [models.Index(fields=["person", "task"], name="perfectqueue_watch_person")]
-
-    def __str__(self) -> str:
-        return f"{self.person}: {self.task_id}"
 
 
 # The narrow row of a task that has yet to end.
@@ -432,8 +416,8 @@ class Ticket(Undeletable):
         _("last ending"), choices=LastEnding.choices, db_default=LastEnding.NONE.value
     )
     rank = models.IntegerField(_("rank"), default=0)
-    run_at = ReadableDateTimeField(_("run at"))
-    timer_at = ReadableDateTimeField(_("timer at"), null=True)
+    run_at = models.DateTimeField(_("run at"))
+    timer_at = models.DateTimeField(_("timer at"), null=True)
     attempt = models.IntegerField(_("attempt"), default=0)
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
@@ -443,8 +427,6 @@ class Ticket(Undeletable):
     charged = models.FloatField(_("charged"), null=True)
     watched = models.BooleanField(_("watched"), db_default=False)
     followed = models.BigIntegerField(_("followed"), null=True)
-
-    objects = UndeletableQuerySet.as_manager()
 
     class Meta:
         default_permissions = ("view",)
@@ -468,9 +450,6 @@ class Ticket(Undeletable):
                 name="perfectqueue_ticket_blocked",
             ),
         ]
-
-    def __str__(self) -> str:
-        return str(self.task_id)
 
     @property
     def is_parked(self) -> bool:

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.durations import LONGEST, is_number
 from django_perfectqueue.lib.stored_json import names_in, parsed
 
-from .fields import ExactCharField, JsonTextField, ReadableDateTimeField, in_order, readable
+from .fields import ExactCharField, JsonTextField, in_order, readable
 
 UNSEEN = timedelta(seconds=30)
 
@@ -74,7 +74,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
 
     def serving(self, now: datetime) -> WorkerQuerySet:
         """Keep those of them that take tasks."""
-        return self.seen(now).filter(leaving=False)
+        return self.seen(now).filter(leaving=False, draining=False)
 
 
 @readable()
@@ -85,7 +85,8 @@ class Worker(models.Model):
     ``id`` is a random number that the supervisor drew when it started, ``launcher`` the
     pid of the process that was started by hand or by a service manager, and ``generation``
     counts the supervisors of that one, from 1. Who was not seen for UNSEEN is gone; one
-    that is ``leaving`` ends what runs and takes no more. ``routes_text`` is JSON: the types
+    that is ``leaving`` ends what runs and takes no more. One that is ``draining`` does so, too,
+    until a person takes that back. ``routes_text`` is JSON: the types
     that its dispatch knows, and its patterns, each with the flags that it was compiled
     with; null where the dispatch decides by itself. ``version`` is that of this package, and
     ``release`` that of the site, as RELEASE says or SENTRY_RELEASE of its environment.
@@ -112,9 +113,10 @@ class Worker(models.Model):
     schedules_text = JsonTextField(_("schedules"), db_column="schedules", default="[]")
     states_text = JsonTextField(_("runs"), db_column="states", default="[]")
     leaving = models.BooleanField(_("leaving"), default=False)
-    started_at = ReadableDateTimeField(_("started at"))
-    seen_at = ReadableDateTimeField(_("seen at"))
-    drifted_at = ReadableDateTimeField(_("drifted at"), null=True)
+    draining = models.BooleanField(default=False, db_default=False)
+    started_at = models.DateTimeField(_("started at"))
+    seen_at = models.DateTimeField(_("seen at"))
+    drifted_at = models.DateTimeField(_("drifted at"), null=True)
     problem = models.TextField(_("problem"), db_default="")
 
     objects = WorkerQuerySet.as_manager()
@@ -122,7 +124,7 @@ class Worker(models.Model):
     class Meta:
         verbose_name = _("worker")
         verbose_name_plural = in_order(1, _("workers"))
-        default_permissions = ("view",)
+        default_permissions = ("view", "drain")
         indexes = [models.Index(fields=["seen_at"], name="perfectqueue_worker_seen")]
 
     def __str__(self) -> str:
@@ -154,12 +156,6 @@ class Worker(models.Model):
         """
         found = parsed(self.states_text)
         return list(filter(is_processor_state, found)) if isinstance(found, list) else []
-
-    def unreadable(self) -> list[str]:
-        """Return which of the columns that decide what it takes are not as a worker writes them."""
-        found = [] if parsed(self.queues_text) == self.queues else ["queues"]
-        is_known = self.routes is not None or self.routes_text == "null"
-        return found if is_known else [*found, "routes"]
 
     def is_gone(self, now: datetime) -> bool:
         return self.seen_at <= now - UNSEEN
@@ -209,7 +205,7 @@ class Usage(models.Model):
     queue = ExactCharField(_("queue"), max_length=100)
     span = models.IntegerField(_("span"), choices=Bucket.choices)
     type = ExactCharField(_("type"), max_length=255, blank=True, default="")
-    start = ReadableDateTimeField(_("start"))
+    start = models.DateTimeField(_("start"))
     others = models.BooleanField(_("others"), default=False)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     ended = models.BigIntegerField(_("ended"), default=0)
@@ -241,9 +237,6 @@ class Usage(models.Model):
                 name="perfectqueue_usage_key",
             ),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.queue}/{self.user}"
 
 
 for _bucket in range(WAIT_BUCKETS):

@@ -24,29 +24,14 @@ from .reporting import add_line, note_of
 from .submission import ARGUMENTS, TIMES, TaskOptions, TaskTerms, submission_of
 from .task_handle import TaskHandle
 
+# What programs use; the rest is for the rooms above.
 __all__ = [
-    "ARGUMENTS",
-    "DISCARDED_GROUP",
-    "KEY_LENGTH",
-    "QUEUE_LENGTH",
-    "TIMES",
     "AcquiredTask",
     "Batch",
-    "Deferred",
     "Duration",
-    "OnConflict",
     "Queue",
     "TaskHandle",
     "TaskOptions",
-    "TaskTerms",
     "When",
-    "Window",
-    "add_line",
-    "batch_of",
-    "checked",
-    "checked_duration",
     "database",
-    "encoded",
-    "note_of",
-    "submission_of",
 ]

@@ -392,9 +392,11 @@ class Steps:
     """The steps of one attempt of a task, and those that are kept of earlier attempts."""
 
     def __init__(self, task: AcquiredTask) -> None:
-        self.task = task
+        self.task, self.using = task, task.lease.using
+        self.rows = models.Step.objects.using(self.using).filter(task_id=task.lease.task_id)
         self.used: dict[str, MaybeCommitted | None] = {}
-        self.kept = self.names()
+        # A first attempt has nothing to read.
+        self.kept = set[str]() if task.lease.attempt == 1 else self.names()
 
     def run(self, name: str, call: Callable[[], object]) -> JSON:
         """Return what is kept of a step, or else call it, and keep what it returns."""
@@ -435,41 +437,25 @@ class Steps:
             )
         if name not in self.kept and len(self.kept) >= MOST:
             raise InvalidTaskError(f"A task may have at most {MOST} steps; '{name}' is one more.")
-        text = self.read(name) if name in self.kept else None
+        text: str | None = None
+        if name in self.kept:
+            found = self.rows.filter(name=name).values_list("result_text", flat=True)
+            text = store.database.with_retries(found.first, using=self.using)
         self.used[name] = None
         return text
 
     def end(self, name: str, value: object) -> str:
         """Keep what a step has returned; return it as it is stored."""
         text = encoded_result(value, f"The result of step '{name}'", using=self.using)
-        keep = partial(self.keep, name, text)
-        self.task._write(keep)
+        self.task._write(lambda: store.keep_step(self.task.lease, name, text, using=self.using))
         self.kept.add(name)
         # What is rolled back may run again in this attempt.
         self.used[name] = maybe_committed(self.using)
         return text
 
     def names(self) -> set[str]:
-        """Return the names of the steps that are kept; a first attempt has nothing to read."""
-        if self.task.lease.attempt == 1:
-            return set()
-        return set(store.database.with_retries(lambda: list(self.rows("name")), using=self.using))
-
-    def read(self, name: str) -> str | None:
-        rows = self.rows("result_text").filter(name=name)
-        found: str | None = store.database.with_retries(rows.first, using=self.using)
-        return found
-
-    def keep(self, name: str, text: str) -> None:
-        store.keep_step(self.task.lease, name, text, using=self.using)
-
-    def rows(self, column: str) -> JSON:
-        rows = models.Step.objects.using(self.using).filter(task_id=self.task.lease.task_id)
-        return rows.values_list(column, flat=True)
-
-    @property
-    def using(self) -> str:
-        return self.task.lease.using
+        names = self.rows.values_list("name", flat=True)
+        return store.database.with_retries(lambda: set(names), using=self.using)
 
 
 async def awaited(call: Callable[[], object]) -> JSON:
@@ -517,19 +503,6 @@ def maybe_committed(using: str) -> MaybeCommitted | None:
     return MaybeCommitted(connection) if connection.in_atomic_block else None
 
 
-class Act(MaybeCommitted):
-    """
-    Something to be done, as long as the transaction in which that was asked for stands.
-
-    ``word`` is what it settles the task as, or empty.
-    """
-
-    def __init__(self, connection: BaseDatabaseWrapper, do: Callable[[], None], word: str) -> None:
-        super().__init__(connection)
-        self.do = do
-        self.word = word
-
-
 @dataclass(slots=True)
 class Deferred:
     """
@@ -540,20 +513,21 @@ class Deferred:
     """
 
     connection: BaseDatabaseWrapper
-    acts: list[Act] = field(default_factory=list)
+    acts: list[tuple[MaybeCommitted, Callable[[], None], str]] = field(default_factory=list)
 
     @property
     def settled(self) -> str:
         """What it settles the task as; nothing where it does not."""
-        return next((act.word for act in self.pending() if act.word), "")
+        return next((word for _do, word in self.pending() if word), "")
 
     def add(self, do: Callable[[], None], *, word: str = "") -> None:
-        self.acts.append(Act(self.connection, do, word))
+        """Have something done, as long as the transaction stands; ``word`` is as ``settled``."""
+        self.acts.append((MaybeCommitted(self.connection), do, word))
 
-    def pending(self) -> list[Act]:
+    def pending(self) -> list[tuple[Callable[[], None], str]]:
         """Return what was not rolled back."""
-        return [act for act in self.acts if not act.is_undone()]
+        return [(do, word) for doubt, do, word in self.acts if not doubt.is_undone()]
 
     def write(self) -> None:
-        for act in self.pending():
-            act.do()
+        for do, _word in self.pending():
+            do()

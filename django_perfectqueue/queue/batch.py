@@ -30,7 +30,7 @@ from django_perfectqueue.payload.inputs import (
     checked_user,
 )
 
-from .submission import TaskOptions, submission_of
+from .submission import TaskOptions, submission_of, submissions_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -93,9 +93,7 @@ class Batch:
         Each thousand is stored in one transaction. Raise what submit() does.
         """
         count = 0
-        terms: dict[str, Any] = {"using": self.using, "surroundings": captured()}
-        each = (submission_of(self.queue, **{**terms, "user": self.user, **task}) for task in tasks)
-        for given in store.in_chunks(each):
+        for given in submissions_of(self.queue, ({"user": self.user, **task} for task in tasks)):
             store.submit_linked(store.submit_all, given, batch=self.id, using=self.using)
             count += len(given)
         return count

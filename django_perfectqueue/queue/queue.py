@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date, datetime
-from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from asgiref.sync import sync_to_async
@@ -36,7 +34,14 @@ from django_perfectqueue.tracing import otel
 
 from . import retention
 from .batch import Batch, batch_named, begin
-from .submission import IfFailed, TaskOptions, listed, submission_of
+from .submission import (
+    IfFailed,
+    TaskOptions,
+    listed,
+    store_some,
+    submission_of,
+    submissions_of,
+)
 from .taking import Taking
 from .task_handle import TaskHandle
 
@@ -44,7 +49,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Window = Literal["minute", "hour", "day"]
-AFTER, TAGS = attrgetter("after"), attrgetter("tags")
 
 
 class Queue(Taking):
@@ -98,27 +102,13 @@ class Queue(Taking):
         Raise InvalidTaskError when it can't be stored as it is, NotFoundError where there is
         no such task to wait for, and TypeError for an option that there is not.
         """
-        using = self.using
-        submission = submission_of(
-            self,
-            key,
-            type,
-            data,
-            using=using,
-            surroundings=captured(),
-            now=now,
-            **options,
-        )
+        terms: dict[str, Any] = {"using": self.using, "now": now}
+        task = submission_of(self, key, type, data, surroundings=captured(), **terms, **options)
         ON_CONFLICT.require("on_conflict", on_conflict, InvalidTaskError)
-        task = self[submission.key]
-        linked = bool(submission.after or submission.tags)
-        submit: Any = store.submit_all if on_conflict == "raise" else store.submit
-        if linked:
-            submit = partial(store.submit_linked, submit)
-        if not submit([submission], using=using, now=now) and on_conflict == "replace":
-            replace = store.replace_linked if linked else store.replace
-            replace([submission], using=using, now=now)
-        return task
+        if not store_some([task], on_conflict, **terms) and on_conflict == "replace":
+            replace = store.replace_linked if task.after or task.tags else store.replace
+            replace([task], **terms)
+        return TaskHandle(self, task.key)
 
     @otel.sends
     def submit_many(
@@ -137,16 +127,9 @@ class Queue(Taking):
         with the number read so far. A task that another waits for comes before that.
         """
         stored = read = 0
-        using = self.using
-        terms: dict[str, Any] = {"using": using, "surroundings": captured(), "now": now}
-        submissions = (submission_of(self, **terms, **task) for task in tasks)
-        for given in store.in_chunks(submissions):
-            submit: Any = store.submit_all if on_conflict == "raise" else store.submit
-            if any(map(AFTER, given)) or any(map(TAGS, given)):
-                submit = partial(store.submit_linked, submit)
-            fresh = submit(given, using=using, now=now)
+        for given in submissions_of(self, tasks, now):
             read += len(given)
-            stored += len(fresh)
+            stored += len(store_some(given, on_conflict, using=self.using, now=now))
             if progress:
                 progress(read)
         return stored
@@ -303,7 +286,7 @@ class Queue(Taking):
 
     def unpause(self, *, by: str = "") -> None:
         """Start its tasks again."""
-        edit.lift_pause("queue", self.name, by=by, using=self.using)
+        edit.end_pause(models.Limit, {"scope": "queue", "name": self.name}, by=by, using=self.using)
 
     def is_paused(self) -> bool:
         """Return whether the queue is paused, by whatever process."""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from django.db.models import Q
+
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
@@ -109,7 +111,7 @@ def purge(
 
 def clear(queue: str, *, using: str) -> int:
     """Forget all tasks of a queue, whatever their status, and its batches; return how many."""
-    count, kept_for = store.clear(queue, using=using)
+    count, kept_for = store.clear(Q(queue=queue), using=using)
     while store.dependencies.forget_batches(None, using=using, queue=queue):
         pass
     warn(kept_for)

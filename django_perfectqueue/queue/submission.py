@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from django_perfectqueue import models, store
@@ -16,6 +17,7 @@ from django_perfectqueue.payload.inputs import (
     KEY,
     KEY_LENGTH,
     Duration,
+    OnConflict,
     When,
     captured,
     checked,
@@ -175,6 +177,7 @@ class TaskOptions(TaskTerms, total=False):
 
 
 TIMES = ("run_at", "expected_at", "expires_at")
+AFTER, TAGS = attrgetter("after"), attrgetter("tags")
 # Each option but TIMES and ``after`` as it is stored; raises InvalidTaskError.
 CHECKS: dict[str, Callable[[Any], object]] = {
     "user": checked_user,
@@ -235,6 +238,24 @@ def submission_of(
         lane=lane,
         **given,
     )
+
+
+def submissions_of(
+    queue: Queue, tasks: Iterable[Mapping[str, Any]], now: datetime | None = None
+) -> Iterator[list[store.Submission]]:
+    """Yield tasks as they are stored, some at a time, each from a dict of submit()'s arguments."""
+    terms: dict[str, Any] = {"using": queue.using, "surroundings": captured(), "now": now}
+    return store.in_chunks(submission_of(queue, **terms, **task) for task in tasks)
+
+
+def store_some(
+    tasks: Sequence[store.Submission], on_conflict: OnConflict, *, using: str, now: datetime | None
+) -> Mapping[tuple[str, str], int]:
+    """Store tasks in one transaction; return the ids of those whose key was free."""
+    submit = store.submit_all if on_conflict == "raise" else store.submit
+    if any(map(AFTER, tasks)) or any(map(TAGS, tasks)):
+        return store.submit_linked(submit, tasks, using=using, now=now)
+    return submit(tasks, using=using, now=now)
 
 
 def expires_first(starts: Moment, ends: Moment) -> bool:

@@ -11,8 +11,13 @@ from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import (
     NotFoundError,
 )
-from django_perfectqueue.inspection.changes import Snapshot, changes_of, changes_of_async
-from django_perfectqueue.inspection.results import result_of, result_of_async
+from django_perfectqueue.inspection.results import (
+    Snapshot,
+    changes_of,
+    changes_of_async,
+    result_of,
+    result_of_async,
+)
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload.codecs import JSON

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +22,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.fairness import audit
 from django_perfectqueue.lib.async_twins import twin
-from django_perfectqueue.lib.checks import nearest
+from django_perfectqueue.lib.checks import choice, nearest
 from django_perfectqueue.models import Change, IfFailed, Schedule, Task
 from django_perfectqueue.payload.inputs import When
 from django_perfectqueue.queue import Queue, TaskHandle
@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 NEIGHBOURS = 1_000
-
-Submit = Callable[..., Mapping[tuple[str, str], int]]
+BACKFILL = choice("allow", "queue")
 
 
 def in_turn(given: Sequence[store.Submission], *, using: str) -> dict[tuple[str, str], int]:
@@ -65,9 +64,6 @@ def in_turn(given: Sequence[store.Submission], *, using: str) -> dict[tuple[str,
         before = store.Parent(linked[-1].queue, linked[-1].key)
         linked.append(task._replace(after=(before,), if_failed=IfFailed.RUN))
     return store.submit_linked(store.submit, linked, using=using)
-
-
-BACKFILLS: dict[str, Submit] = {"allow": store.submit, "queue": in_turn}
 
 
 class Schedules:
@@ -246,19 +242,14 @@ class ScheduleHandle:
         ticks; with ``dry_run`` only that. Raise InvalidScheduleError where they are more than
         1,000.
         """
-        if overlap not in BACKFILLS:
-            raise InvalidScheduleError(f"overlap is 'allow' or 'queue', not {overlap!r}.")
+        BACKFILL.require("overlap", overlap, InvalidScheduleError)
         moment = now or store.records.clock(using=self.using)
         first, last = at("since", since, moment), at("until", until, moment)
         if first is None or last is None:
             raise InvalidScheduleError("A backfill needs since and until.")
         row = self.row()
-        ticks = list(
-            islice(
-                takewhile(lambda tick: tick <= last, timing_of(row).after(first - schedules.LEAST)),
-                MOST_AT_ONCE + 1,
-            )
-        )
+        following = timing_of(row).after(first - schedules.LEAST)
+        ticks = list(islice(takewhile(lambda tick: tick <= last, following), MOST_AT_ONCE + 1))
         if len(ticks) > MOST_AT_ONCE:
             raise InvalidScheduleError(
                 f"From {first} to {last} there are more than {MOST_AT_ONCE} ticks. Give a"
@@ -267,7 +258,7 @@ class ScheduleHandle:
         ticks = schedules.without_tasks(row, ticks, using=self.using)
         if not dry_run and ticks:
             with self._changed(by, now, did="backfilled") as (row, moment):
-                submit = BACKFILLS[overlap]
+                submit = in_turn if overlap == "queue" else store.submit
                 schedules.submit_ticks(row, ticks, moment, using=self.using, submit=submit)
         return ticks
 
@@ -344,8 +335,7 @@ def timing_terms(row: Schedule) -> list[object]:
 
 def facts(row: Schedule) -> dict[str, object]:
     """Return what people set of a schedule, as the trail keeps it; its data is left out."""
-    names = ("type", *CHECKS, "paused", "note")
-    values = {name: getattr(row, name) for name in names}
+    values = {name: getattr(row, name) for name in ("type", *CHECKS, "paused", "note")}
     return {
         name: value.isoformat() if isinstance(value, datetime) else value
         for name, value in values.items()
@@ -364,13 +354,9 @@ def record(
     """Add to the trail what someone did to a schedule; of a change only what is different."""
     if before is not None and after is not None:
         names = [key for key in after if after[key] != before[key]]
-        before = {key: before[key] for key in names}
-        after = {key: after[key] for key in names}
-    change = Change(
-        by=as_text(by, audit.LONGEST_NAME) or audit.actor.get(),
-        before=before,
-        after={DID: did, **(after or {})},
-    )
+        before, after = ({key: facts[key] for key in names} for facts in (before, after))
+    by = as_text(by, audit.LONGEST_NAME) or audit.actor.get()
+    change = Change(by=by, before=before, after={DID: did, **(after or {})})
     audit.write(Schedule(name=name), change, using=using)
 
 

@@ -1,10 +1,10 @@
 """The door for tests: run what is due in place, look at what was submitted, make tasks."""
 
 from .assertions import QueueAssertions, QueueTestCase
-from .drain import adrain, drain
+from .drain import Drained, adrain, drain
 from .eager import eager
 from .factories import make_task
-from .report import Drained, Run
+from .inline_runner import Run
 from .submitted import SubmittedTask, submitted
 
 __all__ = [

@@ -3,25 +3,64 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from django_perfectqueue import store
+from django_perfectqueue import compat, store
+from django_perfectqueue.application import Dispatch
+from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import UnknownTypeError
+from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.models import Hold, Task, Ticket
+from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.queue import Duration, Queue, checked_duration, database
 from django_perfectqueue.store.tasks.steer import steer_waiting
 from django_perfectqueue.store.values import new_holder
+from django_perfectqueue.worker.discovery import found, with_django_tasks
 
-from .held_task import HeldTask
-from .inline_runner import InlineRunner, is_trouble, raise_error
-from .report import Drained, Run
-from .routes import Kind, types_of, unknown, workers_dispatch
+from .inline_runner import HeldTask, InlineRunner, Run, is_trouble, raise_error
+from .submitted import Kind, type_of
 
 LIMIT = 1_000
+SHOWN = 20
+
+
+class Drained(list[Run]):
+    """The attempts that drain() has made, in their order."""
+
+    @property
+    def words(self) -> list[str]:
+        """What became of the task by each attempt."""
+        return [run.word for run in self]
+
+    @property
+    def keys(self) -> list[str]:
+        """The key of each attempt's task."""
+        return [run.key for run in self]
+
+    @property
+    def results(self) -> list[JSON]:
+        """What each attempt returned."""
+        return [run.result for run in self]
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """What handlers have raised, also where they are tried again."""
+        return [run.error for run in self if run.error is not None]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many attempts ended in which word."""
+        return Counter(self.words)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "Nothing was due."
 
 
 def drain(
@@ -183,3 +222,30 @@ class Drain:
 
 def about(task: HeldTask) -> str:
     return f"task '{task.key}' of type '{task.type}' in queue '{task.lease.queue}'"
+
+
+# Which handlers a worker of this project would have.
+
+
+def types_of(kinds: Kind | Iterable[Kind]) -> set[str]:
+    several: Any = [kinds] if isinstance(kinds, str) or hasattr(kinds, "module_path") else kinds
+    return {type_of(kind) for kind in several}
+
+
+def workers_dispatch(using: str) -> type[Dispatch]:
+    """Return what pq_worker would route by, without a dispatch of its own on its line."""
+    dispatch = found(options().DISPATCH)
+    if compat.HAS_TASKS:
+        dispatch, _queues = with_django_tasks(dispatch, using)
+    return dispatch
+
+
+def unknown(dispatch: type[Dispatch], type_: str, task: str) -> UnknownTypeError:
+    """Return an error that lists the known types."""
+    routes = sorted(map(in_words, dispatch.load()))
+    more = f" and {len(routes) - SHOWN} more" if len(routes) > SHOWN else ""
+    known = f"Known are: {', '.join(routes[:SHOWN])}{more}." if routes else "There are no handlers."
+    return UnknownTypeError(
+        f"There is no handler for {task}; in a worker it would wait."
+        f"{nearest(type_, routes)} {known}"
+    )

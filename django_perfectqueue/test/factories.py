@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django_perfectqueue import store
@@ -59,17 +60,15 @@ def make_task(
     return made
 
 
+@dataclass
 class Making:
     """A task that is on its way to its status."""
 
-    def __init__(
-        self, queue: Queue, key: str, given: dict[str, object], result: object, why: store.Failure
-    ) -> None:
-        self.queue = queue
-        self.key = key
-        self.given = given
-        self.result = result
-        self.why = why
+    queue: Queue
+    key: str
+    given: dict[str, object]
+    result: object
+    why: store.Failure
 
     def submit(self, **more: JSON) -> TaskHandle:
         return self.queue.submit(self.key, **{**self.given, **more})

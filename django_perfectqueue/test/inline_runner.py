@@ -1,4 +1,4 @@
-"""The worker's own runner, in the caller's thread and on its connections."""
+"""Run one task by the worker's own runner, in the caller's thread and on its connections."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 from django_perfectqueue import store
@@ -14,6 +16,7 @@ from django_perfectqueue.application.base import awaited
 from django_perfectqueue.conf import options
 from django_perfectqueue.payload import context
 from django_perfectqueue.payload.codecs import JSON, decode
+from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.verdicts import Verdict
 from django_perfectqueue.worker.attempt import surroundings
 from django_perfectqueue.worker.attempt.event_loop import EventLoop
@@ -23,13 +26,68 @@ from django_perfectqueue.worker.attempt.surroundings import AttemptEnd, announce
 from django_perfectqueue.worker.database.link import ConnectionCleanup, mine
 from django_perfectqueue.worker.shared.status import Outage
 
-from .held_task import HeldTask
-from .report import Run
-
 R = TypeVar("R")
 
 PUT_OFF = ("retried", "snoozed", "released")
 LOGGERS = ("django_perfectqueue.runner", "django.tasks", "django_tasks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """
+    One attempt, and what became of its task by it.
+
+    ``word`` is finished, retried, snoozed, failed, discarded, cancelled, released, preempted
+    or left. ``result`` is what the handler has returned, as JSON gives it back, ``error``
+    what it has raised. ``wait`` is how many seconds a task that is retried, snoozed or
+    released was put off, and ``seconds`` how long the attempt took.
+    """
+
+    key: str
+    type: str
+    queue: str
+    user: str
+    attempt: int
+    word: str
+    result: JSON = None
+    error: BaseException | None = None
+    wait: float | None = None
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        line = f"{self.word} {self.queue}/{self.key} type={self.type} attempt={self.attempt}"
+        return f"{line} error={self.error!r}" if self.error is not None else line
+
+
+class HeldTask(AcquiredTask):
+    """
+    An acquired task whose verbs take the time from the test, where that has set one.
+
+    ``returned`` and ``wait`` are what its handler has settled it with.
+    """
+
+    moment: datetime | None = None
+    returned: JSON = None
+    wait: float | None = None
+
+    def write(self, completion: store.Completion) -> bool:
+        """Write that its handler has returned; return False where it is held no more."""
+        using, worker = self.lease.using, self.worker
+        return not store.finish([completion], using=using, worker=worker, now=self.moment)
+
+    def heartbeat(self, *, now: datetime | None = None) -> None:
+        super().heartbeat(now=now or self.moment)
+
+    def update_data(self, changes: Mapping[str, object], *, now: datetime | None = None) -> None:
+        super().update_data(changes, now=now or self.moment)
+
+    def finish(self, result: object = None, *, now: datetime | None = None) -> None:
+        super().finish(result, now=now or self.moment)
+        self.returned = result
+
+    def _end(self, ending: store.Ending, *, now: datetime | None = None) -> None:
+        super()._end(ending, now=now or self.moment)
+        self.wait = None if ending.outcome else ending.wait
 
 
 class InlineRunner(Runner):
@@ -44,9 +102,12 @@ class InlineRunner(Runner):
 
     def __init__(self, dispatch: type[Dispatch]) -> None:
         link: Any = DirectLink()
-        super().__init__(dispatch, link=link, interrupter=MainThreadInterrupter())
-        self.event_loop = CallersEventLoop()
-        self.drive = self.event_loop.drive
+        super().__init__(
+            dispatch,
+            link=link,
+            interrupter=MainThreadInterrupter(),
+            event_loop=CallersEventLoop(),
+        )
         self.cleanup: CallersCleanup = CallersCleanup()
         self.check_at = float("inf")
 

@@ -6,17 +6,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from unittest import mock
+from typing import Protocol
 
 from django_perfectqueue import models
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.context import masked
 from django_perfectqueue.queue import Queue, TaskHandle, database
 
-from .routes import Kind, type_of
-
 SHOWN, WIDTH = 20, 300
 PARTS = ("data", "args", "kwargs")
+NAMES = (*PARTS, "user", "queue", "key", "priority")
+
+
+class DjangoTaskRoute(Protocol):
+    """What Django's ``@task`` makes of a function."""
+
+    @property
+    def module_path(self) -> str: ...
+
+
+# A type of tasks: its name, or the Django task itself.
+Kind = str | DjangoTaskRoute
+
+
+def type_of(kind: Kind) -> str:
+    """Return a type's name."""
+    return kind if isinstance(kind, str) else kind.module_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,43 +85,28 @@ class SubmittedTask:
 def submitted(
     type: Kind | None = None,  # noqa: A002
     *,
-    data: object = mock.ANY,
-    args: object = mock.ANY,
-    kwargs: object = mock.ANY,
-    user: str | None = None,
-    queue: str | None = None,
-    key: str | None = None,
-    priority: int | None = None,
     using: str | None = None,
+    **wanted: object,
 ) -> list[SubmittedTask]:
     """
     Return what was submitted and is so, the oldest first: all that is stored, ended or not.
 
-    ``type`` is the name or the Django task, for which there are ``args`` and ``kwargs``;
-    ``mock.ANY`` may stand for any part of what is compared.
+    ``type`` is the name or the Django task, for which there are ``args`` and ``kwargs``. Other
+    words are data, user, queue, key and priority; ``mock.ANY`` may stand for any part of what
+    is compared. Raise TypeError for a word that there is not.
     """
-    wanted = wanting(
-        type,
-        data=data,
-        args=args,
-        kwargs=kwargs,
-        user=user,
-        queue=queue,
-        key=key,
-        priority=priority,
-    )
-    return [one for one in everything(using) if matches(one, wanted)]
+    looked_for = wanting(type, wanted)
+    return [one for one in everything(using) if matches(one, looked_for)]
 
 
-def wanting(type: Kind | None = None, **given: JSON) -> dict[str, JSON]:  # noqa: A002
+def wanting(type: Kind | None, given: Mapping[str, object]) -> dict[str, object]:  # noqa: A002
     """Return what is looked for, without what may be anything."""
-    wanted = {} if type is None else {"type": type_of(type)}
+    wanted: dict[str, object] = {} if type is None else {"type": type_of(type)}
     for name, value in given.items():
-        if name in PARTS:
-            if value is not mock.ANY:
-                wanted[name] = plain(value)
-        elif value is not None:
-            wanted[name] = value
+        if name not in NAMES:
+            raise TypeError(f"A task can't be looked for by '{name}', only by {', '.join(NAMES)}.")
+        if name in PARTS or value is not None:
+            wanted[name] = plain(value)
     return wanted
 
 

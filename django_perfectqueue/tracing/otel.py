@@ -21,7 +21,7 @@ from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.version import __version__
 
-from .trace_context import PARENT, STATE, Trace, current, taken_along
+from . import PARENT, STATE, Trace, current, taken_along
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -126,23 +126,8 @@ def send_span(queue: str) -> Iterator[Span]:
             raise
 
 
-class TracedAttempt:
-    """The span of an attempt that is going on."""
-
-    def __init__(self, span: Span) -> None:
-        self.span = span
-
-    def ended(self, ending: str, error: str = "", message: str = "", stack: str = "") -> None:
-        """Set how the attempt ended, and its error, on the span."""
-        self.span.set_attribute("perfectqueue.ending", ending)
-        if error and ending in FAULTS:
-            fail(self.span, error, message, stack)
-
-
 @contextmanager
-def process_span(
-    lease: Lease, due: datetime, values: Mapping[str, object]
-) -> Iterator[TracedAttempt]:
+def process_span(lease: Lease, due: datetime, values: Mapping[str, object]) -> Iterator[Span]:
     """
     Record a span for an attempt, and one for its wait before that, since it was ``due``.
 
@@ -179,7 +164,14 @@ def process_span(
         record_exception=False,
         set_status_on_exception=False,
     ) as span:
-        yield TracedAttempt(span)
+        yield span
+
+
+def end_span(span: Span, ending: str, error: str = "", message: str = "", stack: str = "") -> None:
+    """Set how an attempt ended, and its error, on its span."""
+    span.set_attribute("perfectqueue.ending", ending)
+    if error and ending in FAULTS:
+        fail(span, error, message, stack)
 
 
 def fail(span: Span, error: str, message: str, stack: str = "") -> None:

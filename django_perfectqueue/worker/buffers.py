@@ -17,8 +17,7 @@ from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.usage import MOST_ROWS, all_types_key, type_key
 from django_perfectqueue.store.values import Note
 
-from .attempt.running import Running
-from .attempt.surroundings import AttemptEnd
+from .attempt.surroundings import AttemptEnd, Running
 from .shared.status import SLOW, Crowd, account_of
 
 
@@ -47,11 +46,7 @@ class Hand:
     def count(self) -> int:
         """Return how many tasks run or wait to run; one that just begins counts once."""
         with self.lock:
-            return self.held()
-
-    def held(self) -> int:
-        """Return the same, for who has the lock."""
-        return self.places - len(self.free) + len(self.batch)
+            return self.places - len(self.free) + len(self.batch)
 
     def leases(self) -> list[store.Lease]:
         """Return the leases of the running attempts and of the batch."""
@@ -309,7 +304,7 @@ class UsageBuffer:
     def __init__(self, *, using: str, kept: bool) -> None:
         self.using = using
         self.kept = kept
-        self.tallies: dict[UsageKey, Tally] = {}
+        self.tallies: defaultdict[UsageKey, Tally] = defaultdict(Tally)
         self.ended: list[tuple[str, str, str, list[float], float, float, float]] = []
         self.words: list[tuple[str, str, str, str]] = []
         self.current: dict[int, AcquiredTask] = {}
@@ -374,15 +369,14 @@ class UsageBuffer:
             tally.run([lasted for _waits, _seconds, lasted in some])
         for (queue, type_), pairs in types.items():
             for key in (all_types_key(queue), type_key(queue, type_)):
-                tally = self.tallies.setdefault(key, Tally())
+                tally = self.tallies[key]
                 tally.wait(*[waited + self.ahead for waited, _lasted in pairs])
                 tally.run([lasted for _waited, lasted in pairs])
-        for key, tally in store.records.ended_so(self.words).items():
-            self.tallies.setdefault(key, Tally()).add(tally)
+        store.records.count_endings(self.tallies, self.words)
         self.words.clear()
 
     def tally(self, queue: str, user: str) -> Tally:
-        return self.tallies.setdefault(UsageKey(queue, False, user), Tally())
+        return self.tallies[UsageKey(queue, False, user)]
 
     def is_due(self, now: float) -> bool:
         return self.kept and now >= self.next_write
@@ -405,7 +399,8 @@ class UsageBuffer:
     def take(self) -> dict[UsageKey, Tally]:
         with self.lock:
             self.count_current()
-            taken, self.tallies = store.records.folded(self.tallies, MOST_ROWS), {}
+            taken = store.records.folded(self.tallies, MOST_ROWS)
+            self.tallies.clear()
             return taken
 
     def count_current(self) -> None:

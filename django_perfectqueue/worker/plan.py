@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from dataclasses import dataclass, field
 
@@ -10,7 +9,7 @@ from django_perfectqueue import store
 from django_perfectqueue.application import Application, Dispatch, TimeLimits, time_limits
 from django_perfectqueue.conf import Options
 
-from .database.link import timeout_for
+from .database.link import LEAST
 from .shared.status import Outage
 
 MOST_TYPES = 1_000
@@ -37,8 +36,8 @@ class Plan:
     @property
     def timeout(self) -> float | None:
         """The timeout of a database call in seconds, below a quarter of the lease time."""
-        alive_time = self.options.ALIVE_TIME
-        return timeout_for(self.options.DATABASE_TIMEOUT, alive_time=alive_time)
+        timeout = self.options.DATABASE_TIMEOUT
+        return None if timeout is None else min(timeout, max(LEAST, self.options.ALIVE_TIME / 4))
 
     def handler_for(self, lease: store.Lease) -> type[Application] | None:
         """Return the handler of a task, or None if the look-up fails."""
@@ -60,6 +59,6 @@ class Plan:
             return self.limits_of_types.setdefault(lease.type, found)
 
 
-def worker_name() -> str:
-    """Return the name of this process in the rows of its tasks."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+def worker_name(pid: int) -> str:
+    """Return the name of a process of this host in the rows of its tasks."""
+    return f"{socket.gethostname()}:{pid}"

@@ -49,6 +49,7 @@ class AxeTests(BrowserCase):
         yield f"fairshare/?user={OURS}user&queue={OURS}queue"
         yield f"queueshare/?queue={OURS}queue"
         yield "overview/figures/?queue=stories&over=day"
+        yield "overview/release/"
         yield "task/bulk/?status=waiting&verb=cancel"
         yield f"deadletter/bulk/?verb=retry&queue={OURS}queue"
         yield from (f"batch/{batch.pk}/change/" for batch in Batch.objects.all())

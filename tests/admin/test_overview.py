@@ -4,13 +4,13 @@ from html import unescape
 from unittest import mock
 from urllib.parse import urlencode
 
-from django.test import override_settings
+from django.test import override_settings, tag
 from django.urls import reverse
 from django.utils.html import escape
 
 from django_perfectqueue import store
 from django_perfectqueue.compat import HAS_TASKS
-from django_perfectqueue.models import Batch, Schedule, Worker
+from django_perfectqueue.models import Batch, DeadLetter, Schedule, Task, Worker
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.store.records import counts
@@ -23,6 +23,7 @@ from .staff import LIST, AdminTestCase, staff
 
 OVERVIEW = "/admin/perfectqueue/overview/"
 FIGURES = f"{OVERVIEW}figures/"
+RELEASE = f"{OVERVIEW}release/"
 SCRIPT = '<script>alert("x")</script>'
 
 
@@ -117,6 +118,20 @@ class OverviewTests(AdminTestCase):
         self.assertIn(cells, page)
         self.assertIn("highest: 5", page)
 
+    def test_types_are_in_the_order_that_is_asked_for(self):
+        ran(5.0, 5.0, at=now(), type="long")
+        ran(*[1.0] * 4, at=now(), type="broken", word="failed", queue="reports")
+        ran(8.0, at=now(), type="rare")
+        register("default", "reports", now=None)
+        for by, names in (
+            ({}, ["long", "rare", "broken"]),
+            ({"by": "failed"}, ["broken"]),
+            ({"by": "p95"}, ["rare", "long", "broken"]),
+            ({"by": ""}, ["broken", "long", "rare"]),
+        ):
+            types = self.client.get(OVERVIEW, by).context["types"]
+            self.assertEqual([row["name"] for row in types][: len(names)], names)
+
     def test_failures_and_users_are_escaped_and_linked(self):
         _task, lease = running(now=None, user=SCRIPT, queue="default")
         fail(lease, error=SCRIPT, now=None)
@@ -167,9 +182,9 @@ class OverviewTests(AdminTestCase):
             submit(queue=f"queue-{number}", now=None)
             ran(1.0, at=now() - timedelta(minutes=number), queue=f"queue-{number}")
         register("default", now=None)
-        self.assertEqual(len(self.statements(OVERVIEW)), 11)
+        self.assertEqual(len(self.statements(OVERVIEW)), 12)
         self.client.force_login(staff("view_overview", "view_task", name="reader"))
-        self.assertEqual(len(self.statements(OVERVIEW)), 13)
+        self.assertEqual(len(self.statements(OVERVIEW)), 14)
 
     def test_it_is_for_those_who_may_see_it(self):
         self.client.force_login(staff("view_task", name="without"))
@@ -187,6 +202,88 @@ class OverviewTests(AdminTestCase):
             self.assertIn(">mail<", self.shown())
 
 
+@tag("any-database")
+class ReleaseTests(AdminTestCase):
+    """What the newest release broke, beside the hour before."""
+
+    def setUp(self):
+        super().setUp()
+        self.began = now() - timedelta(minutes=20)
+
+    def deploy(self, release="shop-7", **times):
+        register("default", now=None)
+        times = {"started_at": self.began, **times}
+        Worker.objects.filter(release="").update(release=release, **times)
+
+    def fail(self, key, error, *, ago):
+        _task, lease = running(key, now=None, queue="default")
+        fail(lease, error=error, now=None)
+        ended = now() - timedelta(minutes=ago)
+        DeadLetter.objects.filter(task__key=key).update(ended_at=ended)
+        Task.objects.filter(key=key).update(ended_at=ended)
+
+    def page(self):
+        response = self.client.get(RELEASE)
+        self.assertEqual(response.status_code, 200)
+        return response
+
+    def test_the_overview_leads_to_the_newest_release(self):
+        self.assertNotContains(self.client.get(OVERVIEW), RELEASE)
+        self.assertContains(self.page(), "No worker that lives names a release")
+        self.deploy()
+        self.deploy("shop-6", started_at=self.began - timedelta(hours=3))
+        self.assertContains(self.client.get(OVERVIEW), f'href="{RELEASE}"')
+        self.assertEqual(self.page().context["release"].name, "shop-7")
+
+    def test_new_groups_of_failures_lead_to_their_retry(self):
+        self.deploy()
+        self.fail("k1", "OldError", ago=50)
+        self.fail("k2", "OldError", ago=5)
+        self.fail("k3", "NewError", ago=5)
+        page = self.page()
+        [(group, count, _at, link)] = page.context["groups"]
+        self.assertEqual((group, count), ("NewError", "1"))
+        bulk = self.client.get(link)
+        self.assertEqual(bulk.context["matching"]["count"], 1)
+        self.assertContains(bulk, "k3")
+        bulk = self.client.get(page.context["all_link"])
+        self.assertEqual(bulk.context["matching"]["count"], 2)
+
+    def test_types_that_fail_more_or_take_longer_are_named(self):
+        self.deploy()
+        for minutes, seconds, word in ((30, 1.0, "finished"), (5, 4.0, "failed")):
+            at = now() - timedelta(minutes=minutes)
+            ran(*[1.0] * 20, at=at, type="same")
+            ran(*[seconds] * 20, at=at, type="slow")
+            ran(*[1.0] * 20, at=at, type="broken", word=word)
+        found = {one["name"]: one for one in self.page().context["changes"]}
+        self.assertEqual(set(found), {"slow", "broken"})
+        self.assertEqual(found["slow"]["mean"], ["1.0 s", "4.0 s"])
+        self.assertEqual(found["broken"]["bad"], ["0 / 20", "20 / 20"])
+        self.assertTrue(found["broken"]["fails_more"] and found["slow"]["takes_longer"])
+
+    def test_hours_before_are_compared_where_the_minutes_are_gone(self):
+        self.began = store.records.clock(using="default").replace(minute=30) - timedelta(hours=5)
+        self.deploy()
+        for at, seconds in ((self.began, 9.0), (self.began - timedelta(minutes=90), 1.0)):
+            ran(*[seconds] * 20, at=at)
+        ran(*[4.0] * 20, at=now() - timedelta(minutes=1))
+        for _time in range(20):
+            store.records.roll_up(using="default", keep=None)
+        [change] = self.page().context["changes"]
+        self.assertEqual(change["mean"], ["1.0 s", "4.0 s"])
+
+    def test_it_takes_few_statements_and_the_permission_of_the_overview(self):
+        self.deploy()
+        for number in range(25):
+            self.fail(f"k{number}", f"Error{number}", ago=5)
+        self.assertLessEqual(len(self.statements(RELEASE)), 8)
+        self.client.force_login(staff("view_overview", name="reader"))
+        self.assertNotContains(self.page(), "Retry")
+        self.client.force_login(staff("view_task", name="without"))
+        self.assertEqual(self.client.get(RELEASE).status_code, 403)
+
+
 class FiguresTests(AdminTestCase):
     def page(self, **query):
         response = self.client.get(FIGURES, query)
@@ -194,16 +291,16 @@ class FiguresTests(AdminTestCase):
         return response
 
     def row(self, response, number=0):
-        return response.context["rows"][number]["cells"]
+        return response.context["types"][number]["cells"]
 
     def test_a_queue_has_all_types_and_each(self):
         ran(1.0, 3.0, at=now())
         ran(1.0, at=now(), type="mail.send", word="failed")
         page = self.page(queue="default")
         self.assertEqual(self.row(page)[:5], ["2", "0", "1", "0", "0"])
-        names = [row["name"] for row in page.context["rows"]]
+        names = [row["name"] for row in page.context["types"]]
         self.assertEqual(names, ["all", "mail.send", "report"])
-        self.assertEqual(self.row(page, 2)[5:7], ["2.0 s", "1.0 s"])
+        self.assertEqual(self.row(page, 2)[5:8], ["4.0 s", "2.0 s", "1.0 s"])
         self.assertContains(page, "?queue=default&amp;type=mail.send&amp;over=hour")
         self.assertContains(page, '<rect class="pq-bar-failed"')
 
@@ -219,7 +316,7 @@ class FiguresTests(AdminTestCase):
             with self.subTest(query):
                 page = self.page(queue="default", **query)
                 self.assertEqual(self.row(page)[0], count)
-                self.assertEqual(len(page.context["rows"]), 1)
+                self.assertEqual(len(page.context["types"]), 1)
                 self.assertContains(page, f"?queue=default&amp;{urlencode(query)}&amp;over=month")
 
     def test_the_window_is_an_hour_a_day_or_a_month(self):
@@ -242,7 +339,7 @@ class FiguresTests(AdminTestCase):
             ran(seconds, word=ending, at=now(), type=kind)
         for by, names in (("", "abc"), ("failed", "cab"), ("time", "bca"), ("x", "abc")):
             page = self.page(queue="default", by=by)
-            self.assertEqual([row["name"] for row in page.context["rows"][1:]], list(names))
+            self.assertEqual([row["name"] for row in page.context["types"][1:]], list(names))
 
     def test_bad_names_do_no_harm(self):
         for query in ({}, {"queue": "\x00"}, {"queue": "q" * 101}, {"queue": "a", "user": "\x00"}):

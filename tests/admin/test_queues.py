@@ -52,6 +52,30 @@ class QueuesTests(AdminTestCase):
         self.assertFalse(Limit.objects.exists())
         self.assertEqual(Change.objects.last().by, "boss")
 
+    def test_everything_is_paused_for_a_maintenance_and_started_again_as_it_was(self):
+        register("served", now=None)
+        submit(queue="stored", now=None)
+        Queue("stored").pause()
+        self.assertNotContains(self.client.get(QUEUES), "End the maintenance")
+
+        response = self.send("pause_all", until="2030-01-01T04:00", note="new disk")
+        self.assertEqual(self.reported(response), ["2 were paused."])
+        self.assertContains(response, "until 2030-01-01 04:00, by boss: Maintenance: new disk")
+        self.assertTrue(Queue().is_paused() and Queue("served").is_paused())
+
+        response = self.send("unpause_all")
+        self.assertEqual(self.reported(response), ["2 were unpaused."])
+        self.assertFalse(Queue().is_paused() or Queue("served").is_paused())
+        self.assertTrue(Queue("stored").is_paused())
+        self.assertEqual(Change.objects.last().by, "boss")
+
+    def test_a_maintenance_takes_the_permission_to_pause(self):
+        self.client.force_login(staff("view_queueshare"))
+        self.assertNotContains(self.client.get(QUEUES), "pause_all")
+        for button in ("pause_all", "unpause_all"):
+            self.assertEqual(self.client.post(QUEUES, {button: ""}).status_code, 403)
+        self.assertFalse(Limit.objects.exists())
+
     def test_who_may_only_look_can_change_nothing(self):
         self.client.force_login(staff("view_queueshare"))
         typed = {"name-0": "default", "weight-0": "3", "chosen": ["default"]}

@@ -233,7 +233,7 @@ class SteerTests(ScheduleTestCase):
 
     def test_no_more_rows_are_taken_than_a_page_says(self):
         rows = [self.put(name) for name in "abc"]
-        with mock.patch("django_perfectqueue.admin.pages.schedules.CAP", 2):
+        with mock.patch("django_perfectqueue.admin.parts.rules.CAP", 2):
             reported = self.reported(self.act(SCHEDULES, "run", *rows))
         self.assertEqual(Task.objects.count(), 2)
         self.assertIn("At most 2 rows are taken at a time: repeat it for the rest.", reported)

@@ -163,10 +163,10 @@ class StoryTests(AdminTestCase):
 
     def test_a_task_just_put_back_waits_for_a_processor(self):
         task = failed("k1")
-        self.assertNotContains(self.story(task), "waits for a processor")
+        self.assertNotContains(self.story(task), "No worker serves")
         task.retry()
 
-        self.assertContains(self.story(task), "waits for a processor")
+        self.assertContains(self.story(task), "No worker serves queue")
         self.assertNotContains(self.story(task), "gave it back untried")
 
     def test_a_running_task_waits_for_nothing(self):

@@ -1,5 +1,7 @@
 from datetime import timedelta
 
+from django.contrib.admin.models import LogEntry
+
 from django_perfectqueue.models import UNSEEN, Worker
 
 from ..factories import processor, register, submit
@@ -70,6 +72,40 @@ class WorkerTests(AdminTestCase):
         self.assertNotContains(self.client.get(WORKERS), "Add worker")
         self.assertEqual(self.client.post(f"{WORKERS}{worker.id}/delete/").status_code, 403)
         self.assertEqual(self.client.post(f"{WORKERS}add/").status_code, 403)
+
+    def test_a_worker_is_drained_by_the_button_of_its_row(self):
+        worker = register(now=None)
+        url = f"{WORKERS}drain/"
+        self.assertContains(self.client.get(WORKERS), f'formaction="{url}" name="drain"')
+
+        response = self.client.post(url, {"drain": worker.id}, follow=True)
+        self.assertEqual(self.reported(response), ["1 worker reads it within 10 s."])
+        self.assertContains(response, '<span class="pq-status pq-retrying">drained')
+        self.assertTrue(Worker.objects.get().draining)
+        entry = LogEntry.objects.get()
+        self.assertEqual((entry.user, entry.change_message), (self.boss, "Drained."))
+
+        response = self.client.post(url, {"undrain": worker.id}, follow=True)
+        self.assertContains(response, '<span class="pq-status pq-running">alive')
+
+    def test_many_are_drained_by_an_action(self):
+        task = submit("k1", now=None)
+        workers = [register(host="one", now=None, states=[processor(1, task.id)])]
+        workers.append(register(host="two", now=None))
+        response = self.act(WORKERS, "drain", *workers)
+        self.assertContains(response, "draining<")
+        self.assertEqual(Worker.objects.filter(draining=True).count(), 2)
+        self.act(WORKERS, "undrain", *workers)
+        self.assertFalse(Worker.objects.filter(draining=True).exists())
+
+    def test_who_may_only_look_drains_nothing(self):
+        worker = register(now=None)
+        self.client.force_login(staff("view_worker", name="workers"))
+        self.assertNotContains(self.client.get(WORKERS), "Drain")
+        response = self.client.post(f"{WORKERS}drain/", {"drain": worker.id})
+        self.assertEqual(response.status_code, 403)
+        self.forge_action(WORKERS, "drain", worker)
+        self.assertFalse(Worker.objects.get().draining)
 
     def test_it_takes_its_permission(self):
         self.client.force_login(staff("view_task", name="tasks"))

@@ -17,7 +17,7 @@ from django_perfectqueue.application.middleware import (
     TimeLimit,
     arounds,
 )
-from django_perfectqueue.checks.dotted_paths import check_middleware
+from django_perfectqueue.checks.settings import check_imported
 from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
@@ -149,9 +149,9 @@ class ChainTests(SimpleTestCase):
 
     def test_a_check_tells_what_is_wrong_for_all(self):
         with override_settings(PERFECTQUEUE=EVERYWHERE):
-            self.assertEqual(check_middleware(), [])
+            self.assertEqual(check_imported(), [])
         with around_for_all("nothing"):
-            [message] = check_middleware()
+            [message] = check_imported()
         self.assertEqual(message.id, "perfectqueue.E015")
         self.assertIn(f"PERFECTQUEUE['MIDDLEWARE'] names '{PLACE}.nothing'", message.msg)
 

@@ -8,7 +8,6 @@ from django.test import SimpleTestCase
 
 from . import case  # isort: skip
 from django_perfectqueue import compat
-from django_perfectqueue.backend import base
 
 WITHOUT = """
 import importlib.util
@@ -25,14 +24,14 @@ settings.configure(
 django.setup()
 from django.core.management import load_command_class
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.management import worker as plan
+from django_perfectqueue.management.commands import pq_worker as plan
 command = load_command_class("django_perfectqueue", "pq_worker")
 parser = command.create_parser("manage.py", "pq_worker")
 
 class Own(Dispatch):
     routes = {"report": print}
 
-plan.found = lambda path: Own
+plan.discovery.found = lambda path: Own
 assert plan.plan_of(vars(parser.parse_args([]))).dispatch is Own
 try:
     import django_perfectqueue.backend
@@ -69,7 +68,7 @@ class CompatTests(SimpleTestCase):
 
     @skipIf(compat.APP, "The backport has an app to be installed.")
     def test_the_backports_app_is_missed(self):
-        with mock.patch.object(base, "APP", "django_tasks"):
+        with mock.patch.object(compat, "APP", "django_tasks"):
             [problem] = run_checks(tags=["perfectqueue"])
         self.assertEqual(problem.id, "perfectqueue.E031")
         self.assertIn("'django_tasks'", problem.hint)

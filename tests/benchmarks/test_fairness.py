@@ -1,6 +1,7 @@
 """The fairness benchmark: what it reads, how it judges, and that processors do as simulated."""
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
@@ -381,6 +382,53 @@ CLAIMS = st.lists(st.tuples(st.floats(0.1, 100.0), AMOUNTS), max_size=8)
 
 
 @tag("no-database")
+class RulesTests(SimpleTestCase):
+    """Others' rules on the same arrivals: each fails where its source says that it does."""
+
+    def play(self, name, rule, processors, **changed):
+        from benchmarks.fairness import rules, scenario
+
+        [found] = scenario.find([name])
+        found = dataclasses.replace(found, **changed)
+        return found, *rules.played(rules.RULES[rule][0])(found, processors)
+
+    def error(self, name, rule, **changed):
+        from benchmarks.fairness.judge import judged
+
+        scenario, runs, seconds = self.play(name, rule, 4, **changed)
+        return judged(scenario, runs, processors=4, seconds=seconds)
+
+    def test_dispatches_give_time_by_length(self):
+        found = self.error("lengths-20-1", "by dispatches")
+        self.assertGreater(found["share_error"], 0.2)
+        self.assertLess(self.error("weights-1-3", "by dispatches")["share_error"], 0.01)
+
+    def test_a_cap_leaves_processors_idle(self):
+        found = self.error("light-beside-heavy", "a cap of 1", seconds=60)
+        self.assertLess(found["used"], 0.4)
+        self.assertEqual(self.error("light-beside-heavy", "by slots", seconds=60)["used"], 1.0)
+
+    def test_first_in_first_out_lets_the_light_wait_for_the_backlog(self):
+        found = self.error("light-beside-heavy", "first in, first out", seconds=60)
+        self.assertEqual(found["groups"][1]["started"], 0)
+        for rule in ("round robin", "quiet first"):
+            found = self.error("light-beside-heavy", rule, seconds=60)
+            self.assertGreater(found["groups"][1]["started"], 50)
+            self.assertLess(found["groups"][1]["p95"], 6.0)
+
+    def test_all_that_comes_is_run_or_left(self):
+        from benchmarks.fairness.rules import RULES
+
+        for rule in RULES:
+            _scenario, runs, _seconds = self.play("comers-back", rule, 2)
+            running = [run for run in runs if run.started is not None]
+            moments = [run.started for run in running]
+            self.assertEqual(moments, sorted(moments), rule)
+            for run in running[:200]:
+                at_once = sum(one.started <= run.started < one.ended for one in running)
+                self.assertLessEqual(at_once, 2, rule)
+
+
 class EntitledTests(SimpleTestCase):
     def divided(self, amount, **claims):
         from benchmarks.fairness.entitled import Claim, divided

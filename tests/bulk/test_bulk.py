@@ -6,11 +6,19 @@ from unittest import mock
 from django.test import TestCase, TransactionTestCase
 
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.bulk import TYPE, Operation, Selection, handler, preview, submit_bulk
+from django_perfectqueue.bulk import (
+    TYPE,
+    Operation,
+    Selection,
+    handler,
+    preview,
+    submit_bulk,
+    verbs,
+)
 from django_perfectqueue.bulk import selection as selecting
 from django_perfectqueue.exceptions import InvalidTaskError, TaskFailedError
 from django_perfectqueue.inspection.steering import actions_of, describe_action
-from django_perfectqueue.management.worker import exec_of
+from django_perfectqueue.management.commands.pq_worker import exec_of
 from django_perfectqueue.models import Change
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain
@@ -193,7 +201,7 @@ class ChunkTests(TransactionTestCase):
     def test_an_attempt_that_breaks_off_leaves_whole_chunks_and_the_next_goes_on(self):
         tasks = self.dead(25)
         task = ask("retry", queue="bulk")
-        act = handler.revise
+        act = verbs.revise
         with mock.patch.object(handler, "CHUNK", 10):
             calls = iter(range(1_000))
 
@@ -202,7 +210,7 @@ class ChunkTests(TransactionTestCase):
                     raise ZeroDivisionError
                 return act(*given, **terms)
 
-            broken = mock.patch.object(handler, "revise", breaking)
+            broken = mock.patch.object(verbs, "revise", breaking)
             with broken, self.assertRaises(ZeroDivisionError):
                 drain("bulk")
             self.assertEqual(len(self.signed()), 10)

@@ -25,7 +25,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.attempt.interrupts import SIGNAL, turns_transaction
 from django_perfectqueue.worker.attempt.runner import Runner
-from django_perfectqueue.worker.attempt.running import Running
+from django_perfectqueue.worker.attempt.surroundings import Running
 
 from ..factories import submit
 from ..worker.runners import runner_for
@@ -95,7 +95,7 @@ def in_a_thread(act, *given):
 
 
 class InterruptedTests(TransactionTestCase):
-    files = f"{PACKAGE}/bulk/handler.py"
+    files = (f"{PACKAGE}/bulk/handler.py", f"{PACKAGE}/bulk/verbs.py")
 
     def setUp(self):
         self.addCleanup(signal.signal, SIGNAL, signal.getsignal(SIGNAL))

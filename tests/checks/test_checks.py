@@ -19,11 +19,10 @@ from django_perfectqueue.checks.databases import (
     check_routers,
     check_sqlite_options,
 )
-from django_perfectqueue.checks.dotted_paths import check_backoff, check_dispatch
 from django_perfectqueue.checks.servers import check_server
-from django_perfectqueue.checks.settings import check_settings
+from django_perfectqueue.checks.settings import check_imported, check_settings
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.management import worker as plan
+from django_perfectqueue.management.commands import pq_worker as plan
 from django_perfectqueue.models import Task
 from django_perfectqueue.store.notify import datagrams
 
@@ -150,10 +149,6 @@ class SettingsTests(SimpleTestCase):
         """
         self.assertEqual(ids(settings_errors()), ["E003"])
 
-    def test_heartbeats_must_come_before_the_lease_ends(self):
-        self.assertEqual(ids(settings_errors(ALIVE_TIME=5, TASK_HEARTBEAT_INTERVAL=5)), ["E008"])
-        self.assertEqual(settings_errors(ALIVE_TIME=5, TASK_HEARTBEAT_INTERVAL=4), [])
-
     def test_heartbeats_of_processors_must_come_before_their_limit(self):
         found = settings_errors(CHILD_HEARTBEAT_LIMIT=2)
 
@@ -274,7 +269,7 @@ class DatabaseSettingsTests(SimpleTestCase):
     def test_wrong_settings_are_reported_once(self):
         self.assertEqual(ids(check_settings()), ["E001"])
         self.assertEqual(check_database_settings(), [])
-        self.assertEqual(check_dispatch(), [])
+        self.assertEqual(check_imported(), [])
         self.assertEqual(check_server(databases=["default"]), [])
 
 
@@ -293,17 +288,17 @@ def levels():
 class DispatchTests(SimpleTestCase):
     @override_settings(PERFECTQUEUE={"DISPATCH": "tests.nowhere.Dispatch"})
     def test_a_dispatch_that_can_not_be_imported(self):
-        [found] = check_dispatch()
+        [found] = check_imported()
 
         self.assertEqual(found.id, "perfectqueue.E011")
         self.assertIn("ModuleNotFoundError: No module named 'tests.nowhere'", found.msg)
 
     @override_settings(PERFECTQUEUE={"DISPATCH": "django.db.models.Model"})
     def test_a_dispatch_that_can_be_imported(self):
-        self.assertEqual(check_dispatch(), [])
+        self.assertEqual(check_imported(), [])
 
     def test_none_is_needed(self):
-        self.assertEqual(check_dispatch(), [])
+        self.assertEqual(check_imported(), [])
 
 
 def never(error, task):
@@ -317,22 +312,26 @@ class BackoffTests(SimpleTestCase):
             ("django_perfectqueue.backoff.Exponential", "or an instance such as"),
         ):
             with override_settings(PERFECTQUEUE={"BACKOFF": path}):
-                [found] = check_backoff()
+                [found] = check_imported()
             self.assertEqual(found.id, "perfectqueue.E014")
             self.assertIn(words, found.msg)
 
     def test_a_worker_says_so_before_it_starts(self):
-        for good in (None, Exponential(5), f"{__name__}.never"):
-            plan.check_backoff(good)
-        with self.assertRaisesMessage(ConfigError, "PERFECTQUEUE['BACKOFF']: 'x.y' can't be"):
-            plan.check_backoff("x.y")
+        words = ["tests.tasks.SampleDispatch"]
+        parser = load_command_class("django_perfectqueue", "pq_worker").create_parser("", "")
+        options = vars(parser.parse_args(words))
+        with (
+            override_settings(PERFECTQUEUE={"BACKOFF": "x.y"}),
+            self.assertRaisesMessage(ConfigError, "PERFECTQUEUE['BACKOFF'] can't be used: "),
+        ):
+            plan.plan_of(options)
 
     def test_a_backoff_that_can_be_used(self):
-        self.assertEqual(check_backoff(), [])
+        self.assertEqual(check_imported(), [])
         here = f"{__name__}.never"
         for good in (lambda error, task: 5, Exponential(5), here):
             with override_settings(PERFECTQUEUE={"BACKOFF": good}):
-                self.assertEqual((check_settings(), check_backoff()), ([], []))
+                self.assertEqual((check_settings(), check_imported()), ([], []))
 
     def test_what_is_none_is_said_with_the_settings(self):
         for wrong in (5, Exponential, "gentle"):

@@ -3,7 +3,7 @@
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import TestCase, override_settings
 
-from django_perfectqueue.health.schema import lacks_tables
+from django_perfectqueue.health.tables import lacks_tables
 
 
 class SchemaTests(TestCase):

@@ -5,7 +5,7 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.management.worker import plan_of
+from django_perfectqueue.management.commands.pq_worker import plan_of
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import eager
 

@@ -13,7 +13,7 @@ from django_perfectqueue.exceptions import (
     WaitInTransactionError,
     WaitTimeoutError,
 )
-from django_perfectqueue.inspection.changes import Snapshot
+from django_perfectqueue.inspection.results import Snapshot
 from django_perfectqueue.models import Watch
 from django_perfectqueue.queue import Queue
 

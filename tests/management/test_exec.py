@@ -6,14 +6,14 @@ from django.test import SimpleTestCase
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.management.commands import pq_worker
-from django_perfectqueue.management.flags import FLAGS
-from django_perfectqueue.management.worker import (
+from django_perfectqueue.management.commands.pq_worker import (
     OVERRIDES,
     arguments,
     chosen_options,
     exec_of,
     work_of,
 )
+from django_perfectqueue.management.flags import FLAGS
 
 
 def options_of(*words):

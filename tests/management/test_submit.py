@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils.timezone import now as clock
 
-from django_perfectqueue.management.tasks_file import CHUNK, TasksFile
+from django_perfectqueue.management.commands.pq_submit import CHUNK, TasksFile
 from django_perfectqueue.management.terminal import point
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
@@ -372,7 +372,7 @@ class ReaderTests(SimpleTestCase):
         source = mock.Mock()
         source.readline = mock.Mock(return_value=line)
 
-        self.assertEqual(len(list(TasksFile(source).chunk())), 8)
+        self.assertEqual(len(list(TasksFile(Queue(), source, "raise", False, None).chunk())), 8)
 
     def test_a_time_is_read_in_three_ways(self):
         noon = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)

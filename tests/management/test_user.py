@@ -9,7 +9,7 @@ from django.utils.timezone import localtime, make_aware, now
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Change, FairShare, Limit, QueueShare
 from django_perfectqueue.queue import Queue
-from tests.factories import submit
+from tests.factories import running, submit
 
 from .running import entered, refused, run, run_json
 
@@ -288,3 +288,34 @@ class ShareTests(TestCase):
             with self.subTest(arguments):
                 self.assertIn(reported, refused(self, "pq_user", *arguments))
         self.assertFalse(FairShare.objects.exists())
+
+
+class ForgetTests(TestCase):
+    def setUp(self):
+        submit("k1", user="acme", now=None)
+        set_share("acme", weight=2)
+
+    def test_a_user_is_forgotten_once_that_is_confirmed(self):
+        found = "tasks 1, shares 1, changes 1"
+
+        out = run("pq_user", "forget", "acme", "--dry-run")
+        self.assertEqual(out, f"User 'acme' would be forgotten: {found}.\n")
+        said = refused(self, "pq_user", "forget", "acme")
+        self.assertIn(f"This forgets the user 'acme': {found}. Add --yes", said)
+        self.assertTrue(FairShare.objects.exists())
+
+        out = run("pq_user", "forget", "acme", "--yes")
+        self.assertEqual(out, f"User 'acme' is forgotten: {found}.\n")
+        self.assertFalse(FairShare.objects.exists() or Change.objects.exists())
+        [facts] = run_json("pq_user", "forget", "acme", "--yes")
+        self.assertEqual((facts["user"], facts["tasks"], facts["dry_run"]), ("acme", 0, False))
+        out = run("pq_user", "forget", "acme", "--yes")
+        self.assertEqual(out, "User 'acme' is forgotten: nothing is stored.\n")
+
+    def test_where_a_task_still_runs_it_is_to_be_done_again(self):
+        running("k2", user="acme", now=None)
+
+        said = refused(self, "pq_user", "forget", "acme", "--yes")
+
+        self.assertIn("Tasks that still run, and are asked to stop: 1.", said)
+        self.assertIn("The user must", refused(self, "pq_user", "forget", "a\x00", "--yes"))

@@ -17,8 +17,10 @@ class WorkersTests(TestCase):
 
         header, row, reported = run("pq_status", "workers").splitlines()
 
-        self.assertRegex(header, r"^host +pid +generation +since +queues +processors +busy +seen")
-        self.assertRegex(row, r"^one +17 +1 +\S+ ago +mail, reports +4 +0 +\S+ ago$")
+        self.assertRegex(
+            header, r"^host +pid +generation +version +since +queues +processors +busy +seen"
+        )
+        self.assertRegex(row, r"^one +17 +1 +1 +\S+ ago +mail, reports +4 +0 +\S+ ago$")
         self.assertEqual(reported, "1 worker takes tasks.")
 
     def test_its_processors_are_shown_with_what_they_run(self):
@@ -60,6 +62,30 @@ class WorkersTests(TestCase):
 
         self.assertRegex(row, r" ago +leaving$")
         self.assertEqual(reported, NOBODY)
+
+    def test_a_host_is_drained_until_that_is_taken_back(self):
+        task = submit("k1", now=None)
+        register(host="one", pid=17, now=None, states=[processor(1, task.id)])
+        register(host="one", pid=18, now=None)
+        register(host="two", now=None)
+
+        out = run("pq_status", "workers", "--drain", "one")
+        self.assertRegex(out, r"\none +17 .* draining\n")
+        self.assertRegex(out, r"\none +18 .* drained\n")
+        self.assertTrue(out.endswith("\n1 worker takes tasks.\n"))
+        self.assertEqual(Worker.objects.filter(draining=True).count(), 2)
+
+        run("pq_status", "workers", "--undrain", "one:18")
+        self.assertEqual(Worker.objects.get(draining=True).pid, 17)
+        drained = [one["pid"] for one in run_json("pq_status", "workers") if one["draining"]]
+        self.assertEqual(drained, [17])
+
+    def test_no_worker_of_a_name_is_drained(self):
+        register(host="one", now=None)
+
+        said = refused(self, "pq_status", "workers", "--drain", "ome")
+
+        self.assertIn("No worker is called 'ome'. Did you mean 'one'?", said)
 
     def test_who_is_gone_is_shown_as_gone(self):
         register(host="one", now=None)

@@ -3,8 +3,7 @@ from unittest import mock
 
 from django.test import SimpleTestCase, TestCase, override_settings
 
-from django_perfectqueue.checks.dotted_paths import check_codecs
-from django_perfectqueue.checks.settings import check_settings
+from django_perfectqueue.checks.settings import check_named, check_settings
 from django_perfectqueue.exceptions import ConfigError, InvalidTaskError, PayloadError
 from django_perfectqueue.models import Task
 from django_perfectqueue.payload import codecs
@@ -97,12 +96,12 @@ class CodecTests(TestCase):
             with self.subTest(path), using(path):
                 with self.assertRaisesMessage(ConfigError, reported):
                     submit()
-                [found] = check_codecs()
+                [found] = check_named()
                 self.assertIn(reported, found.msg)
         with using(JSON, f"{HERE}.Backwards", JSON):
-            self.assertIn("two codecs", check_codecs()[0].msg)
+            self.assertIn("two codecs", check_named()[0].msg)
         with using(JSON, f"{HERE}.Backwards"):
-            self.assertEqual(check_codecs(), [])
+            self.assertEqual(check_named(), [])
 
 
 class FernetTests(TestCase):
@@ -141,7 +140,7 @@ class FernetTests(TestCase):
                 with self.assertRaisesMessage(PayloadError, "reads_plain"):
                     _data = plain.get().data
         with using(FernetCodec(reads_plain=False)):
-            self.assertEqual(check_codecs(), [])
+            self.assertEqual(check_named(), [])
 
     def test_without_keys_it_takes_the_projects_own(self):
         with using(FERNET):
@@ -164,14 +163,14 @@ class FernetTests(TestCase):
     def test_a_wrong_key_is_reported_without_showing_it(self):
         for wrong in (["not a key"], [7], "not a key"):
             with self.subTest(wrong), using(FernetCodec(wrong)):
-                [found] = check_codecs()
+                [found] = check_named()
                 self.assertIn("generate_key", found.msg)
                 self.assertNotIn("not a key", found.msg)
 
     def test_a_package_that_is_missing_is_named(self):
         with using(FERNET), mock.patch.dict("sys.modules", {"cryptography.fernet": None}):
             codecs.codecs.cache_clear()
-            self.assertIn("pip install", check_codecs()[0].msg)
+            self.assertIn("pip install", check_named()[0].msg)
         codecs.codecs.cache_clear()
 
 

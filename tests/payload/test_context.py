@@ -6,7 +6,7 @@ from django.test import SimpleTestCase, TestCase, override_settings
 from django.utils import timezone, translation
 
 from django_perfectqueue import tracing
-from django_perfectqueue.checks.dotted_paths import check_context
+from django_perfectqueue.checks.settings import check_named
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.models import Task
 from django_perfectqueue.payload import context
@@ -212,18 +212,18 @@ class SettingTests(SimpleTestCase):
         ):
             restored.clear()
             with self.subTest(path), carrying(path):
-                [found] = check_context()
+                [found] = check_named()
                 self.assertEqual(found.id, "perfectqueue.E021")
                 self.assertIn(problem, found.msg)
         with carrying(TENANT, LANGUAGE, f"{HERE}.doubled"):
-            self.assertEqual(check_context(), [])
+            self.assertEqual(check_named(), [])
 
     def test_tracing_without_its_package_is_reported(self):
         self.addCleanup(otel.tracer.cache_clear)
         otel.tracer.cache_clear()
         missing = mock.patch.dict("sys.modules", {"opentelemetry": None})
         with missing, override_settings(PERFECTQUEUE={"TRACING": True}):
-            [found] = check_context()
+            [found] = check_named()
         self.assertEqual(found.id, "perfectqueue.E022")
         self.assertIn("django-perfectqueue[otel]", found.msg)
 

@@ -7,7 +7,7 @@ from django.test import TestCase, TransactionTestCase
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
-from django_perfectqueue.bulk import Operation, Selection, handler, submit_bulk
+from django_perfectqueue.bulk import Operation, Selection, handler, submit_bulk, verbs
 from django_perfectqueue.exceptions import AlreadyFinishedError
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain
@@ -44,7 +44,7 @@ class CommandTests(TestCase):
 
     def test_so_does_a_page_at_a_time(self):
         chain()
-        with mock.patch.object(handler, "PAGE", 2):
+        with mock.patch.object(verbs, "PAGE", 2):
             self.assertEqual(
                 run_json("pq_task", "cancel", "--all", "--yes"), [{"cancelled": 6, "requested": 0}]
             )

@@ -8,7 +8,7 @@ from django.test import TransactionTestCase
 
 from django_perfectqueue import models
 from django_perfectqueue.admin.pages import users
-from django_perfectqueue.admin.parts import base, filters, search
+from django_perfectqueue.admin.parts import base, filters
 from django_perfectqueue.inspection import why_waiting
 from django_perfectqueue.management import figures
 from django_perfectqueue.store.records import counts
@@ -74,7 +74,7 @@ BOUNDS = (
     (filters, "REACH", 2000),
     (users, "MOST", 20),
     (base, "COUNTED", 500),
-    (search, "FOUND", 100),
+    (filters, "FOUND", 100),
     (figures, "COUNTED", 500),
     (counts, "COUNTED", 500),
     (counts, "LANES", 100),

@@ -6,7 +6,7 @@ from django.db import transaction
 from django.test import TransactionTestCase, skipUnlessDBFeature, tag
 
 from django_perfectqueue import store
-from django_perfectqueue.admin.parts.search import plain
+from django_perfectqueue.admin.parts.filters import plain
 from django_perfectqueue.conf import Options
 from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.store.upkeep.deletion import BATCH
@@ -27,7 +27,7 @@ def purge(**options):
 
 
 def ids(count):
-    return list(plain("default").order_by("pk").values_list("pk", flat=True)[:count])
+    return list(plain().order_by("pk").values_list("pk", flat=True)[:count])
 
 
 @skipUnlessDBFeature("has_select_for_update_skip_locked")
@@ -54,7 +54,7 @@ class ConcurrencyTests(TransactionTestCase):
         finish(*acquire(400))
 
         with transaction.atomic():
-            held = plain("default").select_for_update().filter(pk__in=ids(10))
+            held = plain().select_for_update().filter(pk__in=ids(10))
             self.assertEqual(len(held), 10)
             swept = elsewhere(lambda: purge(limit=50))
 

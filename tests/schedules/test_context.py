@@ -15,8 +15,7 @@ from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.payload import Provider
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
-from django_perfectqueue.schedules.declared import Declaration
-from django_perfectqueue.schedules.sync import sync
+from django_perfectqueue.schedules.declared import Declaration, sync
 
 from ..factories import after, submit
 

@@ -18,8 +18,7 @@ from django_perfectqueue.models.worker import UNSEEN
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules, cron, every, scheduled
-from django_perfectqueue.schedules.declared import declarations
-from django_perfectqueue.schedules.sync import declared_for, sync
+from django_perfectqueue.schedules.declared import declarations, declared_for, sync
 from django_perfectqueue.store.arithmetic import ticks
 
 from .test_schedules import Case

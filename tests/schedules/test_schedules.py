@@ -219,7 +219,7 @@ class SteerTests(Case):
         for _tick in range(3):
             (task,) = Queue().acquire(5, now=NOON)
             task.fail(now=NOON)
-        with self.assertRaisesMessage(InvalidScheduleError, "'allow' or 'queue', not 'skip'"):
+        with self.assertRaisesMessage(InvalidScheduleError, "one of 'allow', 'queue', not 'skip'"):
             schedule.backfill(NOON - HOUR, NOON, overlap="skip")
 
     def test_the_last_tasks_are_its_own(self):

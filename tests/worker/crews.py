@@ -2,6 +2,7 @@
 
 import os
 import threading
+from unittest import mock
 
 from django.core.management.color import no_style
 from django.test import TransactionTestCase
@@ -17,12 +18,17 @@ from django_perfectqueue.worker.processor.processor import Processor
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.status import ProcessorStatus
 
+from ..constants import taken_from
+
 
 class ConcurrentTestCase(TransactionTestCase):
     def processor(self, type_, routes, *, burst=True, **options):
         """Return a processor with these handlers; run it by ``work()``."""
         dispatch = type("SomeDispatch", (Dispatch,), {"routes": routes})
         terms = {"TASK_HEARTBEAT_INTERVAL": 0.05, "POLL_INTERVAL": 0.05, **options}
+        constants = mock.patch.multiple(conf.Options, **taken_from(terms))
+        constants.start()
+        self.addCleanup(constants.stop)
         values = conf.options().replace(PROCESSOR_TYPE=type_, **terms)
         plan = Plan(
             dispatch=dispatch, queues=("default",), using="default", options=values, burst=burst

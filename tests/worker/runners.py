@@ -3,6 +3,7 @@
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.worker.attempt.event_loop import EventLoop
 from django_perfectqueue.worker.attempt.interrupts import MainThreadInterrupter
 from django_perfectqueue.worker.attempt.runner import Runner
 from django_perfectqueue.worker.database.link import Link
@@ -22,6 +23,7 @@ def runner_for(perform):
         OneDispatch,
         link=Link("default", wakeup, lambda: float("inf")),
         interrupter=MainThreadInterrupter(),
+        event_loop=EventLoop(),
     )
     runner.wakeup = wakeup
     return runner

@@ -7,7 +7,6 @@ from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -32,22 +31,13 @@ from django_perfectqueue.queue import Queue, database
 
 from ..parts.action_pages import SHOWN
 from ..parts.actions import CANCEL, RETRY
-from ..parts.base import OneOrder, ReadOnlyAdmin, column
+from ..parts.base import ReadOnlyAdmin, column
 from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, badge, mark, moment, short, tasks_link, with_fold
 from ..parts.family import known_to, linked, relative_row
-from ..parts.filters import REACH, QueueFilter, ValueFilter
+from ..parts.filters import REACH, QueueFilter, UserFilter, ValueFilter
 
 VIEW_TASK = "perfectqueue.view_task"
-
-
-class BatchUserFilter(ValueFilter):
-    title = _("user")
-    parameter_name = "user"
-
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        value = request.GET.get("user", "")
-        return [(value, printable(value))] if value else []
 
 
 class StateFilter(ValueFilter):
@@ -55,9 +45,7 @@ class StateFilter(ValueFilter):
 
     title = _("status")
     parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return [(state, str(label)) for state, label in BATCH_STATES.items()]
+    words = BATCH_STATES
 
     def condition(self, value: str) -> Q:
         if value not in BATCH_STATES:
@@ -66,31 +54,24 @@ class StateFilter(ValueFilter):
         return in_state(value) & Q(pk__gt=(newest.first() or 0) - REACH)
 
 
-class WithExactCounts(OneOrder):
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list = exact(self.result_list, using=database())
-
-
 @admin.register(Batch)
 class BatchAdmin(ReadOnlyAdmin):
     user_path = "user"
     story_template = "batch/batch"
     list_display = ["state", "named", "for_user", "of_queue", "bar", "tasks", "dead", "created"]
     list_display_links = ["named"]
-    list_filter = [StateFilter, QueueFilter, BatchUserFilter]
+    list_filter = [StateFilter, QueueFilter, UserFilter]
     ordering = ["-pk"]
     search_fields = ["name"]
     search_help_text = _("A name, exactly.")
 
-    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
-        return WithExactCounts
+    def complete(self, request: HttpRequest, rows: Any) -> None:
+        exact(rows, using=database())
 
     def get_search_results(
         self, request: HttpRequest, queryset: Any, search_term: str
     ) -> tuple[Any, bool]:
-        term = search_term.replace("\x00", "")
-        return (queryset.filter(name=term) if term else queryset), False
+        return (queryset.filter(name=search_term) if search_term else queryset), False
 
     state = column(_("status"), lambda batch: state_badge(batch))
     named = column(
@@ -106,7 +87,7 @@ class BatchAdmin(ReadOnlyAdmin):
         """Return a batch's exact counts, and of its tasks those that the person may see."""
         [own] = exact([row], using=database())
         found = Queue(own.queue, using=database()).batch_named(own.name).progress()
-        pages: Any = self.admin_site._registry[Task]
+        pages: Any = self.admin_site.get_model_admin(Task)
         tasks = pages.get_queryset(request).filter(membership__batch_id=own.pk)
         known = known_to(request, self.admin_site)
         sees_tasks = request.user.has_perm(VIEW_TASK)

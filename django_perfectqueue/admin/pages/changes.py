@@ -21,9 +21,7 @@ from ..parts.filters import ValueFilter
 class KindFilter(ValueFilter):
     title = _("kind")
     parameter_name = "kind"
-
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return [(kind.value, str(kind.label)) for kind in Change.Kind]
+    words = dict(Change.Kind.choices)
 
 
 @admin.register(Change)

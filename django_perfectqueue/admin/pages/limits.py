@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.limits import next_at, unfit
 from django_perfectqueue.fairness.wording import rate_of
 from django_perfectqueue.lib.printable import printable
@@ -23,7 +24,7 @@ from django_perfectqueue.store.records.counts import names
 
 from ..parts.base import column
 from ..parts.cells import NOTHING, paused_mark, short, tasks_link
-from ..parts.rule_admin import PauseForm, RuleAdmin, RuleForm, Suggesting
+from ..parts.rules import PauseForm, RuleAdmin, RuleForm, Suggesting
 
 OWNER = ("scope", "name")
 SCOPES = {"name": _("name"), "queue": _("queue"), "type": _("type"), "user": _("user")}
@@ -45,17 +46,6 @@ class LimitForm(RuleForm):
         if cleaned.get("burst") and "rate" in cleaned and not cleaned["rate"]:
             self.add_error("burst", gettext("A burst says nothing without a rate."))
         return cleaned
-
-
-class Metered(ChangeList):
-    """A list whose rows have their meters, read by one query."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        keys = [limit.key for limit in self.result_list]
-        meters = Meter.objects.using(database()).in_bulk(keys)
-        for limit in self.result_list:
-            limit.meter = meters.get(limit.key)
 
 
 @admin.register(Limit)
@@ -80,8 +70,14 @@ class LimitAdmin(RuleAdmin):
     search_fields = ["name"]
     fields = [*OWNER, "max_running", "rate", "period", "burst", "paused", "paused_until", "note"]
 
-    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
-        return Metered
+    def complete(self, request: HttpRequest, rows: Any) -> None:
+        meters = Meter.objects.using(database()).in_bulk([limit.key for limit in rows])
+        for limit in rows:
+            limit.meter = meters.get(limit.key)
+
+    def set_paused(self, one: Limit, terms: Mapping[str, Any] | None, by: str) -> bool:
+        owner = {"scope": one.scope, "name": one.name}
+        return edit.set_paused(Limit, owner, terms or {"paused": False}, using=database())
 
     named = column(
         _("name"),

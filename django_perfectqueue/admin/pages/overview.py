@@ -1,30 +1,82 @@
-"""Overview: whether all is well, in five seconds."""
+"""Overview: whether all is well, in five seconds; and what a queue, a type or a user did lately."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.urls import URLPattern
+from django.utils.formats import date_format
+from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.health.queues import Overview as Figures
 from django_perfectqueue.health.queues import overview
+from django_perfectqueue.inspection.releases import (
+    Release,
+    SinceRelease,
+    newest_of,
+    newest_release,
+    since_release,
+)
 from django_perfectqueue.inspection.scope import may_see
+from django_perfectqueue.inspection.statistics import (
+    WINDOWS,
+    Statistics,
+    period,
+    types_of,
+    within,
+)
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Overview
-from django_perfectqueue.queue import database
+from django_perfectqueue.models import Overview, Worker
+from django_perfectqueue.queue import KEY_LENGTH, QUEUE_LENGTH, checked, database
+from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
+from django_perfectqueue.store.records.usage import all_types_key, type_key
 
+from ..parts.actions import RETRY
 from ..parts.base import ReadOnlyAdmin, bounded, whole
-from ..parts.cells import duration, short
-from .period import chart, key_of, period_page
+from ..parts.bulk_pages import may
+from ..parts.cells import NOTHING, ago, duration, moment, page_url, short, tabs
 from .queues import queue_row
 
 GROUPS = 5
 PERMISSION = "perfectqueue.view_overview"
+KINDS = {"finished": _("finished"), "retried": _("retried"), "failed": _("failed")}
+WIDTH, HEIGHT = 600.0, 120.0
+GAP = 0.15
+NAMED = 3
+
+OVER = {"hour": _("Last hour"), "day": _("Last day"), "month": _("Last 30 days")}
+FORMS = {"hour": "H:i", "day": "H:i", "month": "Y-m-d"}
+ORDERS: dict[str, tuple[object, Callable[[Statistics], Any]]] = {
+    "": (_("by type"), lambda one: (one.type, one.queue)),
+    "time": (_("by time"), lambda one: -total(one)),
+    "failed": (_("by failures"), lambda one: -one.failed - one.lost),
+    "p95": (_("by p95"), lambda one: -(one.run.p95 or 0)),
+}
+TITLES = (
+    _("finished"),
+    _("retried"),
+    _("failed"),
+    _("cancelled"),
+    _("lost"),
+    _("time"),
+    _("run, mean"),
+    _("deviation"),
+    _("run p95"),
+    _("wait, mean"),
+    _("wait p95"),
+)
 
 
 @admin.register(Overview)
@@ -32,12 +84,10 @@ class OverviewAdmin(ReadOnlyAdmin):
     """A page in place of the list."""
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.changelist_view)
-        name = f"{self.opts.app_label}_{self.opts.model_name}_changelist"
-        figures = self.admin_site.admin_view(self.figures_view)
         return [
-            path("", view, name=name),
-            path("figures/", figures, name=f"{self.opts.app_label}_figures"),
+            self.view_path("", self.changelist_view, "overview_changelist"),
+            self.view_path("figures/", self.figures_view, "figures"),
+            self.view_path("release/", self.release_view, "release"),
         ]
 
     def figures_view(self, request: HttpRequest) -> HttpResponse:
@@ -55,13 +105,30 @@ class OverviewAdmin(ReadOnlyAdmin):
         """Show the page, which refreshes itself."""
         if not self.has_view_permission(request):
             raise PermissionDenied
+        found = overview(using=database())
+        hour = within(found.now - timedelta(hours=1), found.now)
+        names = [queue.name for queue in found.queues]
+        types = types_of(names, hour, using=database()).values()
         context = {
             "title": _("Overview"),
             "original": _("All queues"),
-            **page(overview(using=database())),
+            "release": newest_of(found.workers),
+            **page(found),
+            **type_table(types, request.GET, {}, order="time"),
             **(extra_context or {}),
         }
         return self.page(request, "overview/overview", context)
+
+    def release_view(self, request: HttpRequest) -> HttpResponse:
+        """Show what the newest release broke, with links to retry it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        release = newest_release(using=database())
+        context: dict[str, object] = {"title": _("Since the deploy"), "original": _("Release")}
+        if release:
+            found = since_release(release, using=database())
+            context |= release_page(release, found, may(request, RETRY))
+        return self.page(request, "overview/release", context)
 
 
 def page(found: Figures) -> dict[str, object]:
@@ -78,7 +145,7 @@ def page(found: Figures) -> dict[str, object]:
             {
                 "name": printable(name),
                 "query": urlencode({"group": name}),
-                "count": bounded(count, LATEST - 1),
+                "count": bounded(count, LATEST),
                 "latest": short(at),
             }
             for name, (count, at) in failed[:GROUPS]
@@ -94,3 +161,194 @@ def page(found: Figures) -> dict[str, object]:
             for (queue, user), (ended, seconds) in found.received.items()
         ],
     }
+
+
+def release_page(release: Release, found: SinceRelease, may_retry: bool) -> dict[str, object]:
+    """Return what the template shows; the links lead to the failures since, or retry them."""
+    url = page_url("deadletter_bulk" if may_retry else "deadletter_changelist")
+    since = {"since": release.began.isoformat(), **({"verb": "retry"} if may_retry else {})}
+
+    def link(**names: str) -> str:
+        return f"{url}?{urlencode({**names, **since})}"
+
+    return {
+        "original": printable(release.name),
+        "release": release,
+        "began": moment(release.began),
+        "ago": ago(release.began),
+        "may_retry": may_retry,
+        "all_link": link(),
+        "groups": [
+            (printable(group), bounded(count, LATEST), short(at), link(group=group))
+            for group, (count, at) in found.groups.items()
+        ],
+        "changes": [
+            {
+                "name": printable(one.after.type),
+                "queue": printable(one.after.queue),
+                "query": type_query(one.after),
+                "link": link(queue=one.after.queue, type=one.after.type),
+                "fails_more": one.fails_more,
+                "takes_longer": one.takes_longer,
+                "bad": [f"{whole(side.bad)} / {whole(side.ended)}" for side in one.sides],
+                "mean": [duration(side.run.mean) for side in one.sides],
+            }
+            for one in found.types
+        ],
+    }
+
+
+def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, object]:
+    """Return what the template shows of the figures that a key stands for."""
+    over = asked.get("over", "hour")
+    over = over if over in WINDOWS else "hour"
+    names = names_in(asked)
+    found = period(key, over, using=using)
+    subject = ", ".join(map(printable, names.values()))
+    return {
+        "title": _("Figures"),
+        "subtitle": subject,
+        "original": subject,
+        "query": urlencode(names),
+        "is_user": bool(key.user),
+        "windows": tabs(OVER, over, names, "over"),
+        "chart": chart(found.points, FORMS[over]),
+        **type_table(found.types, asked, {**names, "over": over}, [found.total]),
+        "lengths": lengths(found.total),
+    }
+
+
+def type_table(
+    types: Iterable[Statistics],
+    asked: QueryDict,
+    kept: Mapping[str, str],
+    above: Sequence[Statistics] = (),
+    order: str = "",
+) -> dict[str, object]:
+    """Return types in the order that is asked for, below the sum of all."""
+    by = asked.get("by", order)
+    by = by if by in ORDERS else order
+    return {
+        "orders": tabs({word: label for word, (label, _rank) in ORDERS.items()}, by, kept, "by"),
+        "titles": TITLES,
+        "types": [
+            *(shown(one, gettext("all"), "") for one in above),
+            *(
+                shown(one, printable(one.type), type_query(one, over=kept.get("over", "hour")))
+                for one in sorted(types, key=ORDERS[by][1])
+            ),
+        ],
+    }
+
+
+def type_query(one: Statistics, **more: str) -> str:
+    return urlencode({"queue": one.queue, "type": one.type, **more})
+
+
+def total(one: Statistics) -> float:
+    """Return the seconds that attempts took together."""
+    return one.run.count * (one.run.mean or 0.0)
+
+
+def names_in(asked: QueryDict) -> dict[str, str]:
+    return {name: asked.get(name, "") for name in ("queue", "type", "user") if name in asked}
+
+
+def key_of(asked: QueryDict) -> UsageKey:
+    """
+    Return whose figures are asked for: a type's, a user's, or those of the whole queue.
+
+    Raise Http404 where no queue can have that name.
+    """
+    names = names_in(asked)
+    try:
+        queue = checked("queue", names.get("queue", ""), QUEUE_LENGTH)
+        for name in ("type", "user"):
+            if names.get(name):
+                checked(name, names[name], KEY_LENGTH)
+    except InvalidTaskError as error:
+        raise Http404 from error
+    if names.get("type"):
+        return type_key(queue, names["type"])
+    if "user" in names:
+        return UsageKey(queue, others=False, user=names["user"])
+    return all_types_key(queue)
+
+
+def shown(found: Statistics, name: str, query: str) -> dict[str, object]:
+    counts = (found.finished, found.retried, found.failed, found.cancelled, found.lost)
+    run, wait = found.run, found.wait
+    times = (total(found), run.mean, run.deviation, run.p95, wait.mean, wait.p95)
+    cells = [*map(whole, counts)]
+    cells += [NOTHING if time is None else duration(time) for time in times]
+    return {"name": name, "queue": printable(found.queue), "query": query, "cells": cells}
+
+
+def lengths(found: Statistics) -> list[tuple[str, int, int]]:
+    """Return the buckets that have something, with how many ran and waited so long."""
+    pairs = zip(found.run.histogram, found.wait.histogram, strict=True)
+    return [
+        ("\N{INFINITY}" if math.isinf(bound) else duration(bound), ran, waited)
+        for (bound, ran), (_bound, waited) in pairs
+        if ran or waited
+    ]
+
+
+def chart(
+    points: Sequence[tuple[datetime, Tally]], form: str = "H:i", workers: Sequence[Worker] = ()
+) -> dict[str, object]:
+    """
+    Return the bars of how attempts ended, one for each point, the oldest first, as high as the
+    ``largest``; ``form`` is that of the times. The ``rows`` are the bars that have something.
+
+    Marks show where the ``workers`` started: a release, or a new generation after a reload.
+    """
+    stacks = [[getattr(tally, kind) for kind in KINDS] for _start, tally in points]
+    largest = max(map(sum, stacks), default=0)
+    step = WIDTH / max(1, len(points))
+    bars: list[dict[str, Any]] = []
+    for number, ((start, _tally), counts) in enumerate(zip(points, stacks, strict=True)):
+        parts, below = [], 0
+        for kind, count in zip(KINDS, counts, strict=True):
+            if count:
+                below += count
+                place = step * (number + GAP / 2), HEIGHT * (1 - below / largest)
+                size = step * (1 - GAP), HEIGHT * count / largest
+                names = ("x", "y", "width", "height")
+                lengths = [f"{length:.2f}" for length in (*place, *size)]
+                parts.append({"kind": kind, **dict(zip(names, lengths, strict=True))})
+        when = date_format(template_localtime(start), form)
+        bars.append({"when": when, "counts": counts, "parts": parts})
+    return {
+        "bars": bars,
+        "rows": [bar for bar in reversed(bars) if any(bar["counts"])],
+        "labels": list(KINDS.items()),
+        "largest": largest,
+        "marks": marks([start for start, _tally in points], workers),
+        "width": WIDTH,
+        "height": HEIGHT,
+    }
+
+
+def marks(starts: Sequence[datetime], workers: Sequence[Worker]) -> list[dict[str, str]]:
+    """
+    Return a mark for each bar in whose time workers started, which names up to NAMED of them: by
+    the release of the site where that is known.
+    """
+    started: dict[int, set[str]] = {}
+    for worker in workers:
+        if starts and worker.started_at >= starts[0]:
+            words = {"worker": str(worker), "generation": worker.generation}
+            place = bisect_right(starts, worker.started_at) - 1
+            label = gettext("%(worker)s, generation %(generation)d") % words
+            if worker.release:
+                label = gettext("release %s") % worker.release
+            started.setdefault(place, set()).add(label)
+    found = []
+    for place, labels in sorted(started.items()):
+        when = date_format(template_localtime(starts[place]), "H:i")
+        more = [f"+{len(labels) - NAMED}"] if len(labels) > NAMED else []
+        label = f"{when}: {'; '.join([*sorted(labels)[:NAMED], *more])}"
+        x = f"{WIDTH / len(starts) * place:.2f}"
+        found.append({"x": x, "label": printable(label)})
+    return found

@@ -7,21 +7,27 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.fairness import edit
-from django_perfectqueue.health.queues import QueueFigures, overview
+from django_perfectqueue.health.queues import QueueFigures, named_queues, overview, served
+from django_perfectqueue.inspection.why_waiting import workers_serving
+from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Change, Limit, QueueShare
+from django_perfectqueue.models import Change, Limit, QueueShare, Task
 from django_perfectqueue.queue import QUEUE_LENGTH, database
 from django_perfectqueue.store.records.counts import COUNTED
 
 from ..parts.base import AtLeast, bounded, whole
 from ..parts.cells import NOTHING, duration, figures_link, list_link, paused_mark, with_sign
-from ..parts.named_rows import NamedRows
+from ..parts.rules import NamedRows
+
+# The note of a pause begins so where all queues were paused at once.
+MAINTENANCE = "Maintenance"
 
 
 @admin.register(QueueShare)
@@ -56,6 +62,7 @@ class QueueAdmin(NamedRows):
                 | {"pause": pauses.get(one.name, "")}
                 for number, one in enumerate(found.queues)
             ],
+            "is_maintained": any(limit.note.startswith(MAINTENANCE) for limit in paused),
             "workers": [printable(f"{worker} ({worker.processors})") for worker in serving],
             **({} if name is None else self.about(name)),
         }
@@ -75,6 +82,22 @@ class QueueAdmin(NamedRows):
             ],
         }
 
+    def carry_out(self, request: HttpRequest) -> None:
+        """Pause all queues for a maintenance, and end it: what was paused before it stays so."""
+        if not {"pause_all", "unpause_all"} & set(request.POST):
+            super().carry_out(request)
+            return
+        if not self.may_pause(request):
+            raise PermissionDenied
+        limits = Limit.objects.using(database()).filter(scope=Limit.Scope.QUEUE, paused=True)
+        names = limits.values_list("name", flat=True)
+        if "unpause_all" in request.POST:
+            self.pause_each(request, names.filter(note__startswith=MAINTENANCE))
+        elif terms := self.pause_terms(request):
+            note = ": ".join(filter(None, [MAINTENANCE, str(terms["note"])]))
+            others = sorted({*every_queue(database())} - {*names})
+            self.pause_each(request, others, {**terms, "note": note[:255]})
+
     def rules(self, request: HttpRequest, names: Sequence[str]) -> Mapping[str, QueueShare]:
         rows = QueueShare.objects.using(database()).filter(queue__in=names)
         found = {row.queue: row for row in rows}
@@ -83,12 +106,18 @@ class QueueAdmin(NamedRows):
     def change(self, name: str, rule: Any, given: Mapping[str, object], by: str) -> QueueShare:
         return edit.change(QueueShare, {"queue": name}, given, using=database(), by=by)
 
-    def set_paused_name(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
+    def set_paused(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
         if terms is None:
             paused = {"scope": Limit.Scope.QUEUE, "name": name, "paused": True}
             return edit.end_pause(Limit, paused, using=database(), by=by)
         edit.change(Limit, {"scope": "queue", "name": name}, terms, using=database(), by=by)
         return True
+
+
+def every_queue(using: str) -> list[str]:
+    """Return the queues that have tasks, workers or a name in the settings."""
+    stored = distinct(Task.objects.using(using), "queue", limit=None)
+    return [*named_queues(using), *served(workers_serving(using=using)), *stored]
 
 
 def queue_row(queue: QueueFigures) -> dict[str, object]:

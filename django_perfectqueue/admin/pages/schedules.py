@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.helpers import ActionForm
-from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.forms import CharField
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST
 
 from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.inspection.schedules import in_words, standing, statuses_of
@@ -25,12 +23,11 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
-from django_perfectqueue.schedules import ScheduleHandle, Schedules
+from django_perfectqueue.schedules import Schedules
 
-from ..parts.action_pages import CAP
 from ..parts.base import column
-from ..parts.cells import NOTHING, badge, broken_at_dots, mark, moment, page_url, short
-from ..parts.rule_admin import RuleAdmin, acting
+from ..parts.cells import NOTHING, badge, broken_at_dots, mark, moment, page_url, short, task_link
+from ..parts.rules import PauseForm, RuleAdmin
 from ..parts.schedule_form import ScheduleForm, data_shown
 
 NEXT = 5
@@ -38,20 +35,10 @@ LAST = 10
 VERBS = {"run": _("Run now"), "pause": _("Pause"), "unpause": _("Unpause")}
 
 
-class NoteForm(ActionForm):
-    """The list's choice of an action, with the note of a pause beside it."""
+class NoteForm(PauseForm):
+    """The list's choice of an action; the pause of a schedule has a note and no end."""
 
-    note = CharField(label=_("Note of a pause"), required=False, max_length=255)
-
-
-class WithStatuses(ChangeList):
-    """A list whose rows have the status of their last task, read by one query."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        statuses = statuses_of(self.result_list, using=database())
-        for row in self.result_list:
-            row.last_status = statuses.get(row.last_task_id)
+    until: Any = None
 
 
 @admin.register(Schedule)
@@ -100,18 +87,17 @@ class ScheduleAdmin(RuleAdmin):
         rows: QuerySet[Model] = super().get_queryset(request).annotate(clock=ServerNow())
         return rows
 
-    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
-        return WithStatuses
+    def complete(self, request: HttpRequest, rows: Any) -> None:
+        """Add the status of the last task to each."""
+        statuses = statuses_of(rows, using=database())
+        for row in rows:
+            row.last_status = statuses.get(row.last_task_id)
 
     def get_urls(self) -> list[URLPattern]:
-        wrap = self.admin_site.admin_view
+        steer = require_POST(self.steer_view)
         return [
-            path("preview/", wrap(self.preview_view), name="perfectqueue_schedule_preview"),
-            path(
-                "<int:pk>/steer/<slug:verb>/",
-                wrap(self.steer_view),
-                name="perfectqueue_schedule_steer",
-            ),
+            self.view_path("preview/", self.preview_view, "schedule_preview"),
+            self.view_path("<int:pk>/steer/<slug:verb>/", steer, "schedule_steer"),
             *super().get_urls(),
         ]
 
@@ -222,65 +208,43 @@ class ScheduleAdmin(RuleAdmin):
 
     @admin.action(description=_("Run now"), permissions=["change"])
     def run(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-        self.steer(request, "run", queryset[:CAP])
+        by = str(request.user)
 
-    @admin.action(description=_("Pause, with the note"), permissions=["change"])
-    def pause(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-        self.steer(request, "pause", queryset.filter(paused=False)[:CAP])
+        def trigger(row: Schedule) -> None:
+            Schedules(using=database())[row.name].trigger(by=by)
 
-    @admin.action(description=_("Unpause"), permissions=["change"])
-    def unpause(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-        self.steer(request, "unpause", queryset.filter(paused=True)[:CAP])
-
-    def steer_view(self, request: HttpRequest, pk: int, verb: str) -> HttpResponse:
-        """Do what a button of the change page says."""
-        if request.method != "POST":
-            return HttpResponse(status=405, headers={"Allow": "POST"})
-        row = self.get_queryset(request).filter(pk=pk).first()
-        if verb not in VERBS or row is None:
-            raise Http404
-        if not self.has_change_permission(request, row):
-            raise PermissionDenied
-        self.steer(request, verb, [row])
-        return HttpResponseRedirect(page_url("schedule_change", pk))
-
-    def steer(self, request: HttpRequest, verb: str, rows: Iterable[Any]) -> None:
-        """Do it to each of at most CAP rows, and say what came of it."""
-        done, note = 0, request.POST.get("note", "")
-        for row in rows:
-            try:
-                with acting(request):
-                    do(verb, Schedules(using=database())[row.name], note, str(request.user))
-            except PerfectQueueError as error:
-                self.message_user(request, str(error), messages.ERROR)
-            else:
-                done += 1
-                self.log_change(request, row, str(VERBS[verb]))
-        if done and verb == "run":
+        if done := self.do_each(request, queryset, trigger, _("Run now")):
             text = ngettext(
                 "%(count)d task was submitted.", "%(count)d tasks were submitted.", done
             )
             self.message_user(request, text % {"count": done}, messages.SUCCESS)
-        elif done:
-            self.report_paused(request, done, verb == "pause")
-        if done == CAP:
-            text = gettext("At most %(cap)s rows are taken at a time: repeat it for the rest.")
-            self.message_user(request, text % {"cap": CAP}, messages.WARNING)
 
+    def pause_terms(self, request: HttpRequest) -> dict[str, object]:
+        return {"paused": True, "note": request.POST.get("note", "")}
 
-def do(verb: str, schedule: ScheduleHandle, note: str, by: str) -> None:
-    if verb == "run":
-        schedule.trigger(by=by)
-    elif verb == "pause":
-        schedule.pause(note, by=by)
-    else:
-        schedule.unpause(by=by)
+    def set_paused(self, one: Schedule, terms: Mapping[str, Any] | None, by: str) -> bool:
+        schedule = Schedules(using=database())[one.name]
+        if terms:
+            schedule.pause(terms["note"], by=by)
+        else:
+            schedule.unpause(by=by)
+        return True
+
+    def steer_view(self, request: HttpRequest, pk: int, verb: str) -> HttpResponse:
+        """Do what a button of the change page says."""
+        rows = self.get_queryset(request).filter(pk=pk)
+        row = rows.first()
+        if verb not in VERBS or row is None:
+            raise Http404
+        if not self.has_change_permission(request, row):
+            raise PermissionDenied
+        getattr(self, verb)(request, rows)
+        return HttpResponseRedirect(page_url("schedule_change", pk))
 
 
 def tick_row(request: HttpRequest, task: Task) -> list[object]:
     """Return one of the last ticks, with a link for who may see its task."""
     tick: object = printable(task.key.rpartition("@")[2])
     if request.user.has_perm("perfectqueue.view_task"):
-        url = page_url("task_change", task.pk)
-        tick = format_html('<a href="{}">{}</a>', url, tick)
+        tick = task_link(task.pk, tick)
     return [tick, badge(task.status)]

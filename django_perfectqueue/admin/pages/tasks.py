@@ -1,8 +1,9 @@
-"""Tasks: a list to find them in, and a page with each one's story."""
+"""Tasks and failed tasks: lists to find them in, and a page with each one's story."""
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
@@ -10,47 +11,34 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST
 
 from django_perfectqueue.bulk import TYPE
 from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Status, Task, TaskQuerySet, Watch, id_for
+from django_perfectqueue.models import (
+    DeadLetter,
+    Outcome,
+    Status,
+    Task,
+    TaskQuerySet,
+    Watch,
+    id_for,
+)
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
+from ..parts import cells, filters
 from ..parts.action_pages import SteeringAdmin
-from ..parts.actions import CANCEL, COPY, EDIT, VERBS
+from ..parts.actions import CANCEL, COPY, EDIT, RETRY, VERBS
 from ..parts.base import BoundedPaginator, IdsFirstPaginator, column
 from ..parts.bulk_pages import may, own_operations
-from ..parts.cells import (
-    ago,
-    badge,
-    broken_at_dots,
-    next_moment,
-    short,
-    tasks_link,
-    user_link,
-    with_fold,
-)
 from ..parts.family import family_page, known_to
-from ..parts.filters import (
-    BatchFilter,
-    QueueFilter,
-    ReachFilter,
-    SinceFilter,
-    StatusFilter,
-    TagFilter,
-    TypeFilter,
-    UntilFilter,
-    UserFilter,
-    WatchedFilter,
-    watched_by,
-)
-from ..parts.search import ids_by_key, numbers, one_queue, plain
 from ..parts.task_story import task_story
 
 
@@ -61,16 +49,16 @@ class TaskAdmin(SteeringAdmin):
     list_display = ["badge", "named", "kind", "for_user", "of_queue", "created", "when", "attempts"]
     list_display_links = ["named"]
     list_filter = [
-        StatusFilter,
-        QueueFilter,
-        UserFilter,
-        TypeFilter,
-        TagFilter,
-        SinceFilter,
-        UntilFilter,
-        WatchedFilter,
-        BatchFilter,
-        ReachFilter,
+        filters.StatusFilter,
+        filters.QueueFilter,
+        filters.UserFilter,
+        filters.TypeFilter,
+        filters.TagFilter,
+        filters.SinceFilter,
+        filters.UntilFilter,
+        filters.WatchedFilter,
+        filters.BatchFilter,
+        filters.ReachFilter,
     ]
     actions = ["force_finish", "cancel", "retry", "move", "edit"]
     search_fields = ["key"]
@@ -93,11 +81,11 @@ class TaskAdmin(SteeringAdmin):
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> object:
         """Return a task by one statement, with the data that lists leave out."""
-        ids = numbers([object_id])
+        ids = filters.numbers([object_id])
         rows: Any = self.get_queryset(request).filter(pk__in=ids)
         if own := own_operations(request, ids):
             rows = self.listed(Task.objects.using(database()).filter(pk__in=own))
-        watched = watched_by(request).filter(task_id=OuterRef("pk"))
+        watched = filters.watched_by(request).filter(task_id=OuterRef("pk"))
         return rows.defer(None).annotate(clock=ServerNow(), is_watched=Exists(watched)).first()
 
     def get_ordering(self, request: HttpRequest | None) -> list[Any]:
@@ -109,15 +97,10 @@ class TaskAdmin(SteeringAdmin):
         by_ticket = id_for(request.GET.get("status")) == "ticket__task_id"
         return (IdsFirstPaginator if by_ticket else BoundedPaginator)(*given, **options)
 
-    def get_list_display(self, request: HttpRequest) -> Any:
-        """Leave out the queue where each row would name the same."""
-        hidden = {"of_queue"} if one_queue(request) else set()
-        return [column for column in self.list_display if column not in hidden]
-
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Say in short how to search where there is only one queue to search in."""
         changelist = super().get_changelist_instance(request)
-        if one_queue(request):
+        if filters.one_queue(request):
             changelist.search_help_text = self.search_help_for_one  # type: ignore[assignment]
         return changelist
 
@@ -126,7 +109,7 @@ class TaskAdmin(SteeringAdmin):
     ) -> tuple[QuerySet[Model], bool]:
         if not search_term:
             return queryset, False
-        return queryset.filter(pk__in=ids_by_key(search_term, request)), False
+        return queryset.filter(pk__in=filters.ids_by_key(search_term, request)), False
 
     def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
         relatives = family_page(row, request, self.admin_site)
@@ -144,24 +127,24 @@ class TaskAdmin(SteeringAdmin):
         }
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.watch_view)
-        watch = path("<int:task_id>/watch/", view, name="perfectqueue_task_watch")
-        return [watch, *super().get_urls()]
+        watch = require_POST(self.watch_view)
+        return [
+            self.view_path("<int:task_id>/watch/", watch, "task_watch"),
+            *super().get_urls(),
+        ]
 
     def watch_view(self, request: HttpRequest, task_id: int) -> HttpResponse:
         """Put a task on the list of the person who asks, or with ``stop`` take it off."""
-        if request.method != "POST":
-            return HttpResponse(status=405, headers={"Allow": "POST"})
         if not self.has_view_permission(request):
             raise PermissionDenied
         with transaction.atomic(using=database()):
             # Who purges it deletes what was written beside it until then.
-            mine = in_scope(plain(database()), request, "user")
+            mine = in_scope(filters.plain(), request, "user")
             rows = mine.select_for_update().filter(pk=task_id)
             if not rows.values_list("pk").first():
                 raise Http404
             if "stop" in request.POST:
-                watched_by(request).filter(task_id=task_id).delete()
+                filters.watched_by(request).filter(task_id=task_id).delete()
             else:
                 person = str(request.user.pk)
                 Watch.objects.using(database()).get_or_create(task_id=task_id, person=person)
@@ -174,16 +157,105 @@ class TaskAdmin(SteeringAdmin):
         fitting = [verb for verb in VERBS.values() if status in verb.statuses]
         return [verb for verb in fitting if verb not in refused and may(request, verb)]
 
-    named = column(_("key"), lambda task: with_fold(task, task.type, task.user, task.queue))
-    of_queue = column(_("queue"), lambda task: tasks_link(printable(task.queue), queue=task.queue))
-    kind = column(_("type"), lambda task: tasks_link(broken_at_dots(task.type), type=task.type))
-    for_user = column(_("user"), lambda task: user_link(task.user))
-    badge = column(_("status"), lambda task: badge(task.status))
-    created = column(_("created"), lambda task: ago(task.created_at))
+    named = column(_("key"), lambda task: cells.with_fold(task, task.type, task.user, task.queue))
+    of_queue = column(
+        _("queue"), lambda task: cells.tasks_link(printable(task.queue), queue=task.queue)
+    )
+    kind = column(
+        _("type"), lambda task: cells.tasks_link(cells.broken_at_dots(task.type), type=task.type)
+    )
+    for_user = column(_("user"), lambda task: cells.user_link(task.user))
+    badge = column(_("status"), lambda task: cells.badge(task.status))
+    created = column(_("created"), lambda task: cells.ago(task.created_at))
 
     @admin.display(description=_("when"))
     def when(self, task: Task) -> SafeString:
-        word, at = next_moment(task)
-        return format_html('{} <span class="pq-quiet">{}</span>', short(at), word)
+        word, at = cells.next_moment(task)
+        return format_html('{} <span class="pq-quiet">{}</span>', cells.short(at), word)
 
     attempts = column(_("attempts"), lambda task: int(task.tries))
+
+
+@admin.register(DeadLetter)
+class DeadLetterAdmin(SteeringAdmin):
+    """The newest failure first, by when it ended: a task may be much older than that."""
+
+    user_path = "task__user"
+    list_display = ["badge", "named", "ended", "kind", "for_user", "of_queue", "cause"]
+    list_display_links = None
+    list_filter = [
+        filters.EndingFilter,
+        filters.GroupFilter,
+        filters.QueueFilter,
+        filters.UserFilter,
+        filters.TypeFilter,
+        filters.SinceFilter,
+        filters.UntilFilter,
+        filters.DeadReachFilter,
+    ]
+    list_select_related = ["task"]
+    ordering = ["-ended_at", "-pk"]
+    actions = ["retry", "move", "edit", "purge"]
+    status_shown = Outcome.FAILED.value
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
+        rows = super().get_queryset(request).select_related("task")
+        return rows.defer("task__payload", "task__result_text")
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, object] | None = None
+    ) -> HttpResponse:
+        """Offer to retry the group that is chosen, as far as the other filters let it."""
+        group = request.GET.get("group", "") if may(request, RETRY) else ""
+        context = {
+            "group_name": printable(group),
+            "retry_url": self.bulk_url(request.GET, verb="retry") if group else "",
+        }
+        return super().changelist_view(request, {**context, **(extra_context or {})})
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, object] | None = None,
+    ) -> HttpResponse:
+        return HttpResponseRedirect(cells.page_url("task_change", object_id))
+
+    badge = column(_("status"), lambda letter: cells.badge(letter.status))
+
+    @admin.display(description=_("task"))
+    def named(self, letter: DeadLetter) -> SafeString:
+        task = letter.task
+        link = cells.task_link(task.pk, task)
+        return cells.with_fold(link, task.type, task.user, task.queue, letter.group, said(letter))
+
+    kind = column(
+        _("type"), lambda letter: narrowed(letter, "type", cells.broken_at_dots(letter.task.type))
+    )
+    for_user = column(
+        _("user"), lambda letter: narrowed(letter, "user") if letter.task.user else cells.NOTHING
+    )
+    of_queue = column(_("queue"), lambda letter: narrowed(letter, "queue"))
+
+    @admin.display(description=_("group and message"), empty_value=cells.NOTHING)
+    def cause(self, letter: DeadLetter) -> SafeString | None:
+        """Return the group, with a link to all of it, and below it the message."""
+        if not letter.group:
+            return None
+        query = urlencode({"status": letter.status, "group": letter.group})
+        link = format_html('<a href="?{}">{}</a>', query, cells.broken_at_dots(letter.group))
+        return format_html('{} <span class="pq-message pq-quiet">{}</span>', link, said(letter))
+
+    ended = column(_("ended"), lambda letter: cells.ago(letter.ended_at))
+
+
+def said(letter: DeadLetter) -> str:
+    return printable(Truncator(letter.message).chars(120))
+
+
+def narrowed(letter: DeadLetter, name: str, shown: SafeString | None = None) -> SafeString:
+    """Return what its task has under a name, with a link to all dead letters that have it."""
+    value = getattr(letter.task, name)
+    query = urlencode({"status": letter.status, name: value})
+    return format_html('<a href="?{}">{}</a>', query, shown or printable(value))

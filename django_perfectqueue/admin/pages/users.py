@@ -45,10 +45,11 @@ from ..parts.cells import (
     page_url,
     paused_mark,
     tabs,
+    task_link,
     with_sign,
 )
-from ..parts.named_rows import NamedRows
-from ..parts.search import queue_names
+from ..parts.filters import queue_names
+from ..parts.rules import NamedRows
 
 OWNER = ("user", "queue")
 TASKS = 20
@@ -156,7 +157,7 @@ class UserAdmin(NamedRows):
         add = f"{page_url('fairshare_add')}?{urlencode({'user': name})}"
         query = {"user": name, "queue": queue}
         return {
-            "reasons": [(task_link(one), reason_of(one)) for one in held[-1:]],
+            "reasons": [(task_link(one.pk, one), reason_of(one)) for one in held[-1:]],
             "tasks": [task_row(one) for one in tasks],
             "shares": [share_line(one) for one in edit.shares_of(name, using=using)],
             "add_url": add if self.has_add_permission(request) else "",
@@ -176,7 +177,7 @@ class UserAdmin(NamedRows):
         queue = rule.queue if rule.pk and rule.user == name else ""
         return edit.change_share(name, queue, given, using=database(), by=by)
 
-    def set_paused_name(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
+    def set_paused(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
         if terms is None:
             return edit.unpause_user(name, using=database(), by=by)
         edit.pause_user(name, terms, using=database(), by=by)
@@ -218,13 +219,9 @@ def newest_tasks(user: str) -> list[Any]:
     return list(rows.annotate(clock=ServerNow()).order_by("-pk")[:TASKS])
 
 
-def task_link(task: Task) -> SafeString:
-    return format_html('<a href="{}">{}</a>', page_url("task_change", task.pk), task)
-
-
 def task_row(task: Task) -> list[object]:
-    cells = (badge(task.status), task_link(task), broken_at_dots(task.type), printable(task.queue))
-    return [*cells, ago(task.created_at)]
+    cells = (badge(task.status), task_link(task.pk, task), broken_at_dots(task.type))
+    return [*cells, printable(task.queue), ago(task.created_at)]
 
 
 def percent(part: float) -> str:

@@ -4,39 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST
 
+from django_perfectqueue import store
 from django_perfectqueue.inspection.workers import Assignment, ProcessorFacts, processors_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
-from ..parts.base import OneOrder, ReadOnlyAdmin, column
-from ..parts.cells import NOTHING, ago, duration, mark, page_url, tasks_link
+from ..parts.base import ReadOnlyAdmin, column
+from ..parts.cells import NOTHING, ago, duration, mark, page_url, task_link, tasks_link
+from ..parts.filters import numbers
 
 TASKS = 5
-
-
-class WithProcessors(OneOrder):
-    """A page of workers, each with its processors, whose tasks are looked up together."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        workers: list[Any] = list(self.result_list)
-        processors = processors_of(workers, using=database())
-        named = request.user.has_perm("perfectqueue.view_task")
-        for worker in workers:
-            worker.shown = processors[worker.id]
-            worker.named = named
-        self.result_list = workers
 
 
 @admin.register(Worker)
@@ -50,8 +40,56 @@ class WorkerAdmin(ReadOnlyAdmin):
         workers: QuerySet[Model] = super().get_queryset(request).annotate(clock=ServerNow())
         return workers
 
-    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
-        return WithProcessors
+    actions = ["drain", "undrain"]
+    search_fields = ["host"]
+
+    def get_urls(self) -> list[URLPattern]:
+        view = require_POST(self.drain_view)
+        return [self.view_path("drain/", view, "worker_drain"), *super().get_urls()]
+
+    def has_drain_permission(self, request: HttpRequest) -> bool:
+        return self.is_open(request) and request.user.has_perm("perfectqueue.drain_worker")
+
+    @admin.action(description=_("Drain selected workers"), permissions=["drain"])
+    def drain(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+        self.set_draining(request, queryset, True)
+
+    @admin.action(description=_("Have selected workers take tasks again"), permissions=["drain"])
+    def undrain(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+        self.set_draining(request, queryset, False)
+
+    def drain_view(self, request: HttpRequest) -> HttpResponse:
+        """Do what the button of a row says: it names the worker."""
+        if not self.has_drain_permission(request):
+            raise PermissionDenied
+        for name, draining in (("drain", True), ("undrain", False)):
+            chosen = numbers([request.POST.get(name, "")])
+            self.set_draining(request, self.get_queryset(request).filter(pk__in=chosen), draining)
+        return HttpResponseRedirect(page_url("worker_changelist"))
+
+    def set_draining(self, request: HttpRequest, rows: QuerySet[Any], draining: bool) -> None:
+        """Have workers take no more tasks, or take tasks again; what runs is not disturbed."""
+        workers = list(rows)
+        if not workers:
+            return
+        store.records.drain([one.pk for one in workers], draining, using=database())
+        word = _("Drained.") if draining else _("Takes tasks again.")
+        for one in workers:
+            self.log_change(request, one, str(word))
+        text = ngettext(
+            "%(count)d worker reads it within 10 s.",
+            "%(count)d workers read it within 10 s.",
+            len(workers),
+        )
+        self.message_user(request, text % {"count": len(workers)}, messages.SUCCESS)
+
+    def complete(self, request: HttpRequest, rows: Any) -> None:
+        """Add the processors to the workers; their tasks are looked up together."""
+        processors = processors_of(rows, using=database())
+        named = request.user.has_perm("perfectqueue.view_task")
+        for worker in rows:
+            worker.shown, worker.named = processors[worker.id], named
+            worker.drainable = self.has_drain_permission(request)
 
     @admin.display(description=_("status"))
     def standing(self, worker: Any) -> SafeString:
@@ -60,7 +98,20 @@ class WorkerAdmin(ReadOnlyAdmin):
             kind, word = "failed", gettext("gone")
         elif worker.leaving:
             kind, word = "retrying", gettext("leaving")
-        return mark(kind, word)
+        elif worker.draining:
+            busy = any(processor.runs for processor in worker.shown)
+            kind, word = "retrying", gettext("draining") if busy else gettext("drained")
+        if kind == "failed" or worker.leaving or not worker.drainable:
+            return mark(kind, word)
+        name, label = ("undrain", _("Undrain")) if worker.draining else ("drain", _("Drain"))
+        return format_html(
+            '{} <button class="button" formaction="{}" name="{}" value="{}">{}</button>',
+            mark(kind, word),
+            page_url("worker_drain"),
+            name,
+            worker.pk,
+            label,
+        )
 
     @admin.display(description=_("generation"))
     def round(self, worker: Worker) -> SafeString:
@@ -116,5 +167,4 @@ def line(worker: Any, processor: ProcessorFacts, task: Assignment) -> SafeString
     quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, words)
     if not task.key:
         return format_html("#{} {}", task.task_id, quiet)
-    url = page_url("task_change", task.task_id)
-    return format_html('<a href="{}">{}</a> {}', url, printable(task.key), quiet)
+    return format_html("{} {}", task_link(task.task_id, printable(task.key)), quiet)

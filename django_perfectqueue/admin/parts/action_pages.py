@@ -15,24 +15,24 @@ from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
+from django.views.decorators.http import require_POST
 
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection, run
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection.family import counts
 from django_perfectqueue.inspection.scope import in_scope
-from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Batch, Task, TaskQuerySet
 from django_perfectqueue.queue import database
 
 from .actions import BULK, CANCEL, RETRY, VERBS, ActionReport, Verb
 from .base import ReadOnlyAdmin
 from .bulk_pages import BulkPage, bulk_verbs, forbidden_operations, may, own_operations
-from .cells import NOTHING, badge, page_url
-from .search import numbers, plain
+from .cells import badge, page_url, recognized
+from .filters import numbers, one_queue, plain
 from .task_story import shown
 
 CAP = 1_000
@@ -58,12 +58,10 @@ class SteeringAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages; with ATOMIC_REQUESTS, too, each task is steered by itself."""
-        view = self.admin_site.admin_view(self.steer_view)
-        name = f"{self.opts.app_label}_{self.opts.model_name}_steer"
-        bulk = self.admin_site.admin_view(self.bulk_view)
+        model, steer = self.opts.model_name, require_POST(self.steer_view)
         urls = [
-            path("steer/<slug:name>/", view, name=name),
-            path("bulk/", bulk, name=f"{self.opts.app_label}_{self.opts.model_name}_bulk"),
+            self.view_path("steer/<slug:name>/", steer, f"{model}_steer"),
+            self.view_path("bulk/", self.bulk_view, f"{model}_bulk"),
             *super().get_urls(),
         ]
         # Which of them has the tasks is not asked here: check reports what is wrong with it.
@@ -86,6 +84,11 @@ class SteeringAdmin(ReadOnlyAdmin):
         """Show what would be done to all that match the filters, and do it."""
         return BulkPage(self, request, status=self.status_shown).respond()
 
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Leave out the queue where each row would name the same."""
+        hidden = {"of_queue"} if one_queue(request) else set()
+        return [column for column in self.list_display if column not in hidden]
+
     @staticmethod
     def values_of(request: HttpRequest) -> dict[str, Any]:
         """Return what a form was sent with."""
@@ -107,8 +110,6 @@ class SteeringAdmin(ReadOnlyAdmin):
 
     def steer_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """Do what a button says, or ask first."""
-        if request.method != "POST":
-            return HttpResponse(status=405, headers={"Allow": "POST"})
         verb = VERBS.get(name)
         if verb is None:
             raise Http404
@@ -153,7 +154,7 @@ class SteeringAdmin(ReadOnlyAdmin):
 
     def batch(self, request: HttpRequest) -> Batch:
         """Return the batch that was given. Raise Http404 where one may not see it."""
-        pages = self.admin_site._registry[Batch]
+        pages = self.admin_site.get_model_admin(Batch)
         [batch] = numbers([request.POST["batch"]])
         row: Batch | None = pages.get_queryset(request).filter(pk=batch).first()
         if row is None or not pages.has_view_permission(request, row):
@@ -168,7 +169,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         """
         row = self.batch(request)
         within = store.dependencies.batches_within(row.pk, using=database())
-        rows = self.admin_site._registry[Batch].get_queryset(request).filter(pk__in=within)
+        rows = self.admin_site.get_model_admin(Batch).get_queryset(request).filter(pk__in=within)
         ids = rows.values_list("pk", flat=True)
         store.dependencies.stop_batches(ids, using=database(), stopped=verb is CANCEL)
         user: Any = request.user.pk
@@ -191,7 +192,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         group: TaskQuerySet | None = None,
     ) -> HttpResponse:
         """Show what a verb would do: to how many tasks of which status, and the first of them."""
-        rows = TaskQuerySet(Task, using=database()).with_status()
+        rows = plain().with_status()
         shown = rows.filter(pk__in=self.visible(request, ids[:SHOWN]))
         statuses = {} if group is None else counts(group)
         given = [("ids", ",".join(map(str, ids)))]
@@ -209,7 +210,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             "ids": ",".join(map(str, ids)),
             "given": given,
             "is_batch": "batch" in request.POST,
-            "rows": [cells_of(task) for task in shown.order_by("-pk")],
+            "rows": [{"cells": recognized(task)} for task in shown.order_by("-pk")],
             "more": max(0, min(len(ids), CAP) - SHOWN),
             "value": request.POST.get("value", ""),
             "data": data_of(ids, request) if verb.field == "patch" else None,
@@ -228,7 +229,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             text = gettext("You may not retry bulk operations that you may not ask for.")
             self.message_user(request, text, messages.WARNING)
             wanted = [task_id for task_id in wanted if task_id not in forbidden]
-        tasks = list(plain(database()).filter(pk__in=seen).only("queue", "key"))
+        tasks = list(plain().filter(pk__in=seen).only("queue", "key"))
         report = ActionReport()
         chosen = [task_id for task_id in wanted if task_id in seen]
         for answer in run(operation, chosen, using=database()):
@@ -270,15 +271,9 @@ for _verb in VERBS.values():
     setattr(SteeringAdmin, f"has_{_verb.name}_permission", permission_for(_verb))
 
 
-def cells_of(task: Task) -> list[str]:
-    """Return what a task is recognized by."""
-    names = [str(task), *map(printable, (task.type, task.user or NOTHING, task.queue))]
-    return [badge(task.status), *names]
-
-
 def data_of(ids: Sequence[int], request: HttpRequest) -> object:
     """Return the data of a single task as it can be shown; None for several tasks."""
-    rows = in_scope(plain(database()), request, "user").filter(pk__in=ids[:2])
+    rows = in_scope(plain(), request, "user").filter(pk__in=ids[:2])
     found = list(rows.values_list("payload", flat=True))
     return shown(found[0]) if len(found) == 1 else None
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue import bulk
@@ -79,10 +79,10 @@ class ActionReport:
         self.refused["awaited" if (kind, verb) == ("unfit", "cancel") else kind] += 1
 
     def successes(self) -> str:
-        return " ".join(done(what, count) for what, count in sorted(self.done.items()))
+        return " ".join(worded(DONE, what, count) for what, count in sorted(self.done.items()))
 
     def refusals(self) -> str:
-        reasons = ", ".join(refused(why, count) for why, count in self.refused.items())
+        reasons = ", ".join(worded(REFUSED, why, count) for why, count in self.refused.items())
         return gettext("Not done: %(reasons)s.") % {"reasons": reasons} if reasons else ""
 
 
@@ -96,62 +96,62 @@ REFUSALS: Mapping[type[Exception], str] = {
 }
 
 
-def done(what: str, count: int) -> str:
-    sentences = {
-        "deleted": ngettext("%(count)d task was deleted.", "%(count)d tasks were deleted.", count),
-        "finished": ngettext(
-            "%(count)d task was force-finished.", "%(count)d tasks were force-finished.", count
-        ),
-        "cancelled": ngettext(
-            "%(count)d task was cancelled.", "%(count)d tasks were cancelled.", count
-        ),
-        "requested": ngettext(
-            "%(count)d task that a processor has was asked to stop.",
-            "%(count)d tasks that processors have were asked to stop.",
-            count,
-        ),
-        "moved": ngettext("%(count)d task was moved.", "%(count)d tasks were moved.", count),
-        "edited": ngettext(
-            "The data of %(count)d task were changed.",
-            "The data of %(count)d tasks were changed.",
-            count,
-        ),
-        "copied": ngettext(
-            "%(count)d copy was submitted.", "%(count)d copies were submitted.", count
-        ),
-        "retried": ngettext(
-            "%(count)d task was put back in line.", "%(count)d tasks were put back in line.", count
-        ),
-    }
-    return sentences[what] % {"count": count}
+def worded(texts: Mapping[str, Any], what: str, count: int) -> str:
+    return str(texts[what] % {"count": count})
 
 
-def refused(why: str, count: int) -> str:
-    reasons = {
-        "ended": ngettext("%(count)d had ended already", "%(count)d had ended already", count),
-        "gone": ngettext("%(count)d is gone", "%(count)d are gone", count),
-        "awaited": ngettext(
-            "for %(count)d others wait: its page cancels it with them",
-            "for %(count)d others wait: the page of each cancels it with them",
-            count,
-        ),
-        "unfit": ngettext(
-            "%(count)d is waiting, running or blocked",
-            "%(count)d are waiting, running or blocked",
-            count,
-        ),
-        "taken": ngettext(
-            "%(count)d has a key that is taken there",
-            "%(count)d have keys that are taken there",
-            count,
-        ),
-        "data": ngettext(
-            "the data of %(count)d can't be changed so",
-            "the data of %(count)d can't be changed so",
-            count,
-        ),
-    }
-    return reasons[why] % {"count": count}
+DONE = {
+    "deleted": ngettext_lazy(
+        "%(count)d task was deleted.", "%(count)d tasks were deleted.", "count"
+    ),
+    "finished": ngettext_lazy(
+        "%(count)d task was force-finished.", "%(count)d tasks were force-finished.", "count"
+    ),
+    "cancelled": ngettext_lazy(
+        "%(count)d task was cancelled.", "%(count)d tasks were cancelled.", "count"
+    ),
+    "requested": ngettext_lazy(
+        "%(count)d task that a processor has was asked to stop.",
+        "%(count)d tasks that processors have were asked to stop.",
+        "count",
+    ),
+    "moved": ngettext_lazy("%(count)d task was moved.", "%(count)d tasks were moved.", "count"),
+    "edited": ngettext_lazy(
+        "The data of %(count)d task were changed.",
+        "The data of %(count)d tasks were changed.",
+        "count",
+    ),
+    "copied": ngettext_lazy(
+        "%(count)d copy was submitted.", "%(count)d copies were submitted.", "count"
+    ),
+    "retried": ngettext_lazy(
+        "%(count)d task was put back in line.", "%(count)d tasks were put back in line.", "count"
+    ),
+}
+REFUSED = {
+    "ended": ngettext_lazy("%(count)d had ended already", "%(count)d had ended already", "count"),
+    "gone": ngettext_lazy("%(count)d is gone", "%(count)d are gone", "count"),
+    "awaited": ngettext_lazy(
+        "for %(count)d others wait: its page cancels it with them",
+        "for %(count)d others wait: the page of each cancels it with them",
+        "count",
+    ),
+    "unfit": ngettext_lazy(
+        "%(count)d is waiting, running or blocked",
+        "%(count)d are waiting, running or blocked",
+        "count",
+    ),
+    "taken": ngettext_lazy(
+        "%(count)d has a key that is taken there",
+        "%(count)d have keys that are taken there",
+        "count",
+    ),
+    "data": ngettext_lazy(
+        "the data of %(count)d can't be changed so",
+        "the data of %(count)d can't be changed so",
+        "count",
+    ),
+}
 
 
 FORCE_FINISH = Verb(

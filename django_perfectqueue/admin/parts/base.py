@@ -16,7 +16,7 @@ from django.db.models import Model, QuerySet
 from django.forms import Script
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 from django.utils.formats import number_format
 from django.utils.text import capfirst
 
@@ -52,9 +52,9 @@ def whole(count: int) -> str:
     return number_format(count, force_grouping=True)
 
 
-def bounded(count: int, most: int) -> object:
+def bounded(count: int, most: int) -> str:
     """Return a count, or that it is at least the most that was counted."""
-    return AtLeast(most) if count > most else whole(count)
+    return str(AtLeast(most)) if count >= most else whole(count)
 
 
 class BoundedPaginator(Paginator):
@@ -115,6 +115,16 @@ class StoredAdmin(ModelAdmin):
             raise IncorrectLookupParameters
         return super().get_changelist_instance(request)
 
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
+        return StoredList
+
+    def complete(self, request: HttpRequest, rows: Any) -> None:
+        """Add to the rows of a list what is read for all of them together."""
+
+    def view_path(self, route: str, view: Callable[..., HttpResponse], name: str) -> URLPattern:
+        """Return a page of this package's own, by its name in the site."""
+        return path(route, self.admin_site.admin_view(view), name=f"perfectqueue_{name}")
+
     def is_open(self, request: HttpRequest) -> bool:
         return bool(self.user_path) or may_see(request, None)
 
@@ -148,8 +158,7 @@ class StoredAdmin(ModelAdmin):
         shown = {**everywhere, **context}
         if not isinstance(shown["original"], Model):
             shown["original"] = str(shown["original"])  # another admin's skin takes no lazy text
-        path = f"admin/perfectqueue/{template}.html"
-        return TemplateResponse(request, path, shown)
+        return TemplateResponse(request, f"admin/perfectqueue/{template}.html", shown)
 
     def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
         """Return what the template shows of a row."""
@@ -199,9 +208,7 @@ class ReadOnlyAdmin(StoredAdmin):
         row = self.get_object(request, unquote(object_id))
         if not self.has_view_permission(request, row):
             raise PermissionDenied
-        if row is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
-        story = self.readable_story(request, row)
+        story = self.readable_story(request, row) if row else None
         if story is None:
             return super().change_view(request, object_id, form_url, extra_context)
         context = {
@@ -231,7 +238,16 @@ class ReadOnlyAdmin(StoredAdmin):
         return lookup in {getattr(each, "parameter_name", None) for each in self.list_filter}
 
 
-class OneOrder(ChangeList):
+class StoredList(ChangeList):
+    """A list whose page completes its rows."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        stored: Any = self.model_admin
+        stored.complete(request, self.result_list)
+
+
+class OneOrder(StoredList):
     """A list that a URL can't have sorted otherwise, and that counts only so far."""
 
     def __init__(self, *values: Any, **words: Any) -> None:

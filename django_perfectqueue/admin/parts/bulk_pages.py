@@ -20,17 +20,16 @@ from django_perfectqueue.bulk.selection import ALLOWED
 from django_perfectqueue.exceptions import InvalidTaskError, PayloadError
 from django_perfectqueue.inspection.scope import scope_of
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Status, Task, TaskQuerySet
+from django_perfectqueue.models import Status, Task
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.context import masked
 from django_perfectqueue.payload.inputs import merged
 from django_perfectqueue.queue import database
 
 from .actions import BULK, Verb
-from .base import AtLeast
-from .cells import NOTHING, badge, page_url
-from .filters import ALL, bounded
-from .search import numbers
+from .base import COUNTED, AtLeast, bounded, whole
+from .cells import badge, page_url, recognized
+from .filters import ALL, numbers, plain
 from .task_story import readable
 
 if TYPE_CHECKING:
@@ -133,13 +132,13 @@ def own_operations(request: HttpRequest, ids: Sequence[int]) -> list[int]:
     """
     if (users := scope_of(request)) is None:
         return []
-    rows = TaskQuerySet(Task, using=database()).filter(pk__in=ids, type=TYPE)
+    rows = plain().filter(pk__in=ids, type=TYPE)
     return [row.pk for row in rows if is_own(row, request, users)]
 
 
 def forbidden_operations(request: HttpRequest, ids: Collection[int]) -> set[int]:
     """Return which of these tasks do a bulk operation that the person may not ask for."""
-    rows = TaskQuerySet(Task, using=database()).filter(pk__in=ids, type=TYPE)
+    rows = plain().filter(pk__in=ids, type=TYPE)
     return {row.pk for row in rows if not may_ask_for(row, request)}
 
 
@@ -245,10 +244,10 @@ class BulkPage:
                 "shown": text_of(operation),
                 "matching": {
                     "count": found.total,
-                    "total": AtLeast(found.total) if found.is_bounded else bounded(found.total),
+                    "total": AtLeast(found.total) if found.is_bounded else whole(found.total),
                     "none": not found.total,
-                    "statuses": [(badge(word), bounded(n)) for word, n in found.statuses],
-                    "users": [(printable(user), bounded(n)) for user, n in found.users],
+                    "statuses": [(badge(word), bounded(n, COUNTED)) for word, n in found.statuses],
+                    "users": [(printable(user), bounded(n, COUNTED)) for user, n in found.users],
                     "rows": sample_rows(found, operation.patch),
                     "more": max(0, found.total - len(found.sample)),
                 },
@@ -286,8 +285,7 @@ def sample_rows(found: Preview, patch: JSON) -> list[dict[str, object]]:
     """Return the sample's cells; with a patch their data before and after."""
     rows = []
     for task in found.sample:
-        names = map(printable, (task.key, task.type, task.user or NOTHING, task.queue))
-        row: dict[str, object] = {"pk": task.pk, "cells": [badge(task.status), *names]}
+        row: dict[str, object] = {"cells": recognized(task)}
         if patch is not None:
             row["data"] = before_and_after(task, patch)
         rows.append(row)

@@ -17,7 +17,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.fairness.wording import pause_terms
-from django_perfectqueue.inspection.attempts import due_at
+from django_perfectqueue.inspection.task import due_at
 from django_perfectqueue.lib import durations
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Pausable, Status, Task
@@ -54,6 +54,18 @@ def broken_at_dots(type_: str) -> SafeString:
 def tasks_link(shown: object, **query: object) -> SafeString:
     """Return a link to the list of tasks with filters, by their parameters."""
     return list_link("task", shown, **query)
+
+
+def task_link(task_id: int, shown: object) -> SafeString:
+    return format_html('<a href="{}">{}</a>', page_url("task_change", task_id), shown)
+
+
+def recognized(task: Task) -> list[str]:
+    """Return what a task is recognized by."""
+    return [
+        badge(task.status),
+        *map(printable, (str(task), task.type, task.user or NOTHING, task.queue)),
+    ]
 
 
 def list_link(model: str, shown: object, **query: object) -> SafeString:

@@ -53,7 +53,7 @@ def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, 
 
 def known_to(request: HttpRequest, site: AdminSite) -> Known:
     """Return the tasks and the batches that the lists of the admin show a person."""
-    tasks, batches = (site._registry[model].get_queryset(request) for model in (Task, Batch))
+    tasks, batches = (site.get_model_admin(model).get_queryset(request) for model in (Task, Batch))
     columns = ("queue", "key", "user", "type", "outcome")
     return Known(tasks.select_related(None).only(*columns), batches)
 

@@ -1,22 +1,21 @@
-"""What a list of tasks can be narrowed to."""
+"""What a list of tasks can be narrowed to, and the search by the beginning of a key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.db.models import Count, Model, Q, QuerySet
 from django.http import HttpRequest
-from django.utils.formats import number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.bulk import in_time, within
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.inspection.scope import in_scope
+from django_perfectqueue.inspection.scope import in_scope, scope_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     DEAD,
@@ -25,20 +24,26 @@ from django_perfectqueue.models import (
     DeadLetter,
     Status,
     Tag,
+    Task,
+    TaskQuerySet,
     Ticket,
     Watch,
     type_condition,
 )
 from django_perfectqueue.queue import database
+from django_perfectqueue.store.records.counts import names
 
-from .base import COUNTED, AtLeast
-from .search import numbers, plain, queue_names
+from .base import COUNTED, bounded, whole
 
 REACH = 100_000
 # So many that have yet to end are found behind the newest.
 LIVE_FOUND = 1_000
+LATELY = {"15m": _("last 15 minutes"), "1h": _("last hour"), "1d": _("last day")}
 ALL = "all"
 GROUPS = 50
+# Of the keys of one queue, and of the newest tasks of a scope.
+FOUND = 1_000
+KEPT = "_perfectqueue_queues"
 FEW_HAVE = ("tag", "watched")
 FEW = (*DEAD, Status.RUNNING, Status.STALLED)
 
@@ -51,13 +56,14 @@ class ValueFilter(admin.SimpleListFilter):
     """
 
     of_task = False
+    words: Mapping[str, object] = {}
 
     def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any) -> None:
         self.is_of_letters = model is DeadLetter
         super().__init__(request, params, model, model_admin)
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return []
+        return [(value, str(label)) for value, label in self.words.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         value = self.value()
@@ -72,17 +78,10 @@ class ValueFilter(admin.SimpleListFilter):
         return Q(**{str(self.parameter_name): value})
 
 
-def choices_of(values: Iterable[str]) -> list[tuple[str, str]]:
-    """Return values to choose from, each with how it is shown."""
-    return [(value, printable(value)) for value in values]
-
-
 class StatusFilter(ValueFilter):
     title = _("status")
     parameter_name = "status"
-
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return [(word.value, str(word.label)) for word in Status]
+    words = dict(Status.choices)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         value = self.value()
@@ -97,9 +96,7 @@ class EndingFilter(ValueFilter):
 
     title = _("status")
     parameter_name = "status"
-
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return [(outcome.value, str(outcome.label)) for outcome in DEAD]
+    words = {outcome.value: outcome.label for outcome in DEAD}
 
     def value(self) -> str:
         return super().value() or Status.FAILED.value
@@ -122,7 +119,7 @@ class QueueFilter(ValueFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return choices_of(queue_names(request))
+        return [(name, printable(name)) for name in queue_names(request)]
 
     def condition(self, value: str) -> Q:
         # Beside these SQLite would read the whole queue by its index.
@@ -170,14 +167,10 @@ class GroupFilter(ValueFilter):
             rows = rows.filter(ended_at__gte=oldest)
         counted = rows.order_by().values_list("group").annotate(count=Count("pk"))
         return [
-            (name, f"{printable(name)} ({bounded(min(count, COUNTED))})")
+            (name, f"{printable(name)} ({bounded(count, COUNTED)})")
             for name, count in counted.order_by("-count", "group")[:GROUPS]
             if name
         ]
-
-
-def bounded(count: int) -> str:
-    return str(AtLeast(count)) if count >= COUNTED else number_format(count, force_grouping=True)
 
 
 class TextFilter(ValueFilter):
@@ -225,9 +218,7 @@ class WatchedFilter(ValueFilter):
 
     title = _("watched")
     parameter_name = "watched"
-
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return [("me", gettext("by me"))]
+    words = {"me": _("by me")}
 
     def condition(self, value: str) -> Q:
         return Q(pk__in=watched_by(self.request).values("task_id"))
@@ -265,9 +256,6 @@ class UntilFilter(SinceFilter):
     title = _("until")
     parameter_name = "until"
     choices = TextFilter.choices
-
-
-LATELY = {"15m": _("last 15 minutes"), "1h": _("last hour"), "1d": _("last day")}
 
 
 class TypeFilter(TextFilter):
@@ -325,18 +313,17 @@ class ReachFilter(ValueFilter):
 
     def floor(self, user: str) -> int:
         """Return the id above which to look."""
-        rows = plain(database()).order_by("-pk").values_list("pk", flat=True)
+        rows = plain().order_by("-pk").values_list("pk", flat=True)
         if not user:
             return int(rows.first() or 0) - REACH
         beyond = rows.filter(user=user)[REACH : REACH + 1]
         return int(next(iter(beyond), 0))
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        count = number_format(REACH, force_grouping=True)
         yield {
             "selected": self.value() != ALL,
             "query_string": changelist.get_query_string(remove=[self.parameter_name]),
-            "display": gettext("The newest %(count)s tasks") % {"count": count},
+            "display": gettext("The newest %(count)s tasks") % {"count": whole(REACH)},
         }
         yield {
             "selected": self.value() == ALL,
@@ -358,3 +345,52 @@ class DeadReachFilter(ReachFilter):
         for oldest in times.values_list("ended_at", flat=True)[REACH : REACH + 1]:
             return queryset.filter(ended_at__gt=oldest)
         return queryset
+
+
+def queue_names(request: HttpRequest) -> list[str]:
+    """
+    Return the first queues that have tasks; for staff with a scope those of their newest tasks.
+
+    They are read once for each request.
+    """
+    if not hasattr(request, KEPT):
+        if scope_of(request) is None:
+            found = names(using=database()).queues
+        else:
+            rows = in_scope(plain(), request, "user").order_by("-pk")
+            found = sorted(set(rows.values_list("queue", flat=True)[:FOUND]))
+        setattr(request, KEPT, found)
+    return cast("list[str]", getattr(request, KEPT))
+
+
+def one_queue(request: HttpRequest) -> bool:
+    """Return whether a list shows a single queue: it was chosen, or is the only one."""
+    return "queue" in request.GET or len(queue_names(request)) < 2
+
+
+def ids_by_key(start: str, request: HttpRequest) -> list[int]:
+    """
+    Return the tasks whose key is this or begins so: the first FOUND of each queue, by key.
+
+    They are of the queue that was chosen, or else of all.
+    """
+    queue = request.GET.get("queue")
+    queues = [queue] if queue else queue_names(request)
+    found = plain().key_begins(start)
+    rows = in_scope(found, request, "user").order_by("key")
+    return [
+        task_id
+        for queue in queues
+        for task_id in rows.filter(queue=queue).values_list("pk", flat=True)[:FOUND]
+    ]
+
+
+def plain() -> TaskQuerySet:
+    """Return tasks without their status, and so without a join."""
+    return TaskQuerySet(Task, using=database())
+
+
+def numbers(words: Sequence[str]) -> list[int]:
+    """Return the words that are ids, each once."""
+    found = (int(word) for word in words if word.isdecimal() and len(word) < 20)
+    return list(dict.fromkeys(number for number in found if number < 2**63))

@@ -36,7 +36,7 @@ from django_perfectqueue.schedules.terms import (
 )
 from django_perfectqueue.store.schedules import due_time, timing_of
 
-from .rule_admin import RuleForm, Suggesting
+from .rules import RuleForm, Suggesting
 
 SECONDS = _("Seconds, or a span such as 15m.")
 

@@ -13,10 +13,9 @@ from django.utils.timezone import template_localtime  # type: ignore[attr-define
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.inspection.attempts import Episode, remark, steps_of
 from django_perfectqueue.inspection.family import Known
 from django_perfectqueue.inspection.steering import describe_action
-from django_perfectqueue.inspection.story import Fact, Story, ticket_of
+from django_perfectqueue.inspection.task import Episode, Fact, Story, remark, steps_of
 from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.lib.printable import printable, printable_lines
 from django_perfectqueue.models import BatchMember, Journal, Status, Task
@@ -26,7 +25,6 @@ from django_perfectqueue.payload.journal import Line
 
 from .cells import NOTHING, badge, duration, list_link, moment, tasks_link
 
-EXPLAINED = (Code.ENDED, Code.RUNNING, Code.STALLED)
 # Reasons that name another task or a batch, which may be another user's.
 NAMING = (Code.BLOCKED, Code.PARENT_FAILED, Code.BATCH_OPEN, Code.BATCH_FAILED)
 ATTEMPTS = 50
@@ -43,7 +41,7 @@ def task_story(task: Any, *, using: str, known: Known, sees_all: bool = True) ->
     letter = story.letter
     return {
         "badge": badge(task.status),
-        "sentences": [explain(task), *reasons(story, sees_all)],
+        "sentences": sentences(story, sees_all),
         "about": shown_facts(story, story.about()),
         "batch": batch,
         "batch_name": printable(batch.name) if batch else "",
@@ -100,41 +98,22 @@ def linked(task: Task, name: str, value: object) -> SafeString | str:
     return links[name]() if name in links else text
 
 
-def explain(task: Task) -> str:
-    """Return what the status means, in a sentence."""
-    if task.outcome and (closed := remark(task)):
-        return closed
-    ticket = ticket_of(task)
-    if ticket and ticket.is_parked:
-        return ""  # it waits for a worker and for no time, as the reasons say
-    sentences = {
-        Status.WAITING: _("It is due, and waits for a processor."),
-        Status.SCHEDULED: _("It waits for its time."),
-        Status.RETRYING: _("An attempt did not finish it; it waits to be tried again."),
-        Status.BLOCKED: "",  # the reason says for which
-        Status.RUNNING: _("A processor has it, and renews the lease as long as it works on it."),
-        Status.STALLED: _(
-            "Its lease has run out: the processor or its host went away. It will be tried again."
-        ),
-        Status.FINISHED: _("Its handler has returned."),
-        Status.FAILED: _("It is given up, and kept until someone acts."),
-        Status.CANCELLED: _("It was cancelled, as someone asked."),
-        Status.EXPIRED: _("Its time had passed before it could start."),
-    }
-    return sentences[Status(task.status)]
-
-
-def reasons(story: Story, sees_all: bool) -> list[str]:
-    """Return what else keeps a task where it is."""
+def sentences(story: Story, sees_all: bool) -> list[str]:
+    """Return what became of a task, or what keeps it where it is."""
+    remarked = remark(story.task)
     if story.ticket is None:
-        return []
-    found = [_("It has been asked to stop.")] if story.ticket.cancel_requested else []
-    if remarked := remark(story.task):
-        found.append(remarked)
+        closed = {
+            Status.FINISHED: _("Its handler has returned."),
+            Status.FAILED: _("It is given up, and kept until someone acts."),
+            Status.CANCELLED: _("It was cancelled, as someone asked."),
+            Status.EXPIRED: _("Its time had passed before it could start."),
+        }
+        return [remarked or closed[Status(story.task.status)]]
     reason = story.reason
     if reason.code in NAMING and not sees_all:
         reason = Reason(code=Code.BLOCKED)
-    return found + ([] if reason.code in EXPLAINED else [said_of(reason, story.task)])
+    asked = _("It has been asked to stop.") if story.ticket.cancel_requested else ""
+    return [*filter(None, [asked, remarked]), said_of(reason, story.task)]
 
 
 def said_of(reason: Reason, task: Task) -> str:

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from django.core.management.base import CommandError
 from django.utils.text import capfirst
 
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.fairness.audit import changes_of
-from django_perfectqueue.fairness.shares import (
-    queue_weight,
-    reset_queue_weight,
-    set_queue_weight,
-)
-from django_perfectqueue.fairness.wording import paused_terms, queue_of, time_shown, weight_of
+from django_perfectqueue.fairness import shares, wording
 from django_perfectqueue.health.queues import named_queues, overview
 from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.models import Limit, QueueShare
@@ -20,23 +15,13 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue.retention import PurgeRule, purge
 from django_perfectqueue.store.lanes.shares import queue_weights
 
+from .. import figures
 from ..base import CommandOptions
 from ..facts import iso
-from ..figures import (
-    Figures,
-    counts,
-    dead_columns,
-    facts,
-    figures,
-    pause_facts,
-    pauses,
-    queue_columns,
-    summary,
-)
 from ..flags import MANY, PAUSE, number, or_none, person
 from ..listing import no_tasks
 from ..terminal import GAP, ProgressLine, plural, seconds
-from ..verbs import NounCommand, Subcommand, changes_for_programs, pause_terms
+from ..verbs import NounCommand, Subcommand, pause_terms
 
 ALWAYS = ("waiting", "running", "finished")
 REASONS = 10
@@ -53,14 +38,8 @@ def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
 
 def list_queues(command: NounCommand, options: CommandOptions) -> None:
     """List all queues with their figures."""
-    using = command.queue.using
-    found = overview(using=using)
-    paused = pauses(found.queues, using=using)
-    if command.as_json:
-        for queue in found.queues:
-            command.print_json(facts(queue, found, paused))
-    else:
-        command.print_table(queue_columns(paused), found.queues)
+    lines = figures.queue_lines(command, overview(using=command.queue.using))
+    command.print(lines)
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
@@ -68,41 +47,38 @@ def show(command: NounCommand, options: CommandOptions) -> None:
     using, top = command.queue.using, options["first"]
     top = REASONS if top is None else top or None
     names: list[str | None] = [queue.name for queue in queues_of(command, options)]
-    found = [one for name in names or [None] for one in figures(using, name)]
+    found = [one for name in names or [None] for one in figures.figures(using, name)]
     weights = queue_weights([one.now.name for one in found], using=using) if found else {}
-    paused = pauses([one.now for one in found], using=using)
-    for number_, one in enumerate(found):
+    paused = figures.pauses([one.now for one in found], using=using)
+    for place, one in enumerate(found):
         name, weight = one.now.name, weights.get(one.now.name, 1.0)
-        changes = changes_of(QueueShare(queue=name), using=using)
-        if command.as_json:
-            more = {"weight": weight, **pause_facts(one.now, paused)}
-            log = {"changes": list(changes_for_programs(changes))} if names else {}
-            command.print_json({**summary(one, top), **more, **log})
-            continue
-        if number_:
+        facts = {**figures.summary(one, top), "weight": weight}
+        terms = [wording.weight_of(weight), wording.paused_terms(paused.get(name, Limit()))]
+        terms = terms if weight != 1 or name in paused else []
+        facts |= figures.pause_facts(one.now, paused)
+        if place and not command.as_json:
             command.stdout.write("")
-        if names and one.is_empty:
-            command.say(no_tasks(Queue(name, using=using)))
-        else:
-            print_figures(command, one, top)
-        if weight != 1 or name in paused:
-            pause_of = paused.get(name, Limit())
-            terms = ", ".join(filter(None, [weight_of(weight), paused_terms(pause_of)]))
-            command.print_lines([f"  {terms}"])
-        if names:
-            command.print_changes(changes)
+        draw = partial(print_figures, command, one, top, terms)
+        command.print_rule(QueueShare(queue=name), facts, draw)
     if not found and not command.as_json:
         command.say("There are no queues yet: nothing was ever submitted.")
 
 
-def print_figures(command: NounCommand, found: Figures, top: int | None) -> None:
-    command.print_title(f"Queue '{found.now.name}'")
-    for name, count, note in counts(found):
-        if count not in ("0", "-") or name in ALWAYS:
-            command.stdout.write(f"  {name:<10}{count:>8}  {note}".rstrip())
+def print_figures(
+    command: NounCommand, found: figures.Figures, top: int | None, terms: list[str]
+) -> None:
+    if found.is_empty:
+        command.say(no_tasks(Queue(found.now.name, using=command.queue.using)))
+    else:
+        command.print_title(f"Queue '{found.now.name}'")
+        for name, count, note in figures.counts(found):
+            if count not in ("0", "-") or name in ALWAYS:
+                command.stdout.write(f"  {name:<10}{count:>8}  {note}".rstrip())
     if found.dead:
         command.stdout.write("")
-        command.print_table(dead_columns(), found.dead.most_common(top), GAP)
+        command.print_table(figures.DEAD_COLUMNS, found.dead.most_common(top), GAP)
+    if terms:
+        command.print([f"  {', '.join(filter(None, terms))}"])
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
@@ -111,7 +87,7 @@ def pause(command: NounCommand, options: CommandOptions) -> None:
     for queue in queues_of(command, options):
         queue.pause(**terms, by=person())
         doubt(command, queue)
-        until = f" until {time_shown(terms['until'])}" if terms["until"] else ""
+        until = f" until {wording.time_shown(terms['until'])}" if terms["until"] else ""
         done = {"queue": queue.name, "paused": True, "paused_until": iso(terms["until"])}
         command.answer(done, f"Queue '{queue.name}' is paused{until}: what runs goes on.")
 
@@ -131,12 +107,12 @@ def weigh(command: NounCommand, options: CommandOptions) -> None:
     using, weight = command.queue.using, options["weight"]
     for name in options["names"]:
         if weight is None:
-            reset_queue_weight(name, by=person(), using=using)
+            shares.reset_queue_weight(name, by=person(), using=using)
         else:
-            set_queue_weight(name, weight, by=person(), using=using)
+            shares.set_queue_weight(name, weight, by=person(), using=using)
         doubt(command, Queue(name, using=using))
-        held = queue_weight(name, using=using)
-        text = f"{capfirst(queue_of(name))}, as a whole: {weight_of(held)}."
+        held = shares.queue_weight(name, using=using)
+        text = f"{capfirst(wording.queue_of(name))}, as a whole: {wording.weight_of(held)}."
         command.answer({"queue": name, "weight": held}, text)
 
 

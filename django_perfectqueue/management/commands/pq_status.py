@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date, datetime
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -25,8 +23,8 @@ from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, diagnosis
 from ..facts import Clock, Facts, picked
-from ..figures import facts, pauses, queue_columns
-from ..terminal import GAP, Column, ago
+from ..figures import queue_lines
+from ..terminal import GAP, Column, ago, plural
 from ..verbs import NounCommand, Subcommand
 
 if TYPE_CHECKING:
@@ -40,91 +38,58 @@ HOME, REST = "\x1b[H", "\x1b[J"
 MOST = 1000
 MEGABYTE = 2**20
 TODAY, ALL_TIME = "today", "all"
+# In seconds: so often a worker reads its row.
+REREAD = 10
 
 
-class Screen:
-    """All queues and workers as they are, once or again and again."""
+def show_overview(command: NounCommand, options: CommandOptions) -> None:
+    """Show all queues and workers as they are, as without a verb."""
+    if not options["watch"]:
+        command.print(look(command))
+        return
+    stdout, is_live = command.stdout, command.stdout.isatty() and not command.as_json
+    stdout.write(OPEN if is_live else "", ending="")
+    try:
+        while True:
+            lines = look_or_say_why(command)
+            if is_live:
+                # Each line wipes its rest, so that nothing flickers; more than fit would scroll.
+                fitting = lines[: shutil.get_terminal_size().lines - 1]
+                screen = "".join(f"{line}\x1b[K\n" for line in fitting)
+                stdout.write(f"{HOME}{screen}{REST}", ending="")
+            elif lines:
+                command.print([*lines, ""])
+            stdout.flush()
+            time.sleep(options["watch"])
+    except KeyboardInterrupt:
+        return
+    finally:
+        stdout.write(CLOSE if is_live else "", ending="")
+        stdout.flush()
 
-    def __init__(self, command: NounCommand, options: CommandOptions) -> None:
-        self.command = command
-        self.stdout, self.style = command.stdout, command.style
-        self.interval = options["watch"]
 
-    def run(self) -> None:
-        if not self.interval:
-            self.print(self.look())
-            return
-        try:
-            with self.screen():
-                while True:
-                    self.show(self.look_or_say_why())
-                    time.sleep(self.interval)
-        except KeyboardInterrupt:
-            return
+def look_or_say_why(command: NounCommand) -> list[str]:
+    """Return the lines; where the database is away, why, since the next look may find it."""
+    try:
+        return look(command)
+    except Error as error:
+        return [command.style.ERROR(printable(diagnosis(command.queue.using, error)))]
 
-    @property
-    def is_live(self) -> bool:
-        return self.stdout.isatty() and not self.command.as_json
 
-    @contextmanager
-    def screen(self) -> Iterator[None]:
-        """On a terminal take a screen of its own, and leave the other as it was."""
-        if not self.is_live:
-            yield
-            return
-        self.stdout.write(OPEN, ending="")
-        try:
-            yield
-        finally:
-            self.stdout.write(CLOSE, ending="")
-            self.stdout.flush()
-
-    def look_or_say_why(self) -> list[str]:
-        """Return the lines; where the database is away, why, since the next look may find it."""
-        try:
-            return self.look()
-        except Error as error:
-            return [self.style.ERROR(printable(diagnosis(self.command.queue.using, error)))]
-
-    def look(self) -> list[str]:
-        using = self.command.queue.using
-        found = overview(using=using)
-        paused = pauses(found.queues, using=using)
-        if self.command.as_json:
-            for queue in found.queues:
-                self.command.print_json(facts(queue, found, paused))
-            return []
-        return [
-            *self.heading(found),
-            "",
-            *self.command.table(queue_columns(paused), found.queues),
-            "",
-            *self.command.table(serving_columns(), found.workers),
-        ]
-
-    def heading(self, found: Overview) -> Iterator[str]:
-        at = found.now.astimezone().strftime("%H:%M:%S")
-        running = sum(queue.running for queue in found.queues)
-        rate = sum(queue.finished_a_minute for queue in found.queues)
-        yield f"{at}  {running:,} running, {rate:,.1f} finished a minute"
-        if found.is_well:
-            yield self.style.SUCCESS("All queues are served, and none is late.")
-        else:
-            yield self.style.ERROR(trouble(found))
-
-    def print(self, lines: list[str]) -> None:
-        if lines:
-            self.stdout.write("\n".join(lines))
-
-    def show(self, lines: list[str]) -> None:
-        if not self.is_live:
-            self.print(lines and [*lines, ""])
-        else:
-            # Each line wipes its rest, so that nothing flickers; more than fit would scroll.
-            fitting = lines[: shutil.get_terminal_size().lines - 1]
-            screen = "".join(f"{line}\x1b[K\n" for line in fitting)
-            self.stdout.write(f"{HOME}{screen}{REST}", ending="")
-        self.stdout.flush()
+def look(command: NounCommand) -> list[str]:
+    """Return the lines of the screen; for programs print the queues, and return none."""
+    found = overview(using=command.queue.using)
+    queues = queue_lines(command, found)
+    if command.as_json:
+        return []
+    at = found.now.astimezone().strftime("%H:%M:%S")
+    running = sum(queue.running for queue in found.queues)
+    rate = sum(queue.finished_a_minute for queue in found.queues)
+    well = command.style.SUCCESS("All queues are served, and none is late.")
+    verdict = well if found.is_well else command.style.ERROR(trouble(found))
+    heading = f"{at}  {running:,} running, {rate:,.1f} finished a minute"
+    workers = command.table(worker_columns(found.now), found.workers)
+    return [heading, verdict, "", *queues, "", *workers]
 
 
 def trouble(found: Overview) -> str:
@@ -135,28 +100,14 @@ def trouble(found: Overview) -> str:
     return printable(" ".join(parts))
 
 
-def serving_columns() -> list[Column[Worker]]:
-    def busy(worker: Worker) -> str:
-        count = sum(bool(state["tasks"]) for state in worker.states)
-        return f"{count}/{worker.processors}"
-
-    return [
-        Column("worker", str, elastic=True),
-        Column("generation", lambda one: str(one.generation), right=True, spare=True),
-        Column("version", lambda one: one.version, spare=True),
-        Column("busy", busy, right=True),
-        Column("queues", lambda one: ", ".join(one.queues), elastic=True),
-    ]
-
-
-def show_overview(command: NounCommand, options: CommandOptions) -> None:
-    """Show all queues and workers as they are, as without a verb."""
-    Screen(command, options).run()
-
-
 def list_workers(command: NounCommand, options: CommandOptions) -> None:
     """List the workers of all hosts, the last seen first."""
     using = command.queue.using
+    for names, draining in ((options["drains"], True), (options["undrains"], False)):
+        if names:
+            chosen = named(newest_workers(using), names)
+            store.records.drain([one.pk for one in chosen], draining, using=using)
+            command.complain(f"Workers that read it within {REREAD} s: {len(chosen)}.")
     found = [one for one in newest_workers(using) if options["queue"] in (None, *one.queues)]
     processors: dict[int, list[ProcessorFacts]] = {}
     if command.as_json or options["tasks"]:
@@ -166,7 +117,7 @@ def list_workers(command: NounCommand, options: CommandOptions) -> None:
             command.print_json(worker_facts(worker, processors[worker.id]))
         return
     if found:
-        table = command.table(worker_columns(), found)
+        table = command.table(worker_columns(found[0].clock), found)
         command.stdout.write(next(table))
         for worker, line in zip(found, table, strict=True):
             command.stdout.write(line)
@@ -180,19 +131,24 @@ def newest_workers(using: str) -> list[ListedWorker]:
     return cast("list[ListedWorker]", list(rows.order_by("-seen_at")[:MOST]))
 
 
+def named(workers: list[ListedWorker], names: list[str]) -> list[ListedWorker]:
+    """Return those of a host or a name; raise CommandError for a name that none has."""
+    known = {name for worker in workers for name in (worker.host, str(worker))}
+    for name in names:
+        if name not in known:
+            raise CommandError(f"No worker is called '{name}'.{nearest(name, known)}")
+    return [worker for worker in workers if {worker.host, str(worker)} & {*names}]
+
+
 def give_back(command: NounCommand, options: CommandOptions) -> None:
     """Have what workers hold that are gone run elsewhere now, and forget them."""
     names, using = options["names"], command.queue.using
-    workers = newest_workers(using)
-    named = [worker for worker in workers if {worker.host, str(worker)} & {*names}]
-    gone = [worker for worker in named if options["force"] or worker.is_gone(worker.clock)]
+    chosen = named(newest_workers(using), names)
+    gone = [worker for worker in chosen if options["force"] or worker.is_gone(worker.clock)]
     if not gone:
-        known = [name for worker in workers for name in (worker.host, str(worker))]
         raise CommandError(
-            f"{named[0]} was seen {ago(named[0].seen_at, named[0].clock)}; it is gone when it"
+            f"{chosen[0]} was seen {ago(chosen[0].seen_at, chosen[0].clock)}; it is gone when it"
             f" was not seen for {UNSEEN.seconds} s. If you know that it has ended, add --force."
-            if named
-            else f"No worker is called '{names[0]}'.{nearest(names[0], known)}"
         )
     holders = [state["holder"] for worker in gone for state in worker.states]
     count = store.leases.lapse(holders, using=using, alive_time=conf.options().ALIVE_TIME)
@@ -210,17 +166,18 @@ def print_processor(command: NounCommand, processor: ProcessorFacts, now: dateti
         command.stdout.write(f"    {describe_assignment(task, now)}")
 
 
-def worker_columns() -> list[Column[ListedWorker]]:
+def worker_columns(now: datetime) -> list[Column[Worker]]:
     return [
         Column("host", lambda worker: worker.host, elastic=True),
         Column("pid", lambda worker: str(worker.pid), right=True),
-        Column("generation", lambda worker: str(worker.generation), right=True),
-        Column("since", lambda worker: ago(worker.started_at, worker.clock)),
+        Column("generation", lambda worker: str(worker.generation), right=True, spare=True),
+        Column("version", lambda worker: worker.version, spare=True),
+        Column("since", lambda worker: ago(worker.started_at, now), spare=True),
         Column("queues", lambda worker: ", ".join(worker.queues), elastic=True),
         Column("processors", lambda worker: str(worker.processors), right=True),
         Column("busy", lambda worker: str(busy(worker)), right=True),
-        Column("seen", lambda worker: ago(worker.seen_at, worker.clock)),
-        Column("", status_of),
+        Column("seen", lambda worker: ago(worker.seen_at, now)),
+        Column("", lambda worker: status_of(worker, now)),
     ]
 
 
@@ -228,14 +185,16 @@ def busy(worker: Worker) -> int:
     return sum(bool(state["tasks"]) for state in worker.states)
 
 
-def status_of(worker: ListedWorker) -> str:
-    if worker.is_gone(worker.clock):
+def status_of(worker: Worker, now: datetime) -> str:
+    if worker.is_gone(now):
         return "gone"
+    if worker.draining and not worker.leaving:
+        return "draining" if busy(worker) else "drained"
     return "leaving" if worker.leaving else ""
 
 
 def serves(worker: ListedWorker) -> bool:
-    return not (worker.leaving or worker.is_gone(worker.clock))
+    return not (worker.leaving or worker.draining or worker.is_gone(worker.clock))
 
 
 def describe_assignment(task: Assignment, now: datetime) -> str:
@@ -253,13 +212,14 @@ def describe_assignment(task: Assignment, now: datetime) -> str:
 def count_serving(serving: int) -> str:
     if not serving:
         return "No worker takes tasks. Start one: manage.py pq_worker"
-    return f"{serving} worker takes tasks." if serving == 1 else f"{serving} workers take tasks."
+    return f"{plural(serving, 'worker')} {'takes' if serving == 1 else 'take'} tasks."
 
 
 def worker_facts(worker: ListedWorker, processors: list[ProcessorFacts]) -> Facts:
     return {
         **picked(worker, "id", "host", "pid", "launcher", "generation", "version"),
-        **picked(worker, "started_at", "seen_at", "leaving", "queues", "processors"),
+        **picked(worker, "started_at", "seen_at", "leaving", "draining", "queues"),
+        "processors": worker.processors,
         "gone": worker.is_gone(worker.clock),
         "states": [processor.facts() for processor in processors],
         **(worker.routes or {"types": None, "patterns": None}),
@@ -313,7 +273,7 @@ def show_types(command: NounCommand, options: CommandOptions) -> None:
                 command.print_json(one.facts())
             continue
         command.print_title(f"Queue '{name}', {found[0].day or 'all time'}")
-        command.print_table(day_columns(), found, GAP)
+        command.print_table(DAY_COLUMNS, found, GAP)
 
 
 def day_of(text: str) -> date:
@@ -324,24 +284,23 @@ def day_of(text: str) -> date:
         raise CommandError(f"'{text}' is no day such as 2026-11-22, and not 'all'.") from None
 
 
-def day_columns() -> list[Column[Statistics]]:
-    return [
-        Column("type", lambda one: one.type or "all", elastic=True),
-        Column("finished", lambda one: f"{one.finished:,}", right=True),
-        Column("retried", lambda one: f"{one.retried:,}", right=True),
-        Column("failed", lambda one: f"{one.failed:,}", right=True),
-        Column("cancelled", lambda one: f"{one.cancelled:,}", right=True, spare=True),
-        Column("lost", lambda one: f"{one.lost:,}", right=True, spare=True),
-        Column("run mean s", lambda one: figure(one.run.mean), right=True),
-        Column("deviation", lambda one: figure(one.run.deviation), right=True, spare=True),
-        Column("p95", lambda one: figure(one.run.p95), right=True),
-        Column("wait mean s", lambda one: figure(one.wait.mean), right=True),
-        Column("p95", lambda one: figure(one.wait.p95), right=True),
-    ]
-
-
 def figure(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.3g}"
+
+
+DAY_COLUMNS: list[Column[Statistics]] = [
+    Column("type", lambda one: one.type or "all", elastic=True),
+    Column("finished", lambda one: f"{one.finished:,}", right=True),
+    Column("retried", lambda one: f"{one.retried:,}", right=True),
+    Column("failed", lambda one: f"{one.failed:,}", right=True),
+    Column("cancelled", lambda one: f"{one.cancelled:,}", right=True, spare=True),
+    Column("lost", lambda one: f"{one.lost:,}", right=True, spare=True),
+    Column("run mean s", lambda one: figure(one.run.mean), right=True),
+    Column("deviation", lambda one: figure(one.run.deviation), right=True, spare=True),
+    Column("p95", lambda one: figure(one.run.p95), right=True),
+    Column("wait mean s", lambda one: figure(one.wait.mean), right=True),
+    Column("p95", lambda one: figure(one.wait.p95), right=True),
+]
 
 
 class Command(NounCommand):
@@ -357,12 +316,13 @@ class Command(NounCommand):
         "pq_status",
         "pq_status --watch",
         "pq_status workers --tasks",
+        "pq_status workers --drain web-1",
         "pq_status health --oldest 600",
         "pq_status types --queue mail --day 2026-11-22",
     )
     verbs = {
         "overview": Subcommand(show_overview, terms="--watch"),
-        "workers": Subcommand(list_workers, flags="--queue --tasks"),
+        "workers": Subcommand(list_workers, flags="--queue --tasks --drain+ --undrain+"),
         "give-back": Subcommand(give_back, "+", flags="--force"),
         "health": Subcommand(check_health, flags="--oldest --queue+"),
         "metrics": Subcommand(print_metrics),

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import IO, Literal
 
@@ -15,16 +17,15 @@ from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.health.queues import named_queues
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.checks import nearest
-from django_perfectqueue.lib.printable import on_one_line
-from django_perfectqueue.payload.inputs import OnConflict
-from django_perfectqueue.queue import ARGUMENTS, Queue
+from django_perfectqueue.lib.printable import on_one_line, printable
+from django_perfectqueue.queue import ARGUMENTS, TIMES, Queue
 from django_perfectqueue.schedules.terms import dispatch_here, known_types
 
 from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis
 from ..flags import add_flags
-from ..tasks_file import TasksFile, parsed
-from ..terminal import ProgressLine, are, point, seconds
+from ..terminal import ProgressLine, are, excerpt, parsed, point, seconds
 
+CHUNK, CHUNK_BYTES = 1000, 8_000_000
 FLAGS = {"--time": "run_at", "--expect": "expected_at", "--expires": "expires_at"}
 SENTENCES = {
     "submitted": "Task '%s' is submitted.",
@@ -60,7 +61,7 @@ class Command(QueueCommand):
             self.run(options["key"])
 
     def submit_one(self, options: CommandOptions) -> None:
-        word = self.submitted(arguments(options), options["on_conflict"])
+        word = self.submitted(arguments(options))
         if self.as_json:
             self.print_json({"queue": self.queue.name, "key": options["key"], "done": word})
         else:
@@ -71,31 +72,27 @@ class Command(QueueCommand):
         """Warn that no worker of the queue knows a type; without workers, that no handler does."""
         workers = workers_serving(using=self.queue.using)
         here = [worker for worker in workers if self.queue.name in worker.queues]
-        if not here:
-            self.doubt_without_workers(type_)
-            return
-        if any(may_know(worker.routes_text, type_) for worker in here):
-            return
-        known = [name for worker in here if worker.routes for name in worker.routes["types"]]
-        text = f"No worker that serves its queue knows the type '{type_}'."
-        self.complain(text + nearest(type_, known))
-
-    def doubt_without_workers(self, type_: str) -> None:
-        """Warn that no setting names the queue, and no handler here knows the type."""
-        if self.queue.name not in named_queues(self.queue.using):
-            text = "No worker serves queue '%s', and no setting names it."
-            self.complain(text % self.queue.name)
-        try:
-            known = list(known_types(using=self.queue.using))
-            is_known = not known or type_ in known or dispatch_here().knows(type_)
-        except Exception:
-            # It is submitted; a worker says what is wrong with the handlers.
-            return
+        if here:
+            known = [name for worker in here if worker.routes for name in worker.routes["types"]]
+            is_known = any(may_know(worker.routes_text, type_) for worker in here)
+            text = f"No worker that serves its queue knows the type '{type_}'."
+        else:
+            if self.queue.name not in named_queues(self.queue.using):
+                name = self.queue.name
+                self.complain(f"No worker serves queue '{name}', and no setting names it.")
+            try:
+                known = list(known_types(using=self.queue.using))
+                is_known = not known or type_ in known or dispatch_here().knows(type_)
+            except Exception:
+                # It is submitted; a worker says what is wrong with the handlers.
+                return
+            text = f"No handler here knows the type '{type_}'."
         if not is_known:
-            self.complain(f"No handler here knows the type '{type_}'." + nearest(type_, known))
+            self.complain(text + nearest(type_, known))
 
-    def submitted(self, task: CommandOptions, on_conflict: OnConflict) -> str:
+    def submitted(self, task: CommandOptions) -> str:
         """Submit a task, and return what became of it."""
+        on_conflict = self.options["on_conflict"]
         try:
             self.queue.submit(**task)
         except AlreadyExistsError:
@@ -119,73 +116,114 @@ class Command(QueueCommand):
 
     def submit_file(self, options: CommandOptions) -> None:
         with opened(options["file"]) as source:
-            tasks = TasksFile(source)
-            progress = ProgressLine(self.stderr, "%s tasks", total=tasks.size)
-            on_conflict, atomic = options["on_conflict"], options["atomic"]
-            bulk = Bulk(self.queue, tasks, on_conflict, atomic, progress)
-            bulk.submit()
-        facts = {"queue": self.queue.name, "submitted": bulk.stored, "ignored": bulk.ignored}
-        self.answer(facts, describe_counts(bulk.stored, bulk.ignored))
+            progress = ProgressLine(self.stderr, "%s tasks", total=size_of(source))
+            file = TasksFile(
+                self.queue, source, options["on_conflict"], options["atomic"], progress
+            )
+            file.submit()
+        ignored = file.read - file.stored
+        text = f"{are(file.stored, 'task')} submitted."
+        if ignored:
+            text += f" {ignored:,} {'was' if ignored == 1 else 'were'} there already."
+        facts = {"queue": self.queue.name, "submitted": file.stored, "ignored": ignored}
+        self.answer(facts, text)
 
 
 @dataclass
-class Bulk:
-    """The submission of a file: what has been stored, and up to which line."""
+class TasksFile:
+    """
+    The tasks of a file, one JSON object a line: how many were read and stored, from which lines.
+
+    ``line`` is the number of the one that was read last, ``bytes`` how far that is.
+    """
 
     queue: Queue
-    tasks: TasksFile
+    source: IO[bytes]
     on_conflict: Literal["raise", "ignore"]
     atomic: bool
     progress: ProgressLine
+    line: int = 0
+    bytes: int = 0
+    ended: bool = False
     read: int = 0
     stored: int = 0
     stored_line: int = 0
 
-    @property
-    def ignored(self) -> int:
-        return self.read - self.stored
-
     def submit(self) -> None:
+        using = self.queue.using
         try:
-            with self.whole():
-                self.submit_chunks()
+            with transaction.atomic(using=using) if self.atomic else nullcontext():
+                while not self.ended:
+                    chunk, on_conflict = self.chunk(), self.on_conflict
+                    self.stored += self.queue.submit_many(chunk, on_conflict=on_conflict)
+                    self.stored_line = self.line
+                    self.progress.show(self.read, self.bytes)
         except InvalidTaskError as error:
-            raise self.broken_off(f"Line {self.tasks.line}: {error}") from error
+            raise self.broken_off(f"Line {self.line}: {error}") from error
         except AlreadyExistsError as error:
-            lines = f"Lines {self.stored_line + 1} to {self.tasks.line}"
+            lines = f"Lines {self.stored_line + 1} to {self.line}"
             raise self.broken_off(f"{lines}: {error}", TAKEN) from error
         except Error as error:
-            raise self.broken_off(diagnosis(self.queue.using, error)) from error
+            raise self.broken_off(diagnosis(using, error)) from error
         except KeyboardInterrupt as error:
             raise self.broken_off("Interrupted.", INTERRUPTED) from error
         finally:
             self.progress.clear()
 
-    def broken_off(self, why: str, code: int = 1) -> CommandError:
-        return CommandError(f"{why} {self.outcome()}", returncode=code)
-
-    def whole(self) -> AbstractContextManager[None]:
-        return transaction.atomic(using=self.queue.using) if self.atomic else nullcontext()
-
-    def submit_chunks(self) -> None:
-        while not self.tasks.ended:
-            self.stored += self.queue.submit_many(self.chunk(), on_conflict=self.on_conflict)
-            self.stored_line = self.tasks.line
-            self.progress.show(self.read, self.tasks.bytes)
-
     def chunk(self) -> Iterator[dict[str, object]]:
-        for task in self.tasks.chunk():
-            self.read += 1
-            yield task
+        """
+        Yield the next tasks, in batches that fit one transaction.
 
-    def outcome(self) -> str:
-        if self.atomic or not self.stored_line:
-            return "Nothing was stored."
-        tasks = "task was" if self.stored == 1 else "tasks were"
-        return (
-            f"{self.stored} {tasks} stored, from the lines up to {self.stored_line}; to go on,"
-            " submit the file again with --on-conflict ignore."
-        )
+        Raise InvalidTaskError when a line is no task.
+        """
+        most, start = self.read + CHUNK, self.bytes
+        while self.read < most and self.bytes - start < CHUNK_BYTES:
+            if not (text := self.source.readline()):
+                self.ended = True
+                return
+            self.line += 1
+            self.bytes += len(text)
+            if text.strip():
+                task = task_of(text)
+                self.read += 1
+                yield task
+
+    def broken_off(self, why: str, code: int = 1) -> CommandError:
+        outcome = "Nothing was stored."
+        if self.stored_line and not self.atomic:
+            tasks = "task was" if self.stored == 1 else "tasks were"
+            outcome = (
+                f"{self.stored} {tasks} stored, from the lines up to {self.stored_line}; to go on,"
+                " submit the file again with --on-conflict ignore."
+            )
+        return CommandError(f"{why} {outcome}", returncode=code)
+
+
+def size_of(source: IO[bytes]) -> int | None:
+    """Return the bytes of a regular file; None of a pipe."""
+    try:
+        status = os.fstat(source.fileno())
+    except (OSError, AttributeError, ValueError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def task_of(text: bytes) -> dict[str, object]:
+    """
+    Return the arguments of Queue.submit() that a line gives.
+
+    Raise InvalidTaskError when it is no JSON object with these.
+    """
+    task = parsed(text)
+    if not isinstance(task, dict):
+        raise InvalidTaskError(f"A task must be a JSON object, not {excerpt(text)}.")
+    for name in task:
+        if name not in ARGUMENTS:
+            raise InvalidTaskError(f"A task has no '{printable(name)}'.{nearest(name, ARGUMENTS)}")
+    for name in ("key", "type"):
+        if name not in task:
+            raise InvalidTaskError(f"The task has no '{name}'.")
+    return task | {name: point(name, task[name]) for name in TIMES if name in task}
 
 
 @contextmanager
@@ -233,27 +271,16 @@ def arguments(options: CommandOptions) -> CommandOptions:
     Raise InvalidTaskError when one can't be read.
     """
     task = {name: options[name] for name in ARGUMENTS if options.get(name) is not None}
-    task["data"] = payload(options["data"])
+    try:
+        task["data"] = parsed(options["data"])
+    except InvalidTaskError as error:
+        raise InvalidTaskError(f"{error} Quote it for the shell: {EXAMPLE}.") from error
     for flag, name in FLAGS.items():
         if name in task:
             task[name] = point(flag, task[name])
     if options["span"] is not None:
         task["run_at"] = seconds("--in", options["span"])
     return task
-
-
-def payload(text: str) -> object:
-    try:
-        return parsed(text)
-    except InvalidTaskError as error:
-        raise InvalidTaskError(f"{error} Quote it for the shell: {EXAMPLE}.") from error
-
-
-def describe_counts(stored: int, ignored: int) -> str:
-    text = f"{are(stored, 'task')} submitted."
-    if ignored:
-        text += f" {ignored:,} {'was' if ignored == 1 else 'were'} there already."
-    return text
 
 
 def run_burst(command: QueueCommand, *, verbosity: int) -> None:

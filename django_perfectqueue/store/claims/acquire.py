@@ -244,11 +244,11 @@ def result_of(
 
 LOOK = """
 SELECT {now}, (
-    SELECT {timer_at} FROM "perfectqueue_ticket"
-    WHERE "timer_at" IS NOT NULL ORDER BY "perfectqueue_ticket"."timer_at" LIMIT 1
+    SELECT "timer_at" FROM "perfectqueue_ticket"
+    WHERE "timer_at" IS NOT NULL ORDER BY "timer_at" LIMIT 1
 ), (
-    SELECT {due_at} FROM "perfectqueue_schedule"
-    WHERE "due_at" IS NOT NULL ORDER BY "perfectqueue_schedule"."due_at" LIMIT 1
+    SELECT "due_at" FROM "perfectqueue_schedule"
+    WHERE "due_at" IS NOT NULL ORDER BY "due_at" LIMIT 1
 ), EXISTS (
     SELECT 1 FROM (
         SELECT "id", "has_open" FROM "perfectqueue_account"
@@ -292,10 +292,8 @@ def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> O
     with reading(using) as db:
         statement = LOOK.replace("{in_lane}", db.dialect.in_lane.replace("{lane}", '"lane"."id"'))
         statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
-        statement = statement.replace("{timer_at}", db.dialect.readable('"timer_at"'))
-        statement = statement.replace("{due_at}", db.dialect.readable('"due_at"'))
-        opens_at = (db.dialect.readable(NEXT.replace("{queue}", name)) for name in names)
-        statement = statement.replace("{opens_at}", "".join(f", {at}" for at in opens_at))
+        opens_at = "".join(f", {NEXT.replace('{queue}', name)}" for name in names)
+        statement = statement.replace("{opens_at}", opens_at)
         values = {**names, "most": LANES_PROBED}
         row = db.execute(statement, values, now=now).fetchone()
     moment, timer, tick, waiting, many, *opens = row

@@ -18,7 +18,7 @@ LINES = 100
 DIRECTIONS = ("ASC", "DESC")
 
 OLDEST = """
-SELECT %(queue_{n})s, {now}, (SELECT {run_at} FROM (SELECT MIN((
+SELECT %(queue_{n})s, {now}, (SELECT "run_at" FROM (SELECT MIN((
     SELECT "ticket"."run_at" FROM "perfectqueue_ticket" AS "ticket"
     WHERE "ticket"."state" = 0 AND {in_line} AND "ticket"."rank" = "line"."rank"
     ORDER BY "ticket"."run_at" LIMIT 1
@@ -48,8 +48,8 @@ JOIN "perfectqueue_lane" AS "lane" ON "lane"."account" = "own"."id"
 WHERE "lane"."held_by" = 0 AND "lane"."has_waiting" = TRUE AND "lane"."gate" NOT IN ({shut})
 """
 OVERDUE = """
-SELECT {now}, {timer_at} FROM "perfectqueue_ticket"
-WHERE "timer_at" <= {now} ORDER BY "perfectqueue_ticket"."timer_at" LIMIT 1
+SELECT {now}, "timer_at" FROM "perfectqueue_ticket"
+WHERE "timer_at" <= {now} ORDER BY "timer_at" LIMIT 1
 """
 
 
@@ -99,7 +99,6 @@ def waits(
 def oldest_statement(dialect: Dialect, order: str, end: str) -> str:
     statement = OLDEST.replace("{lanes}", OPEN_LANES, 1).replace("{order}", order)
     statement = statement.replace("{end}", end)
-    statement = statement.replace("{run_at}", dialect.readable('"run_at"'))
     for name, column in (("{in_open}", '"ready"."id"'), ("{in_line}", '"line"."lane"')):
         statement = statement.replace(name, dialect.in_lane.replace("{lane}", column))
     return statement
@@ -113,8 +112,7 @@ def overdue(*, using: str, now: datetime | None = None) -> float | None:
     sees to it. None is nothing.
     """
     with reading(using) as db:
-        statement = OVERDUE.replace("{timer_at}", db.dialect.readable('"timer_at"'))
-        row = db.execute(statement, now=now).fetchone()
+        row = db.execute(OVERDUE, now=now).fetchone()
         if row is None:
             return None
         return (db.dialect.moment(row[0]) - db.dialect.moment(row[1])).total_seconds()

@@ -28,7 +28,6 @@ from ..lanes.accounts import Accounts
 from ..leases import TASK, Claimant, ClaimedRow, in_line, leased
 from ..notify.ring import announce_ids
 from ..tasks.close import EndedAttempt, add_dead_letters, expire
-from ..upkeep.drift import repair
 from ..values import ClaimRequest, Failure, Lease, as_text, new_token
 from .sql import BY_VENDOR
 
@@ -173,10 +172,6 @@ def past_unreadable(claim: Callable[[], R], request: ClaimRequest) -> R:
             own = not is_callers(connections[using])
             if not (own and set_aside(error.wants, using=using, now=request.now)):
                 raise error.__cause__ or error from None
-        except Exception as error:
-            own = not is_callers(connections[using]) and may_be_a_row(error, using=using)
-            if not (own and repair(using=using)):
-                raise
 
 
 def set_aside(wants: Mapping[int, int], *, using: str, now: datetime | None) -> int:
@@ -219,8 +214,6 @@ def problem(task_id: int, *, using: str) -> str:
         if not may_be_a_row(error, using=using):
             raise
         return f"{type(error).__name__}: {error}"
-    if None in times:
-        return "A time of it is the zero date."
     if attempt >= MOST_ATTEMPTS:
         return f"It has been acquired {attempt} times, which is as far as can be counted."
     return ""

@@ -159,8 +159,6 @@ def fold_batch(some: set[int], *, after: int, using: str, now: datetime | None) 
     """Act on some events, and count some batches."""
     own = not is_callers(connections[using])
     with in_transaction(using) as db:
-        if own:
-            db.dialect.see_commits(db.cursor)
         # What is lost in a crash of the server, the sweep does again.
         more = db.dialect.asynchronous_commit if own else ""
         statement = TAKE.replace("{asynchronous_commit}", more) + db.dialect.skip_clause

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from typing import NamedTuple, cast
 
 from django_perfectqueue.lib.stored_json import names_in
@@ -19,17 +21,20 @@ from ..limits.meters import Meters
 from ..values import Lease
 
 MOST_KNOWN = 10_000
+# Of how many accounts with the last finish tags the rows are ever read.
+LAST = 8
 
 LOCK = 'SELECT "id" FROM "perfectqueue_account" WHERE "id" IN ({accounts}) ORDER BY "id"'
 DOZE = """
-UPDATE "{table}" SET "has_waiting" = FALSE, "since" = {{now}}{more}
-WHERE "id" IN ({{lanes}}) AND NOT EXISTS (
+UPDATE "perfectqueue_lane" SET "has_waiting" = FALSE, "since" = {now}, "held_by" = 0
+WHERE "id" IN ({lanes}) AND NOT EXISTS (
     SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "{table}"."id"
+    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "perfectqueue_lane"."id"
 )
 """
-DOZE_PLAIN = DOZE.format(table="perfectqueue_account", more="")
-DOZE_LIMITED = DOZE.format(table="perfectqueue_lane", more=', "held_by" = 0')
+ASLEEP = """
+SELECT COUNT(*) FROM "perfectqueue_account" WHERE "id" IN ({accounts}) AND "has_waiting" = FALSE
+"""
 OWN = """(
     SELECT "{column}" FROM "perfectqueue_account" AS "own"
     WHERE "own"."id" = "perfectqueue_lane"."account"
@@ -94,7 +99,7 @@ class Charge:
         self.finish_tag = max(self.finish_tag, other.finish_tag)
         self.least_cost = max(self.least_cost, other.least_cost)
 
-    def entry(self, account: int) -> Entry:
+    def entry(self, account: int, *, short: bool = False) -> Entry:
         mean = max(self.measured / self.runs, LEAST_COST) if self.runs else 0.0
         return Entry(
             account=account,
@@ -104,6 +109,7 @@ class Charge:
             keep=MEMORY**self.runs,
             served=self.served,
             finish_tag=self.finish_tag,
+            short=short,
         )
 
 
@@ -210,8 +216,13 @@ class Accounts:
         charge.least_cost = max(charge.least_cost, seconds)
 
     def end_all(self, ended: Iterable[tuple[Lease, float]]) -> None:
-        """Tasks have left their holder, each after so many seconds."""
+        """
+        Tasks have left their holder, each after so many seconds. Of a queue's accounts only those
+        with the last finish tags are given theirs: nobody reads the others, and to write one
+        changes an index.
+        """
         by_lane = defaultdict(list)
+        plain: defaultdict[str, list[tuple[float, Charge]]] = defaultdict(list)
         for lease, seconds in ended:
             by_lane[lease.lane].append((lease, seconds))
             if lease.is_new:
@@ -220,8 +231,14 @@ class Accounts:
             account = self.of(lane)
             charge = sum([lease.charge for lease, _seconds in some])
             account.end(charge, sum([seconds for _lease, seconds in some]), len(some))
-            tags = [lease.finish_tag for lease, _seconds in some]
-            account.finish_tag = max(account.finish_tag, *tags)
+            tag = max([lease.finish_tag for lease, _seconds in some])
+            if is_gated(lane):
+                account.finish_tag = max(account.finish_tag, tag)
+            else:
+                plain[some[0][0].queue].append((tag, account))
+        for tags in plain.values():
+            for tag, account in heapq.nlargest(LAST, tags, key=itemgetter(0)):
+                account.finish_tag = max(account.finish_tag, tag)
 
     def lose(
         self,
@@ -284,16 +301,24 @@ class Accounts:
             db.execute(LOCK + db.dialect.lock_clause, accounts=accounts)
 
     def write(self, db: Session) -> int:
-        """Charge the accounts; return how many lanes fell asleep or moved between holds."""
+        """
+        Charge the accounts, and put their plain lanes to sleep that are empty; return how many
+        lanes sleep now or moved between holds. They are not counted where tasks were taken: nobody
+        looks for more then.
+        """
         limited = bool(self.limited or self.look_up or self.holds)
         changed = self.count(db) if limited else {}
+        plain, slept = self.short - self.limited.keys(), 0
         if self.lanes:
             own = self.own(db)
-            db.dialect.charge(db.cursor, [own[id_].entry(id_) for id_ in sorted(own)], self.now)
+            entries = [own[id_].entry(id_, short=id_ in plain) for id_ in sorted(own)]
+            known = db.dialect.charge(db.cursor, entries, self.now)
             raise_costs(db, {id_: one.least_cost for id_, one in own.items() if one.least_cost})
-        moved = self.file(db, changed) if limited else 0
-        plain = sorted(self.short - self.limited.keys())
-        return moved + (db.execute(DOZE_PLAIN, now=self.now, lanes=plain).rowcount if plain else 0)
+            if known is not None:
+                slept = known
+            elif plain and (limited or not any(entry.served for entry in entries)):
+                [(slept,)] = db.rows(ASLEEP, accounts=sorted(plain))
+        return slept + (self.file(db, changed) if limited else 0)
 
     def count(self, db: Session) -> dict[int, int]:
         """
@@ -329,7 +354,7 @@ class Accounts:
             statement = FILE_AND_MOVE.replace("{tags}", tags).replace("{holds}", holds)
             db.execute(statement, lanes=lanes)
         short = sorted(self.limited.keys() & self.short)
-        slept = db.execute(DOZE_LIMITED, now=self.now, lanes=short).rowcount if short else 0
+        slept = db.execute(DOZE, now=self.now, lanes=short).rowcount if short else 0
         moved = {owners[lane].account for lane in (*changed, *short)} | self.look_up
         if moved:
             db.execute(OPEN, accounts=sorted(moved))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import EVERYONE, Account, Policy
 
@@ -14,7 +11,7 @@ from ..limits.holds import hold_id, open_again
 from ..limits.meters import forget_limits
 from ..notify.ring import notify_workers
 from .accounts import FILE
-from .shares import correct, outdated, shares_of, write
+from .shares import correct_shares, shares_of, write
 from .wake import first_open, floor, waking, write_accounts
 
 BATCH = 1000
@@ -58,16 +55,14 @@ def apply_to_accounts(user: str, *, using: str) -> set[str]:
     place as one that wakes: it has saved no credit.
     """
     with in_transaction(using) as db:
-        owners = {(queue, user) for queue in queues_of(db, user)}
-        places = {queue: floor(db, queue) for queue, _user in owners}
+        places = {queue: floor(db, queue, [user]) for queue in queues_of(db, user)}
         accounts = [
-            waking(lane_id(queue, user), queue, user, share, places[queue])
-            for (queue, _user), share in shares_of(db, owners).items()
+            waking(lane_id(queue, user), queue, user, start) for queue, start in places.items()
         ]
         if accounts:
             write_accounts(db, accounts, None)
             # Now that they are locked, so that of two edits the later one stays.
-            for (queue, _user), share in shares_of(db, owners).items():
+            for (queue, _user), share in shares_of(db, {(queue, user) for queue in places}).items():
                 write(db, [lane_id(queue, user)], share, places[queue].virtual_time)
     return set(places)
 
@@ -81,12 +76,13 @@ def apply_default(*, using: str) -> None:
     queues: set[str] = set()
     waiting = lanes_with_work(using=using)
     for start in range(0, len(waiting), BATCH):
-        queues |= apply_to(waiting[start : start + BATCH], using=using)
+        some = waiting[start : start + BATCH]
+        queues |= correct_shares(some, using=using, place=place_of)
     for queue in queues:
         notify_workers(queue, using=using)
     last = FIRST_LANE
     while lanes := some_lanes(last, using=using):
-        apply_to(lanes, using=using)
+        correct_shares(lanes, using=using, place=place_of)
         last = lanes[-1]
 
 
@@ -104,16 +100,8 @@ def some_lanes(last: int, *, using: str) -> list[int]:
         return [lane for (lane,) in db.execute(LANES, values).fetchall()]
 
 
-@retry_transaction
-def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
-    """Write to these lanes the share that holds for them; return the queues of those changed."""
-    with reading(using) as db:
-        changed = outdated(db, lanes)
-    if not changed:
-        return set()
-    with in_transaction(using) as db:
-        start = partial(floor, db)
-        return correct(db, changed, lambda queue: start(queue).virtual_time)
+def place_of(db: Session, queue: str) -> float:
+    return floor(db, queue).virtual_time
 
 
 def queues_of(db: Session, user: str) -> set[str]:

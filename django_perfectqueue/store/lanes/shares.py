@@ -3,43 +3,53 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import EVERYONE
 
+from ..database.dialects.base import Row
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
 
-SHARES = """
-SELECT "queue", "user", "weight", "max_running", "paused"
-FROM "perfectqueue_fairshare" WHERE "user" IN ({users})
-"""
 QUEUE_WEIGHTS = """
 SELECT "queue", "weight" FROM "perfectqueue_queueshare" WHERE "queue" IN ({queues})
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """A user's weight, cap and pause; by default one of equals."""
 
     weight: float = 1.0
     max_running: int | None = None
     paused: bool = False
 
+    @classmethod
+    def of(cls, weight: float, max_running: int | None, paused: bool) -> Share:
+        """Return a share by the columns of a row, as the driver gives them."""
+        return cls(float(weight), max_running, bool(paused))
+
+
+COLUMNS = ", ".join([f'"{name}"' for name in ("queue", "user", *Share._fields)])
+SHARES = f'SELECT {COLUMNS} FROM "perfectqueue_fairshare" WHERE "user" IN ({{users}})'
+
 
 def shares_of(db: Session, owners: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Share]:
-    """Return the share of each (queue, user): the first row there is of those in places()."""
+    """Return the share of each (queue, user)."""
     owners = set(owners)
     users = sorted({user for _queue, user in owners} | {EVERYONE})
-    found = {
-        (queue, user): Share(float(weight), max_running, bool(paused))
-        for queue, user, weight, max_running, paused in db.rows(SHARES, users=users)
-    }
+    return chosen(db.rows(SHARES, users=users), owners)
+
+
+def chosen(rows: Iterable[Row], owners: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Share]:
+    """
+    Return the share of each (queue, user): the first there is of those in places(), by rows of
+    SHARE, in which nulls are of a join that has found none.
+    """
+    found = {(queue, user): Share.of(*share) for queue, user, *share in rows if queue is not None}
     return {
         (queue, user): next(
             (found[place] for place in places(queue, user) if place in found), Share()
@@ -63,48 +73,22 @@ def places(queue: str, user: str) -> list[tuple[str, str]]:
 # Which share each lane carries.
 
 
-LANE = """
-SELECT "id", "queue", "user", "weight", "max_running", "paused" FROM "perfectqueue_account"
-WHERE "id" IN ({lanes}) ORDER BY "id"
+LANE = f"""
+SELECT "id", {COLUMNS} FROM "perfectqueue_account" WHERE "id" IN ({{lanes}}) ORDER BY "id"
 """
-APPLY = """
+APPLY = f"""
 UPDATE "perfectqueue_account"
 SET "virtual_time" = CASE
         WHEN "virtual_time" < %(floor)s AND ("ready" = FALSE OR "max_running" IS NOT NULL)
         THEN %(floor)s ELSE "virtual_time"
-    END,
-    "weight" = %(weight)s, "max_running" = %(max_running)s, "paused" = %(paused)s
-WHERE "id" IN ({lanes})
+    END, {", ".join([f'"{name}" = %({name})s' for name in Share._fields])}
+WHERE "id" IN ({{lanes}})
 """
-
-
-def correct(
-    db: Session, lanes: Iterable[int], place: Callable[[str], float | None] = lambda queue: None
-) -> set[str]:
-    """
-    Write to accounts the shares that hold for them; return the queues of those that changed.
-
-    They are locked in the order of their ids, as everyone does it. ``place`` is the
-    virtual time of a queue at which a lane that was shut goes on.
-    """
-    groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
-    for lane, group in outdated(db, lanes, db.dialect.lock_clause).items():
-        groups[group].append(lane)
-    places = {queue: place(queue) for queue, _share in groups}
-    for (queue, share), some in groups.items():
-        write(db, some, share, places[queue])
-    return set(places)
 
 
 def write(db: Session, lanes: Iterable[int], share: Share, floor: float | None) -> None:
     """Write a share to lanes; one that was shut goes on at the floor, where that is given."""
-    values = {
-        "floor": floor,
-        "weight": share.weight,
-        "max_running": share.max_running,
-        "paused": share.paused,
-    }
-    db.execute(APPLY, values, lanes=lanes)
+    db.execute(APPLY, {"floor": floor, **share._asdict()}, lanes=lanes)
 
 
 def outdated(db: Session, lanes: Iterable[int], lock: str = "") -> dict[int, tuple[str, Share]]:
@@ -113,25 +97,56 @@ def outdated(db: Session, lanes: Iterable[int], lock: str = "") -> dict[int, tup
     shares = shares_of(db, {(row[1], row[2]) for row in rows}) if rows else {}
     return {
         lane: (queue, shares[queue, user])
-        for lane, queue, user, weight, max_running, paused in rows
-        if shares[queue, user] != Share(float(weight), max_running, bool(paused))
+        for lane, queue, user, *share in rows
+        if shares[queue, user] != Share.of(*share)
     }
 
 
-def look_again(cursor: Cursor, lanes: Sequence[int]) -> None:
+def look_again(cursor: Cursor, made: Mapping[int, tuple[str, str, Share]]) -> None:
     """
-    Once these lanes, which are new, are committed, see that they carry the right shares.
+    Once new accounts are committed, see that the shares with which they were made still hold.
 
-    When the share of everyone is edited, it does not reach lanes that nobody can see yet.
+    An edit of a share does not reach accounts that nobody can see yet. So it is read again
+    after the commit: an edit that commits later than that finds the account. Of two who make
+    the same account only one has inserted it, and looks at the share that it carries.
     """
     using = cursor.db.alias
-    transaction.on_commit(partial(correct_shares, lanes, using=using), using=using, robust=True)
+    if made:
+        transaction.on_commit(partial(correct_made, made, using=using), using=using, robust=True)
+
+
+def nowhere(db: Session, queue: str) -> None:
+    """Give no place to accounts that were shut."""
 
 
 @retry_transaction
-def correct_shares(lanes: Sequence[int], *, using: str) -> None:
+def correct_made(made: Mapping[int, tuple[str, str, Share]], *, using: str) -> None:
+    with reading(using) as db:
+        shares = shares_of(db, {(queue, user) for queue, user, _share in made.values()})
+    stale = [id_ for id_, (queue, user, share) in made.items() if shares[queue, user] != share]
+    if stale:
+        correct_shares(stale, using=using)
+
+
+@retry_transaction
+def correct_shares(
+    lanes: Sequence[int], *, using: str, place: Callable[[Session, str], float | None] = nowhere
+) -> set[str]:
+    """
+    Write to accounts the shares that hold for them; return the queues of those that changed.
+
+    They are locked in the order of their ids, as everyone does it. ``place`` is the
+    virtual time of a queue at which a lane that was shut goes on.
+    """
     with reading(using) as db:
         stale = outdated(db, lanes)
-    if stale:
-        with in_transaction(using) as db:
-            correct(db, stale)
+    if not stale:
+        return set()
+    groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
+    with in_transaction(using) as db:
+        for lane, group in outdated(db, stale, db.dialect.lock_clause).items():
+            groups[group].append(lane)
+        places = {queue: place(db, queue) for queue, _share in groups}
+        for (queue, share), some in groups.items():
+            write(db, some, share, places[queue])
+    return set(places)

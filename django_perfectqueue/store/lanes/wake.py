@@ -5,28 +5,26 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import itemgetter
 from typing import NamedTuple
 
-from django_perfectqueue.models import Policy
+from django_perfectqueue.models import EVERYONE, Policy
 
 from ..arithmetic.fair_order import gate_id, is_gated, lane_id, rule_of, unmeasured
 from ..arithmetic.rate_limit import Keys, split, standing
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id
-from .accounts import OPEN
-from .shares import Share, look_again, shares_of
+from .accounts import LAST, OPEN
+from .shares import COLUMNS, Share, chosen, look_again
 
 SOME = 500
-# From how many of the lanes that were served last the usual cost is taken.
-LAST = 8
 
 OWNERS = """
 SELECT "ticket"."lane", "task"."queue", "task"."user", "task"."type", "task"."limits",
-    {run_at}, {created_at}, "own"."id" IS NULL AND "lane"."id" IS NULL
+    "ticket"."run_at", "task"."created_at", "own"."id" IS NULL AND "lane"."id" IS NULL
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 LEFT JOIN "perfectqueue_account" AS "own" ON "own"."id" = "ticket"."lane"
@@ -57,11 +55,17 @@ ORDER BY "finish_tag" DESC LIMIT {count}
 OF_GATE = LANES.replace("{which}", '"gate" = %(gate)s AND "lane"."finish_tag" > 0.0')
 OF_GATE = OF_GATE.replace("{order}", '"finish_tag" DESC')
 UNDER = LANES.replace("{which}", '"held_by" = {hold}').replace("{order}", '"turn"')
+# One row for each share of these users, and one where they have none.
 FLOOR = f"""
-SELECT (SELECT "finish_tag" {OF_QUEUE.replace("{count}", "1")}), ({FIRST_OPEN}), ({LAST_SHUT}), (
-    SELECT AVG("cost") FROM (SELECT "cost" {OF_QUEUE.replace("{count}", str(LAST))}) AS "last"
-    WHERE "cost" > 0
-)
+SELECT "floor".*, {COLUMNS} FROM (
+    SELECT (SELECT "finish_tag" {OF_QUEUE.replace("{count}", "1")}) AS "clock",
+        ({FIRST_OPEN}) AS "first", ({LAST_SHUT}) AS "reached", (
+            SELECT AVG("cost") FROM (
+                SELECT "cost" {OF_QUEUE.replace("{count}", str(LAST))}
+            ) AS "last" WHERE "cost" > 0
+        ) AS "usual"
+) AS "floor"
+LEFT JOIN "perfectqueue_fairshare" ON "queue" IN (%(queue)s, '') AND "user" IN ({{users}})
 """
 OF_WAITING = """
 SELECT "own"."virtual_time", "lane"."has_waiting" AND NOT "own"."paused"
@@ -107,10 +111,14 @@ class Owner:
 
 
 class Floor(NamedTuple):
-    """The virtual time of a queue, and what its tasks usually cost, in seconds."""
+    """
+    The virtual time of a queue, what its tasks usually cost, in seconds, and the shares of
+    some users in it.
+    """
 
     virtual_time: float
     usual: float
+    shares: Mapping[str, Share]
 
 
 @retry_transaction
@@ -134,8 +142,6 @@ def owners_of(db: Session, ids: Sequence[int], condition: str = "") -> list[Owne
     given = {f"id_{number}": task_id for number, task_id in enumerate(ids)}
     marks = ", ".join([f"%({name})s" for name in given])
     statement = OWNERS.replace("{ids}", marks) + condition
-    statement = statement.replace("{run_at}", db.dialect.readable('"ticket"."run_at"'))
-    statement = statement.replace("{created_at}", db.dialect.readable('"task"."created_at"'))
     rows = db.execute(statement, given).fetchall()
     owners: dict[int, Owner] = {}
     for lane, queue, user, type_, limits, run_at, created_at, is_new in rows:
@@ -162,32 +168,36 @@ def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
     if not owners:
         # Their tasks were deleted meanwhile.
         return 0
-    shares: defaultdict[tuple[str, str], Share] = defaultdict(Share)
-    if fresh := {(owner.queue, owner.user) for owner in owners if owner.is_new}:
-        shares.update(shares_of(db, fresh))
-    known: dict[str, Floor] = {}
-    floors = {
-        place: floor(db, *place, known) for place in {(owner.queue, owner.keys) for owner in owners}
+    users: defaultdict[str, set[str]] = defaultdict(set)
+    for owner in owners:
+        users[owner.queue].update([owner.user] if owner.is_new else [])
+    floors = {queue: floor(db, queue, some) for queue, some in users.items()}
+    starts = {
+        place: behind(db, *place, floors[place[0]])
+        for place in {(owner.queue, owner.keys) for owner in owners}
     }
     # Of two lanes of an account the plain one comes last, and stays.
     own: dict[int, Columns] = {}
     for owner in sorted(owners, key=lambda owner: not owner.gate):
-        start = floors[owner.queue, owner.keys]
-        share = shares[owner.queue, owner.user]
         own[owner.account] = waking(
             owner.account,
             owner.queue,
             owner.user,
-            share,
-            start,
+            starts[owner.queue, owner.keys],
             since=owner.since,
             has_waiting=not owner.gate,
         )
     write_accounts(db, list(own.values()), now)
-    if behind := [owner for owner in owners if owner.gate]:
-        write_lanes(db, behind, now)
-    if fresh:
-        look_again(db.cursor, sorted({owner.account for owner in owners if owner.is_new}))
+    if limited := [owner for owner in owners if owner.gate]:
+        write_lanes(db, limited, now)
+    look_again(
+        db.cursor,
+        {
+            owner.account: (owner.queue, owner.user, floors[owner.queue].shares[owner.user])
+            for owner in owners
+            if owner.is_new
+        },
+    )
     return len(owners)
 
 
@@ -195,7 +205,6 @@ def waking(
     account: int,
     queue: str,
     user: str,
-    share: Share,
     start: Floor,
     *,
     since: datetime | None = None,
@@ -205,16 +214,16 @@ def waking(
     Return an account as it is to be if it has no row yet or nothing waits in its lanes, at the
     place at which it wakes; ``since`` is when the first task was due, None is now.
     """
+    # Who has a row already keeps the share in it.
+    share = start.shares.get(user, Share())
     return {
         "id": account,
         "queue": queue,
         "user": user,
         "virtual_time": start.virtual_time,
         "cost": unmeasured(share.weight, start.usual),
-        "weight": share.weight,
-        "max_running": share.max_running,
-        "paused": share.paused,
-        "policy": rule_of(queue).code,
+        **share._asdict(),
+        "policy": int(rule_of(queue).code),
         "since": since,
         "has_waiting": has_waiting,
         "running": 0,
@@ -270,12 +279,13 @@ def write(
     now: datetime | None,
 ) -> None:
     """Insert rows, and change those that are there already as it says."""
-    values: Columns = {}
     rows = sorted(rows, key=itemgetter("id"))
-    items = [
-        ", ".join([sql_of(db, f"{name}{number}", row[name], values) for name in row])
-        for number, row in enumerate(rows)
-    ]
+    values = {
+        f"{name}{n}": db.dialect.parameter(value) if isinstance(value, datetime) else value
+        for n, row in enumerate(rows)
+        for name, value in row.items()
+    }
+    items = [", ".join([mark_of(name, row, n) for name in row]) for n, row in enumerate(rows)]
     statement = INSERT.replace("{table}", table)
     statement = statement.replace("{columns}", ", ".join([f'"{name}"' for name in rows[0]]))
     statement = statement.replace("{rows}", ", ".join([f"({item})" for item in items]))
@@ -286,21 +296,14 @@ def write(
     db.execute(statement, values, now=now)
 
 
-def sql_of(db: Session, name: str, value: object, values: dict[str, object]) -> str:
-    """Return a column's value as SQL, or as a parameter that is added to ``values``."""
-    if value is None:
-        return "{now}" if name.startswith("since") else "NULL"
-    if isinstance(value, bool):
-        return str(value).upper()
-    if isinstance(value, int | float):
-        return repr(value + 0)  # The number, where it is one of an enumeration.
-    values[name] = db.dialect.parameter(value) if isinstance(value, datetime) else value
-    return f"%({name})s"
+def mark_of(name: str, row: Columns, number: int) -> str:
+    """Return the SQL of a column's value in one of the rows: a parameter, or the present."""
+    return "{now}" if (name, row[name]) == ("since", None) else f"%({name}{number})s"
 
 
-def floor(db: Session, queue: str, keys: Keys = (), known: dict[str, Floor] | None = None) -> Floor:
+def floor(db: Session, queue: str, users: Collection[str] = ()) -> Floor:
     """
-    Return where a lane that wakes takes its place, by the limits to which its tasks keep.
+    Return where a lane that wakes takes its place, and the shares of these users.
 
     Its virtual time is the last finish tag of the tasks that have ended, as in self-clocked fair
     queueing (Golestani, 1994): so it moves with the service that is given, and those who
@@ -309,28 +312,35 @@ def floor(db: Session, queue: str, keys: Keys = (), known: dict[str, Floor] | No
     is the largest virtual time that was reached, so that neither credit nor debt outlives
     the work that competed. Lanes that have yet to come from a policy without memory have no
     say in it.
+    """
+    statement = FLOOR.replace("{alike}", alike(queue))
+    asked = [*sorted(users), EVERYONE] if users else []
+    rows = db.rows(statement, {"queue": queue}, users=asked)
+    clock, first, reached, usual = rows[0][:4]
+    least = (reached or 0.0) if first is None else first
+    shares = chosen((row[4:] for row in rows), {(queue, user) for user in users})
+    return Floor(
+        max(clock or 0.0, least),
+        usual or 0.0,
+        {user: share for (_queue, user), share in shares.items()},
+    )
+
+
+def behind(db: Session, queue: str, keys: Keys, start: Floor) -> Floor:
+    """
+    Return where a lane takes its place that keeps to limits, in a queue with this floor.
 
     Where others wait for the same limits, it is compared with these: its virtual time is the
     last finish tag of tasks with the same limits, and no less than that of those who wait.
-    ``known`` keeps what was found of a queue.
     """
-    known = {} if known is None else known
-    if queue not in known:
-        statement = FLOOR.replace("{alike}", alike(queue))
-        row = db.execute(statement, {"queue": queue}).fetchone()
-        clock, first, reached, usual = row
-        least = (reached or 0.0) if first is None else first
-        known[queue] = Floor(max(clock or 0.0, least), usual or 0.0)
     if not keys:
-        return known[queue]
+        return start
     held = [HELD.replace("{hold}", str(hold_id(queue, key))) for key in keys]
     held_by = "".join([one.replace("{number}", str(n)) for n, one in enumerate(held)])
     statement = BEHIND.replace("{held_by}", held_by).replace("{alike}", alike(queue))
     values = {"gate": gate_id(queue, keys)}
     clock, first = db.execute(statement, values).fetchone()
-    if first is None:
-        return known[queue]
-    return Floor(max(clock or 0.0, first), known[queue].usual)
+    return start if first is None else start._replace(virtual_time=max(clock or 0.0, first))
 
 
 def first_open(db: Session, queue: str) -> float | None:

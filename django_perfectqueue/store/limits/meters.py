@@ -30,7 +30,7 @@ Count = tuple[int, float, datetime]
 # What a limit says: max_running, rate, period, burst, paused.
 Said = Sequence[Any]
 
-MAKE = 'INTO "perfectqueue_meter" ("key", "running") VALUES {rows}'
+MAKE = 'INSERT INTO "perfectqueue_meter" ("key", "running") VALUES {rows} {unless}'
 COUNT = """
 UPDATE "perfectqueue_meter" SET "running" = "running" + CASE "key" {running} END{next_at}
 WHERE "key" IN ({keys})
@@ -139,7 +139,8 @@ def locked(db: Session, keys: Collection[str], now: datetime | None) -> dict[str
     while missing := sorted(set(keys) - (found := read(db, keys, now, clause)).keys()):
         names = {f"k{number}": key for number, key in enumerate(missing)}
         rows = ", ".join(f"(%({name})s, 0)" for name in names)
-        db.dialect.insert_missing(db.cursor, MAKE.replace("{rows}", rows), names, key="key")
+        unless = db.dialect.upsert("perfectqueue_meter", ["key"], {"key": "{old}"})
+        db.execute(MAKE.replace("{rows}", rows).replace("{unless}", unless), names)
     return found
 
 

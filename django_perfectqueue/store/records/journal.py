@@ -251,6 +251,12 @@ def register(
 
 
 @retry_transaction
+def drain(ids: Collection[int], draining: bool, *, using: str) -> None:
+    """Have these workers take no more tasks, or take tasks again; each reads it soon."""
+    Worker.objects.using(using).filter(pk__in=ids).update(draining=draining)
+
+
+@retry_transaction
 def sign_off(*ids: int, using: str) -> None:
     """Delete the entries of these workers."""
     Worker.objects.using(using).filter(pk__in=ids).delete()

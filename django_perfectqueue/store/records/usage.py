@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from operator import add
+from operator import add, attrgetter
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -39,6 +39,7 @@ RUNS = tuple(f"run_{number}" for number in range(WAIT_BUCKETS))
 WHOLE = ("ended", *ENDINGS, "submitted", *SEEN)
 PARTS = ("seconds", "entitled", "lasted", "squares", "waited", "wait_squares", "longest")
 AMOUNTS = (*WHOLE, *PARTS, *WAITS, *RUNS)
+single_amounts = attrgetter(*WHOLE, *PARTS)
 
 SUM = "{old} + {new}"
 LARGEST = "CASE WHEN {new} > {old} THEN {new} ELSE {old} END"
@@ -97,8 +98,8 @@ class Tally:
     waited: float = 0.0
     wait_squares: float = 0.0
     longest: float = 0.0
-    waits: list[int] = field(default_factory=lambda: [0] * WAIT_BUCKETS)
-    runs: list[int] = field(default_factory=lambda: [0] * WAIT_BUCKETS)
+    waits: list[int] = field(default_factory=([0] * WAIT_BUCKETS).copy)
+    runs: list[int] = field(default_factory=([0] * WAIT_BUCKETS).copy)
 
     @classmethod
     def of(cls, amounts: Iterable[Decimal | float]) -> Tally:
@@ -130,43 +131,48 @@ class Tally:
 
     def wait(self, *waits: float) -> None:
         """Count tasks that have waited so many seconds each."""
-        counted = [seconds if seconds > 0.0 else 0.0 for seconds in waits]
-        self.waited += sum(counted)
-        self.wait_squares += sum([seconds * seconds for seconds in counted])
-        for number in map(bucket_of, counted):
-            self.waits[number] += 1
-        self.longest = max([self.longest, *counted])
+        for seconds in waits:
+            self.waits[bucket_of(seconds)] += 1
+            if seconds > 0.0:
+                self.waited += seconds
+                self.wait_squares += seconds * seconds
+        self.longest = max([self.longest, *waits])
 
     def run(self, lasted: Sequence[float]) -> None:
         """Count attempts that have ended after so many seconds each."""
-        counted = [seconds if seconds > 0.0 else 0.0 for seconds in lasted]
-        self.ended += len(counted)
-        self.lasted += sum(counted)
-        self.squares += sum([seconds * seconds for seconds in counted])
-        for number in map(bucket_of, counted):
-            self.runs[number] += 1
+        self.ended += len(lasted)
+        for seconds in lasted:
+            self.runs[bucket_of(seconds)] += 1
+            if seconds > 0.0:
+                self.lasted += seconds
+                self.squares += seconds * seconds
 
     def add(self, other: Tally) -> None:
         longest = max(self.longest, other.longest)
-        for name in (*WHOLE, *PARTS):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, amount in zip((*WHOLE, *PARTS), single_amounts(other), strict=True):
+            if amount:
+                setattr(self, name, getattr(self, name) + amount)
         self.longest = longest
         self.waits = [*map(add, self.waits, other.waits)]
         self.runs = [*map(add, self.runs, other.runs)]
 
 
-def ended_so(
-    endings: Iterable[tuple[str, str, str, str]],
-) -> dict[UsageKey, Tally]:
-    """Return the tallies of attempts by queue, user, type, and how they ended."""
-    found: dict[UsageKey, Tally] = {}
-    for (queue, user, type_, word), count in Counter(endings).items():
+def count_endings(
+    tallies: defaultdict[UsageKey, Tally], endings: Iterable[tuple[str, str, str, str]]
+) -> None:
+    """Add attempts to the tallies, by queue, user, type, and how they ended."""
+    users: Counter[tuple[UsageKey, str]] = Counter()
+    types: Counter[tuple[str, str, str]] = Counter()
+    for queue, user, type_, word in endings:
         if column := COLUMNS.get(word):
-            user_key = UsageKey(queue, others=False, user=user)
-            for usage_key in (user_key, type_key(queue, type_), all_types_key(queue)):
-                tally = found.setdefault(usage_key, Tally())
-                setattr(tally, column, getattr(tally, column) + count)
-    return found
+            users[UsageKey(queue, False, user), column] += 1
+            types[queue, type_, column] += 1
+    for (queue, type_, column), count in types.items():
+        users[type_key(queue, type_), column] += count
+        users[all_types_key(queue), column] += count
+    for (usage_key, column), count in users.items():
+        tally = tallies[usage_key]
+        setattr(tally, column, getattr(tally, column) + count)
 
 
 Tallies = Mapping[UsageKey, Tally]

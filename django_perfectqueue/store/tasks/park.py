@@ -100,33 +100,37 @@ def unpark(knows: Knows, after: datetime = PARKED_FROM, *, using: str) -> dateti
     It looks at no more than some hundred types; return where to go on the next time. Costs
     one index look-up when nothing is parked.
     """
-    for _type in range(MOST_TYPES):
-        if (found := next_type(using=using, after=after)) is None:
-            return PARKED_FROM
-        after, type_ = found
-        # Others are scheduled for such a time indeed.
-        if after == place_of(type_) and knows(type_):
-            while admit(after, using=using) == BATCH:
-                pass
-            notify_workers(using=using)
-    return after
+    reached, count = unpark_some(knows, using=using, after=after, types=MOST_TYPES, limit=BATCH)
+    if count:
+        notify_workers(using=using)
+    return reached
 
 
-def unpark_some(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> tuple[datetime, int]:
+def unpark_some(
+    knows: Knows,
+    *,
+    using: str,
+    after: datetime = PARKED_FROM,
+    types: int = SOME_TYPES,
+    limit: int = SOME,
+) -> tuple[datetime, int]:
     """
-    Make some parked tasks of each known type due; return where to go on the next
-    time, and how many there were.
+    Make some parked tasks of each known type due, with a ``limit`` of BATCH all; return where to
+    go on the next time, and how many there were.
 
     For who takes some of them next, beside a worker that does not know them: that one parks
     again what is left, so all at once would be as many writes for each batch.
     """
     count = 0
-    for _type in range(SOME_TYPES):
+    for _type in range(types):
         if (found := next_type(using=using, after=after)) is None:
             return PARKED_FROM, count
         after, type_ = found
+        # Others are scheduled for such a time indeed.
         if after == place_of(type_) and knows(type_):
-            count += admit(after, using=using, limit=SOME)
+            while (some := admit(after, using=using, limit=limit)) == BATCH:
+                count += some
+            count += some
     return after, count
 
 
@@ -142,7 +146,7 @@ def next_type(*, using: str, after: datetime) -> tuple[datetime, str] | None:
 
 
 @retry_transaction
-def admit(until: datetime, *, using: str, limit: int = BATCH) -> int:
+def admit(until: datetime, *, using: str, limit: int) -> int:
     """Make a batch of the tickets that are parked at one place due; return how many."""
     with in_transaction(using) as db:
         values = {"until": db.dialect.parameter(until), "limit": limit}

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import NoReturn
 
 from django.db import IntegrityError, connections
+from django.db.models import Q
 
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.lib.distinct import distinct
@@ -299,7 +300,7 @@ def awaited(ids: Collection[int], *, using: str) -> set[int]:
         return {parent for (parent,) in rows}
 
 
-# Forget every task of a queue.
+# Forget every task of a queue, or of a user.
 
 
 TICKETS = """
@@ -308,21 +309,21 @@ WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
 
 
-def clear(queue: str, *, using: str) -> tuple[int, set[str]]:
+def clear(chosen: Q, *, using: str) -> tuple[int, set[str]]:
     """
-    Delete all tasks of a queue, whatever their status, but for those to which rows of other apps
-    refer; return how many, and for what others are kept.
+    Delete all tasks of which this holds, whatever their status, but for those to which rows of
+    other apps refer; return how many, and for what others are kept.
     """
     total, kept_for = 0, set[str]()
-    while count := clear_once(queue, kept_for, using=using):
+    while count := clear_once(chosen, kept_for, using=using):
         total += count
     return total, kept_for
 
 
-def clear_once(queue: str, kept_for: set[str], *, using: str) -> int:
+def clear_once(chosen: Q, kept_for: set[str], *, using: str) -> int:
     ids: list[int]
     count = after = 0
-    rows = Task.objects.using(using).filter(queue=queue).order_by("pk").values_list("pk", flat=True)
+    rows = Task.objects.using(using).filter(chosen).order_by("pk").values_list("pk", flat=True)
     # From the last one on: the index still leads by those that are deleted.
     while ids := with_retries(partial(list, rows.filter(pk__gt=after)[:BATCH]), using=using):
         gone, names = past_references(partial(clear_tasks, using=using), ids, using=using)

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from django.db.models import Q
-
 from django_perfectqueue.lib.stored_json import names_in
-from django_perfectqueue.models import Account, FairShare, Hold, Lane, Limit, Meter, QueueShare
-from django_perfectqueue.models.fields import IsJson, conditions
 
 from ..database.dialects.base import Row
-from ..database.transaction import Session, in_transaction, reading, retry_transaction
+from ..database.transaction import in_transaction, reading, retry_transaction
 from ..lanes.accounts import LOCK
 from ..limits.holds import open_holds
 from ..limits.meters import locked
 from ..notify.ring import notify_workers
 
-logger = logging.getLogger("django_perfectqueue.janitor")
-
 BATCH = 5000
-FIRST = -(2**63)
 
-LAST_LANE = """
-SELECT MAX("id") FROM (
-    SELECT "id" FROM "perfectqueue_account" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
-) AS "some"
-"""
-LANES = """
+# One statement: counter and tickets change in one transaction, so both are of one moment.
+ACCOUNTS = """
 SELECT "own"."id", "own"."queue", "own"."user", "own"."running", COALESCE("held"."tasks", 0)
-FROM "perfectqueue_account" AS "own"
+FROM (
+    SELECT "id", "queue", "user", "running" FROM "perfectqueue_account" WHERE {which}
+) AS "own"
 LEFT JOIN (
     SELECT COALESCE("lane"."account", "ticket"."lane") AS "account", COUNT(*) AS "tasks"
     FROM "perfectqueue_ticket" AS "ticket"
@@ -40,19 +30,14 @@ LEFT JOIN (
     WHERE "ticket"."state" = 2 AND "ticket"."timer_at" IS NOT NULL
     GROUP BY COALESCE("lane"."account", "ticket"."lane")
 ) AS "held" ON "held"."account" = "own"."id"
-WHERE "own"."running" <> COALESCE("held"."tasks", 0) AND {which}
 """
-SET_LANES = """
+SET_ACCOUNTS = """
 UPDATE "perfectqueue_account" SET "running" = CASE "id" {running} END WHERE "id" IN ({ids})
 """
-
-LAST_METER = """
-SELECT MAX("key") FROM (
-    SELECT "key" FROM "perfectqueue_meter" WHERE "key" > %(after)s ORDER BY "key" LIMIT %(limit)s
-) AS "some"
-"""
 METERS = """
-SELECT "key", NULL, "running" FROM "perfectqueue_meter" WHERE {which}
+SELECT "key", NULL, "running" FROM (
+    SELECT "key", "running" FROM "perfectqueue_meter" WHERE {which}
+) AS "some"
 UNION ALL
 SELECT NULL, "lane"."keys", COUNT(*)
 FROM "perfectqueue_ticket" AS "ticket"
@@ -61,6 +46,9 @@ WHERE "ticket"."state" = 2 AND "ticket"."timer_at" IS NOT NULL
 GROUP BY "lane"."keys"
 """
 SET_METER = 'UPDATE "perfectqueue_meter" SET "running" = %(running)s WHERE "key" = %(key)s'
+NEXT = '"{key}" > %(after)s ORDER BY "{key}" LIMIT %(limit)s'
+NEXT_ACCOUNTS = ACCOUNTS.replace("{which}", NEXT.replace("{key}", "id"))
+NEXT_METERS = METERS.replace("{which}", NEXT.replace("{key}", "key"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,139 +63,75 @@ class Drift:
         return f"{self.name} counted={self.counted} running={self.running}"
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Up to which lane and which meter counters have been compared."""
-
-    lane: int = FIRST
-    meter: str = ""
-
-
-def recount(after: Position, *, using: str) -> tuple[Position, list[Drift]]:
+@retry_transaction
+def recount_accounts(after: int, *, using: str) -> tuple[int | None, list[Drift]]:
     """
-    Compare the counters of the next BATCH lanes, or after the last one meters, and correct those
-    that differ.
+    Compare the counters of the next BATCH accounts with the tickets, and correct those that
+    differ; return where the next batch begins, or None at the end, and what was corrected.
 
-    Return where to go on, which is the beginning after the last ones, and what was corrected.
     It reads these rows, and every ticket that runs; on a database without an index
     of these it passes those that are scheduled, too. Only a counter that differs is locked.
     """
-    corrected: list[Drift] = []
-    if not after.meter:
-        lane, lanes = next_lanes(after.lane, using=using)
-        corrected = correct_lanes(lanes, using=using) if lanes else []
-        if lane != FIRST:
-            return Position(lane), corrected
-    # Meters follow the last lane, so that a round ends whenever rows of either are added.
-    meter, meters = next_meters(after.meter, using=using)
-    corrected += correct_meters(meters, using=using) if meters else []
-    return Position(meter=meter), corrected
-
-
-@retry_transaction
-def repair(*, using: str) -> list[str]:
-    """
-    Give columns that every claim reads their default where what is stored can't be counted with;
-    return the names of these, and of a row of each.
-
-    It finds something only where constraints were dropped.
-    """
-    found = []
-    for model in (Account, Lane, Meter, Hold, FairShare, QueueShare, Limit):
-        rows = model._base_manager.using(using).order_by()
-        # What is no JSON is read as none, and a column that may be empty can be counted with.
-        known = {
-            name: Q(one) | Q(**{f"{name}__isnull": True})
-            for name, one in conditions[model].items()
-            if not isinstance(one, IsJson)
-        }
-        if rows.filter(~Q(*known.values())).exists():
-            for name, condition in known.items():
-                wrong = rows.filter(~Q(condition))
-                if (pk := wrong.values_list("pk", flat=True).first()) is not None:
-                    default = model._meta.get_field(name).get_default()  # type: ignore[union-attr]
-                    wrong.update(**{name: default})
-                    found.append(f"{model._meta.db_table} id={pk} column={name}")
-                    logger.error("What can't be counted with was replaced. %s", found[-1])
-    return found
-
-
-@retry_transaction
-def next_lanes(after: int, *, using: str) -> tuple[int, list[int]]:
-    """Return the last of the next lanes, and which accounts of them differ."""
     with reading(using) as db:
-        values = {"after": after, "limit": BATCH}
-        [last] = db.execute(LAST_LANE, values).fetchone()
-        if last is None:
-            return FIRST, []
-        within = '"own"."id" > %(after)s AND "own"."id" <= %(last)s'
-        rows = differing(db, within, {"after": after, "last": last})
-        return int(last), [row[0] for row in rows]
+        rows = db.rows(NEXT_ACCOUNTS, {"after": after, "limit": BATCH})
+    reached = max(row[0] for row in rows) if len(rows) == BATCH else None
+    wrong = differing(rows)
+    return reached, correct_accounts(wrong, using=using) if wrong else []
 
 
-def differing(
-    db: Session, which: str, values: Mapping[str, int] | None = None, *, ids: Collection[int] = ()
-) -> list[Row]:
-    """Return the id, queue, user, counter and running tasks of accounts whose counter is wrong."""
-    # One statement: counter and tickets change in one transaction, so both are of one moment.
-    rows: list[Row] = db.rows(LANES.replace("{which}", which), values, ids=ids)
-    return rows
+def differing(rows: Collection[Row]) -> dict[int, Row]:
+    """Return the rows of ACCOUNTS whose counter is wrong, by their ids."""
+    return {row[0]: row for row in rows if row[3] != row[4]}
 
 
-@retry_transaction
-def correct_lanes(ids: Collection[int], *, using: str) -> list[Drift]:
+def correct_accounts(ids: Collection[int], *, using: str) -> list[Drift]:
     with in_transaction(using) as db:
         # Who takes or ends a task now has yet to count it, and waits for this lock.
         db.execute(LOCK + db.dialect.lock_clause, accounts=ids)
-        rows = differing(db, '"own"."id" IN ({ids})', ids=ids)
-        if not rows:
-            return []
-        running = " ".join(f"WHEN {row[0]} THEN {row[4]}" for row in rows)
-        wrong = [row[0] for row in rows]
-        db.execute(SET_LANES.replace("{running}", running), ids=wrong)
-    for queue in {row[1] for row in rows}:
+        wrong = differing(db.rows(ACCOUNTS.replace("{which}", '"id" IN ({ids})'), ids=ids))
+        if wrong:
+            running = " ".join(f"WHEN {id_} THEN {row[4]}" for id_, row in wrong.items())
+            db.execute(SET_ACCOUNTS.replace("{running}", running), ids=wrong)
+    for queue in {row[1] for row in wrong.values()}:
         notify_workers(queue, using=using)
     return [
         Drift(f"queue={queue!r} user={user!r}", counted, tasks)
-        for _id, queue, user, counted, tasks in rows
+        for _id, queue, user, counted, tasks in wrong.values()
     ]
 
 
 @retry_transaction
-def next_meters(after: str, *, using: str) -> tuple[str, list[str]]:
-    """Return the last of the next meters, and which of them differ."""
+def recount_meters(after: str, *, using: str) -> tuple[str | None, list[Drift]]:
+    """Do the same with the next BATCH meters of limits."""
     with reading(using) as db:
-        values = {"after": after, "limit": BATCH}
-        [last] = db.execute(LAST_METER, values).fetchone()
-        if last is None:
-            return "", []
-        within = '"key" > %(after)s AND "key" <= %(last)s'
-        counts = counts_of(db, within, {"after": after, "last": last})
-        return str(last), sorted(counts)
+        counts = counts_of(db.rows(NEXT_METERS, {"after": after, "limit": BATCH}))
+    reached = max(counts) if len(counts) == BATCH else None
+    wrong = wrong_counts(counts)
+    return reached, correct_meters(wrong, using=using) if wrong else []
 
 
-def counts_of(
-    db: Session, which: str, values: Mapping[str, str] | None = None, *, keys: Collection[str] = ()
-) -> dict[str, tuple[int, int]]:
-    """Return what meters count and what runs, where that differs."""
-    rows = db.rows(METERS.replace("{which}", which), values, keys=keys)
+def counts_of(rows: Collection[Row]) -> dict[str, tuple[int, int]]:
+    """Return what each meter counts, and what runs behind its limit."""
     running: Counter[str] = Counter()
     for key, own, tasks in rows:
         if key is None:
             running.update(dict.fromkeys(names_in(own), tasks))
-    counted = {key: count for key, _keys, count in rows if key is not None}
-    return {key: (count, running[key]) for key, count in counted.items() if count != running[key]}
+    return {key: (count, running[key]) for key, _keys, count in rows if key is not None}
 
 
-@retry_transaction
+def wrong_counts(counts: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    return {key: both for key, both in counts.items() if both[0] != both[1]}
+
+
 def correct_meters(keys: Collection[str], *, using: str) -> list[Drift]:
     with in_transaction(using) as db:
         locked(db, keys, None)
-        counts = counts_of(db, '"key" IN ({keys})', keys=sorted(keys))
-        for key, (_counted, running) in counts.items():
+        rows = db.rows(METERS.replace("{which}", '"key" IN ({keys})'), keys=sorted(keys))
+        wrong = wrong_counts(counts_of(rows))
+        for key, (_counted, running) in wrong.items():
             db.execute(SET_METER, {"key": key, "running": running})
-        if counts:
-            open_holds(db, counts, None)
-    if counts:
+        if wrong:
+            open_holds(db, wrong, None)
+    if wrong:
         notify_workers(using=using)
-    return [Drift(f"limit={key!r}", *counts[key]) for key in counts]
+    return [Drift(f"limit={key!r}", *both) for key, both in wrong.items()]

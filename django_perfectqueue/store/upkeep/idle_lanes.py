@@ -9,8 +9,9 @@ from django_perfectqueue.models import Policy
 
 from ..arithmetic.fair_order import is_gated
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
+from ..lanes.accounts import LAST
 from ..lanes.shares import correct_shares
-from ..lanes.wake import LAST, floor
+from ..lanes.wake import floor
 from ..limits.meters import locked
 
 BATCH = 500
@@ -77,12 +78,9 @@ DELETE FROM "perfectqueue_hold" WHERE "id" IN ({holds}) AND NOT EXISTS (
 """
 
 METERS = """
-SELECT "key" FROM "perfectqueue_meter" WHERE "key" > %(after)s ORDER BY "key" LIMIT %(limit)s
-"""
-LOCK_METERS = """
 SELECT "key" FROM "perfectqueue_meter"
-WHERE "key" IN ({keys}) AND "running" = 0 AND ("next_at" IS NULL OR "next_at" <= {now})
-ORDER BY "key"
+WHERE "key" > %(after)s AND "running" = 0 AND ("next_at" IS NULL OR "next_at" <= {now})
+ORDER BY "key" LIMIT %(limit)s
 """
 FORGET_METERS = 'DELETE FROM "perfectqueue_meter" WHERE "key" IN ({keys})'
 
@@ -184,16 +182,14 @@ def forget_holds(after: int, *, using: str, limit: int = BATCH) -> int | None:
 @retry_transaction
 def forget_meters(after: str, *, using: str, limit: int = BATCH) -> str | None:
     """
-    Look at so many meters behind a key, and delete those that count nothing; return where the
-    next batch begins, or None at the end.
+    Delete so many meters behind a key that count nothing; return where the next batch begins,
+    or None at the end.
 
     Who counts a task locks its meters before, and makes those that are missing.
     """
     with in_transaction(using) as db:
-        rows = db.rows(METERS, {"after": after, "limit": limit})
-        if rows:
-            lock = LOCK_METERS + db.dialect.skip_clause
-            idle = db.rows(lock, keys=[key for (key,) in rows])
-            if idle:
-                db.execute(FORGET_METERS, keys=[key for (key,) in idle])
-    return rows[-1][0] if len(rows) == limit else None
+        values = {"after": after, "limit": limit}
+        keys = [key for (key,) in db.rows(METERS + db.dialect.skip_clause, values)]
+        if keys:
+            db.execute(FORGET_METERS, keys=keys)
+    return keys[-1] if len(keys) == limit else None

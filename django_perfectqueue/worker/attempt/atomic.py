@@ -15,9 +15,9 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import Deferred
 
 from ..database.link import AwayError
-from .running import Interrupter, Running
+from .interrupts import Interrupter
 from .settling import Settler, from_handler
-from .surroundings import within
+from .surroundings import Running, within
 
 logger = logging.getLogger("django_perfectqueue.runner")
 

@@ -1,4 +1,4 @@
-"""The event loop of a thread that runs tasks one after another, and its calls of functions."""
+"""The event loop in which coroutines run, and their calls of functions."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import contextlib
 import functools
 import inspect
 import logging
+import os
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeGuard, TypeVar
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.db import connections
 
 from ..database.link import ConnectionCleanup
 
+if TYPE_CHECKING:
+    from .surroundings import Running
+
 logger = logging.getLogger("django_perfectqueue.runner")
+
+JOIN_TIMEOUT = 10.0
 
 Work = Coroutine[object, object, object]
 
@@ -29,86 +35,79 @@ def is_coroutine(value: object) -> TypeGuard[Work]:
 
 class EventLoop:
     """
-    Runs coroutines one after another in one loop, so that they can share clients and pools.
-
-    Another thread can interrupt one: it is cancelled at most once, and the reason is raised
-    in place of its CancelledError.
+    The event loop of a processor, so that its coroutines can share clients and pools. It runs
+    in a thread of its own, which begins with the first of them.
     """
 
     def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
         self.sync_calls = SyncCalls()
-        self.token: object = None
-        self.task: asyncio.Task[object] | None = None
-        self.wanted: tuple[object, BaseException] | None = None
-        self.reason: BaseException | None = None
-
-    def call(self, token: object, function: Callable[[], Work]) -> object:
-        self.token = token
-        try:
-            return self.drive(function())
-        finally:
-            self.token = None
-
-    def drive(self, coroutine: Work) -> object:
-        """Run a coroutine; return its result or raise its exception."""
-        loop = self.opened()
-        task = self.task = loop.create_task(self.sync_calls.around(coroutine))
-        self.deliver()
-        try:
-            return loop.run_until_complete(task)
-        except BaseException as error:
-            self.end(loop, task)
-            if isinstance(error, asyncio.CancelledError) and self.reason is not None:
-                raise self.reason from error
-            raise
-        finally:
-            self.task = self.reason = None
-            # One that was cancelled before its first step was never awaited.
-            coroutine.close()
-
-    def end(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[object]) -> None:
-        """Cancel a task whose loop was stopped, as by sys.exit() in another task."""
-        if not task.done():
-            task.cancel()
-            with contextlib.suppress(BaseException):
-                loop.run_until_complete(task)
-
-    def interrupt(self, token: object, reason: BaseException) -> None:
-        """Cancel the call with this token unless it has ended; from any thread."""
-        self.wanted = token, reason
-        if self.loop is not None:
-            self.loop.call_soon_threadsafe(self.deliver)
-
-    def deliver(self) -> None:
-        if self.wanted is None or self.task is None or self.wanted[0] is not self.token:
-            return
-        if self.reason is None:
-            self.reason = self.wanted[1]
-            self.task.cancel(self.reason)
-        self.wanted = None
-
-    def spawn(self, coroutine: Work) -> None:
-        """Start a coroutine beside the running one; called from other threads."""
-        if self.loop is not None:
-            self.sync_calls.start(coroutine, self.loop).add_done_callback(log_error)
+        self.lock = threading.Lock()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.closing = False
 
     def opened(self) -> asyncio.AbstractEventLoop:
-        if self.loop is None:
-            self.loop = new_loop()
-        return self.loop
+        with self.lock:
+            if self.loop is None:
+                loop = self.loop = asyncio.new_event_loop()
+                loop.set_default_executor(TidyExecutor())
+                target = functools.partial(self.live, loop)
+                self.thread = threading.Thread(target=target, name="event-loop", daemon=True)
+                self.thread.start()
+            return self.loop
+
+    def live(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The life of its thread."""
+        while not self.closing:
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                # Raised in a task that a handler started beside itself; the others go on.
+                logger.exception("A task started by a handler raised an exit; it is ignored.")
+        close_loop(loop)
+        self.sync_calls.close()
 
     def close(self) -> None:
         if self.loop is not None:
-            close_loop(self.loop)
-            self.loop = None
-        self.sync_calls.close()
+            self.closing = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.thread.join(JOIN_TIMEOUT)
 
+    def start(self, coroutine: Work) -> Future[object]:
+        """Start a coroutine beside others, in the context of the caller; from another thread."""
+        return asyncio.run_coroutine_threadsafe(self.sync_calls.around(coroutine), self.opened())
 
-def new_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    loop.set_default_executor(TidyExecutor())
-    return loop
+    def drive(self, coroutine: Work) -> object:
+        """Run a coroutine; return its result or raise its exception. From another thread."""
+        return self.start(coroutine).result()
+
+    def spawn(self, coroutine: Work) -> None:
+        self.start(coroutine).add_done_callback(log_error)
+
+    async def perform(self, running: Running, function: Callable[[], Awaitable[object]]) -> None:
+        """Run a handler's coroutine; keep what it returns or raises."""
+        running.coroutine, pid = asyncio.current_task(), os.getpid()
+        try:
+            if running.reason is not None:
+                raise running.reason
+            running.result = await function()
+        except BaseException as error:
+            cancelled = isinstance(error, asyncio.CancelledError)
+            running.error = running.reason or error if cancelled else error
+        finally:
+            running.active = False
+            if os.getpid() != pid:
+                # A child that the handler has forked returns here, too.
+                os._exit(1)
+
+    def interrupt(self, running: Running, reason: BaseException) -> None:
+        """Cancel a handler once, unless it has ended; from any thread."""
+        self.opened().call_soon_threadsafe(self.cancel, running, reason)
+
+    def cancel(self, running: Running, reason: BaseException) -> None:
+        if running.active and running.reason is None:
+            running.reason = reason
+            if running.coroutine is not None:
+                running.coroutine.cancel(reason)
 
 
 def log_error(future: Future[object]) -> None:
@@ -181,7 +180,7 @@ class SyncCalls:
     def __init__(self) -> None:
         self.idle: deque[ThreadPoolExecutor] = deque()
 
-    async def around(self, coroutine: Coroutine[object, object, object]) -> object:
+    async def around(self, coroutine: Work) -> object:
         """
         Await a coroutine whose synchronous calls are made in a thread that no other has meanwhile.
 
@@ -194,12 +193,6 @@ class SyncCalls:
         finally:
             if tidied := calls.end():
                 await asyncio.shield(asyncio.wrap_future(tidied))
-
-    def start(
-        self, coroutine: Coroutine[object, object, object], loop: asyncio.AbstractEventLoop
-    ) -> Future[object]:
-        """Start such a coroutine beside others; from any thread."""
-        return asyncio.run_coroutine_threadsafe(self.around(coroutine), loop)
 
     def take(self) -> ThreadPoolExecutor:
         try:

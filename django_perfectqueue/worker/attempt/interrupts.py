@@ -200,6 +200,9 @@ class ThreadInterrupter:
                 pass
 
 
+Interrupter = MainThreadInterrupter | ThreadInterrupter
+
+
 def class_returning(reason: BaseException) -> type[BaseException]:
     """Return a class whose instance is ``reason``: the C function accepts only classes."""
     kind = type(reason)

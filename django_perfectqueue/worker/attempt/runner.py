@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 
 from django_perfectqueue import tracing
-from django_perfectqueue.application import Dispatch
+from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.conf import options
 from django_perfectqueue.lib import running as current
 from django_perfectqueue.queue import AcquiredTask
@@ -16,10 +16,10 @@ from django_perfectqueue.tracing import otel
 
 from ..database.link import Link
 from .atomic import AtomicAttempt
-from .event_loop import Work
-from .running import Interrupter, Loop, Running
+from .event_loop import EventLoop
+from .interrupts import Interrupter
 from .settling import Settler, from_handler
-from .surroundings import AttemptEnd, announce_start, awithin, end_span, traced, within
+from .surroundings import AttemptEnd, Running, announce_start, awithin, end_span, traced, within
 
 # In seconds: how long a connection of handlers may be idle before it is checked.
 CHECK_AFTER = 60.0
@@ -39,9 +39,9 @@ class Runner(Settler):
         *,
         link: Link,
         interrupter: Interrupter,
-        drive: Callable[[Work], object] | None = None,
+        event_loop: EventLoop,
     ) -> None:
-        super().__init__(link, drive)
+        super().__init__(link, event_loop)
         self.dispatch = dispatch
         self.interrupter = interrupter
         self.running: Running | None = None
@@ -79,10 +79,10 @@ class Runner(Settler):
             self.cleanup.check(suspect=errors != self.errors)
             self.errors, self.check_at = errors, now + CHECK_AFTER
 
-    def resolve_handler(self, running: Running, loop: Loop | None = None) -> None:
+    def resolve_handler(self, running: Running) -> None:
         """
         Create the handler, in the trace of its submitter; other threads may interrupt it from
-        now on. A coroutine runs in this ``loop``, by default in that of this thread.
+        now on.
         """
         task = running.task
         try:
@@ -92,10 +92,9 @@ class Runner(Settler):
         except BaseException as error:
             running.error = error
             return
-        interrupt = self.interrupter.interrupt
+        interrupt: Callable[[Running, BaseException], None] = self.interrupter.interrupt
         if handler.is_async:
-            loop = loop or self.event_loop
-            interrupt, running.spawn = loop.interrupt, loop.spawn
+            interrupt, running.spawn = self.event_loop.interrupt, self.event_loop.spawn
         handler.interrupter = functools.partial(running.interrupt, interrupt)
         running.handler = handler
 
@@ -104,15 +103,14 @@ class Runner(Settler):
         handler = running.handler
         if handler is None:
             return
-        interrupter: Interrupter = self.event_loop if handler.is_async else self.interrupter
-        run: Callable[[], object] = handler.arun if handler.is_async else handler.run
-        if self.restores and handler.is_async:
-            run = functools.partial(awithin, running.task, handler.arun)
-        call = functools.partial(interrupter.call, running, run)
-        if self.restores and not handler.is_async:
+        if handler.is_async:
+            self.event_loop.drive(self.perform_async(running, handler))
+            return
+        call = functools.partial(self.interrupter.call, running, handler.run)
+        if self.restores:
             call = functools.partial(within, running.task, call)
         if handler.atomic:
-            AtomicAttempt(self, running, handler).perform(call, interrupter)
+            AtomicAttempt(self, running, handler).perform(call, self.interrupter)
             return
         pid = os.getpid()
         try:
@@ -124,6 +122,13 @@ class Runner(Settler):
             if os.getpid() != pid:
                 # A child that the handler has forked returns here, too.
                 os._exit(1)
+
+    async def perform_async(self, running: Running, handler: Application) -> None:
+        """Run a handler that is a coroutine, in the event loop."""
+        call: Callable[[], Awaitable[object]] = handler.arun
+        if self.restores:
+            call = functools.partial(awithin, running.task, handler.arun)
+        await self.event_loop.perform(running, call)
 
     def clean_connections(self, running: Running) -> None:
         try:

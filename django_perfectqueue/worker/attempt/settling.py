@@ -10,32 +10,27 @@ from typing import Any, cast
 
 from django.db import Error, connections
 
-from django_perfectqueue import store
+from django_perfectqueue import exceptions, store
 from django_perfectqueue.application import Application
 from django_perfectqueue.application.error_policy import Ruling, failure, plain_failure, ruling
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import (
-    CancelRequestedError,
-    InvalidResultError,
-    PayloadError,
-    PreemptedError,
-    ProcessStopError,
-    TimeLimitError,
-    UnknownTypeError,
-)
 from django_perfectqueue.payload.context import restored
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.store.values import Pulse
 from django_perfectqueue.verdicts import Verdict
 
 from ..database.link import AwayError, ConnectionCleanup, Link
-from .event_loop import EventLoop, Work, is_coroutine
-from .running import Running, about
-from .surroundings import AttemptEnd, announce, awithin, within
+from .event_loop import EventLoop, is_coroutine
+from .surroundings import AttemptEnd, Running, about, announce, awithin, within
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
-INTERRUPTS = (CancelRequestedError, PreemptedError, TimeLimitError, ProcessStopError)
+INTERRUPTS = (
+    exceptions.CancelRequestedError,
+    exceptions.PreemptedError,
+    exceptions.TimeLimitError,
+    exceptions.ProcessStopError,
+)
 OURS = __name__.partition(".")[0]
 
 LEVELS = {"failed": logging.ERROR, "retried": logging.WARNING}
@@ -45,19 +40,15 @@ class Settler:
     """
     Settles tasks by what their handlers have returned or raised, over one link.
 
-    Coroutines of deciders run in an event loop of this thread unless ``drive`` runs them
-    elsewhere.
-
     Exceptions in ``stops`` release the task and end the process. KeyboardInterrupt is not
     one: a worker handles SIGINT itself, so only a handler can raise it.
     """
 
-    stops: tuple[type[BaseException], ...] = (ProcessStopError,)
+    stops: tuple[type[BaseException], ...] = (exceptions.ProcessStopError,)
 
-    def __init__(self, link: Link, drive: Callable[[Work], object] | None) -> None:
+    def __init__(self, link: Link, event_loop: EventLoop) -> None:
         self.link = link
-        self.event_loop = EventLoop()
-        self.drive = drive or self.event_loop.drive
+        self.event_loop = event_loop
         self.cleanup = ConnectionCleanup()
         self.left: set[type[Application]] = set()
 
@@ -103,7 +94,7 @@ class Settler:
             text = "A handler raised after its task was %s. %s"
             logger.error(text, word, about(task), exc_info=error)
             return ended(running, word)
-        if isinstance(error, PreemptedError) and (task._lost or not self.is_held(task)):
+        if isinstance(error, exceptions.PreemptedError) and (task._lost or not self.is_held(task)):
             return self.preempted(running)
         ending = self.write_outcome(running, self.verb_after(running, error))
         ending.stop = isinstance(error, self.stops)
@@ -112,13 +103,13 @@ class Settler:
     def verb_after(self, running: Running, error: BaseException) -> Callable[[], None]:
         """Return what settles the task of an attempt that has ended in an error."""
         task, handler = running.task, running.handler
-        if handler is None and isinstance(error, UnknownTypeError):
+        if handler is None and isinstance(error, exceptions.UnknownTypeError):
             return functools.partial(task.release, options().RETRY_WAIT)
-        if isinstance(error, CancelRequestedError) and self.is_cancel_requested(task):
+        if isinstance(error, exceptions.CancelRequestedError) and self.is_cancel_requested(task):
             return task.cancel
         if isinstance(error, self.stops):
             return functools.partial(task._end, store.Ending.release())
-        if isinstance(error, PayloadError | InvalidResultError):
+        if isinstance(error, exceptions.PayloadError | exceptions.InvalidResultError):
             return functools.partial(task.fail, why=failure(error))
         if handler is not None and not isinstance(error, Verdict):
             error = running.error = self.ask(handler, error)
@@ -156,7 +147,7 @@ class Settler:
             verdict.__cause__ = verdict.__cause__ or error
             return verdict
         except BaseException as trouble:
-            if not isinstance(trouble, PreemptedError) and trouble is not error:
+            if not isinstance(trouble, exceptions.PreemptedError) and trouble is not error:
                 logger.error(
                     "A decider raised; the task is tried again by policy. %s",
                     about(handler.task),
@@ -167,7 +158,7 @@ class Settler:
     def decide(self, handler: Application, error: BaseException) -> None:
         decision = handler.decide("unexpected_error_raised", error=error)
         if is_coroutine(decision):
-            self.drive(awithin(handler.task, lambda: decision))
+            self.event_loop.drive(awithin(handler.task, lambda: decision))
 
     def write_outcome(self, running: Running, verb: Callable[[], None]) -> AttemptEnd:
         """Write the outcome of a task unless it is settled; log it and send its signal."""
@@ -175,7 +166,7 @@ class Settler:
         try:
             if not task.settled:
                 self.link.retry_until_done(verb)
-        except PreemptedError as refusal:
+        except exceptions.PreemptedError as refusal:
             running.error = refusal
             return self.preempted(running)
         except AwayError:
@@ -235,7 +226,7 @@ def log_ending(task: AcquiredTask, error: BaseException | None) -> None:
     level = LEVELS.get(task.settled, logging.INFO)
     if isinstance(error, Verdict) and task.settled != "failed":
         level = logging.INFO
-    if isinstance(error, InvalidResultError):
+    if isinstance(error, exceptions.InvalidResultError):
         # The message says what is wrong; the traceback is mostly that of this package.
         logger.log(level, "Task %s: %s %s", task.settled, error, about(task))
         return

@@ -1,7 +1,8 @@
-"""What stands around an attempt: context, spans, captured logs, and how it has ended."""
+"""An attempt in progress, what stands around it, and how it has ended."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import logging
@@ -9,22 +10,28 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from contextvars import Context, copy_context
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import _restore_context, sync_to_async
 from django.core.cache import caches
 from django.dispatch import Signal
 from django.utils import timezone
 
-from django_perfectqueue import signals, store
+from django_perfectqueue import logs, signals, store
 from django_perfectqueue.application import Application
-from django_perfectqueue.exceptions import PayloadError
+from django_perfectqueue.exceptions import PayloadError, PreemptedError
+from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.lib.running import running
 from django_perfectqueue.payload import context
 from django_perfectqueue.queue import AcquiredTask, add_line
 from django_perfectqueue.signals import TaskNames
 from django_perfectqueue.tracing import otel
+
+from .event_loop import Work, is_coroutine
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 R = TypeVar("R")
 
@@ -84,7 +91,7 @@ async def in_thread(own: Context, function: Callable[..., R], *given: object) ->
 # OpenTelemetry spans of attempts.
 
 
-def traced(task: AcquiredTask) -> AbstractContextManager[otel.TracedAttempt]:
+def traced(task: AcquiredTask) -> AbstractContextManager[Span]:
     """Return a span for an attempt, in the trace of its submitter."""
     lease = task.lease
     due = max(lease.created_at, lease.run_at)
@@ -100,14 +107,14 @@ def context_values(task: AcquiredTask) -> dict[str, object]:
         return {}
 
 
-def end_span(attempt: otel.TracedAttempt, ending: AttemptEnd) -> None:
+def end_span(span: Span, ending: AttemptEnd) -> None:
     """Write the result of an attempt to its span."""
     if ending.error is None:
-        attempt.ended(ending.word)
+        otel.end_span(span, ending.word)
         return
     why = store.Failure.of(ending.error)
     message, stack = map(ending.task.redacted, (why.message, why.traceback))
-    attempt.ended(ending.word, why.error, message, stack)
+    otel.end_span(span, ending.word, why.error, message, stack)
 
 
 # Store what handlers log, beside the project's own logging.
@@ -256,16 +263,91 @@ def announce(
             signals.send(signal, TaskNames.of(task.lease), sender=handler, task=task, error=error)
 
 
-async def announce_start_async(task: AcquiredTask, handler: type[Application]) -> None:
-    """Send the signal from an event loop; synchronous receivers run in its other thread."""
-    if signals.task_started.receivers:
-        await signals.asend(
-            signals.task_started, TaskNames.of(task.lease), sender=handler, task=task
-        )
-
-
 def announce_start(task: AcquiredTask, handler: Application | None) -> None:
     """Send the signal of a start, if there is a handler and the signal has receivers."""
     if handler is not None and signals.task_started.receivers:
         names = TaskNames.of(task.lease)
         signals.send(signals.task_started, names, sender=type(handler), task=task)
+
+
+# An attempt in progress.
+
+
+logger = logging.getLogger("django_perfectqueue.runner")
+logger.addFilter(logs.Masked())
+
+# In seconds. A task that takes no longer is charged when it ends.
+SUDDEN = 0.1
+# It is charged again each time it has run so many times as long as it was charged for.
+AGAIN = 1.5
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """
+    An attempt in progress, and what its handler has returned or raised; with the ``ending`` of
+    one that is settled already.
+
+    ``index`` is its position in the status. ``spawn`` starts a coroutine in the event loop of
+    the handler, if it has one; there it is the task ``coroutine``, which was cancelled for a
+    ``reason``. It ``is_suspect`` if an interrupt may have hit a statement in
+    progress. While it is ``alone``, it holds the only write lock of the database, so no
+    other process can take its task. ``charged`` is what its user was charged for it while it
+    ran, in seconds; 0.0 where it was not.
+    """
+
+    task: AcquiredTask
+    index: int = 0
+    handler: Application | None = None
+    active: bool = True
+    result: object = None
+    error: BaseException | None = None
+    ending: AttemptEnd | None = None
+    reasons_sent: set[type[BaseException]] = field(default_factory=set)
+    spawn: Callable[[Work], None] | None = None
+    coroutine: asyncio.Task[Any] | None = None
+    reason: BaseException | None = None
+    is_suspect: bool = False
+    alone: bool = False
+    charged: float = 0.0
+
+    def has_overrun(self, now: float) -> bool:
+        """Return whether its user is to be charged more for it than it was, by this time."""
+        task = self.task
+        due = self.charged * AGAIN or max(2 * task.lease.charge, SUDDEN)
+        return now - task.started >= due and not task.settled
+
+    def kill(self, reason: BaseException) -> None:
+        """Interrupt the handler, once for each type of reason; called from other threads."""
+        handler = self.handler
+        if handler is None or not self.active or type(reason) in self.reasons_sent:
+            return
+        self.reasons_sent.add(type(reason))
+        self.is_suspect = True
+        # Set before the handler ends: the lease expired, even if no other took the task yet.
+        self.task._lost |= isinstance(reason, PreemptedError)
+        with logs.about(self.task):
+            try:
+                outcome: object = handler.kill(reason)
+                if is_coroutine(outcome) and self.spawn is not None:
+                    self.spawn(outcome)
+                elif is_coroutine(outcome):
+                    outcome.close()
+                    raise TypeError("kill() is a coroutine function, and perform() is none.")
+            except Exception:
+                logger.exception("A handler's kill() raised. %s", about(self.task))
+
+    def interrupt(
+        self, send: Callable[[Running, BaseException], None], reason: BaseException
+    ) -> None:
+        self.is_suspect = True
+        send(self, reason)
+
+
+def about(task: AcquiredTask) -> str:
+    """Return the names of a task for the log, never its data."""
+    lease = task.lease
+    return printable(
+        f"queue={lease.queue} key={lease.key} type={lease.type} user={lease.user}"
+        f" attempt={lease.tries}"
+    )

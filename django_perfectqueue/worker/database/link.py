@@ -204,11 +204,8 @@ class Link:
         if seconds is not None:
             self.log(logging.WARNING, "The database is back.", seconds=f"{seconds:.1f}")
             return
-        self.log(
-            logging.WARNING if self.outage.is_slip_news() else logging.DEBUG,
-            f"A call to the database failed and was repeated: {self.what.words}.",
-            error=self.error_text,
-        )
+        text = f"A call to the database failed and was repeated: {self.what.words}."
+        self.log(logging.INFO, text, error=self.error_text)
 
     def log(self, level: int, text: str, **values: str) -> None:
         """Log a sentence with the names of the database and of this process."""
@@ -414,8 +411,3 @@ class Watchdog:
     def limit(self, link: Link) -> float:
         assert self.timeout is not None
         return min(self.timeout, max(LEAST, link.patience()))
-
-
-def timeout_for(timeout: float | None, *, alive_time: float) -> float | None:
-    """Return the timeout in seconds, below a quarter of the lease time."""
-    return None if timeout is None else min(timeout, max(LEAST, alive_time / 4))

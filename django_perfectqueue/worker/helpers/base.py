@@ -8,9 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from django.db import connections
 
@@ -54,12 +52,8 @@ class HelperProcess:
         threading.Thread(
             target=self.monitor, args=(heartbeat_w,), name="monitor", daemon=True
         ).start()
-        try:
+        with contextlib.suppress(AwayError):
             self.work()
-        except AwayError:
-            pass
-        finally:
-            self.close()
         connections.close_all()
         return 0
 
@@ -78,9 +72,6 @@ class HelperProcess:
     def work(self) -> None:
         """Do the work of the helper until it stops."""
         raise NotImplementedError
-
-    def close(self) -> None:
-        """Release the resources of the helper."""
 
     def on_signal(self, signum: int, frame: object) -> None:
         if signum == REOPEN_LOGS:
@@ -104,47 +95,3 @@ class HelperProcess:
         ):
             self.stopping = self.orphaned = True
         self.wakeup.wait(0)
-
-
-# The jobs of a janitor: what is done how often.
-
-
-P = TypeVar("P")
-
-AT_ONCE = 0.0
-
-
-@dataclass(slots=True)
-class Job:
-    """
-    A piece of the upkeep, done ``every`` so many seconds, first at ``due_at`` by the
-    monotonic clock.
-
-    ``call`` does a batch of it. Where it returns a float, it is due again in so many seconds.
-    After each call it rests at least ``rest`` times as long as that took.
-    """
-
-    name: str
-    every: float
-    call: Callable[[], object]
-    due_at: float = 0.0
-    rest: float = 0.0
-
-
-class Scan(Generic[P]):
-    """
-    Calls ``batch`` with one position after another, and at the end from ``first`` on again.
-
-    It returns the next position, or at the end ``first`` or None. Between two batches of a scan
-    are ``pause`` seconds.
-    """
-
-    def __init__(self, batch: Callable[[P], P | None], first: P, pause: float = AT_ONCE) -> None:
-        self.batch = batch
-        self.first = self.position = first
-        self.pause = pause
-
-    def __call__(self) -> float | None:
-        reached = self.batch(self.position)
-        self.position = self.first if reached is None else reached
-        return None if self.position == self.first else self.pause

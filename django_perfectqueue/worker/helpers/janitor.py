@@ -7,15 +7,16 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from django.db import connections
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness.edit import end_pauses
 from django_perfectqueue.models import PARKED_FROM
-from django_perfectqueue.schedules.sync import declared_for, sync
+from django_perfectqueue.schedules.declared import declared_for, sync
 from django_perfectqueue.store.tasks import park
 from django_perfectqueue.store.upkeep.deletion import BATCH
 from django_perfectqueue.store.upkeep.timers import BATCH as LANES
@@ -23,9 +24,10 @@ from django_perfectqueue.store.upkeep.timers import BATCH as LANES
 from ..database.link import AwayError
 from ..plan import Plan
 from ..shared.status import Wakeups
-from .base import AT_ONCE, HelperProcess, Job, Scan
+from .base import HelperProcess
 from .registration import WorkerRegistration
 
+P = TypeVar("P")
 R = TypeVar("R")
 
 logger = logging.getLogger("django_perfectqueue.database")
@@ -36,6 +38,7 @@ IDLE_INTERVAL = 3600.0
 QUIET_INTERVAL = 30.0
 MOST_ROUSED = 20
 MOSTLY_OVER = BATCH // 2
+AT_ONCE = 0.0
 ENDED = ("finished", "failed", "cancelled", "expired")
 
 
@@ -70,17 +73,20 @@ class Janitor(HelperProcess):
             partial(park.unpark, self.plan.dispatch.knows, using=using), PARKED_FROM, sweep
         )
         unpark_all = Scan(partial(park.unpark, lambda _type: True, using=using), PARKED_FROM, sweep)
+        first = store.upkeep.FIRST_ID
+        accounts = Scan(partial(self.recount, store.upkeep.recount_accounts), first)
+        meters = Scan(partial(self.recount, store.upkeep.recount_meters), "")
         # At another time in each worker.
         idle = partial(Job, every=IDLE_INTERVAL, due_at=now + random.uniform(0.0, IDLE_INTERVAL))  # noqa: S311
         found = [
             Job("file", sweep, self.check_file),
-            # It replaces what stops every claim, and the timers too.
-            Job("counters", 60.0, Scan(self.recount, store.upkeep.Position()), rest=1000.0),
+            Job("counters", 60.0, accounts, rest=1000.0),
+            Job("counters of limits", 60.0, meters, rest=1000.0),
             Job("timers", sweep, self.fire_timers),
             # Nobody acts on what was locked when it ended, where who held that rolled back or died.
             Job("dependencies", sweep, partial(store.records.follow, using=using)),
             Job("lanes", sweep, self.wake_forgotten_lanes, rest=100.0),
-            Job("pauses", sweep, self.end_pauses),
+            Job("pauses", sweep, partial(end_pauses, using=using)),
             # So that other programs can take those of types unknown here, and so that they expire.
             Job("parked tasks", retry, unpark),
             Job("all parked tasks", retry_all, unpark_all, now + retry_all),
@@ -116,14 +122,15 @@ class Janitor(HelperProcess):
             pause = max(0.0, min(job.due_at for job in self.jobs) - time.monotonic())
             # Not at the same time as the janitors of other workers.
             pause = min(LONGEST_WAIT, pause) * random.uniform(1.0, 1.25)  # noqa: S311
-            self.wait(pause, self.registration.worker_status)
+            self.wait(pause)
         # A service manager may stop all processes at once; others still see what the worker runs.
         while self.wakeups.is_at_work() and not self.orphaned:
             self.keep_registration()
-            self.wait(LONGEST_WAIT, self.registration.worker_status)
+            self.wait(LONGEST_WAIT)
         # What processors have that are killed before they end, the next worker finds by its row.
         if not self.wakeups.is_at_work():
-            self.registration.end(self.link)
+            worker = self.registration.worker.id
+            self.link.retry_until_done(lambda: store.records.sign_off(worker, using=self.using))
 
     def run_job(self, job: Job) -> None:
         """Do a job if it is due, and again while it has more, up to half of PURGE_INTERVAL."""
@@ -161,7 +168,12 @@ class Janitor(HelperProcess):
 
     def keep_registration(self) -> None:
         """Renew the registration, which must not wait for the long work."""
-        self.step("registration", lambda: self.registration.renew(self.link))
+
+        def renew() -> None:
+            self.registration.renew(self.link)
+            self.wakeups.drain(self.registration.worker.draining)
+
+        self.step("registration", renew)
 
     def check_file(self) -> None:
         """Reconnect all processes when the file of a SQLite database was replaced."""
@@ -186,10 +198,6 @@ class Janitor(HelperProcess):
             if self.stopping or store.upkeep.wake_forgotten_lanes(using=self.using) < LANES:
                 return
 
-    def end_pauses(self) -> None:
-        """Let users, queues and limits go on whose pause is over."""
-        end_pauses(using=self.using)
-
     def note_waiting(self) -> float | None:
         """Record waiting users; less often while there is none."""
         return None if store.records.note_waiting(using=self.using) else QUIET_INTERVAL
@@ -198,18 +206,15 @@ class Janitor(HelperProcess):
         """Count the tasks that were submitted since the last count."""
         self.newest = store.records.count_submitted(self.newest, using=self.using)
 
-    def recount(self, position: store.upkeep.Position) -> store.upkeep.Position:
+    def recount(self, some: Callable[..., tuple[R, Iterable[object]]], after: object) -> R:
         """
         Compare some counters. One that differs is corrected, logged, and noted in the
         worker's registration.
         """
-        repaired = (
-            store.upkeep.repair(using=self.using) if position == store.upkeep.Position() else []
-        )
-        reached, corrected = store.upkeep.recount(position, using=self.using)
+        reached, corrected = some(after, using=self.using)
         for drift in corrected:
             logger.error("A counter differed from the running tasks and was corrected. %s", drift)
-        if corrected or repaired:
+        if corrected:
             self.registration.note_drift(time.monotonic())
         return reached
 
@@ -305,3 +310,42 @@ def file_identity(using: str) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return status.st_dev, status.st_ino
+
+
+# The jobs of a janitor: what is done how often.
+
+
+@dataclass(slots=True)
+class Job:
+    """
+    A piece of the upkeep, done ``every`` so many seconds, first at ``due_at`` by the
+    monotonic clock.
+
+    ``call`` does a batch of it. Where it returns a float, it is due again in so many seconds.
+    After each call it rests at least ``rest`` times as long as that took.
+    """
+
+    name: str
+    every: float
+    call: Callable[[], object]
+    due_at: float = 0.0
+    rest: float = 0.0
+
+
+class Scan(Generic[P]):
+    """
+    Calls ``batch`` with one position after another, and at the end from ``first`` on again.
+
+    It returns the next position, or at the end ``first`` or None. Between two batches of a scan
+    are ``pause`` seconds.
+    """
+
+    def __init__(self, batch: Callable[[P], P | None], first: P, pause: float = AT_ONCE) -> None:
+        self.batch = batch
+        self.first = self.position = first
+        self.pause = pause
+
+    def __call__(self) -> float | None:
+        reached = self.batch(self.position)
+        self.position = self.first if reached is None else reached
+        return None if self.position == self.first else self.pause

@@ -58,14 +58,16 @@ class Listener(HelperProcess):
     def work(self) -> None:
         if self.plan.options.NOTIFY:
             self.notifications = store.notify.listener_of(self.plan.using)
-        while not self.stopping:
-            self.link.retry_until_done(self.attend)
-            self.wakeups.note_listener()
-            pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
-            self.wait(pause, *self.sources())
-
-    def sources(self) -> list[store.notify.SocketListener | store.notify.ChannelListener]:
-        return [self.notifications] if self.notifications is not None else []
+        try:
+            while not self.stopping:
+                self.link.retry_until_done(self.attend)
+                self.wakeups.note_listener()
+                pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
+                self.wait(pause, *([self.notifications] if self.notifications else []))
+        finally:
+            # The other one's connection is closed with all others, and asks no database first.
+            if isinstance(self.notifications, store.notify.SocketListener):
+                self.notifications.close()
 
     def attend(self) -> None:
         """Handle notifications and polls; after an error the link repeats it from the start."""
@@ -187,8 +189,3 @@ class Listener(HelperProcess):
         if isinstance(self.notifications, store.notify.ChannelListener):
             return AT_REST
         return 1 if time.monotonic() < self.unheard_until else UNHEARD_AT_REST
-
-    def close(self) -> None:
-        # The other listener's connection is closed with all others, and asks no database first.
-        if isinstance(self.notifications, store.notify.SocketListener):
-            self.notifications.close()

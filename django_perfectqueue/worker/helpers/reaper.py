@@ -21,9 +21,8 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.store.tasks.close import Loss
 
-from ..attempt.running import about
 from ..attempt.settling import ruling_for
-from ..attempt.surroundings import AttemptEnd, announce
+from ..attempt.surroundings import AttemptEnd, about, announce
 from ..buffers import UsageBuffer
 from ..database.link import AwayError
 from ..plan import Plan

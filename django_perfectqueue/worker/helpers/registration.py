@@ -18,7 +18,7 @@ from django_perfectqueue.lib.processes import has_ended, memory_of, pid_space, s
 from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.worker import ProcessorState
-from django_perfectqueue.schedules.sync import declared_for
+from django_perfectqueue.schedules.declared import declared_for
 from django_perfectqueue.store.values import new_holder
 
 from ..database.link import Link
@@ -55,11 +55,10 @@ class WorkerRegistration:
     def renew(self, link: Link) -> None:
         """Write the row when it is old, or does not say what is new; the caller repeats it."""
         if time.monotonic() >= self.due_at or self.has_news():
-            self.worker_status.wakeup.wait(0)
             self.written = self.worker_status.leaving, self.holders()
             self.shown = {begun.task_id for begun in self.begun()}
             self.write(link.using)
-            self.give_back_of_dead(link.using)
+            self.read_others(link.using)
             self.worker_status.reach()
             self.due_at = time.monotonic() + INTERVAL
 
@@ -112,22 +111,22 @@ class WorkerRegistration:
         drifted = None if self.drifted_at is None else now - self.drifted_at
         store.records.register(self.worker, age=now - self.born, drifted=drifted, using=using)
 
-    def give_back_of_dead(self, using: str) -> None:
+    def read_others(self, using: str) -> None:
         """
-        Have the leases of workers of this host run out whose processes have ended, as after a
-        kill of all at once, so that their tasks run again now.
+        Read whether a person drains this worker. Have the leases of workers of this host run out
+        whose processes have ended, as after a kill of all at once, so that their tasks run again
+        now.
         """
         own = self.worker
-        rows = Worker.objects.using(using).filter(host=own.host, pid_space=own.pid_space)
-        for worker in rows if own.pid_space else ():
+        rows = Worker.objects.using(using)
+        same = {"host": own.host, "pid_space": own.pid_space} if own.pid_space else {"pk": own.pk}
+        for worker in rows.filter(**same):
+            if worker.pk == own.pk:
+                own.draining = worker.draining
             # Of a worker whose supervisor lives, that one gives back.
-            if has_ended(worker.pid, worker.start):
+            elif has_ended(worker.pid, worker.start):
                 dead = [state for state in worker.states if has_ended(state["pid"], state["start"])]
                 give_back(worker, dead, using=using)
-
-    def end(self, link: Link) -> None:
-        """Sign off: all tasks have ended."""
-        link.retry_until_done(lambda: store.records.sign_off(self.worker.id, using=link.using))
 
 
 def give_back(worker: Worker, dead: Sequence[ProcessorState], *, using: str) -> None:
@@ -160,22 +159,23 @@ def registration_of(plan: Plan) -> Worker:
 
 def states_of(statuses: Sequence[ProcessorStatus]) -> list[dict[str, object]]:
     """Return the facts of each processor, in the form of ``Worker.states``."""
-    numbered = enumerate(statuses, 1)
-    return [{"number": number, **state_of(status)} for number, status in numbered if status.pid]
-
-
-def state_of(status: ProcessorStatus) -> dict[str, object]:
     now = time.monotonic()
-    return {
-        "pid": status.pid,
-        "start": start_of(status.pid),
-        "holder": status.holder,
-        "memory": memory_of(status.pid),
-        "counts": {word: count for word, count in status.totals().items() if count},
-        "tasks": [
-            {"id": begun.task_id, "seconds": round(now - begun.since, 1)} for begun in status.tasks
-        ],
-    }
+    return [
+        {
+            "number": number,
+            "pid": status.pid,
+            "start": start_of(status.pid),
+            "holder": status.holder,
+            "memory": memory_of(status.pid),
+            "counts": {word: count for word, count in status.totals().items() if count},
+            "tasks": [
+                {"id": begun.task_id, "seconds": round(now - begun.since, 1)}
+                for begun in status.tasks
+            ],
+        }
+        for number, status in enumerate(statuses, 1)
+        if status.pid
+    ]
 
 
 def routes_of(dispatch: type[Dispatch]) -> dict[str, object] | None:

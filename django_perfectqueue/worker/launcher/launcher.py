@@ -14,23 +14,7 @@ from dataclasses import dataclass, field
 
 from django.core.management.base import OutputWrapper
 
-from ..process import output
-from ..process.signals import (
-    ALL,
-    DETACH,
-    DUMP,
-    REOPEN_LOGS,
-    RESTART,
-    RESTART_NOW,
-    STOP,
-    STOP_NOW,
-    SignalQueue,
-    held_back,
-    hold_back,
-    put_title,
-    readable,
-    reopen_logs,
-)
+from ..process import output, signals
 from .generation import Generation, PidFile, spawned
 
 # Notifications to a service manager, by the protocol of systemd's sd_notify(3).
@@ -143,11 +127,11 @@ class Launcher:
 
     def __post_init__(self) -> None:
         self.announced = self.stopping = self.interrupted = False
-        self.signal_queue = SignalQueue()
+        self.signal_queue = signals.SignalQueue()
         self.started = 0
         self.older: list[Generation] = []
         self.next: Generation | None = None
-        self.stop_old_by: signal.Signals = STOP
+        self.stop_old_by: signal.Signals = signals.STOP
         self.once_more: signal.Signals | None = None
         self.leave_at = float("inf")
         self.by_hand = os.isatty(0)
@@ -167,16 +151,16 @@ class Launcher:
             self.pid_file.remove()
 
     def launch(self) -> int:
-        before = {signum: signal.getsignal(signum) for signum in (*ALL, DUMP, signal.SIGCHLD)}
+        before = {signum: signal.getsignal(signum) for signum in signals.HELD_BACK}
         # Signals that arrive after the end go to the restored handlers.
-        with held_back():
+        with signals.held_back():
             self.notifier.starting()
             self.current = self.start()
             self.signal_queue.open()
             try:
                 return self.stay()
             finally:
-                hold_back(signal.SIGCHLD, DUMP)
+                signals.hold_back(signal.SIGCHLD, signals.DUMP)
                 self.close()
                 for signum, handler in before.items():
                     signal.signal(signum, handler)
@@ -196,7 +180,9 @@ class Launcher:
                 self.pass_on(signum)
             self.hand_over()
             self.report_state()
-            self.forget_ended()
+            for old in [old for old in self.older if old.code() is not None]:
+                self.older.remove(old)
+                old.close()
             code = self.current.code()
             if code is not None and (code or not (self.older or self.next)):
                 return code
@@ -205,19 +191,13 @@ class Launcher:
                 self.say(f"What is running goes on in the background, under pid {pids}.")
                 return 0
 
-    def forget_ended(self) -> None:
-        """Close the older generations that have ended."""
-        for old in [old for old in self.older if old.code() is not None]:
-            self.older.remove(old)
-            old.close()
-
     def wait(self) -> None:
         output.push()
         generations = self.generations()
         sources = [file for one in generations for file in one.sources]
         tick = min(TICK, self.notifier.interval or TICK)
         pause = min(tick, max(0.0, self.leave_at - time.monotonic()))
-        readable([self.signal_queue.read_fd, *sources], pause)
+        signals.readable([self.signal_queue.read_fd, *sources], pause)
         for one in generations:
             one.listen()
             one.relay()
@@ -228,23 +208,23 @@ class Launcher:
     def pass_on(self, signum: signal.Signals) -> None:
         """Handle a signal; a restart after a stop is ignored."""
         signum = self.meant_by(signum)
-        if signum in (RESTART, RESTART_NOW):
+        if signum in (signals.RESTART, signals.RESTART_NOW):
             if not self.stopping:
-                self.restart(STOP if signum == RESTART else STOP_NOW)
+                self.restart(signals.STOP if signum == signals.RESTART else signals.STOP_NOW)
             return
-        if signum in (STOP, STOP_NOW, DETACH):
+        if signum in (signals.STOP, signals.STOP_NOW, signals.DETACH):
             self.stopping = True
             self.notifier.stopping()
-        if signum in (*ALL, DUMP):
+        if signum in (*signals.ALL, signals.DUMP):
             for one in self.generations():
-                if signum == DUMP:
-                    put_title(f"Supervisor, pid {one.process.pid}:")
+                if signum == signals.DUMP:
+                    signals.put_title(f"Supervisor, pid {one.process.pid}:")
                 one.send(signum)
-        if signum == REOPEN_LOGS:
-            reopen_logs()
-        if signum == DETACH:
+        if signum == signals.REOPEN_LOGS:
+            signals.reopen_logs()
+        if signum == signals.DETACH:
             self.detach()
-        elif signum == STOP_NOW:
+        elif signum == signals.STOP_NOW:
             self.leave_at = float("inf")
 
     def detach(self) -> None:
@@ -261,14 +241,14 @@ class Launcher:
         At a terminal nothing is left in the background: Ctrl-C and the terminal's end are
         stops, and a second Ctrl-C ends at once what is running.
         """
-        if self.by_hand and signum == DETACH:
+        if self.by_hand and signum == signals.DETACH:
             again, self.interrupted = self.interrupted, True
             if again:
-                return STOP_NOW
+                return signals.STOP_NOW
             self.say("Press Ctrl-C again to end what is running at once.")
-            return STOP
-        if self.by_hand and signum == RESTART_NOW:
-            return STOP
+            return signals.STOP
+        if self.by_hand and signum == signals.RESTART_NOW:
+            return signals.STOP
         return signum
 
     def say(self, text: str) -> None:
@@ -287,7 +267,7 @@ class Launcher:
             logger.info("A restart is under way; another follows. pid=%s", self.next.process.pid)
             return
         try:
-            with held_back():
+            with signals.held_back():
                 self.next = self.start()
         except OSError as error:
             logger.error("The restart failed; the worker goes on as before. %s", error)
@@ -332,6 +312,6 @@ class Launcher:
             self.notifier.ping_watchdog()
 
     def close(self) -> None:
-        self.signal_queue.close()
+        self.signal_queue.stop()
         for one in self.generations():
             one.close()

@@ -127,11 +127,6 @@ def become(body: Body) -> NoReturn:
         code = body()
     except BaseException:
         logger.critical("A process of the worker failed. pid=%s", os.getpid(), exc_info=True)
-    finally:
-        end(code)
-
-
-def end(code: int) -> NoReturn:
     try:
         logging.shutdown()
         sys.stdout.flush()

@@ -36,17 +36,41 @@ HEARS, READY, ALIVE = b"h", b"r", b"a"
 GO, REPLACED = b"g", b"s"
 
 
-class SignalQueue:
+class Wakeup:
     """
-    Signals in the order of their arrival, read from a pipe.
+    A pipe that ends a wait, for signal handlers, other threads and other processes.
 
-    ``set_wakeup_fd`` writes them to the pipe, so that waiting on ``read_fd`` ends at once.
+    A wake() before the wait counts: the next wait() returns at once.
     """
 
     def __init__(self) -> None:
         self.read_fd, self.write_fd = os.pipe()
         os.set_blocking(self.read_fd, False)
         os.set_blocking(self.write_fd, False)
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self.write_fd, b"!")
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds; return whether wake() was called."""
+        woken = bool(readable([self.read_fd], timeout))
+        if woken:
+            drain(self.read_fd)
+        return woken
+
+    def close(self) -> None:
+        os.close(self.read_fd)
+        os.close(self.write_fd)
+
+
+class SignalQueue(Wakeup):
+    """
+    Signals in the order of their arrival, read from a pipe.
+
+    ``set_wakeup_fd`` writes them to the pipe, so that waiting on ``read_fd`` ends at once.
+    A forked child closes its parent's.
+    """
 
     def open(self) -> None:
         """Install the handlers and unblock the signals; blocked ones arrive now."""
@@ -59,17 +83,11 @@ class SignalQueue:
     def read(self) -> list[signal.Signals]:
         return [signal.Signals(number) for number in drain(self.read_fd) or b""]
 
-    def forget(self) -> None:
-        """Close the pipe; a forked child closes its parent's."""
-        os.close(self.read_fd)
-        os.close(self.write_fd)
-
-    def close(self) -> None:
+    def stop(self) -> None:
         """Stop receiving signals."""
         faulthandler.unregister(DUMP)
         signal.set_wakeup_fd(-1)
-        os.close(self.read_fd)
-        os.close(self.write_fd)
+        self.close()
 
 
 def ignore(signum: int, frame: object) -> None:
@@ -126,38 +144,10 @@ def reopen_logs() -> None:
         logger.error("A log file can't be reopened; the old one stays in use. %s", reason)
 
 
-# Wake up a waiting process or thread.
+# Wait for several, and read what is there.
 
 
 MOUTHFUL = 4096
-
-
-class Wakeup:
-    """
-    A pipe that ends a wait, for signal handlers, other threads and other processes.
-
-    A wake() before the wait counts: the next wait() returns at once.
-    """
-
-    def __init__(self) -> None:
-        self.read_fd, self.write_fd = os.pipe()
-        os.set_blocking(self.read_fd, False)
-        os.set_blocking(self.write_fd, False)
-
-    def wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self.write_fd, b"!")
-
-    def wait(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds; return whether wake() was called."""
-        woken = bool(readable([self.read_fd], timeout))
-        if woken:
-            drain(self.read_fd)
-        return woken
-
-    def close(self) -> None:
-        os.close(self.read_fd)
-        os.close(self.write_fd)
 
 
 def readable(files: Sequence[int], timeout: float | None) -> list[int]:

@@ -1,22 +1,35 @@
-"""What runs the tasks of a processor: its main thread, or a pool of threads."""
+"""What runs the tasks of a processor: its main thread, a pool of threads, or an event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from asgiref.sync import sync_to_async
 from django.db import connections
 
-from ..attempt.event_loop import Work
-from ..attempt.interrupts import MainThreadInterrupter, ThreadInterrupter
+from django_perfectqueue.application import Application
+from django_perfectqueue.lib import running as current
+from django_perfectqueue.signals import task_started
+
+from ..attempt.interrupts import Interrupter, MainThreadInterrupter, ThreadInterrupter
 from ..attempt.runner import Runner
-from ..attempt.running import Interrupter, Running
-from ..attempt.surroundings import prepare
+from ..attempt.surroundings import (
+    AttemptEnd,
+    Running,
+    announce_start,
+    end_span,
+    prepare,
+    traced,
+)
 from ..process.signals import Wakeup
 from .state import IDLE, SharedState
 
@@ -47,15 +60,26 @@ class Executor:
     def remind(self) -> None:
         """Repeat an interrupt that did not reach the handler."""
 
-    def make_runner(
-        self, interrupter: Interrupter, *, drive: Callable[[Work], object] | None = None
-    ) -> Runner:
+    def make_runner(self, interrupter: Interrupter) -> Runner:
         """Return a runner for this thread, which settles over a link of its own."""
         prepare()
-        wakeup = Wakeup()
-        self.state.wakeups.append(wakeup)
-        link = self.state.link(wakeup)
-        return Runner(self.state.plan.dispatch, link=link, interrupter=interrupter, drive=drive)
+        state, wakeup = self.state, Wakeup()
+        state.wakeups.append(wakeup)
+        return Runner(
+            state.plan.dispatch,
+            link=state.link(wakeup),
+            interrupter=interrupter,
+            event_loop=state.event_loop,
+        )
+
+    def next_item(self, queue: SimpleQueue[R]) -> R:
+        """Wait for the next item; close the connections of this thread after a minute."""
+        try:
+            return queue.get(timeout=IDLE)
+        except Empty:
+            self.state.event_loop.sync_calls.disconnect()
+            connections.close_all()
+            return queue.get()
 
 
 class MainThread(Executor):
@@ -87,7 +111,6 @@ class MainThread(Executor):
         finally:
             self.left.set()
             thread.join()
-            self.runner.event_loop.close()
         if self.error is not None:
             raise self.error
         return self.code
@@ -107,7 +130,7 @@ class MainThread(Executor):
     def work(self) -> None:
         """Run what is handed out, then following tasks while there are any."""
         state, prefetch, runner = self.state, self.state.prefetch, self.runner
-        while running := get(self.queue, runner):
+        while running := self.next_item(self.queue):
             began = time.monotonic()
             following: Running | None = running
             while following is not None:
@@ -186,9 +209,8 @@ class ThreadPool(Executor):
             interrupter = ThreadInterrupter()
             self.interrupters.append(interrupter)
             runner = self.make_runner(interrupter)
-            while running := get(self.queue, runner):
+            while running := self.next_item(self.queue):
                 self.run_on(runner, running)
-            runner.event_loop.close()
             connections.close_all()
         except BaseException as error:
             self.state.fail(error)
@@ -203,11 +225,95 @@ class ThreadPool(Executor):
             self.idle += 1
 
 
-def get(queue: SimpleQueue[R], runner: Runner) -> R:
-    """Wait for the next item; close the connections of this thread after a minute."""
-    try:
-        return queue.get(timeout=IDLE)
-    except Empty:
-        runner.event_loop.sync_calls.disconnect()
-        connections.close_all()
-        return queue.get()
+class Coroutines(Executor):
+    """
+    Runs coroutines in the event loop, and functions in a thread pool.
+
+    The loop waits for handlers only: another thread, the settler, writes failures.
+    """
+
+    def __init__(self, state: SharedState) -> None:
+        super().__init__(state)
+        # Only the loop can start coroutines, so a thread asks it to start the next task.
+        self.pool = ThreadPool(state, self.hand_out)
+        self.attempts: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        self.loop = self.state.event_loop.opened()
+        self.settler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="settler")
+        # In the settler's thread, which is the one that is interrupted.
+        make = partial(self.make_runner, ThreadInterrupter())
+        self.runner = self.settler.submit(make).result()
+        prepare()
+        self.base = copy_context()
+        self.loop.call_soon_threadsafe(self.loop.call_later, IDLE, self.disconnect_if_idle)
+
+    def remind(self) -> None:
+        self.pool.remind()
+
+    def dismiss(self) -> None:
+        self.pool.dismiss()
+        self.settler.submit(connections.close_all)
+        self.settler.shutdown()
+
+    def hand_out(self) -> None:
+        self.loop.call_soon_threadsafe(self.begin)
+
+    # For the thread of the loop.
+
+    def disconnect_if_idle(self) -> None:
+        """Close the connections of idle threads, once a minute."""
+        if not (self.attempts or self.state.stopping):
+            self.settler.submit(connections.close_all)
+            self.state.event_loop.sync_calls.disconnect()
+        self.loop.call_later(IDLE, self.disconnect_if_idle)
+
+    def begin(self) -> None:
+        while running := self.state.next_task():
+            kind = self.state.plan.handler_for(running.task.lease)
+            if kind is not None and kind.is_async:
+                # From the base context: the current one may be that of another task.
+                context = self.base.copy()
+                context.run(current.begin, running.task)
+                attempt = context.run(self.loop.create_task, self.attend(running))
+                # The loop itself has weak references to its tasks only.
+                self.attempts.add(attempt)
+                attempt.add_done_callback(self.attempts.discard)
+            else:
+                self.pool.send(running)
+
+    async def attend(self, running: Running) -> None:
+        try:
+            ending = await self.run_traced(running)
+            self.state.ended(running, ending)
+        except BaseException as error:
+            self.state.fail(error)
+        self.begin()
+
+    async def run_traced(self, running: Running) -> AttemptEnd:
+        if not self.runner.is_traced:
+            return await self.live(running)
+        with traced(running.task) as attempt:
+            ending = await self.live(running)
+            end_span(attempt, ending)
+        return ending
+
+    async def live(self, running: Running) -> AttemptEnd:
+        """The life of an attempt, as that of a runner; what may block is done in the settler."""
+        runner = self.runner
+        runner.resolve_handler(running)
+        if running.handler is not None:
+            performing = self.perform(running, running.handler)
+            await self.state.event_loop.sync_calls.around(performing)
+        try:
+            if running.error is None and not running.task.settled:
+                return runner.after_return(running)
+        except BaseException as error:
+            running.error = error
+        settle = partial(copy_context().run, runner.settle, running)
+        return await self.loop.run_in_executor(self.settler, settle)
+
+    async def perform(self, running: Running, handler: Application) -> None:
+        if task_started.receivers:
+            await sync_to_async(announce_start)(running.task, handler)
+        await self.runner.perform_async(running, handler)

@@ -94,13 +94,17 @@ class Feeder:
         """Do what is due, or sleep until something is; return False at the end of a burst."""
         last, taken = self.plan.burst and not self.hand.count(), None
         self.write_due(time.monotonic())
+        if last and self.status.draining:
+            return False
         if not self.failed:
             if (self.state.more or self.status.rung or last) and self.state.should_take():
                 taken = self.take()
             else:
                 self.wait()
         if self.failed:
-            self.pause_after_trouble()
+            # For far less than a lease lasts.
+            pause = min(self.link.pause(), self.options.ALIVE_TIME / LEAST_TRIES)
+            self.resources.wakeup.wait(pause)
         else:
             self.link.answered()
         return taken is None or not (last and self.is_last(taken))
@@ -157,12 +161,8 @@ class Feeder:
 
     def is_too_long(self, now: float) -> bool:
         """Return whether to release the batch, which waits behind long tasks."""
-        return self.state.stopping or now >= self.prefetch.over_at(self.taken_at)
-
-    def pause_after_trouble(self) -> None:
-        """Wait before the next try, for far less than a lease lasts."""
-        pause = min(self.link.pause(), self.options.ALIVE_TIME / LEAST_TRIES)
-        self.resources.wakeup.wait(pause)
+        ends = self.state.stopping or self.status.draining
+        return ends or now >= self.prefetch.over_at(self.taken_at)
 
     def take(self) -> list[store.Lease] | None:
         """Claim tasks, with what is to be written, and hand them out; None after an error."""
@@ -185,8 +185,8 @@ class Feeder:
         self.hand.add(known)
         self.look_around(taken)
         self.hand_out()
-        if known:
-            self.state.wake_monitor()
+        if known and self.state.monitor_waits:
+            self.state.monitor_wakeup.wake()
         self.write_last_notes()
         return taken
 

@@ -17,8 +17,7 @@ from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.store.tasks.close import Loss
 from django_perfectqueue.store.tasks.park import unpark_some
 
-from ..attempt.running import Running
-from ..attempt.surroundings import announce
+from ..attempt.surroundings import Running, announce
 from ..buffers import Hand
 from ..plan import Plan
 from ..process.signals import Wakeup

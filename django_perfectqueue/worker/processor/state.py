@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -17,8 +18,8 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
 
-from ..attempt.running import Running
-from ..attempt.surroundings import AttemptEnd, announce, announced
+from ..attempt.event_loop import EventLoop
+from ..attempt.surroundings import AttemptEnd, Running, announce, announced
 from ..buffers import LATE, Completions, Hand, JournalBuffer, UsageBuffer
 from ..database.link import Link, Watchdog
 from ..plan import Plan, worker_name
@@ -52,7 +53,7 @@ class SharedState:
         self.resources = resources
         self.reporter = reporter
         self.status = resources.status
-        self.worker = worker_name()
+        self.worker = worker_name(os.getpid())
         places = plan.options.places
         self.accounts = resources.accounts or QueueAccounts(plan.queues, places)
         self.shares = plan.options.QUEUE_ORDER == FAIR and len(plan.queues) > 1
@@ -71,6 +72,7 @@ class SharedState:
         self.journal = JournalBuffer(
             self.hand.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
         )
+        self.event_loop = EventLoop()
         self.leases = Leases(self.hand, plan, resources, self.worker)
         self.parking = Parking(plan, self.leases)
         self.report_lock = threading.Lock()
@@ -126,11 +128,6 @@ class SharedState:
             self.next_beat = 0.0
             self.monitor_wakeup.wake()
 
-    def wake_monitor(self) -> None:
-        """End the wait of an idle monitor: a handler starts."""
-        if self.monitor_waits:
-            self.monitor_wakeup.wake()
-
     # What wakes the feeder.
 
     def wake(self) -> None:
@@ -147,11 +144,6 @@ class SharedState:
         """Have the feeder release the batch, as the tasks of others are to come first."""
         self.gives_way = True
         self.wake()
-
-    def should_wake(self, late_at: float) -> bool:
-        """Return whether the feeder has something to do before the end of its sleep."""
-        wakes_at = self.wakes_at
-        return wakes_at > 0.0 and (wakes_at > late_at or self.has_to_act())
 
     def is_late(self, now: float) -> bool:
         """Return whether something is due, for which nobody wakes the feeder."""
@@ -181,6 +173,7 @@ class SharedState:
         """Return whether to claim now: for short tasks, once half of the room is free."""
         if (
             self.stopping
+            or self.status.draining
             or self.is_spent()
             or (self.held_up and not self.hand.free)
             or self.leases.is_alone()
@@ -194,7 +187,7 @@ class SharedState:
         """Return how many more tasks to claim."""
         with self.hand.lock:
             # Under the lock, a task that begins or ends is counted exactly once.
-            in_hand, remaining = self.hand.held(), self.remaining
+            in_hand, remaining = self.hand.count(), self.remaining
         if self.hand.places > 1:
             room = min(MOST, self.prefetch.next() - in_hand)
         else:
@@ -212,7 +205,9 @@ class SharedState:
         if now >= self.leases.held_until and self.leases.have_expired(now):
             self.leases.preempt_all()
         with hand.lock:
-            if not hand.free or (self.remaining is not None and self.has_enough()):
+            last = self.remaining
+            if not hand.free or (last is not None and hand.places - len(hand.free) >= last):
+                # Those that run are its last before it is replaced.
                 return None
             unwritten = self.completions.waiting or self.completions.being_written
             follows = hand.places == 1 and hand.batch and unwritten
@@ -235,10 +230,6 @@ class SharedState:
                 self.accounts.begin(lease.queue, task.started, running.index)
             self.usage.current[id(task)] = task
         return running
-
-    def has_enough(self) -> bool:
-        """Return whether the running tasks are its last before it is replaced."""
-        return self.hand.places - len(self.hand.free) >= (self.remaining or 0)
 
     def ended(self, running: Running, ending: AttemptEnd) -> None:
         """Record the result of an attempt, and free its place."""
@@ -266,9 +257,10 @@ class SharedState:
         if ending.stop:
             self.stop()
         # Most ends of short tasks give the feeder nothing to do.
-        may_act = self.wakes_at and (len(hand.batch) <= self.low or self.wakes_at > late_at)
-        if may_act and self.should_wake(late_at):
-            self.wake()
+        if wakes_at := self.wakes_at:
+            may_act = len(hand.batch) <= self.low
+            if wakes_at > late_at or (may_act and self.has_to_act()):
+                self.wake()
 
     def completions_written(self, endings: Sequence[AttemptEnd]) -> None:
         heard = announced(endings)

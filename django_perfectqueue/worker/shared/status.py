@@ -86,6 +86,7 @@ class ProcessorStatus(ctypes.Structure):
     - ``seeking``: it looks for tasks, or would wake for one. ``rung``: it was woken since.
     - ``called``: something happened to a task that it holds.
     - ``renewed_at``: when its leases were last renewed, or 0.
+    - ``draining``: it takes no more tasks, as a person wants; the next in its place neither.
     """
 
     pid: int
@@ -97,6 +98,7 @@ class ProcessorStatus(ctypes.Structure):
     rung: bool
     called: bool
     counts: ProcessorCounts
+    draining: bool
 
     _task_statuses: ctypes.Array[TaskStatus]
     _lock: threading.Lock
@@ -124,7 +126,7 @@ class ProcessorStatus(ctypes.Structure):
     @property
     def is_free(self) -> bool:
         """Whether a wake-up would make it look for tasks, and none was sent."""
-        return self.seeking and not self.rung
+        return self.seeking and not self.rung and not self.draining
 
     def seek(self) -> None:
         """Begin to look for tasks; a wake-up from now on is kept in ``rung``."""
@@ -132,7 +134,7 @@ class ProcessorStatus(ctypes.Structure):
         self.seeking = True
 
     def sign_on(self, holder: int = 0) -> None:
-        """Reset it for another processor; the counts stay."""
+        """Reset it for another processor; the counts stay, and whether it drains."""
         ctypes.memset(ctypes.addressof(self), 0, ProcessorStatus.counts.offset)
         self.holder = holder
         self.clear()
@@ -198,7 +200,7 @@ class WorkerStatus(ctypes.Structure):
     ``turned_at`` is when its supervisor last saw to its processes, and ``reached_at`` when
     its janitor last had an answer from the database, or 0; by the monotonic clock. A
     ``leaving`` worker takes no more tasks. ``dropped`` is how many lines of its output were
-    dropped, as nobody read them. ``wakeup`` is set once when the worker begins to leave.
+    dropped, as nobody read them.
     """
 
     processors: int
@@ -207,23 +209,18 @@ class WorkerStatus(ctypes.Structure):
     turned_at: float
     reached_at: float
 
-    _wakeup: Wakeup
     _statuses: Sequence[ProcessorStatus]
 
     @classmethod
     def shared(cls, statuses: Sequence[ProcessorStatus] = ()) -> WorkerStatus:
         status = shared(cls)
-        status._wakeup, status._statuses = Wakeup(), statuses
+        status._statuses = statuses
         return status
 
     @property
     def statuses(self) -> Sequence[ProcessorStatus]:
         """The status of each processor."""
         return self._statuses
-
-    @property
-    def wakeup(self) -> Wakeup:
-        return self._wakeup
 
     def turn(self, processors: int) -> None:
         """Note that the supervisor is at work, and how many processors it has."""
@@ -233,15 +230,6 @@ class WorkerStatus(ctypes.Structure):
     def reach(self) -> None:
         """Note that the database has answered."""
         self.reached_at = time.monotonic()
-
-    def leave(self) -> None:
-        """Note that the worker takes no more tasks, and set ``wakeup`` once."""
-        if not self.leaving:
-            self.leaving = True
-            self._wakeup.wake()
-
-    def fileno(self) -> int:
-        return self._wakeup.read_fd
 
     @property
     def turned(self) -> float:
@@ -262,7 +250,8 @@ class WorkerStatus(ctypes.Structure):
     def is_ready(self) -> bool:
         """Whether it takes tasks."""
         reached = self.reached is not None and self.reached < ALIVE_FOR
-        return self.is_live and reached and self.processors > 0 and not self.leaving
+        takes = not (self.leaving or any(status.draining for status in self.statuses))
+        return self.is_live and reached and self.processors > 0 and takes
 
     def facts(self) -> dict[str, object]:
         """Return it for programs; times are in seconds."""
@@ -303,6 +292,15 @@ class Wakeups:
                 wakeup.wake()
                 return True
         return False
+
+    def drain(self, draining: bool) -> None:
+        """Have all processors take no more tasks, or look for tasks again."""
+        for status, wakeup in self.processors:
+            if status.draining != draining:
+                status.draining = draining
+                # One that looked in vain may have missed tasks meanwhile.
+                status.rung = status.rung or not draining
+                wakeup.wake()
 
     def call(self, holder: int) -> None:
         """Make the processor with this holder check the leases that it holds."""
@@ -384,7 +382,6 @@ def account_of(lease: store.Lease) -> int:
 
 
 AGAIN_AFTER = 300.0
-SLIP_AFTER = 300.0
 
 
 class Outage:
@@ -392,14 +389,12 @@ class Outage:
     The outage of all links of one process, so that it is logged once and not by each link.
 
     It is created before the fork, after which each process has its own. All processes share
-    ``reconnect_at`` (older connections must be replaced) and ``slipped_at`` (when a call
-    that failed once was last logged). ``errors`` counts those of all links.
+    ``reconnect_at``: older connections must be replaced. ``errors`` counts those of all links.
     """
 
     def __init__(self) -> None:
         self.process = "worker"
         self.reconnect_at = shared(ctypes.c_double)
-        self.slipped_at = shared(ctypes.c_double)
         self.lock = threading.Lock()
         self.links: set[int] = set()
         self.since = 0.0
@@ -442,15 +437,5 @@ class Outage:
             if self.what is Problem.READ_ONLY:
                 # A link that only reads would not notice that it still uses a standby.
                 self.reconnect()
-            # Links that were idle find their dead connections later: log no slip for these.
-            now = self.slipped_at.value = time.monotonic()
-            lasted, self.since, self.what = now - self.since, 0.0, None
+            lasted, self.since, self.what = time.monotonic() - self.since, 0.0, None
             return lasted
-
-    def is_slip_news(self) -> bool:
-        """Return whether to log a call that failed once: at most every five minutes."""
-        last, now = self.slipped_at.value, time.monotonic()
-        if self.is_on or (last and now - last < SLIP_AFTER):
-            return False
-        self.slipped_at.value = now
-        return True

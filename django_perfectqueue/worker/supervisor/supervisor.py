@@ -8,73 +8,61 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from django_perfectqueue.lib.processes import adopt_orphans, send
+from django_perfectqueue.lib.processes import adopt_orphans, reap_orphans, send
 
 from ..database.link import prepare_for_fork
+from ..helpers.base import HelperProcess
 from ..helpers.janitor import Janitor
 from ..helpers.listener import Listener
+from ..helpers.reaper import Leftovers, Reaper
 from ..helpers.registration import WorkerRegistration, registration_of
 from ..plan import Plan
-from ..process import output
-from ..process.signals import (
-    ALIVE,
-    DETACH,
-    DUMP,
-    HEARS,
-    READY,
-    REOPEN_LOGS,
-    REPLACED,
-    RESTART,
-    RESTART_NOW,
-    STOP,
-    STOP_NOW,
-    SignalQueue,
-    StackDumps,
-    drain,
-    readable,
-    reopen_logs,
-)
+from ..process import output, signals
+from ..process.child import Child, fork, set_title
 from ..report import Reporter
 from ..shared.status import COUNTED, Wakeups, WorkerStatus
-from .forks import REAPER, Children, Place
-from .processors import ProcessorPlace
+from .places import Body, Place, ProcessorPlace
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 TICK = 0.5
 HELPERS_AFTER = 0.5
 ENOUGH_AFTER = 5.0
-PROBES = "probe server"
+PROBES, REAPER = "probe server", "reaper"
 
 
-class Supervisor(Children):
+class Supervisor:
     """
     Keeps PROCESSORS processors, a listener and a janitor running until a stop.
 
     It has one thread and no database connection, so it can fork at any time and never
-    blocks.
+    blocks. The pipe ``parent_alive`` is closed at its death.
     """
 
     def __init__(self, plan: Plan, reporter: Reporter, launcher: socket.socket | None) -> None:
-        super().__init__(plan, reporter)
+        self.plan = plan
+        self.options = plan.options
+        self.reporter = reporter
+        self.stopping = False
+        self.parent_alive, self.parent_alive_w = os.pipe()
+        os.set_blocking(self.parent_alive, False)
         self.launcher = launcher
         self.launcher_pid = os.getppid()
         if launcher is not None:
             launcher.setblocking(False)
-        self.signal_queue = SignalQueue()
+        self.signal_queue = signals.SignalQueue()
         numbers = range(1, plan.options.PROCESSORS + 1)
         self.processors = [ProcessorPlace(self, number) for number in numbers]
         self.statuses = [place.status for place in self.processors]
         self.wakeups = Wakeups([(place.status, place.wakeup) for place in self.processors])
         self.worker_status = WorkerStatus.shared(self.statuses)
-        self.places = [*self.processors, *self.needed_helpers()]
-        self.stacks = StackDumps()
+        self.places: list[Place] = [*self.processors, *self.needed_helpers()]
+        self.stacks = signals.StackDumps()
         self.serving_since: float | None = None
         self.now = self.watched_at = self.began = time.monotonic()
-        self.helped = False
 
     def needed_helpers(self) -> list[Place]:
         plan, status, wakeups = self.plan, self.worker_status, self.wakeups
@@ -98,12 +86,12 @@ class Supervisor(Children):
     def restart_for(self, file: Path) -> None:
         """Request a restart; for the reloader."""
         self.reporter.say(f"{file} has changed; the worker starts anew.")
-        send(self.launcher_pid, RESTART)
+        send(self.launcher_pid, signals.RESTART)
 
     def run(self) -> int:
         """Work until a stop, or in a burst until no task is due; return the exit code."""
         self.signal_queue.open()
-        self.tell_launcher(HEARS)
+        self.tell_launcher(signals.HEARS)
         adopt_orphans()
         # Frozen objects are not touched by the collector, so forks keep sharing their pages.
         gc.collect()
@@ -128,9 +116,9 @@ class Supervisor(Children):
             self.stacks.go_on(self.now)
             self.reap(self.now)
             self.watch()
-            self.fill()
             if not ready and self.are_serving(self.now):
-                ready = self.tell_launcher(READY)
+                ready = self.tell_launcher(signals.READY)
+            self.fill()
             if self.is_over():
                 return
             self.wait()
@@ -141,20 +129,22 @@ class Supervisor(Children):
         output.push()
         self.worker_status.dropped = sum(output.dropped)
 
-    def obey(self, signals: Iterable[signal.Signals]) -> None:
-        for signum in signals:
-            if signum in (STOP, DETACH):
-                if signum == DETACH:
+    def obey(self, arrived: Iterable[signal.Signals]) -> None:
+        for signum in arrived:
+            if signum in (signals.STOP, signals.DETACH):
+                if signum == signals.DETACH:
                     self.give_up_port()
                 self.stop()
-            elif signum == STOP_NOW:
+            elif signum == signals.STOP_NOW:
                 self.stop(now=True)
-            elif signum in (RESTART, RESTART_NOW):
+            elif signum in (signals.RESTART, signals.RESTART_NOW):
                 # fill() replaces them.
-                self.stop_processors(now=signum == RESTART_NOW)
-            elif signum == REOPEN_LOGS:
-                self.reopen_logs()
-            elif signum == DUMP:
+                self.stop_processors(now=signum == signals.RESTART_NOW)
+            elif signum == signals.REOPEN_LOGS:
+                signals.reopen_logs()
+                for child in self.alive:
+                    send(child.pid, signum)
+            elif signum == signals.DUMP:
                 self.stacks.ask(
                     (place.child.pid, place.title(self.now)) for place in self.places if place.child
                 )
@@ -163,7 +153,7 @@ class Supervisor(Children):
         if not self.stopping:
             self.reporter.say("Stopping at once." if now else self.farewell())
         self.stopping = True
-        self.worker_status.leave()
+        self.worker_status.leaving = True
         self.stop_processors(now=now)
 
     def stop_processors(self, *, now: bool) -> None:
@@ -185,11 +175,6 @@ class Supervisor(Children):
             f" {os.getpid()}"
         )
 
-    def reopen_logs(self) -> None:
-        reopen_logs()
-        for child in self.alive:
-            send(child.pid, REOPEN_LOGS)
-
     def watch(self) -> None:
         """
         Kill processes without heartbeats.
@@ -209,23 +194,13 @@ class Supervisor(Children):
         """Fork missing processes whose restart is due."""
         if self.plan.burst and any(place.name == REAPER for place in self.places):
             return
-        may_help = self.may_help()
+        # Helpers start once a processor has looked for tasks, or after a moment, so that they do
+        # not slow the first task down.
+        may_help = self.serving_since or self.now - self.began >= HELPERS_AFTER
         for place in self.places:
             wanted = not self.stopping or (place.lasting and self.count_processors())
             if wanted and (may_help or isinstance(place, ProcessorPlace)):
                 place.fill(self.now)
-
-    def may_help(self) -> bool:
-        """
-        Return whether helpers may start: once a processor has looked for tasks, or after a
-        moment, so that they do not slow the first task down.
-        """
-        self.helped = (
-            self.helped
-            or self.now - self.began >= HELPERS_AFTER
-            or any(status.serves for status in self.statuses)
-        )
-        return self.helped
 
     def are_serving(self, now: float) -> bool:
         """Return whether all processors have acquired, or for five seconds at least one."""
@@ -259,14 +234,14 @@ class Supervisor(Children):
         heartbeats = [child.heartbeat_r for child in self.alive]
         launcher = -1 if self.launcher is None else self.launcher.fileno()
         files = [self.signal_queue.read_fd, *heartbeats, *([launcher] if self.launcher else [])]
-        if launcher in readable(files, self.pause()):
-            words = drain(launcher)
+        if launcher in signals.readable(files, self.pause()):
+            words = signals.drain(launcher)
             if words is None:
                 self.lose_launcher()
                 return
-            if REPLACED in words:
+            if signals.REPLACED in words:
                 self.give_up_port()
-            self.tell_launcher(ALIVE)
+            self.tell_launcher(signals.ALIVE)
 
     def pause(self) -> float:
         due = [at for place in self.places for at in place.due()] + self.stacks.due()
@@ -296,15 +271,71 @@ class Supervisor(Children):
             self.launcher = None
 
     def close_in_child(self) -> None:
-        super().close_in_child()
-        self.signal_queue.forget()
+        """
+        Close what only the supervisor may hold: a copy in a child would keep a pipe open
+        after the supervisor's death.
+        """
+        os.close(self.parent_alive_w)
+        self.signal_queue.close()
         self.close_launcher()
 
     def close(self) -> None:
         for child in self.alive:
             child.kill()
-        self.signal_queue.close()
-        self.worker_status.wakeup.close()
+        self.signal_queue.stop()
         os.close(self.parent_alive_w)
         os.close(self.parent_alive)
         self.close_launcher()
+
+    # Its child processes.
+
+    @property
+    def alive(self) -> list[Child]:
+        return [place.child for place in self.places if place.child is not None]
+
+    def pids(self) -> set[int]:
+        return {child.pid for child in self.alive}
+
+    def fork(self, role: str, body: Body) -> Child:
+        heartbeat = signals.Wakeup()
+        alive = self.alive
+
+        def alone() -> int:
+            set_title(role)
+            self.plan.outage.process = role
+            self.close_in_child()
+            for file in (heartbeat.read_fd, *(child.heartbeat_r for child in alive)):
+                os.close(file)
+            return body(heartbeat.write_fd)
+
+        prepare_for_fork()
+        try:
+            return fork(alone, heartbeat.read_fd)
+        except OSError:
+            os.close(heartbeat.read_fd)
+            raise
+        finally:
+            os.close(heartbeat.write_fd)
+
+    def reap(self, now: float) -> None:
+        for place in self.places:
+            place.reap(now)
+        self.places = [place for place in self.places if place.child or not place.vacant]
+        reap_orphans(self.pids())
+
+    def helper(
+        self, name: str, make: Callable[[], HelperProcess], *, lasting: bool = False
+    ) -> Place:
+        """Return the place of a helper, which is made in its process, with its descriptors."""
+
+        def body(heartbeat_w: int) -> int:
+            return make().run(heartbeat_w, self.parent_alive)
+
+        return Place(self, name, body, lasting=lasting)
+
+    def give_back(self, leftovers: Leftovers, now: float) -> None:
+        """Fork a reaper for the leases of a dead processor; without one they run out."""
+        place = self.helper(REAPER, lambda: Reaper(self.plan, leftovers, self.reporter))
+        place.fill(now)
+        place.vacant = True
+        self.places.append(place)

@@ -7,6 +7,7 @@ from django.test import TestCase, override_settings
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.models import Account, FairShare, Ticket
+from django_perfectqueue.store.lanes.accounts import LAST
 from django_perfectqueue.store.tasks.close import Loss
 from django_perfectqueue.store.values import new_holder
 
@@ -188,6 +189,16 @@ class ClockTests(TestCase):
         store.upkeep.give_back(holder, using="default", alive_time=LEASE, loss=Loss(), now=NOON)
 
         self.assertEqual(Account.objects.get().finish_tag, before)
+
+    def test_of_many_users_whose_tasks_end_together_the_last_ones_give_the_time(self):
+        for number in range(2 * LAST):
+            submit(user=f"user-{number}")
+        leases = acquire(2 * LAST)
+        tags = sorted(lease.finish_tag for lease in leases)
+        finish(*leases, seconds=1.0)
+
+        written = Account.objects.exclude(finish_tag=0.0).values_list("finish_tag", flat=True)
+        self.assertEqual(sorted(written), tags[-LAST:])
 
     def test_a_new_lane_of_a_small_weight_takes_its_place_by_what_tasks_usually_cost(self):
         finish(*running(user="ann")[1:], seconds=10.0)

@@ -1,4 +1,4 @@
-"""What the migrations set on PostgreSQL's tables can be applied by hand."""
+"""What the migrations set on tables can be applied by hand, and read back."""
 
 import io
 
@@ -27,3 +27,9 @@ class StorageTests(TransactionTestCase):
         out = io.StringIO()
         call_command("sqlmigrate", "perfectqueue", "0002", backwards=True, stdout=out)
         self.assertEqual("RESET" in out.getvalue(), connection.vendor == "postgresql")
+
+    def test_every_table_can_be_inspected(self):
+        out = io.StringIO()
+        call_command("inspectdb", stdout=out)
+        self.assertNotIn("Unable to inspect", out.getvalue())
+        self.assertIn("class PerfectqueueTicket(", out.getvalue())

@@ -50,6 +50,12 @@ class WakeTests(TransactionTestCase):
         submit(user="ann", now=None)
         self.assertEqual(awake(), ["ann"])
 
+    def test_the_first_submit_of_a_lane_takes_few_statements(self):
+        with CaptureQueriesContext(connection) as queries:
+            Queue().submit("k1", "report", user="ann")
+        few = {"sqlite": 6, "mysql": 5, "postgresql": 7}
+        self.assertLessEqual(len(statements(queries)), few[connection.vendor])
+
     def test_and_when_many_are_submitted(self):
         Queue().submit_many(
             {"key": f"{user}-{number}", "type": "report", "user": user}
@@ -137,6 +143,17 @@ class WakeTests(TransactionTestCase):
             self.assertEqual(len(acquire(2, now=None)), 2)
         self.assertLessEqual(len(statements(queries)), 8)
         self.assertEqual(sum(query["sql"].startswith("COMMIT") for query in queries), 1)
+
+    def test_a_claim_charges_lanes_and_puts_them_to_sleep_by_one_statement(self):
+        """On MySQL and MariaDB it would wait for what others have yet to commit."""
+        for user in ("ann", "bob"):
+            submit(user=user, now=None)
+        with CaptureQueriesContext(connection) as queries:
+            self.assertEqual(len(acquire(10, now=None)), 2)
+        self.assertEqual(awake(), [])
+        written = [sql for sql in statements(queries) if 'UPDATE "perfectqueue_account"' in sql]
+        expected = {"sqlite": 1, "postgresql": 1}.get(connection.vendor, len(written))
+        self.assertEqual(len(written), expected)
 
     def test_where_the_lane_is_awake_a_submit_writes_nothing_more(self):
         submit(user="ann", now=None)

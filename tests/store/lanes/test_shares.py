@@ -105,13 +105,13 @@ class DefaultTests(TransactionTestCase):
         waiting = set(Ticket.objects.filter(state=0).values_list("lane", flat=True))
         reached = []
 
-        def apply_to(lanes, *, using):
+        def apply_to(lanes, *, using, place):
             reached.extend(lanes)
             return set()
 
         with (
             mock.patch.object(apply, "BATCH", 3),
-            mock.patch.object(apply, "apply_to", apply_to),
+            mock.patch.object(apply, "correct_shares", apply_to),
         ):
             FairShare.objects.create(user="*", weight=2)
 
@@ -150,10 +150,10 @@ class MeanwhileTests(TransactionTestCase):
                 connection.close()
                 edited.set()
 
-        def look_again(cursor, ids):
+        def look_again(cursor, made):
             threading.Thread(target=edit).start()
             self.assertTrue(edited.wait(30))
-            shares.look_again(cursor, ids)
+            shares.look_again(cursor, made)
 
         with mock.patch.object(wake, "look_again", look_again):
             submit_many(1, user="ann", now=NOON)

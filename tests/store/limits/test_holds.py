@@ -259,13 +259,11 @@ class CrashTests(TransactionTestCase):
 
     def test_a_counter_that_is_corrected_lets_the_next_one_start(self):
         [lease] = acquire(10, now=None)
-        store.upkeep.recount(store.upkeep.Position(), using="default")
         with connection.cursor() as cursor:
             cursor.execute("UPDATE perfectqueue_meter SET running = 2")
         finish(lease, now=None)
         self.assertEqual(acquire(10, now=None), [])
-        after_lanes, _corrected = store.upkeep.recount(store.upkeep.Position(), using="default")
-        store.upkeep.recount(after_lanes, using="default")
+        store.upkeep.recount_meters("", using="default")
         self.assertEqual(keys(acquire(10, now=None)), ["mail-1"])
 
 

@@ -1,3 +1,4 @@
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from unittest import mock
@@ -342,7 +343,8 @@ class WindowTests(TestCase):
         submit_many(2)
         acquire()
         note()
-        counts = store.records.ended_so([("reports", "ann", "type", "finished")])
+        counts = defaultdict(Tally)
+        store.records.count_endings(counts, [("reports", "ann", "type", "finished")])
         types = {key: tally for key, tally in counts.items() if key.type}
         store.records.add_usage(types, using="default", at=NOON)
         sum_up(after(3 * 3_600))

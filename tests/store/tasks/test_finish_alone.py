@@ -10,6 +10,7 @@ from django.db.backends.postgresql.psycopg_any import is_psycopg3
 from django.test import TransactionTestCase
 
 from django_perfectqueue.models import Account, Task, Ticket
+from django_perfectqueue.store.database.dialects.postgresql_server import BEGIN
 
 from ...factories import acquire, assert_books_balance, finish, retry, running
 from ...waiting import wait_until
@@ -97,7 +98,8 @@ class FinishAloneTests(TransactionTestCase):
         def is_waiting():
             with connection.cursor() as cursor:
                 cursor.execute(WAITING)
-                return [query[:12] for (query,) in cursor.fetchall()] == ["BEGIN; \nWITH"]
+                begun = f"{BEGIN}; \nWITH"
+                return [query[: len(begun)] for (query,) in cursor.fetchall()] == [begun]
 
         thread = threading.Thread(target=finish_it)
         with locked("perfectqueue_ticket"):

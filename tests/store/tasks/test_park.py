@@ -8,7 +8,7 @@ from django.test import TestCase
 from django_perfectqueue import store
 from django_perfectqueue.models import PARKED_FROM, State, Ticket
 from django_perfectqueue.store.tasks.park import MOST_TYPES, unpark, unpark_some
-from django_perfectqueue.worker.helpers.base import Scan
+from django_perfectqueue.worker.helpers.janitor import Scan
 
 from ...factories import acquire, keys, submit
 

@@ -1,6 +1,7 @@
 from unittest import mock
 
 from django.db import transaction
+from django.db.models import Q
 from django.test import TestCase, override_settings
 
 from django_perfectqueue import store
@@ -11,7 +12,7 @@ from django_perfectqueue.exceptions import (
     NotSupportedError,
     PreemptedError,
 )
-from django_perfectqueue.inspection.attempts import tries
+from django_perfectqueue.inspection.task import tries
 from django_perfectqueue.models import Account, Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.tasks.close import Loss
@@ -502,7 +503,7 @@ class ClearTests(TestCase):
         other = submit("k1", queue="other")
 
         self.assertEqual(other.queue.clear(), 1)
-        self.assertEqual(store.clear("default", using="default"), (3, set()))
+        self.assertEqual(store.clear(Q(queue="default"), using="default"), (3, set()))
         for model in (Task, Ticket, Attempt, DeadLetter):
             self.assertFalse(model.objects.exists(), model)
         assert_books_balance(self)

@@ -18,7 +18,7 @@ from django_perfectqueue.store.database.dialects.base import Problem
 from django_perfectqueue.store.values import Note
 from django_perfectqueue.worker import buffers
 from django_perfectqueue.worker.attempt import surroundings
-from django_perfectqueue.worker.attempt.running import Running
+from django_perfectqueue.worker.attempt.surroundings import Running
 from django_perfectqueue.worker.buffers import YOUNG, JournalBuffer
 
 from ...factories import acquire, submit

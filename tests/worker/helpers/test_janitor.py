@@ -10,8 +10,15 @@ from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Task
 from django_perfectqueue.store.upkeep.deletion import BATCH
-from django_perfectqueue.worker.helpers.base import AT_ONCE, Job, Scan
-from django_perfectqueue.worker.helpers.janitor import LANES, MOST_ROUSED, Janitor, Purge
+from django_perfectqueue.worker.helpers.janitor import (
+    AT_ONCE,
+    LANES,
+    MOST_ROUSED,
+    Janitor,
+    Job,
+    Purge,
+    Scan,
+)
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.shared.status import Wakeups
 

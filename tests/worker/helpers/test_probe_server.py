@@ -19,7 +19,6 @@ PROBES = 10
 class SlowClientTests(SimpleTestCase):
     def setUp(self):
         worker_status = WorkerStatus.shared()
-        self.addCleanup(worker_status.wakeup.close)
         worker_status.turn(1)
         self.desk = probe_server.ProbeHTTPServer(("127.0.0.1", 0), worker_status)
         self.port = self.desk.server_address[1]

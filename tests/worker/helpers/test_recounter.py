@@ -20,7 +20,7 @@ class WorkerTests(WorkerTestCase):
 
         worker = self.worker().ready()
         self.wait_for_status("behind", "finished")
-        self.assertIn("A counter differed from the running tasks", worker.errors)
+        wait_until(lambda: "A counter differed from the running tasks" in worker.errors)
         self.assertIn("queue='default' user='ann' counted=1 running=0", worker.errors)
         wait_until(lambda: Worker.objects.filter(drifted_at__isnull=False).exists())
         self.assertIn("were corrected", refused(self, "pq_status", "health"))

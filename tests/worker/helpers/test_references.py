@@ -24,7 +24,7 @@ PURGING = {"RETENTION": {"*": 0.0}, "PURGE_INTERVAL": 0.2}
 def order_of(app_label="tests", **options):
     """Return a model of a shop, an order of which has a task."""
 
-    class Order(models.Model):  # noqa: DJ008
+    class Order(models.Model):
         task = models.ForeignKey(Task, models.SET_NULL, null=True, related_name="+", **options)
 
         class Meta:
@@ -39,7 +39,7 @@ def referring(table, target):
     """Make a table whose rows refer to those of a model; yield its manager."""
     with isolate_apps("tests"):
 
-        class Row(models.Model):  # noqa: DJ008
+        class Row(models.Model):
             to = models.ForeignKey(target, models.DO_NOTHING, related_name="+")
 
             class Meta:

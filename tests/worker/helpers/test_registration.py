@@ -88,7 +88,6 @@ class RegistrationTests(TestCase):
             ProcessorStatus.shared(),
         ]
         self.worker_status = WorkerStatus.shared(self.statuses)
-        self.addCleanup(self.worker_status.wakeup.close)
         known = registration_of(plan(PROCESSORS=3))
         self.registration = WorkerRegistration(known, self.worker_status)
 
@@ -119,9 +118,21 @@ class RegistrationTests(TestCase):
 
     def test_that_it_leaves_is_reported_at_once(self):
         self.assertFalse(self.tell().leaving)
-        self.worker_status.leave()
+        self.worker_status.leaving = True
         self.assertTrue(self.tell().leaving)
-        self.assertFalse(self.worker_status.wakeup.wait(0))
+
+    def test_whether_a_person_drains_it_is_read_with_each_renewal_and_survives_its_row(self):
+        row = self.tell()
+        store.records.drain([row.id], True, using="default")
+        self.registration.due_at = 0.0
+        with self.assertNumQueries(2):
+            self.registration.renew(self.link)
+        self.assertTrue(self.registration.worker.draining)
+
+        row.delete()
+        self.registration.due_at = 0.0
+        self.assertTrue(self.tell().draining)
+        self.assertFalse(Worker.objects.serving(row.seen_at).exists())
 
     def test_it_does_so_once_an_interval(self):
         clock = mock.patch("time.monotonic")

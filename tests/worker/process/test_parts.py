@@ -27,8 +27,7 @@ from django_perfectqueue.worker.process.child import Child, fork, next_fork
 from django_perfectqueue.worker.process.signals import Wakeup
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.status import COUNTED, ProcessorStatus
-from django_perfectqueue.worker.supervisor.forks import Children, Place
-from django_perfectqueue.worker.supervisor.processors import how_it_ended
+from django_perfectqueue.worker.supervisor.places import Place, how_it_ended
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
 from ...waiting import wait_until
@@ -259,15 +258,15 @@ class ReadyTests(SimpleTestCase):
 
 class PlaceTests(SimpleTestCase):
     def place(self):
-        children = Children(PLAN, SILENT)
-        self.addCleanup(os.close, children.parent_alive)
-        self.addCleanup(os.close, children.parent_alive_w)
-        return Place(children, "janitor", lambda heartbeat_w: 1)
+        supervisor = Supervisor(PLAN, SILENT, None)
+        self.addCleanup(os.close, supervisor.parent_alive)
+        self.addCleanup(supervisor.close_in_child)
+        return Place(supervisor, "janitor", lambda heartbeat_w: 1)
 
     def test_one_that_can_not_live_is_replaced_later_and_later(self):
         place, pauses, now = self.place(), [], 1000.0
         for _death in range(4):
-            with mock.patch.object(place.children, "fork", self.dead(now)):
+            with mock.patch.object(place.supervisor, "fork", self.dead(now)):
                 place.fill(now)
             with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
                 place.reap(now + 1)
@@ -284,7 +283,7 @@ class PlaceTests(SimpleTestCase):
     def test_one_for_which_there_is_no_room_is_tried_again(self):
         place, refused = self.place(), mock.Mock(side_effect=BlockingIOError("no room"))
         with (
-            mock.patch.object(place.children, "fork", refused),
+            mock.patch.object(place.supervisor, "fork", refused),
             self.assertLogs("django_perfectqueue.supervisor", "ERROR"),
         ):
             place.fill(1000.0)

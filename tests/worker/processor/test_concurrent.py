@@ -18,8 +18,8 @@ from django_perfectqueue.models import Account, Attempt, FairShare, Task, Ticket
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.worker.attempt import event_loop
 from django_perfectqueue.worker.attempt.interrupts import SIGNAL
-from django_perfectqueue.worker.attempt.running import Running
-from django_perfectqueue.worker.processor import asyncio_loop
+from django_perfectqueue.worker.attempt.surroundings import Running
+from django_perfectqueue.worker.processor import executors
 from django_perfectqueue.worker.processor.feeder import DONE, RECYCLED
 
 from ...waiting import wait_until
@@ -313,7 +313,7 @@ class ErrorTests(ConcurrentTestCase):
             return str(begun.exception())
 
         self.submit("leave")
-        with self.assertLogs("django_perfectqueue.processor", "ERROR"):
+        with self.assertLogs("django_perfectqueue.runner", "ERROR"):
             self.work(self.processor("async", {"leave": leave}))
         self.assertEqual(Queue()["leave-0"].metadata().result, "as it should")
 
@@ -360,7 +360,7 @@ class InterruptionTests(ConcurrentTestCase):
 
         self.submit("query")
         processor = self.processor("async", {"query": query}, burst=False)
-        closed, executor = threading.Event(), processor.executor
+        closed, sync_calls = threading.Event(), processor.event_loop.sync_calls
 
         def stop_once_closed():
             try:
@@ -370,15 +370,15 @@ class InterruptionTests(ConcurrentTestCase):
                 connections.close_all()
 
         self.beside(stop_once_closed)
-        disconnect = executor.sync_calls.disconnect
+        disconnect = sync_calls.disconnect
 
         def noted():
             disconnect()
             closed.set()
 
         with (
-            mock.patch.object(asyncio_loop, "IDLE", 0.05),
-            mock.patch.object(executor.sync_calls, "disconnect", noted),
+            mock.patch.object(executors, "IDLE", 0.05),
+            mock.patch.object(sync_calls, "disconnect", noted),
         ):
             self.work(processor)
 

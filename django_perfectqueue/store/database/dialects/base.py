@@ -16,6 +16,12 @@ from django.db.backends.utils import CursorWrapper as Cursor
 from ...values import Completion, Submission
 
 Row = tuple[Any, ...]
+# The waiting tickets of an account's plain lane. One that is committed meanwhile, by someone who
+# still sees the lane awake, is found by wake_forgotten_lanes().
+TICKETS = """
+    SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
+    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "account"."id"
+"""
 REMOVE = """
 DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids}) RETURNING "task_id", "followed"
 """
@@ -49,7 +55,8 @@ class Entry(NamedTuple):
     What an account is charged: tasks begun less ended, seconds, and the mean that was measured.
 
     ``served`` means that some have begun, and ``finish_tag`` how far those that have ended
-    bring its virtual time, by what they were charged in advance.
+    bring its virtual time, by what they were charged in advance. ``short`` means that its plain
+    lane had less than was wanted: it sleeps where no ticket waits in it.
     """
 
     account: int
@@ -59,6 +66,7 @@ class Entry(NamedTuple):
     keep: float
     served: bool
     finish_tag: float
+    short: bool
 
 
 class FinishReport(NamedTuple):
@@ -240,14 +248,11 @@ class Dialect(ABC):
         return {task_id: followed for task_id, followed, *_notified in rows if followed}
 
     @abstractmethod
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
-        """Write to accounts in the order of their ids."""
-
-    def insert_missing(
-        self, cursor: Cursor, into: str, parameters: Mapping[str, object], *, key: str
-    ) -> None:
-        """Insert the rows whose primary key is not there yet."""
-        self.execute(cursor, f"INSERT {into} ON CONFLICT DO NOTHING", parameters)
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
+        """
+        Write to accounts in the order of their ids; return how many fell asleep, or None where
+        the statement does not say it.
+        """
 
     def insert_new(
         self, cursor: Cursor, insert: str, parameters: Mapping[str, object], now: datetime | None
@@ -262,16 +267,11 @@ class Dialect(ABC):
         return transaction.atomic(connection.alias)
 
     def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-        """Open a transaction of the store's own, which sees what others commit."""
+        """
+        Open a transaction of the store's own, of which each statement sees what others have
+        committed before it, whatever level the connection has.
+        """
         return self.atomic(connection)
-
-    def see_commits(self, cursor: Cursor) -> None:
-        """
-        Have each statement of this transaction see what others have committed before it.
-
-        It is the first statement of a transaction that own() has prepared.
-        """
-        return
 
     def current_clause(self, cursor: Cursor) -> str:
         """
@@ -291,10 +291,6 @@ class Dialect(ABC):
     def moment(self, value: datetime) -> datetime:
         """Return a time as the driver gave it, aware."""
         return value
-
-    def readable(self, time: str) -> str:
-        """Return the SQL of a time that the driver can read, whatever has been stored."""
-        return time
 
     def execute(
         self,

@@ -13,10 +13,9 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from django_perfectqueue.lib.durations import EARLIEST
-
 from ...values import Completion
 from .base import (
+    TICKETS,
     Closed,
     Entry,
     FinishReport,
@@ -72,6 +71,12 @@ SET "account"."running" = "account"."running" + "given"."running",
     "account"."since" = CASE WHEN "given"."served" THEN {now} ELSE "account"."since" END,
     "account"."finish_tag" = GREATEST("account"."finish_tag", "given"."finish_tag")
 """.replace("{average}", average('"account"."cost"', mean='"given"."mean"', keep='"given"."keep"'))
+
+# By itself: as a part of CHARGE it would wait for tickets that others have yet to commit.
+DOZE = f"""
+UPDATE "perfectqueue_account" AS "account" SET "has_waiting" = FALSE, "since" = {{now}}
+WHERE "id" IN ({{accounts}}) AND NOT EXISTS ({TICKETS})
+"""
 
 END_IDLE_TRANSACTIONS = """
 /* perfectqueue */ SET SESSION idle_transaction_timeout = IF(
@@ -168,7 +173,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
         return None if moment is None else str(naive(moment))
 
     def moment(self, value: datetime) -> datetime:
-        return (value or EARLIEST).replace(tzinfo=timezone.utc)
+        return value.replace(tzinfo=timezone.utc)
 
     def too_long(self, cursor: Cursor, text: str) -> str:
         most, length = packet_of(cursor), escaped_length(text)
@@ -230,15 +235,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
         finish = FINISH.replace("{given}", " UNION ALL ".join(given))
         self.execute(cursor, finish, parameters, now=now)
 
-    def insert_missing(
-        self, cursor: Cursor, into: str, parameters: Mapping[str, object], *, key: str
-    ) -> None:
-        # Not by IGNORE, which takes a shared lock on a row that is there: two who both go
-        # on to lock it would wait for each other.
-        update = f'INSERT {into} ON DUPLICATE KEY UPDATE "{key}" = "{key}"'
-        self.execute(cursor, update, parameters)
-
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
         given = " UNION ALL ".join(
             f'SELECT {entry.account} AS "account", {entry.running} AS "running",'
             f' {float(entry.seconds)!r} AS "seconds", {float(entry.mean)!r} AS "mean",'
@@ -247,6 +244,11 @@ class MySQL(MySQLErrors, MySQLSubmit):
             for entry in entries
         )
         self.execute(cursor, CHARGE.replace("{given}", given), now=now)
+        short = [entry.account for entry in entries if entry.short]
+        if not short:
+            return 0
+        doze = DOZE.replace("{accounts}", numbers(short))
+        return int(self.execute(cursor, doze, now=now).rowcount)
 
 
 def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Completion]]:

@@ -13,17 +13,14 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from weakref import WeakKeyDictionary
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from django_perfectqueue.models.fields import READABLE
-
 from ...values import ENDED, Completion
-from .base import Closed, Entry, FinishReport, average
-from .postgresql_server import array, begun_with_first, takes_several_statements, texts
+from .base import TICKETS, Closed, Entry, FinishReport, average
+from .postgresql_server import array, begun_with_first, texts
 from .postgresql_submit import PostgreSQLAlone, PostgreSQLSubmit
 
 NOTIFY_END = f"pg_notify('{ENDED}' || \"task_id\", '')"
@@ -64,8 +61,10 @@ CHARGE = f"""
 WITH "entry" AS (
     SELECT * FROM unnest(
         %(account)s::bigint[], %(running)s::int[], %(seconds)s::float8[], %(mean)s::float8[],
-        %(keep)s::float8[], %(served)s::boolean[], %(finish_tag)s::float8[]
-    ) AS "entry" ("account", "running", "seconds", "mean", "keep", "served", "finish_tag")
+        %(keep)s::float8[], %(served)s::boolean[], %(finish_tag)s::float8[], %(short)s::boolean[]
+    ) AS "entry" (
+        "account", "running", "seconds", "mean", "keep", "served", "finish_tag", "short"
+    )
 ),
 "locked" AS (
     SELECT "id" FROM "perfectqueue_account"
@@ -75,8 +74,10 @@ UPDATE "perfectqueue_account" AS "account"
 SET "running" = "account"."running" + "entry"."running",
     "virtual_time" = "account"."virtual_time" + "entry"."seconds" / "account"."weight",
     "cost" = {average('"account"."cost"', mean='"entry"."mean"', keep='"entry"."keep"')},
-    "since" = CASE WHEN "entry"."served" THEN {{now}} ELSE "account"."since" END,
-    "finish_tag" = GREATEST("account"."finish_tag", "entry"."finish_tag")
+    "since" = CASE WHEN "entry"."served" OR "entry"."short" THEN {{now}}
+        ELSE "account"."since" END,
+    "finish_tag" = GREATEST("account"."finish_tag", "entry"."finish_tag"),
+    "has_waiting" = "account"."has_waiting" AND NOT ("entry"."short" AND NOT EXISTS ({TICKETS}))
 FROM "entry"
 WHERE "account"."id" = ANY(ARRAY(SELECT "id" FROM "locked"))
     AND "account"."id" = "entry"."account"
@@ -95,10 +96,6 @@ LET_STAND_AS_BEFORE = """
 """
 
 
-# By connection its level of isolation, as the server has said.
-levels: WeakKeyDictionary[object, str] = WeakKeyDictionary()
-
-
 class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     notifies = True
     removal = REMOVE
@@ -110,17 +107,9 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
 
     def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-        if connection.get_autocommit() and takes_several_statements(connection):
+        if connection.get_autocommit():
             return begun_with_first(connection)
         return transaction.atomic(connection.alias)
-
-    def see_commits(self, cursor: Cursor) -> None:
-        wire = cursor.db.connection
-        if wire not in levels:
-            cursor.execute("SHOW transaction_isolation")
-            levels[wire] = cursor.fetchone()[0]
-        if levels[wire] != "read committed":
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
     def commit_durably(self, cursor: Cursor) -> None:
         self.execute(cursor, "SET LOCAL synchronous_commit TO DEFAULT")
@@ -139,9 +128,6 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     def later(self, seconds: str) -> str:
         return f"{{now}} + {seconds} * interval '1 second'"
 
-    def readable(self, time: str) -> str:
-        return READABLE["postgresql"].replace("{time}", time)
-
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport
     ) -> Closed:
@@ -158,6 +144,7 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
         return {(task_id, token): (by, charged) for task_id, token, by, charged, _told in rows}
 
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
         columns = zip(Entry._fields, zip(*entries, strict=True), strict=True)
         self.execute(cursor, CHARGE, {name: array(given) for name, given in columns}, now=now)
+        return None

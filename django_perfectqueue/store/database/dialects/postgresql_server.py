@@ -13,6 +13,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from ...values import Moment
 from .base import Dialect, Problem, sent_with_first
 
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+
 # What libpq calls a connection without a transaction.
 IDLE = 0
 
@@ -32,12 +34,13 @@ def takes_several_statements(connection: BaseDatabaseWrapper) -> bool:
 
 @contextmanager
 def begun_with_first(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Open a transaction on a connection that is in none."""
+    """Open a transaction at READ COMMITTED on a connection that is in none."""
+    several = takes_several_statements(connection)
     with transaction.atomic(connection.alias):
         # Else the driver sends BEGIN itself, and waits for the answer.
         connection.connection.autocommit = True
         try:
-            with sent_with_first(connection, ["BEGIN"], several=True, skip=int(is_psycopg3())):
+            with sent_with_first(connection, [BEGIN], several=several, skip=int(is_psycopg3())):
                 yield
         except BaseException:
             with suppress(Error):

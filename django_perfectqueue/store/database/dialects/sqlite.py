@@ -13,13 +13,12 @@ from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone as clock
 
-from django_perfectqueue.models.fields import READABLE
-
 from ...values import Completion, Moment, Stored, Submission
 from .base import (
     AWAKE,
     INSERT_TICKETS,
     TASK_COLUMNS,
+    TICKETS,
     Closed,
     Dialect,
     Entry,
@@ -100,14 +99,17 @@ WHERE "perfectqueue_task"."id" = "given"."value" ->> 0
 
 CHARGE = portable(
     f"""
-UPDATE "perfectqueue_account"
+UPDATE "perfectqueue_account" AS "account"
 SET "running" = "running" + ("given"."value" ->> 1),
     "virtual_time" = "virtual_time" + ("given"."value" ->> 2) / "weight",
     "cost" = {average('"cost"', mean='("given"."value" ->> 3)', keep='("given"."value" ->> 4)')},
-    "since" = CASE WHEN "given"."value" ->> 5 THEN {{now}} ELSE "since" END,
-    "finish_tag" = MAX("finish_tag", "given"."value" ->> 6)
+    "since" = CASE WHEN "given"."value" ->> 5 OR "given"."value" ->> 7 THEN {{now}}
+        ELSE "since" END,
+    "finish_tag" = MAX("finish_tag", "given"."value" ->> 6),
+    "has_waiting" = "account"."has_waiting"
+        AND NOT ("given"."value" ->> 7 AND NOT EXISTS ({TICKETS}))
 FROM json_each(%(rows)s) AS "given"
-WHERE "perfectqueue_account"."id" = "given"."value" ->> 0
+WHERE "account"."id" = "given"."value" ->> 0
 """
 )
 
@@ -152,9 +154,6 @@ class SQLite(Dialect):
     def moment(self, value: datetime | str) -> datetime:
         read = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         return read.replace(tzinfo=timezone.utc)
-
-    def readable(self, time: str) -> str:
-        return READABLE["sqlite"].replace("{time}", time)
 
     def problem_of(self, error: Exception) -> Problem:
         message = str(error)
@@ -209,8 +208,9 @@ class SQLite(Dialect):
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
         return fences
 
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
         self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now)
+        return None
 
 
 def stamp_of(moment: Moment, now: datetime) -> str:

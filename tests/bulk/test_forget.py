@@ -1,0 +1,111 @@
+import json
+from datetime import timedelta
+
+from django.test import TestCase
+
+from django_perfectqueue import store
+from django_perfectqueue.bulk import forget_user
+from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.fairness.limits import set_limit
+from django_perfectqueue.fairness.shares import set_share
+from django_perfectqueue.models import (
+    Batch,
+    Bucket,
+    Change,
+    FairShare,
+    Journal,
+    Limit,
+    Schedule,
+    Status,
+    Task,
+    Ticket,
+    Usage,
+)
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules import Schedules
+
+from ..factories import NOON, assert_books_balance, failed, finish, running, submit
+
+
+def usage_of(user):
+    return Usage.objects.create(queue="default", span=Bucket.HOUR, start=NOON, user=user)
+
+
+class ForgetTests(TestCase):
+    def setUp(self):
+        for user in ("acme", "other"):
+            submit(f"{user}-1", user=user, tags=["vip"], now=None)
+            _task, lease = running(f"{user}-2", user=user, queue="mail", now=None)
+            finish(lease, result=json.dumps(user), now=None)
+            failed(f"{user}-3", user=user)
+            named = [("default", f"{user}-1")]
+            store.records.sign(named, "edited", by="ann", using="default")
+            set_share(user, weight=2, by="ann")
+            set_limit(user, scope="user", max_running=3, by="ann")
+            Schedules().put(f"{user}-s", "report", every=60, user=user, by="ann")
+            Schedules()[f"{user}-s"].change(user="third", by="ann")
+            Schedules()[f"{user}-s"].change(user=user, by="ann")
+            with Queue().batch(f"{user}-b", user=user):
+                pass
+            usage_of(user)
+
+    def stored(self, name):
+        """Return the tables that have a name somewhere."""
+        return {
+            model._meta.db_table
+            for model in Task._meta.apps.get_models()
+            if model._meta.app_label == "perfectqueue"
+            for row in model._base_manager.values()
+            if name in json.dumps(row, default=str)
+        }
+
+    def test_nothing_is_left_of_one_user_and_all_of_others(self):
+        before = {model: list(model._base_manager.values()) for model in (Task, Usage, Change)}
+        found = forget_user("acme", using="default", dry_run=True)
+        self.assertEqual(
+            before, {model: list(model._base_manager.values()) for model in (Task, Usage, Change)}
+        )
+
+        done = forget_user("acme", using="default")
+
+        self.assertEqual(done, found)
+        counts = {"tasks": 3, "running": 0, "schedules": 1, "batches": 1, "shares": 1}
+        self.assertEqual(done, {**done, **counts, "limits": 1, "usage": 1})
+        # An account goes by itself once it is idle, and so do meters; a batch keeps its name.
+        left = {"perfectqueue_account", "perfectqueue_batch"}
+        self.assertLessEqual(self.stored("acme"), left)
+        self.assertFalse(Batch.objects.filter(user="acme").exists())
+        self.assertEqual(Task.objects.filter(user="other").count(), 3)
+        for model in (FairShare, Limit, Schedule, Usage):
+            self.assertEqual(model.objects.count(), 1, model)
+        self.assertGreater(Change.objects.filter(name__contains="other").count(), 4)
+        assert_books_balance(self)
+        self.assertEqual(sum(forget_user("acme", using="default").values()), 0)
+
+    def test_what_runs_is_asked_to_stop_and_goes_the_next_time(self):
+        _task, lease = running("runs", user="acme", now=None)
+
+        self.assertEqual(forget_user("acme", using="default")["running"], 1)
+        self.assertEqual(Task.objects.get(user="acme").key, "runs")
+        self.assertTrue(Ticket.objects.get(task_id=lease.task_id).cancel_requested)
+
+        finish(lease, now=None)
+        done = forget_user("acme", using="default")
+        self.assertEqual((done["tasks"], done["running"]), (1, 0))
+        self.assertFalse(Task.objects.filter(user="acme").exists())
+        assert_books_balance(self)
+
+    def test_one_that_a_dead_worker_left_behind_goes_at_once(self):
+        running("lapsed", user="acme", now=NOON - timedelta(days=3_650))
+        self.assertEqual(Queue()["lapsed"].metadata().status, Status.STALLED)
+
+        self.assertEqual(forget_user("acme", using="default")["running"], 0)
+
+        self.assertFalse(Task.objects.filter(user="acme").exists())
+        self.assertFalse(Journal.objects.exists())
+
+    def test_only_one_user_is_forgotten_by_its_name(self):
+        for name in ("", "*"):
+            with self.subTest(name), self.assertRaises(InvalidTaskError):
+                forget_user(name, using="default")
+        self.assertEqual(Task.objects.count(), 6)

@@ -16,10 +16,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE.parent / "docs" / "images"
-SIZE = {"width": 1200, "height": 760}
+WIDTH, HEIGHT = 1200, 760
 NO_SIDEBAR = "localStorage.setItem('django.admin.navSidebarIsOpen', 'false')"
 ADMIN = "/admin/perfectqueue/"
 PAGES = {
@@ -36,7 +37,7 @@ PAGES = {
 }
 COMMANDS = (
     ("pq_limit", "set", "smtp", "--rate", "10/min", "--at-once", "3"),
-    ("pq_limit", "set", "type:reports.draw", "--max-running", "2"),
+    ("pq_limit", "set", "type:reports.tasks.draw_chart", "--max-running", "2"),
     ("pq_user", "pause", "birch", "--unpause-at", "1h", "--note", "ticket 812"),
     ("pq_queue", "weight", "default", "2"),
 )
@@ -90,7 +91,8 @@ def run(environment: dict[str, str], *arguments: str) -> str:
 
 def start(environment: dict[str, str], *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "manage.py", *arguments]
-    return subprocess.Popen(command, cwd=HERE, env=environment, stdout=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, cwd=HERE, env=environment, stdout=quiet, stderr=quiet)
 
 
 def free_port() -> int:
@@ -115,8 +117,11 @@ def photograph(site: str, pages: dict[str, str]) -> None:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for scheme in ("light", "dark"):
-            page = browser.new_context(color_scheme=scheme, viewport=SIZE).new_page()
+        schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+        for scheme in schemes:
+            page = browser.new_page(
+                color_scheme=scheme, viewport={"width": WIDTH, "height": HEIGHT}
+            )
             page.add_init_script(NO_SIDEBAR)
             page.goto(f"{site}/admin/login/?next={ADMIN}overview/")
             page.fill("#id_username", "demo")

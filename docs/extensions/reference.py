@@ -18,6 +18,7 @@ from django.apps import apps
 from django.core.management import load_command_class
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
 
 from django_perfectqueue import conf
@@ -276,6 +277,21 @@ class ModelDirective(Generated):
         return columns_of(self.arguments[0])
 
 
+class DarkTwins(SphinxTransform):
+    """Have a dark theme show the picture ``NAME-dark.png`` in place of ``NAME-light.png``."""
+
+    default_priority = 500
+
+    def apply(self) -> None:
+        for image in list(self.document.findall(nodes.image)):
+            if image["uri"].endswith("-light.png"):
+                dark = image.deepcopy()
+                dark["uri"] = image["uri"].replace("-light.png", "-dark.png")
+                dark["classes"].append("only-dark")
+                image["classes"].append("only-light")
+                image.parent.insert(image.parent.index(image) + 1, dark)
+
+
 def skip(
     app: Sphinx, what: str, name: str, obj: object, is_skipped: bool, options: object
 ) -> bool | None:
@@ -296,6 +312,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("command", CommandDirective)
     app.add_directive("model", ModelDirective)
     app.add_directive("setting", SettingDirective)
+    app.add_transform(DarkTwins)
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-skip-member", skip)
     app.connect("autodoc-process-signature", hide_constructor)

@@ -15,7 +15,7 @@ def enter() -> None:
     from bootstrap import enter as enter_environment
 
     os.environ["DJANGO_SETTINGS_MODULE"] = "chartroom.settings"
-    enter_environment(["example", *drivers(os.environ.get("DATABASE_URL", ""))])
+    enter_environment(["example", "tasks", *drivers(os.environ.get("DATABASE_URL", ""))])
 
 
 def drivers(url: str) -> list[str]:

@@ -6,6 +6,7 @@ Chartroom's settings.
 
 from pathlib import Path
 
+import django
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
@@ -47,6 +48,9 @@ if database["ENGINE"] == "django.db.backends.mysql":
     database.setdefault("OPTIONS", {}).update(charset="utf8mb4")
 
 PERFECTQUEUE = {"PROCESSORS": 2}
+TASKS = {"default": {"BACKEND": "django_perfectqueue.backend.PerfectQueueBackend"}}
+if django.VERSION < (6, 0):
+    INSTALLED_APPS += ["django_tasks"]
 
 CHARTROOM_RESAMPLES = env.int("CHARTROOM_RESAMPLES", default=10_000)
 

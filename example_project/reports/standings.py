@@ -21,6 +21,12 @@ class Run(NamedTuple):
     ended_at: datetime
 
 
+def upload_of(task: Task) -> int:
+    """Return the id of the upload that a handler, or a task of Django's, is about."""
+    upload: int = task.data.get("kwargs", task.data)["upload"]
+    return upload
+
+
 @dataclass
 class Standing:
     """One customer's uploads and how their tasks went. Times are in seconds."""
@@ -31,11 +37,11 @@ class Standing:
 
     @property
     def files(self) -> int:
-        return len({task.data["upload"] for task in self.tasks})
+        return len({upload_of(task) for task in self.tasks})
 
     @property
     def charts(self) -> int:
-        drawn = [task for task in self.tasks if task.type == "reports.draw"]
+        drawn = [task for task in self.tasks if task.type == "reports.tasks.draw_chart"]
         return sum(task.status == Status.FINISHED for task in drawn)
 
     @property

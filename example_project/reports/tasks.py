@@ -1,4 +1,9 @@
-"""What the worker runs. A handler may be run again, and then writes the same once more."""
+"""
+What the worker runs. A task may be run again, and then writes the same once more.
+
+The first two are tasks of Django's. A handler of the queue's own decides what becomes of an
+upload, and another is the callback of a batch.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_perfectqueue.application import Application, Decider, handler
+from django_perfectqueue.backend import task
 from django_perfectqueue.exceptions import AlreadyExistsError
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.schedules import every, scheduled
@@ -20,6 +26,25 @@ from .drawing import draw
 from .models import Report, Upload
 from .sales import DefectError, read_sales
 from .statistics import summarise
+
+
+@task(max_attempts=5)
+def draw_chart(*, upload: int) -> dict[str, Any]:
+    """Draw the chart of an upload's figures."""
+    report = Report.objects.select_related("upload__customer").get(upload=upload)
+    chart = draw(f"{report.upload.customer}, {report.upload.name}", report.figures)
+    file = f"{Path(report.upload.name).stem}.{report.upload.pk}.svg"
+    report.chart.save(file, ContentFile(chart), save=False)
+    report.finished_at = timezone.now()
+    report.save()
+    return {"chart": report.chart.name}
+
+
+@scheduled(every("15s"), user="chartroom")
+@task
+def count() -> dict[str, int]:
+    """Count the finished reports at each tick."""
+    return {"reports": Report.objects.filter(finished_at__isnull=False).count()}
 
 
 class SummaryDecider(Decider):
@@ -37,15 +62,15 @@ class SummaryDecider(Decider):
         """Store the figures and submit the next task: both, or neither."""
         with transaction.atomic():
             store(upload, figures)
+            drawing = draw_chart.using(
+                key=upload.draw_key,
+                user=self.task.user,
+                priority=1,
+                batch=self.task.batch,
+            )
             # A second attempt finds the task of the first.
             with contextlib.suppress(AlreadyExistsError):
-                (self.task.batch or self.queue).submit(
-                    upload.draw_key,
-                    "reports.draw",
-                    self.task.data,
-                    user=self.task.user,
-                    priority=1,
-                )
+                drawing.enqueue(upload=upload.pk)
 
 
 @handler("reports.summarise")
@@ -68,34 +93,11 @@ class Summarise(Application):
         return {"rows": figures["rows"], "total": figures["total"]}
 
 
-@handler("reports.draw")
-class Draw(Application):
-    """Draw the chart of an upload's figures."""
-
-    def perform(self) -> dict[str, Any]:
-        report = Report.objects.select_related("upload__customer").get(
-            upload=self.task.data["upload"]
-        )
-        chart = draw(f"{report.upload.customer}, {report.upload.name}", report.figures)
-        file = f"{Path(report.upload.name).stem}.{report.upload.pk}.svg"
-        report.chart.save(file, ContentFile(chart), save=False)
-        report.finished_at = timezone.now()
-        report.save()
-        return {"chart": report.chart.name}
-
-
 @handler("reports.close")
 def close(task: AcquiredTask) -> dict[str, int]:
     """Count the charts of a batch; it runs once, when all of its tasks have ended."""
     results = task.closes.results() if task.closes else []
     return {"charts": sum("chart" in result for _key, result in results)}
-
-
-@scheduled(every("15s"), user="chartroom")
-@handler("reports.count")
-def count(task: AcquiredTask) -> dict[str, int]:
-    """Count the finished reports at each tick."""
-    return {"reports": Report.objects.filter(finished_at__isnull=False).count()}
 
 
 def store(upload: Upload, figures: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.db import connection
 from reports.intake import receive, sign_up
 from reports.models import Customer, Report, Upload
-from reports.standings import Standing, standings
+from reports.standings import Standing, standings, upload_of
 
 from django_perfectqueue.models import FairShare
 from django_perfectqueue.queue import Batch as QueueBatch
@@ -25,7 +25,7 @@ from .terminal import say
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 NAME = PASSWORD = "demo"
-TYPES = ("reports.summarise", "reports.draw")
+TYPES = ("reports.summarise", "reports.tasks.draw_chart")
 
 
 def database() -> None:
@@ -90,7 +90,7 @@ def files() -> Iterator[tuple[Customer, Path]]:
 
 def left_over() -> list[Upload]:
     """Return the uploads whose tasks an earlier run has left."""
-    ids = {task.data["upload"] for task in Queue().list().live() if task.type in TYPES}
+    ids = {upload_of(task) for task in Queue().list().live() if task.type in TYPES}
     if ids:
         say(f"Left over  {len(ids):3} files of an earlier run")
     return list(Upload.objects.filter(pk__in=ids).select_related("customer"))

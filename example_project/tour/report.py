@@ -88,10 +88,15 @@ def callback(key: str) -> str:
     )
 
 
+def file_of(task: Task) -> str:
+    """Return the name of the file whose task it is, or the key of a chart's task."""
+    return str(task.data.get("file", task.key))
+
+
 def failures(tasks: Sequence[Task]) -> str:
     return "".join(
-        f"\nFailed     {task.data['file']}, {task.dead_letter.message}"
-        f"\n           {ON_PURPOSE if task.data['file'] == DEFECT else ''}"
+        f"\nFailed     {file_of(task)}, {task.dead_letter.message}"
+        f"\n           {ON_PURPOSE if file_of(task) == DEFECT else ''}"
         f"See it: python3 {MANAGE} pq_task show {task.key}"
         for task in tasks[:FAILURES_SHOWN]
     )

@@ -57,7 +57,7 @@ class DemoTests(TransactionTestCase):
         reported = self.run_demo()
         self.assertIn(DEFECT, reported)
         self.assertIn("its callback counted 97 charts", reported)
-        self.assertIn("reports.count", self.room.manage("pq_schedule", "list").stdout)
+        self.assertIn("reports.tasks.count", self.room.manage("pq_schedule", "list").stdout)
         self.assertRegex(reported, r" s   charts: \S.* \d+/\d+ ")
         self.assert_charts(times=1)
         self.assertEqual([task["user"] for task in self.failed()], ["birch"])

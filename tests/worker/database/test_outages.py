@@ -114,7 +114,7 @@ class OutageTests(OwnServerCase):
         self.outage("The database is away", self.server.stop, self.start_server)
         self.outage("it takes no writes", self.forbid_writes, self.allow_writes, stir=True)
         self.outage("it has no connection to spare", self.crowd, self.make_room)
-        self.outage("it lets the worker not in", self.shut_out, self.let_in)
+        self.outage("it refuses the login", self.shut_out, self.let_in)
         self.addCleanup(self.thaw)
         self.outage("The database is away", self.freeze, self.thaw)
         self.outage("The database is away", self.kill_server_and_end_task, self.start_server)

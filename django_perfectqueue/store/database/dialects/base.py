@@ -411,7 +411,7 @@ class Problem(Enum):
     SILENT = "it did not answer within DATABASE_TIMEOUT", True
     LOCKED = "others hold its locks for too long", True
     CUT_SHORT = "it broke a statement off, by a limit of its own or as someone asked", True
-    SHUT_OUT = "it lets the worker not in: see its name, user and password in DATABASES", False
+    SHUT_OUT = "it refuses the login: see NAME, USER and PASSWORD in DATABASES", False
     UNMIGRATED = "a table or a column is missing: run manage.py migrate", False
     FORBIDDEN = "its user lacks a right: grant it", False
     OTHER = "it refuses a statement", False

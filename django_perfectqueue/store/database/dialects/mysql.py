@@ -15,11 +15,11 @@ from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion
 from .base import (
+    CHARGED,
     TICKETS,
     Closed,
     Entry,
     FinishReport,
-    average,
     naive,
     numbers,
 )
@@ -61,17 +61,16 @@ SET "task"."outcome" = 'finished', "task"."attempt" = "given"."attempt",
     "task"."result" = "given"."result"
 """
 
-CHARGE = """
-UPDATE ({given}) AS "given"
+CHARGE = f"""
+UPDATE ({{given}}) AS "given"
 STRAIGHT_JOIN "perfectqueue_account" AS "account" FORCE INDEX (PRIMARY)
     ON "account"."id" = "given"."account"
-SET "account"."running" = "account"."running" + "given"."running",
-    "account"."virtual_time" = "account"."virtual_time" + "given"."seconds" / "account"."weight",
-    "account"."cost" = {average},
-    "account"."since" = CASE WHEN "given"."served" THEN {now} ELSE "account"."since" END,
-    "account"."finish_tag" = GREATEST("account"."finish_tag", "given"."finish_tag")
-""".replace("{average}", average('"account"."cost"', mean='"given"."mean"', keep='"given"."keep"'))
-
+SET {
+    ", ".join(
+        [f'"account"."{name}" = {CHARGED[name]}' for name in CHARGED if name != "has_waiting"]
+    )
+}
+"""
 # By itself: as a part of CHARGE it would wait for tickets that others have yet to commit.
 DOZE = f"""
 UPDATE "perfectqueue_account" AS "account" SET "has_waiting" = FALSE, "since" = {{now}}
@@ -236,13 +235,10 @@ class MySQL(MySQLErrors, MySQLSubmit):
         self.execute(cursor, finish, parameters, now=now)
 
     def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
-        given = " UNION ALL ".join(
-            f'SELECT {entry.account} AS "account", {entry.running} AS "running",'
-            f' {float(entry.seconds)!r} AS "seconds", {float(entry.mean)!r} AS "mean",'
-            f' {float(entry.keep)!r} AS "keep", {int(entry.served)} AS "served",'
-            f' {float(entry.finish_tag)!r} AS "finish_tag"'
-            for entry in entries
-        )
+        columns = [
+            [f'{v!r} AS "{name}"' for name, v in entry._asdict().items()] for entry in entries
+        ]
+        given = " UNION ALL ".join([f"SELECT {', '.join(values)}" for values in columns])
         self.execute(cursor, CHARGE.replace("{given}", given), now=now)
         short = [entry.account for entry in entries if entry.short]
         if not short:

@@ -376,10 +376,11 @@ CHARGED = {
     "finish_tag": """CASE
         WHEN "account"."finish_tag" < "given"."finish_tag" THEN "given"."finish_tag"
         ELSE "account"."finish_tag" END""",
-    "has_waiting": f"""
-        "account"."has_waiting" AND NOT ("given"."short" AND NOT EXISTS ({TICKETS}))""",
 }
-CHARGES = ", ".join([f'"{column}" = {sql}' for column, sql in CHARGED.items()])
+CHARGES = f"""
+{", ".join([f'"{column}" = {sql}' for column, sql in CHARGED.items()])},
+"has_waiting" = "account"."has_waiting" AND NOT ("given"."short" AND NOT EXISTS ({TICKETS}))
+"""
 
 
 def stored_row(task: Submission) -> dict[str, Any]:

@@ -65,12 +65,9 @@ CHARGE = f"""
 UPDATE ({{given}}) AS "given"
 STRAIGHT_JOIN "perfectqueue_account" AS "account" FORCE INDEX (PRIMARY)
     ON "account"."id" = "given"."account"
-SET {
-    ", ".join(
-        [f'"account"."{name}" = {CHARGED[name]}' for name in CHARGED if name != "has_waiting"]
-    )
-}
+SET {", ".join([f'"account"."{column}" = {sql}' for column, sql in CHARGED.items()])}
 """
+
 # By itself: as a part of CHARGE it would wait for tickets that others have yet to commit.
 DOZE = f"""
 UPDATE "perfectqueue_account" AS "account" SET "has_waiting" = FALSE, "since" = {{now}}
@@ -235,10 +232,10 @@ class MySQL(MySQLErrors, MySQLSubmit):
         self.execute(cursor, finish, parameters, now=now)
 
     def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
-        columns = [
-            [f'{v!r} AS "{name}"' for name, v in entry._asdict().items()] for entry in entries
-        ]
-        given = " UNION ALL ".join([f"SELECT {', '.join(values)}" for values in columns])
+        given = " UNION ALL ".join(
+            "SELECT " + ", ".join([f'{v!r} AS "{name}"' for name, v in entry._asdict().items()])
+            for entry in entries
+        )
         self.execute(cursor, CHARGE.replace("{given}", given), now=now)
         short = [entry.account for entry in entries if entry.short]
         if not short:

@@ -366,6 +366,23 @@ def average(cost: str, *, mean: str, keep: str) -> str:
     return f"CASE WHEN {cost} < 0 AND {keep} < 1 THEN {mean} ELSE {moving} END"
 
 
+# What a charge makes of an account, by the entry that is ``given``.
+CHARGED = {
+    "running": '"account"."running" + "given"."running"',
+    "virtual_time": '"account"."virtual_time" + "given"."seconds" / "account"."weight"',
+    "cost": average('"account"."cost"', mean='"given"."mean"', keep='"given"."keep"'),
+    "since": """CASE
+        WHEN "given"."served" OR "given"."short" THEN {now} ELSE "account"."since" END""",
+    "finish_tag": """CASE
+        WHEN "account"."finish_tag" < "given"."finish_tag" THEN "given"."finish_tag"
+        ELSE "account"."finish_tag" END""",
+}
+CHARGES = f"""
+{", ".join([f'"{column}" = {sql}' for column, sql in CHARGED.items()])},
+"has_waiting" = "account"."has_waiting" AND NOT ("given"."short" AND NOT EXISTS ({TICKETS}))
+"""
+
+
 def stored_row(task: Submission) -> dict[str, Any]:
     """Return what a submit says of TASK_COLUMNS, in their order."""
     return {

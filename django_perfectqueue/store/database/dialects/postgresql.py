@@ -105,6 +105,7 @@ levels: WeakKeyDictionary[object, str] = WeakKeyDictionary()
 
 class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     notifies = True
+    keeps_dead_entries = True
     removal = REMOVE
     change_clause = " FOR NO KEY UPDATE"
     keep_clause = " FOR KEY SHARE"

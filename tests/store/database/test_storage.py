@@ -1,6 +1,7 @@
 """What the migrations set on PostgreSQL's tables can be applied by hand."""
 
 import io
+from unittest import skipUnless
 
 from django.core.management import call_command
 from django.db import connection
@@ -27,3 +28,18 @@ class StorageTests(TransactionTestCase):
         out = io.StringIO()
         call_command("sqlmigrate", "perfectqueue", "0002", backwards=True, stdout=out)
         self.assertEqual("RESET" in out.getvalue(), connection.vendor == "postgresql")
+
+    @skipUnless(connection.vendor == "postgresql", "Others have no lz4.")
+    def test_large_data_and_results_are_compressed_by_lz4_where_the_server_has_it(self):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT 'lz4' = ANY(enumvals) FROM pg_settings"
+                " WHERE name = 'default_toast_compression'"
+            )
+            has_it = cursor.fetchone() == (True,)
+            cursor.execute(
+                "SELECT attname, attcompression::text FROM pg_attribute"
+                " WHERE attrelid = 'perfectqueue_task'::regclass AND attname IN ('data', 'result')"
+            )
+            found = dict(cursor.fetchall())
+        self.assertEqual(set(found.values()), {"l" if has_it else ""})

@@ -107,6 +107,9 @@ class Dialect(ABC):
     # Whether a transaction that may write keeps all others from writing.
     one_writer = False
 
+    # Whether indexes keep what is gone for as long as an older snapshot is open.
+    keeps_dead_entries = False
+
     # A column that lets the transaction be lost, as a whole, if the server crashes.
     asynchronous_commit = ""
 

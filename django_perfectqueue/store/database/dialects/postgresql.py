@@ -89,6 +89,7 @@ LET_STAND_AS_BEFORE = """
 
 class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     notifies = True
+    keeps_dead_entries = True
     removal = REMOVE
     change_clause = " FOR NO KEY UPDATE"
     keep_clause = " FOR KEY SHARE"

@@ -288,7 +288,7 @@ class ApiTests(SimpleTestCase):
 
     def test_all_that_is_for_tests_is_documented(self):
         documented = page("reference/api.md").partition("\n## Tests\n")[2].partition("\n## ")[0]
-        for name in test.__all__:
+        for name in (n for n, value in vars(test).items() if callable(value)):
             with self.subTest(name):
                 self.assertRegex(documented, rf"`{name}[`(]")
         for one in (test.drain, test.eager):

@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, TypeVar
 
-from django.utils.module_loading import autodiscover_modules, import_string
+from django.utils.module_loading import autodiscover_modules
 
 from django_perfectqueue.backoff import error_rules
 from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
 from django_perfectqueue.lib.checks import nearest
-from django_perfectqueue.lib.imports import path_of
+from django_perfectqueue.lib.imports import imported, path_of
 
 from .base import Application, Function, from_function
 from .middleware import arounds
@@ -131,27 +131,17 @@ class Dispatch:
 
     @classmethod
     def build_handler(cls, pattern: Pattern, route: Route) -> type[Application]:
-        target: object = route
-        if isinstance(target, str):
-            try:
-                target = import_string(target)
-            except ImportError as error:
-                raise ConfigError(
-                    f"{cls.describe_route(pattern)} leads to {route!r}: {error}."
-                ) from error
+        place = f"{cls.__name__}.routes[{in_words(pattern)!r}]"
+        target: object = imported(route, place) if isinstance(route, str) else route
         if isinstance(target, type):
             if issubclass(target, Application):
                 return checked_handler(target)
         elif callable(target):
             return checked_handler(from_function(target))
         raise ConfigError(
-            f"{cls.describe_route(pattern)} leads to {target!r}, which is neither a subclass of"
+            f"{place} leads to {target!r}, which is neither a subclass of"
             " Application nor a function."
         )
-
-    @classmethod
-    def describe_route(cls, pattern: Pattern) -> str:
-        return f"{cls.__name__}.routes[{in_words(pattern)!r}]"
 
 
 def checked_handler(handler: type[Application]) -> type[Application]:

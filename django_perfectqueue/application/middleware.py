@@ -291,6 +291,9 @@ processor_logger = logging.getLogger("django_perfectqueue.processor")
 
 Seconds = Callable[["Application"], float | None]
 
+# Set to have this process replaced by a new one once its running tasks have ended.
+wanted = threading.Event()
+
 
 class Middleware:
     """Puts a context manager, ``around()``, around functions and coroutines."""
@@ -328,12 +331,19 @@ class TimeLimit(Middleware):
             yield
             return
         SECONDS.require("The limit", seconds, ValueError)
+        task = handler.task
+        reason = TimeLimitError(
+            f"Task '{task.key}' has run for longer than its time limit of {seconds:g} s."
+        )
         # The loop itself does not keep a task alive that nobody refers to.
         endings: list[object] = []
 
         def end() -> None:
-            if inspect.iscoroutine(outcome := kill(handler, seconds)):
-                endings.append(asyncio.ensure_future(outcome))
+            try:
+                if inspect.iscoroutine(outcome := handler.kill(reason)):
+                    endings.append(asyncio.ensure_future(outcome))
+            except Exception:
+                runner_logger.exception("A handler's kill() raised. key=%s", printable(task.key))
 
         timer: asyncio.TimerHandle | threading.Timer
         if handler.is_async:
@@ -372,27 +382,7 @@ class MemoryLimit(Middleware):
                     size / BYTES_PER_MIB,
                     printable(handler.task.type),
                 )
-                replace_processor()
-
-
-def kill(handler: Application, seconds: float) -> object:
-    reason = f"Task '{handler.task.key}' has run for longer than its time limit of {seconds:g} s."
-    try:
-        return handler.kill(TimeLimitError(reason))
-    except Exception:
-        runner_logger.exception("A handler's kill() raised. key=%s", printable(handler.task.key))
-        return None
-
-
-# Having a processor replaced, from within.
-
-
-wanted = threading.Event()
-
-
-def replace_processor() -> None:
-    """Replace this process by a new one once its running tasks have ended."""
-    wanted.set()
+                wanted.set()
 
 
 # Distinguish coroutine functions from other callables.

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django.core.management.base import CommandError
 from django.db.models import QuerySet
@@ -10,14 +10,7 @@ from django.utils import timezone
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness.audit import changes_of
 from django_perfectqueue.fairness.edit import end_pause
-from django_perfectqueue.fairness.limits import (
-    SCOPES,
-    LimitName,
-    next_at,
-    owner,
-    remove_limit,
-    set_limit,
-)
+from django_perfectqueue.fairness.limits import SCOPES, next_at, owner, remove_limit, set_limit
 from django_perfectqueue.fairness.wording import limit_terms, paused_terms, rate_of
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.durations import short_duration
@@ -148,7 +141,7 @@ def columns(meters: dict[str, Meter]) -> list[Column[ListedLimit]]:
     ]
 
 
-def parse_name(text: str) -> tuple[LimitName, str]:
+def parse_name(text: str) -> tuple[dict[str, Any], str]:
     """
     Return the scope and the name of a limit from SCOPE:NAME, or a name alone; and its key.
 

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.signals import setting_changed
 from django.db import transaction
-from django.dispatch import receiver
 
 from django_perfectqueue.backoff import Backoff, Wait
-from django_perfectqueue.conf import SETTING, options
+from django_perfectqueue.conf import SETTING, cached, options
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     ConfigError,
@@ -70,6 +69,8 @@ class Arounds(dict[type, Around]):
 
 
 arounds = Arounds()
+# Made anew where a test changes a setting.
+setting_changed.connect(lambda **kwargs: arounds.clear(), weak=False)
 
 
 def wrapped(inner: Around, layer: Layer) -> Around:
@@ -93,7 +94,7 @@ def middleware_of(kind: type[Application]) -> list[object]:
     return found
 
 
-@functools.cache
+@cached
 def for_all() -> tuple[object, ...]:
     """
     Return the middleware of all handlers.
@@ -161,13 +162,6 @@ def layer_for(kind: type[Application], middleware: object) -> Layer:
         f"The handler {kind.__qualname__} is {what}, but its middleware {path_of(named)} is"
         f" only for {other}: write it as a class with '{needed}(self, handler, perform)' as well."
     )
-
-
-@receiver(setting_changed)
-def forget(*, setting: str, **kwargs: object) -> None:
-    if setting == SETTING:
-        for_all.cache_clear()
-        arounds.clear()
 
 
 # Middleware for the errors that handlers raise: report them, or try again after some.

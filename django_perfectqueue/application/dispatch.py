@@ -12,7 +12,7 @@ from django.utils.module_loading import autodiscover_modules
 from django_perfectqueue.backoff import error_rules
 from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
 from django_perfectqueue.lib.checks import nearest
-from django_perfectqueue.lib.imports import imported, path_of
+from django_perfectqueue.lib.imports import derived, imported, path_of
 
 from .base import Application, Function, from_function
 from .middleware import arounds
@@ -217,9 +217,7 @@ def handler(*patterns: Pattern, **attributes: object) -> Callable[[T], T]:
             check_parameters(target)
             made = from_function(target, **attributes)
         elif issubclass(target, Application):
-            names = {"__module__": target.__module__, "__qualname__": target.__qualname__}
-            given = {**names, **attributes}
-            made = type(target.__name__, (target,), given) if attributes else target
+            made = derived(target, target, **attributes) if attributes else target
         else:
             raise ConfigError(f"@handler stands over {target!r}, which is no Application.")
         for pattern in patterns:

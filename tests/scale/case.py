@@ -7,7 +7,7 @@ from django.db import OperationalError, ProgrammingError, connection, transactio
 from django.test import TransactionTestCase
 
 from django_perfectqueue import models
-from django_perfectqueue.admin.pages import users
+from django_perfectqueue.admin.pages import names
 from django_perfectqueue.admin.parts import base, filters
 from django_perfectqueue.inspection import why_waiting
 from django_perfectqueue.management import figures
@@ -72,7 +72,7 @@ def short_of_sight():
 
 BOUNDS = (
     (filters, "REACH", 2000),
-    (users, "MOST", 20),
+    (names, "MOST", 20),
     (base, "COUNTED", 500),
     (filters, "FOUND", 100),
     (figures, "COUNTED", 500),

@@ -42,6 +42,7 @@ NOBODY = "-"
 # The filters of which one is enough; a status or a queue alone are not.
 CHOICES = ("all", "type", "user", "group", "tags", "key_prefix", "batch", "since", "until")
 TERMS = ("to", "patch", "priority")
+TEXTS = ("type", "group", "since", "until")
 ONE = {
     "cancelled": "Task '{key}' is cancelled.",
     "copied": "Task '{copy}' is a copy of '{key}'.",
@@ -184,9 +185,7 @@ def selection_of(verb: Verb, command: QueueCommand, options: CommandOptions) -> 
     if others:
         raise CommandError("Tasks are steered by one --tag: pq_task list takes several.")
     status, batch = options["status"] or "", options["batch"]
-    texts: CommandOptions = {
-        name: options[name] or "" for name in ("type", "group", "since", "until")
-    }
+    texts: CommandOptions = {name: options[name] or "" for name in TEXTS}
     if verb == "retry" and not status and not options["group"]:
         status = Outcome.FAILED.value
     return Selection(

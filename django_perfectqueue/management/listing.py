@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
 
 from django.core.management.base import CommandError
 from django.db import connections
@@ -27,7 +26,7 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import Batch, Queue, TaskHandle
 
 from .base import CommandOptions, QueueCommand
-from .facts import ListedTask, content, situation, summary
+from .facts import content, situation, summary
 from .terminal import Column, ago
 from .verbs import LISTED
 
@@ -65,7 +64,7 @@ def list_tasks(command: QueueCommand, options: CommandOptions) -> None:
 def chosen(queue: Queue, options: CommandOptions) -> TaskQuerySet:
     """Return the tasks that the options say, in their order."""
     tasks = by_key(queue, options).select_related("ticket").with_tries()
-    tasks = tasks.annotate(clock=ServerNow())
+    tasks = tasks.annotate(clock=ServerNow())  # type: ignore[no-redef]
     if options["status"]:
         tasks = tasks.in_status(options["status"])
     if options["user"] is not None:
@@ -114,13 +113,13 @@ def order_of(queue: Queue, status: str | None) -> str:
     return id_for(status)
 
 
-def columns(command: QueueCommand, *, with_data: bool) -> list[Column[ListedTask]]:
+def columns(command: QueueCommand, *, with_data: bool) -> list[Column[Task]]:
     def coloured(word: str) -> str:
         style = STYLES.get(word.strip())
         return str(getattr(command.style, style)(word)) if style else word
 
     found = [
-        Column[ListedTask]("key", lambda task: task.key, elastic=True),
+        Column[Task]("key", lambda task: task.key, elastic=True),
         Column("type", lambda task: task.type, elastic=True),
         Column("user", lambda task: task.user, elastic=True),
         Column("status", lambda task: task.status, paint=coloured),
@@ -146,8 +145,8 @@ class Listing:
         self.last = 0
         self.more = False
 
-    def __iter__(self) -> Iterator[ListedTask]:
-        while page := cast("list[ListedTask]", list(self.tasks[: self.page_size()])):
+    def __iter__(self) -> Iterator[Task]:
+        while page := list(self.tasks[: self.page_size()]):
             for task in page:
                 if self.limit and self.count == self.limit:
                     self.more = True
@@ -167,7 +166,7 @@ def behind(tasks: TaskQuerySet, task_id: int) -> TaskQuerySet:
     return tasks.filter(**{f"{order.lstrip('-')}__{side}": task_id})
 
 
-def data_of(task: ListedTask) -> str:
+def data_of(task: Task) -> str:
     [shown] = content("data", task.payload).values()
     return json.dumps(shown, ensure_ascii=False)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime
-from typing import cast
 
 from django.utils.timezone import localtime
 
@@ -91,7 +90,7 @@ class TaskPage:
             if task.context is not None:
                 self.print_content("context", facts.context_of(task))
 
-    def found(self, key: str) -> facts.ListedTask:
+    def found(self, key: str) -> Task:
         """
         Return a task with its tries, and the time on the database's clock.
 
@@ -99,7 +98,7 @@ class TaskPage:
         """
         rows: TaskQuerySet = Task.objects.using(self.command.queue.using)
         rows = rows.select_related("ticket", "dead_letter").with_tries()
-        rows = rows.annotate(clock=ServerNow())
+        rows = rows.annotate(clock=ServerNow())  # type: ignore[no-redef]
         try:
             with with_hint(self.command.queue[key]):
                 found = rows.get(id=self.command.queue[key].id)
@@ -108,7 +107,7 @@ class TaskPage:
             if by_id is None:
                 raise
             found = by_id
-        return cast("facts.ListedTask", found)
+        return found
 
     def print_fields(self, known: Iterable[tuple[str, str]]) -> None:
         for name, value in known:
@@ -119,7 +118,7 @@ class TaskPage:
             what = f"{one.by}: {describe_action(one)}, {ago(one.at, now)}"
             self.command.print_field("by", on_one_line(what))
 
-    def print_episode(self, task: facts.ListedTask, episode: Episode) -> None:
+    def print_episode(self, task: Task, episode: Episode) -> None:
         if episode.attempt:
             self.print_gap(episode.attempt.number)
             self.print_attempt(episode.attempt)

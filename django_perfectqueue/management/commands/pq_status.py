@@ -22,9 +22,9 @@ from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, diagnosis
 from ..facts import Facts, picked
-from ..figures import queue_lines
 from ..terminal import GAP, Column, ago, plural
 from ..verbs import NounCommand, Subcommand
+from .pq_queue import queue_lines
 
 # Take another screen and hide the cursor; and back.
 OPEN, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"

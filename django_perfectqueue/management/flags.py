@@ -30,12 +30,7 @@ from .terminal import NUMBER, is_id
 
 
 RATE = re.compile(r"(\d{1,15})/(.+)")
-UNITS = {
-    "s": ("s", "sec", "second"),
-    "m": ("m", "min", "minute"),
-    "h": ("h", "hour"),
-    "d": ("d", "day"),
-}
+UNITS = ("s", "sec", "second", "m", "min", "minute", "h", "hour", "d", "day")
 # What stands for no value: of a span that there is none, of a count that it is unbounded.
 EMPTY = ("none", "all")
 
@@ -128,8 +123,8 @@ def rate(text: str) -> tuple[int, float]:
         period = found[2]
         if NUMBER.fullmatch(period) and not period.startswith("-"):
             return int(found[1]), float(period)
-        units = [unit for unit, words in UNITS.items() if period in words]
-        if (seconds := seconds_in(f"1{units[0]}" if units else period)) is not None:
+        span = f"1{period[0]}" if period in UNITS else period
+        if (seconds := seconds_in(span)) is not None:
             return int(found[1]), seconds
     raise ArgumentTypeError(
         f"must be so many per time, such as 10/min, 5/s, 100/h or 10/90s, not {text!r}"
@@ -251,48 +246,39 @@ TEXT = """
 --yes                 Do not ask; needed where there is no terminal.
 """
 # What argparse is to make of the values that are no plain texts.
-KINDS: Mapping[str, Words] = {
-    "--after": {"type": task_id},
-    "--at-once": {"type": or_none(at_least(1))},
-    "--catch-up": {"type": or_none(int)},
-    "--concurrency": {"type": at_least(1)},
-    "--deadline": {"type": or_none(span)},
-    "--delay": {"type": or_none(span)},
-    "--every": {"type": or_none(span)},
+TYPES: Mapping[str, Callable[[str], object]] = {
+    "--after": task_id,
+    "--health-port": address,
+    "--map": pair,
+    "--max-running": or_none(at_least(0)),
+    "--oldest": some_seconds,
+    "--patch": merge_patch,
+    "--rate": or_none(rate),
+    "--unpause-at": time_to_come,
+    "--weight": number,
+    "--max-age --poll-interval": float,
+    "--priority": int,
+    "--first --prefetch": at_least(0),
+    "--concurrency --max-memory --max-requests --processors": at_least(1),
+    "--wait-for-database --watch": at_least(1),
+    "--at-once": or_none(at_least(1)),
+    "--catch-up --pause-after --remaining": or_none(int),
+    "--deadline --delay --every --expires-after --jitter --time-limit": or_none(span),
+}
+WORDS: Mapping[str, Words] = {
     "--expect": {"dest": "expected_at"},
     "--expires": {"dest": "expires_at"},
-    "--expires-after": {"type": or_none(span)},
-    "--first": {"type": at_least(0)},
-    "--health-port": {"type": address},
     "--in": {"dest": "span"},
-    "--jitter": {"type": or_none(span)},
     "--limit": {"action": "append", "dest": "limits"},
     "--log": {"choices": ("last", "all", "none"), "default": "last"},
-    "--map": {"action": "append", "type": pair, "default": []},
-    "--max-age": {"type": float},
-    "--max-memory": {"type": at_least(1)},
-    "--max-requests": {"type": at_least(1)},
-    "--max-running": {"type": or_none(at_least(0))},
+    "--map": {"action": "append", "default": []},
     "--note": {"default": ""},
-    "--oldest": {"type": some_seconds},
     "--on-conflict": {"choices": ("raise", "ignore", "replace"), "default": "raise"},
     "--over": {"choices": list(WINDOWS), "default": "hour"},
-    "--patch": {"type": merge_patch},
-    "--pause-after": {"type": or_none(int)},
-    "--poll-interval": {"type": float},
-    "--prefetch": {"type": at_least(0)},
-    "--priority": {"type": int},
-    "--processors": {"type": at_least(1)},
-    "--rate": {"type": or_none(rate)},
-    "--remaining": {"type": or_none(int)},
     "--status": {"choices": Status.values},
     "--tag": {"action": "append", "dest": "tags"},
     "--time": {"dest": "run_at"},
-    "--time-limit": {"type": or_none(span)},
-    "--unpause-at": {"type": time_to_come},
-    "--wait-for-database": {"type": at_least(1)},
-    "--watch": {"type": at_least(1), "nargs": "?", "const": 2},
-    "--weight": {"type": number},
+    "--watch": {"nargs": "?", "const": 2},
 }
 
 # What tasks must have, all of it.
@@ -318,9 +304,11 @@ def table() -> Iterator[tuple[str, Words]]:
         "overlaps": ", ".join(Schedule.Overlap.values),
         "statuses": ", ".join(Status.values),
     }
+    types = {flag: {"type": kind} for flags, kind in TYPES.items() for flag in flags.split()}
     for flag, metavar, text in ROW.findall(TEXT):
         value = {"metavar": metavar} if metavar else {"action": "store_true"}
-        yield flag, {**value, "help": " ".join(text.split()).format(**named), **KINDS.get(flag, {})}
+        known = {**types.get(flag, {}), **WORDS.get(flag, {})}
+        yield flag, {**value, "help": " ".join(text.split()).format(**named), **known}
 
 
 FLAGS = dict(table())

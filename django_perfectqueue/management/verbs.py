@@ -5,24 +5,21 @@ from __future__ import annotations
 import inspect
 import textwrap
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from django.core.management.base import (
-    CommandError,
-    CommandParser,
-    DjangoHelpFormatter,
-    no_translations,
-)
+from django.core.management import base
+from django.core.management.base import CommandError, CommandParser
 from django.db.models import Model, QuerySet
 
+from django_perfectqueue.fairness.audit import Rule, changes_of
 from django_perfectqueue.fairness.wording import difference
-from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change
 
 from .base import CommandOptions, QueueCommand, VerbParser
+from .facts import Facts, picked
 from .flags import FLAGS, add_flags
 from .terminal import Column, local
 
@@ -30,6 +27,11 @@ M = TypeVar("M", bound=Model)
 SHOWN = 10
 LISTED = 100
 WIDTH = 78
+CHANGES = [
+    Column[Change]("changed", lambda one: local(one.at)),
+    Column[Change]("by", lambda one: one.by or "-", elastic=True),
+    Column("what", difference),
+]
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Subcommand:
         add_flags(parser, self.terms, given_only=True)
 
 
-class HelpFormatter(RawDescriptionHelpFormatter, DjangoHelpFormatter):
+class HelpFormatter(RawDescriptionHelpFormatter, base.DjangoHelpFormatter):
     """Leaves the lines of examples as they are, and puts Django's own options last."""
 
 
@@ -106,7 +108,7 @@ class NounCommand(QueueCommand):
                 word,
                 help=verb.summary,
                 description=verb.summary,
-                formatter_class=DjangoHelpFormatter,
+                formatter_class=base.DjangoHelpFormatter,
             )
             verb.add_to(own, self.metavar, self.name_help)
             # They may also stand after the word; what is given before it counts unless they do.
@@ -117,15 +119,12 @@ class NounCommand(QueueCommand):
                     again.help = SUPPRESS  # Django's own: the command's help has them.
                 own._add_action(again)
 
-    def add_options(self, parser: CommandParser) -> None:
-        return
-
     def act(self, options: CommandOptions) -> None:
         if not options["verb"]:
             self.introduce()
             return
         verb = self.verbs[options["verb"]]
-        call = verb.call if verb.submits else no_translations(verb.call)
+        call = verb.call if verb.submits else base.no_translations(verb.call)
         call(self, options)
 
     def connect(self) -> None:
@@ -146,54 +145,42 @@ class NounCommand(QueueCommand):
 
     def print_listing(
         self,
-        rows: Sequence[M],
+        rows: QuerySet[M],
         facts: Callable[[M], Mapping[str, object]],
         columns: Sequence[Column[M]],
         *,
-        more: bool,
         none: str,
+        prepare: Callable[[list[M]], list[M]] = list,
     ) -> None:
-        """Print rows, and that there are ``more``; or ``none`` for people where there are none."""
+        """
+        Print the first rows, by default LISTED, as ``prepare`` returns them, and whether there are
+        more; or ``none`` for people where there are none.
+        """
+        given = self.options["first"]
+        size = LISTED if given is None else given
+        found = list(rows[: size + 1] if size else rows)
+        first = prepare(found[:size] if size else found)
         if self.as_json:
-            for row in rows:
+            for row in first:
                 self.print_json(facts(row))
             return
-        if not rows:
+        if not first:
             self.say(none)
-        self.print_table(columns, rows)
-        if more:
+        self.print_table(columns, first)
+        if len(found) > len(first):
             self.say("There are more: --first 0 lists all.")
 
-    def print_changes(self, changes: QuerySet[Change]) -> None:
-        if latest := list(changes[:SHOWN]):
+    def print_rule(self, rule: Rule, facts: Facts, draw: Callable[[], None]) -> None:
+        """Print what a rule says, and its last changes."""
+        changes = list(changes_of(rule, using=self.queue.using)[:SHOWN])
+        if self.as_json:
+            log = [picked(one, "at", "by", "before", "after") for one in changes]
+            self.print_json({**facts, "changes": log})
+            return
+        draw()
+        if changes:
             self.stdout.write("")
-            columns = [
-                Column[Change]("changed", lambda one: local(one.at)),
-                Column[Change]("by", lambda one: one.by or "-", elastic=True),
-                Column("what", difference),
-            ]
-            self.print_table(columns, latest)
-
-    def print_lines(self, values: Iterable[str]) -> None:
-        for value in values:
-            self.stdout.write(printable(value))
-
-
-def first_rows(rows: QuerySet[M], first: int | None) -> tuple[list[M], bool]:
-    """Return the first rows, by default LISTED, and whether there are more; 0 are all."""
-    size = LISTED if first is None else first
-    found = list(rows[: size + 1] if size else rows)
-    return (found[:size], True) if size and len(found) > size else (found, False)
-
-
-def changes_for_programs(changes: QuerySet[Change]) -> Iterator[dict[str, object]]:
-    for one in changes[:SHOWN]:
-        yield {
-            "at": one.at.isoformat(),
-            "by": one.by or None,
-            "before": one.before,
-            "after": one.after,
-        }
+            self.print_table(CHANGES, changes)
 
 
 def pause_terms(options: CommandOptions) -> CommandOptions:

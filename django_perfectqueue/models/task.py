@@ -100,7 +100,7 @@ class TaskQuerySet(UndeletableQuerySet["Task"]):
             default=0,
             output_field=models.IntegerField(),
         )
-        return self.annotate(
+        return self.annotate(  # type: ignore[no-redef]
             tries=Coalesce(counted, 0, output_field=models.IntegerField()) + one_more
         )
 
@@ -190,7 +190,10 @@ class Task(Undeletable):
 
     objects = TaskManager()
 
+    # Set by queries that ask for them.
     status: str
+    tries: int
+    clock: datetime
     ticket: Ticket
     dead_letter: DeadLetter
 

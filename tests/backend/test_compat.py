@@ -25,14 +25,14 @@ settings.configure(
 django.setup()
 from django.core.management import load_command_class
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.management import worker as plan
+from django_perfectqueue.management.commands import pq_worker as plan
 command = load_command_class("django_perfectqueue", "pq_worker")
 parser = command.create_parser("manage.py", "pq_worker")
 
 class Own(Dispatch):
     routes = {"report": print}
 
-plan.found = lambda path: Own
+plan.discovery.found = lambda path: Own
 assert plan.plan_of(vars(parser.parse_args([]))).dispatch is Own
 try:
     import django_perfectqueue.backend

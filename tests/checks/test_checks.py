@@ -23,7 +23,7 @@ from django_perfectqueue.checks.dotted_paths import check_backoff, check_dispatc
 from django_perfectqueue.checks.servers import check_server
 from django_perfectqueue.checks.settings import check_settings
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.management import worker as plan
+from django_perfectqueue.management.commands import pq_worker as plan
 from django_perfectqueue.models import Task
 from django_perfectqueue.store.notify import datagrams
 
@@ -322,10 +322,14 @@ class BackoffTests(SimpleTestCase):
             self.assertIn(words, found.msg)
 
     def test_a_worker_says_so_before_it_starts(self):
-        for good in (None, Exponential(5), f"{__name__}.never"):
-            plan.check_backoff(good)
-        with self.assertRaisesMessage(ConfigError, "PERFECTQUEUE['BACKOFF']: 'x.y' can't be"):
-            plan.check_backoff("x.y")
+        words = ["tests.tasks.SampleDispatch"]
+        parser = load_command_class("django_perfectqueue", "pq_worker").create_parser("", "")
+        options = vars(parser.parse_args(words))
+        with (
+            override_settings(PERFECTQUEUE={"BACKOFF": "x.y"}),
+            self.assertRaisesMessage(ConfigError, "PERFECTQUEUE['BACKOFF'] can't be used: "),
+        ):
+            plan.plan_of(options)
 
     def test_a_backoff_that_can_be_used(self):
         self.assertEqual(check_backoff(), [])

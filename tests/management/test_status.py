@@ -31,7 +31,7 @@ class TopTests(TestCase):
         self.assertRegex(out, r"\nqueue +waiting +oldest +running")
         self.assertRegex(out, r"\nreports +1 +6m\d+s .* no worker, late\n")
         self.assertRegex(out, r"\nmail +3 .* paused\n")
-        self.assertRegex(out, r"\nweb-1:7 +2 +1 +0/2 +mail, default\n")
+        self.assertRegex(out, r"\nweb-1 +7 +2 +1 .* +mail, default +2 +0 .* ago\n")
         self.assertNotIn("\x1b", out)
 
     def test_a_count_that_was_cut_off_has_a_plus(self):

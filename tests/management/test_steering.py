@@ -171,7 +171,7 @@ class RetryTests(TestCase):
         self.assertRegex(
             out,
             r"1 task would be tried again\.\nBy status: failed 1\nBy user: - 1\n"
-            r"  key  status  user\n  a    failed\n",
+            r"  key  status  type    user\n  a    failed  report\n",
         )
         self.assertEqual(status(task, None), "failed")
         [reported] = run_json("pq_task", "retry", "--all", "--dry-run")

@@ -17,8 +17,10 @@ class WorkersTests(TestCase):
 
         header, row, reported = run("pq_status", "workers").splitlines()
 
-        self.assertRegex(header, r"^host +pid +generation +since +queues +processors +busy +seen")
-        self.assertRegex(row, r"^one +17 +1 +\S+ ago +mail, reports +4 +0 +\S+ ago$")
+        self.assertRegex(
+            header, r"^host +pid +generation +version +since +queues +processors +busy +seen"
+        )
+        self.assertRegex(row, r"^one +17 +1 +1 +\S+ ago +mail, reports +4 +0 +\S+ ago$")
         self.assertEqual(reported, "1 worker takes tasks.")
 
     def test_its_processors_are_shown_with_what_they_run(self):

@@ -10,7 +10,7 @@ from django_perfectqueue import models
 from django_perfectqueue.admin.pages import names
 from django_perfectqueue.admin.parts import base, filters
 from django_perfectqueue.inspection import why_waiting
-from django_perfectqueue.management import figures
+from django_perfectqueue.management.commands import pq_queue as figures
 from django_perfectqueue.store.records import counts
 
 from .filling import SCALE, TABLES, Filling

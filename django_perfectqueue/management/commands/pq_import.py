@@ -23,11 +23,12 @@ class Command(QueueCommand):
         " queue's workers first. Exits with 1 when rows are left behind: each says what it lacks."
     )
 
-    def add_options(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         text = f"Which queue: {', '.join(SOURCES)}."
         parser.add_argument("source", metavar="SOURCE", nargs="?", choices=list(SOURCES), help=text)
         add_flags(parser, "--queue --from-database --from-queue --table --map --any-type")
         add_flags(parser.add_mutually_exclusive_group(), "--dry-run --delete")
+        super().add_arguments(parser)
 
     def act(self, options: CommandOptions) -> None:
         if options["source"] is None:

@@ -1,77 +1,41 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
 
 from django.core.management.base import CommandError
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.fairness.audit import changes_of
-from django_perfectqueue.fairness.edit import lift_pause
-from django_perfectqueue.fairness.limits import (
-    SCOPES,
-    LimitName,
-    next_at,
-    owner,
-    remove_limit,
-    set_limit,
-)
-from django_perfectqueue.fairness.wording import limit_terms, paused_terms, rate_of
+from django_perfectqueue.fairness import edit, limits, wording
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, or_dash
-from ..facts import PAUSED, Clock, Facts, iso, picked
+from ..facts import PAUSED, Facts, iso, picked
 from ..flags import PAUSE, person
 from ..terminal import Column
-from ..verbs import (
-    LISTED,
-    NounCommand,
-    Subcommand,
-    changed,
-    changes_for_programs,
-    first_rows,
-    pause_terms,
-)
+from ..verbs import LISTED, NounCommand, Subcommand, changed, pause_terms
 
-if TYPE_CHECKING:
-    from django_stubs_ext import WithAnnotations
-
-ListedLimit: TypeAlias = "WithAnnotations[Limit, Clock]"
 CHANGES = "--max-running --rate --at-once"
 
 
 def list_limits(command: NounCommand, options: CommandOptions) -> None:
     """List all limits, with what runs now."""
-    using = command.queue.using
-    rows, more = first_rows(limits(using).order_by("scope", "name"), options["first"])
-    meters = meters_of(rows, using)
-
-    def facts(row: ListedLimit) -> Facts:
-        return for_programs(row, meters.get(row.key))
-
-    none = "There are no limits."
-    command.print_listing(rows, facts, columns(meters), more=more, none=none)
+    rows = rows_of(command).order_by("scope", "name")
+    none, prepare = "There are no limits.", partial(with_meters, using=command.queue.using)
+    command.print_listing(rows, for_programs, COLUMNS, none=none, prepare=prepare)
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
     """Show limits and who changed them."""
-    using = command.queue.using
-    for target, key in map(parse_name, options["names"]):
-        row = limits(using).filter(**target).first()
-        if row is None:
-            raise no_limit(key, using)
-        meters, changes = meters_of([row], using), changes_of(row, using=using)
-        if command.as_json:
-            found = for_programs(row, meters.get(row.key))
-            command.print_json({**found, "changes": list(changes_for_programs(changes))})
-        else:
-            command.print_table(columns(meters), [row])
-            command.print_changes(changes)
+    for row in with_meters(list(named(command)), using=command.queue.using):
+        draw = partial(command.print_table, COLUMNS, [row])
+        command.print_rule(row, for_programs(row), draw)
 
 
 def change(command: NounCommand, options: CommandOptions) -> None:
@@ -81,127 +45,124 @@ def change(command: NounCommand, options: CommandOptions) -> None:
         changes["burst"] = changes.pop("at_once")
     if changes.get("rate"):
         changes["rate"], changes["period"] = changes["rate"]
-    set_all(command, options, changes)
+    set_all(command, changes)
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
     """Start none of these tasks, until a time or until they are unpaused."""
-    set_all(command, options, {"paused": True, **pause_terms(options)})
+    set_all(command, {"paused": True, **pause_terms(options)})
 
 
-def set_all(command: NounCommand, options: CommandOptions, changes: CommandOptions) -> None:
-    for target, _key in map(parse_name, options["names"]):
-        row = set_limit(**target, **changes, using=command.queue.using, by=person())
+def set_all(command: NounCommand, changes: CommandOptions) -> None:
+    for target in map(target_of, command.options["names"]):
+        row = limits.set_limit(**target, **changes, using=command.queue.using, by=person())
         print_limit(command, row)
 
 
 def unpause(command: NounCommand, options: CommandOptions) -> None:
     """End the pause."""
-    using = command.queue.using
-    for target, key in map(parse_name, options["names"]):
-        if not limits(using).filter(**target).exists():
-            raise no_limit(key, using)
-        left = lift_pause(**target, using=using, by=person())
+    for row in named(command):
+        left = edit.lift_pause(row.scope, row.name, using=command.queue.using, by=person())
         if left is not None:
             print_limit(command, left)
         else:
-            print_deleted(command, key, "Limit '%s' is deleted: it was only a pause.")
+            print_deleted(command, row, "Limit '%s' is deleted: it was only a pause.")
 
 
 def delete(command: NounCommand, options: CommandOptions) -> None:
     """Delete limits: nothing holds the tasks."""
-    using = command.queue.using
-    for target, key in map(parse_name, options["names"]):
-        if not remove_limit(**target, using=using, by=person()):
-            raise no_limit(key, using)
-        print_deleted(command, key, "Limit '%s' is deleted.")
+    for row in named(command):
+        target = limits.owner(row.scope, row.name)
+        limits.remove_limit(**target, using=command.queue.using, by=person())
+        print_deleted(command, row, "Limit '%s' is deleted.")
 
 
 def print_limit(command: NounCommand, row: Limit) -> None:
-    command.answer(for_programs(row), f"Limit '{row.key}': {limit_terms(row)}.")
+    command.answer(for_programs(row), f"Limit '{row.key}': {wording.limit_terms(row)}.")
 
 
-def print_deleted(command: NounCommand, key: str, sentence: str) -> None:
-    command.answer({"limit": key, "deleted": True}, sentence % key)
+def print_deleted(command: NounCommand, row: Limit, sentence: str) -> None:
+    command.answer({"limit": row.key, "deleted": True}, sentence % row.key)
 
 
-def limits(using: str) -> QuerySet[ListedLimit]:
-    return Limit.objects.using(using).annotate(clock=ServerNow())
+def rows_of(command: NounCommand) -> QuerySet[Limit]:
+    return Limit.objects.using(command.queue.using).annotate(clock=ServerNow())  # type: ignore[no-redef]
 
 
-def meters_of(rows: list[ListedLimit], using: str) -> dict[str, Meter]:
-    found: dict[str, Meter] = {}
-    for start in range(0, len(rows), 500):
-        keys = [row.key for row in rows[start : start + 500]]
-        found |= Meter.objects.using(using).in_bulk(keys)
-    return found
+def named(command: NounCommand) -> Iterator[Limit]:
+    """Yield the limits of the names; raise CommandError for a name that none has."""
+    rows = rows_of(command)
+    for target in map(target_of, command.options["names"]):
+        row = rows.filter(**target).first()
+        if row is None:
+            key = "{scope}:{name}".format(**target)
+            near = nearest(key, [one.key for one in rows[:LISTED]])
+            raise CommandError(f"There is no limit '{key}'.{near}")
+        yield row
 
 
-def columns(meters: dict[str, Meter]) -> list[Column[ListedLimit]]:
-    return [
-        Column[ListedLimit]("limit", lambda row: row.key, elastic=True),
-        Column("running", lambda row: str(running(meters.get(row.key))), right=True),
-        Column("at most", lambda row: or_dash(row.max_running), right=True),
-        Column("rate", lambda row: rate_of(row) or "-"),
-        Column("at once", lambda row: or_dash(row.burst), right=True),
-        Column("next", lambda row: next_start(row, meters.get(row.key))),
-        Column("", paused_terms, elastic=True),
-    ]
+def with_meters(rows: list[Limit], *, using: str) -> list[Limit]:
+    meters = Meter.objects.using(using).in_bulk([row.key for row in rows])
+    for row in rows:
+        row.meter = meters.get(row.key)
+    return rows
 
 
-def parse_name(text: str) -> tuple[LimitName, str]:
+def target_of(text: str) -> limits.LimitName:
     """
-    Return the scope and the name of a limit from SCOPE:NAME, or a name alone; and its key.
+    Return the scope and the name of a limit from SCOPE:NAME, or a name alone.
 
     Raise ConfigError when it can't be one.
     """
     scope, colon, name = text.partition(":")
     if not colon:
-        scope, name = "name", text
-    elif scope not in SCOPES:
+        return limits.owner("name", text)
+    if scope not in limits.SCOPES:
         raise ConfigError(
-            (
-                f"There is no scope '{scope}', but {', '.join(SCOPES)}. For a name with a colon say"
-                f" name:{text}."
-            )
-            + nearest(scope, SCOPES)
+            f"There is no scope '{scope}', but {', '.join(limits.SCOPES)}. For a name with a colon"
+            f" say name:{text}.{nearest(scope, limits.SCOPES)}"
         )
-    return owner(scope, name), f"{scope}:{name}"
+    return limits.owner(scope, name)
 
 
-def no_limit(key: str, using: str) -> CommandError:
-    keys = [row.key for row in limits(using)[:LISTED]]
-    return CommandError(f"There is no limit '{key}'.{nearest(key, keys)}")
+def running(row: Limit) -> int:
+    return row.meter.running if row.meter else 0
 
 
-def running(meter: Meter | None) -> int:
-    return meter.running if meter else 0
+def next_at(row: Limit, now: datetime) -> datetime | None:
+    return limits.next_at(row, row.meter.next_at if row.meter else None, now)
 
 
-def metered(meter: Meter | None) -> datetime | None:
-    return meter.next_at if meter else None
-
-
-def next_start(row: ListedLimit, meter: Meter | None) -> str:
+def next_start(row: Limit) -> str:
     """Return when the next task may start."""
     if row.paused or row.max_running == 0:
         return "-"
-    if meter and row.max_running is not None and meter.running >= row.max_running:
+    if row.max_running is not None and running(row) >= row.max_running:
         return "when one ends"
     if row.rate is None:
         return "-"
-    at = next_at(row, metered(meter), row.clock)
+    at = next_at(row, row.clock)
     return f"in {short_duration((at - row.clock).total_seconds())}" if at else "now"
 
 
-def for_programs(row: Limit, meter: Meter | None = None) -> Facts:
-    at = next_at(row, metered(meter), timezone.now())
+def for_programs(row: Limit) -> Facts:
     return {
         "limit": row.key,
         **picked(row, "scope", "name", "max_running", "rate", "period", "burst", *PAUSED),
-        "running": running(meter),
-        "next_at": iso(at),
+        "running": running(row),
+        "next_at": iso(next_at(row, timezone.now())),
     }
+
+
+COLUMNS: list[Column[Limit]] = [
+    Column("limit", lambda row: row.key, elastic=True),
+    Column("running", lambda row: str(running(row)), right=True),
+    Column("at most", lambda row: or_dash(row.max_running), right=True),
+    Column("rate", lambda row: wording.rate_of(row) or "-"),
+    Column("at once", lambda row: or_dash(row.burst), right=True),
+    Column("next", next_start),
+    Column("", wording.paused_terms, elastic=True),
+]
 
 
 class Command(NounCommand):

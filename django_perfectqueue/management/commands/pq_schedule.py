@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -13,17 +13,17 @@ from django.utils.timezone import localtime
 from django_perfectqueue.bulk.selection import time_of
 from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError
 from django_perfectqueue.inspection.schedules import in_words, problems_of, standing, statuses_of
-from django_perfectqueue.lib.durations import LONGEST, seconds_in, short_duration
-from django_perfectqueue.lib.printable import on_one_line, printable
+from django_perfectqueue.lib.durations import LONGEST, short_duration
+from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.schedules import ScheduleHandle, Schedules, Terms
 from django_perfectqueue.schedules.terms import CHECKS
 
 from ..base import CommandOptions
-from ..facts import content, iso
+from ..facts import content, iso, picked
 from ..flags import EMPTY, MANY, TERMS, person
 from ..terminal import Column, parsed, plural, point
-from ..verbs import NounCommand, Subcommand, first_rows
+from ..verbs import NounCommand, Subcommand
 
 SPANS = ("time_limit", "expires_after", "delay", "jitter", "deadline")
 # What is shown where it is set, in this order.
@@ -69,21 +69,18 @@ def in_text(name: str, value: Any) -> str:
 
 def for_programs(row: Schedule, status: str = "") -> dict[str, object]:
     """Return what is known of a schedule, without its data; times are in ISO 8601."""
-    plain = ("name", "state", "origin", "type", *CHECKS, "paused", "note", "paused_by", "problem")
-    times = ("next_at", "due_at", "last_at")
-    numbers = ("fired", "skipped_overlap", "skipped_late", "failures", "pending")
-    facts = {name: getattr(row, name) for name in (*plain, *times, *numbers)}
-    facts["limits"] = row.limits.split(",") if row.limits else []
-    facts |= {name: iso(facts[name]) for name in (*times, "starts_at", "ends_at")}
+    facts = picked(
+        row,
+        *("name", "state", "origin", "type", *CHECKS, "paused", "note", "paused_by", "problem"),
+        *("next_at", "due_at", "last_at", "fired", "skipped_overlap", "skipped_late", "failures"),
+    )
     return facts | {
+        "pending": row.pending,
+        "limits": row.limits.split(",") if row.limits else [],
         "when": in_words(row),
         "why": standing(row, timezone.now()),
         "last_status": status or None,
     }
-
-
-def data_of(row: Schedule) -> dict[str, object]:
-    return content("data", row.payload)
 
 
 NEXT = 5
@@ -94,10 +91,17 @@ def schedules_of(command: NounCommand) -> Schedules:
     return Schedules(using=command.queue.using)
 
 
+def named(command: NounCommand) -> list[ScheduleHandle]:
+    return [schedules_of(command)[name] for name in command.options["names"]]
+
+
 def do_list(command: NounCommand, options: CommandOptions) -> None:
     """List them all."""
-    rows, more = first_rows(schedules_of(command).list(), options["first"])
-    statuses = statuses_of(rows, using=command.queue.using)
+    statuses: dict[int, str] = {}
+
+    def prepare(rows: list[Schedule]) -> list[Schedule]:
+        statuses.update(statuses_of(rows, using=command.queue.using))
+        return rows
 
     def facts(row: Schedule) -> dict[str, object]:
         return for_programs(row, statuses.get(row.last_task_id or 0, ""))
@@ -111,31 +115,28 @@ def do_list(command: NounCommand, options: CommandOptions) -> None:
         Column("status", lambda row: statuses.get(row.last_task_id or 0, "-")),
         Column("", remark, elastic=True),
     ]
-    command.print_listing(rows, facts, columns, more=more, none="There are no schedules.")
+    rows, none = schedules_of(command).list(), "There are no schedules."
+    command.print_listing(rows, facts, columns, none=none, prepare=prepare)
 
 
 def do_show(command: NounCommand, options: CommandOptions) -> None:
     """Show them, with their next ticks and last tasks."""
-    for name in options["names"]:
-        show(command, schedules_of(command)[name])
-
-
-def show(command: NounCommand, schedule: ScheduleHandle) -> None:
-    row, ticks, tasks = schedule.row(), schedule.next(NEXT), schedule.last(LAST)
-    if command.as_json:
-        last = [{"key": one.key, "id": one.pk, "status": one.status} for one in tasks]
-        ahead = [tick.isoformat() for tick in ticks]
-        statuses = statuses_of([row], using=command.queue.using)
-        facts = for_programs(row, statuses.get(row.last_task_id or 0, ""))
-        command.print_json({**facts, "next": ahead, "last": last, **data_of(row)})
-        return
-    command.print_title(f"Schedule '{row.name}'")
-    for label, text in fields(row):
-        command.print_field(label, on_one_line(text))
-    print_block(command, "next", [shown(tick) for tick in ticks])
-    print_block(command, "last", [f"{tick_of(one)}  {one.status}" for one in tasks])
-    for name, value in data_of(row).items():
-        command.print_field(name, printable(json.dumps(value, ensure_ascii=False)))
+    for schedule in named(command):
+        row, ticks, tasks = schedule.row(), schedule.next(NEXT), schedule.last(LAST)
+        data = content("data", row.payload)
+        if command.as_json:
+            last = [{"key": one.key, "id": one.pk, "status": one.status} for one in tasks]
+            statuses = statuses_of([row], using=command.queue.using)
+            facts = for_programs(row, statuses.get(row.last_task_id or 0, ""))
+            command.print_json({**facts, "next": [*map(iso, ticks)], "last": last, **data})
+            continue
+        command.print_title(f"Schedule '{row.name}'")
+        for label, text in fields(row):
+            command.print_field(label, on_one_line(text))
+        print_block(command, "next", map(shown, ticks))
+        print_block(command, "last", [f"{tick_of(one)}  {one.status}" for one in tasks])
+        for name, value in data.items():
+            command.print_field(name, json.dumps(value, ensure_ascii=False))
 
 
 def do_put(command: NounCommand, options: CommandOptions) -> None:
@@ -165,28 +166,24 @@ def do_change(command: NounCommand, options: CommandOptions) -> None:
 
 def do_pause(command: NounCommand, options: CommandOptions) -> None:
     """Submit nothing until they are unpaused."""
-    for schedule in named(command, options):
+    for schedule in named(command):
         schedule.pause(options["note"], by=person())
         report(command, schedule, "paused", "Schedule '%s' is paused.")
 
 
 def do_unpause(command: NounCommand, options: CommandOptions) -> None:
     """End the pause: go on with the first tick from now."""
-    for schedule in named(command, options):
+    for schedule in named(command):
         schedule.unpause(by=person())
         report(command, schedule, "unpaused", "Schedule '%s' goes on.")
 
 
 def do_run(command: NounCommand, options: CommandOptions) -> None:
     """Submit their tasks now."""
-    for schedule in named(command, options):
+    for schedule in named(command):
         task = schedule.trigger(by=person())
         facts = {"name": schedule.name, "done": "run", "queue": task.queue.name}
         command.answer({**facts, "key": task.key}, f"Task '{task.key}' is submitted.")
-
-
-def named(command: NounCommand, options: CommandOptions) -> list[ScheduleHandle]:
-    return [schedules_of(command)[name] for name in options["names"]]
 
 
 def do_backfill(command: NounCommand, options: CommandOptions) -> None:
@@ -204,7 +201,7 @@ def do_backfill(command: NounCommand, options: CommandOptions) -> None:
     ticks = schedule.backfill(since, until, overlap=overlap, dry_run=dry_run, by=person())
     if command.as_json:
         facts = {"name": schedule.name, "dry_run": dry_run}
-        command.print_json({**facts, "ticks": [tick.isoformat() for tick in ticks]})
+        command.print_json({**facts, "ticks": [*map(iso, ticks)]})
         return
     command.say(submitted(ticks, "would be" if dry_run else "is" if len(ticks) == 1 else "are"))
     for tick in ticks:
@@ -213,7 +210,7 @@ def do_backfill(command: NounCommand, options: CommandOptions) -> None:
 
 def do_delete(command: NounCommand, options: CommandOptions) -> None:
     """Delete them; the tasks that they submitted stay."""
-    for schedule in named(command, options):
+    for schedule in named(command):
         schedule.delete(by=person())
         facts = {"name": schedule.name, "done": "deleted"}
         command.answer(facts, f"Schedule '{schedule.name}' is deleted.")
@@ -236,18 +233,17 @@ def report(command: NounCommand, schedule: ScheduleHandle, word: str, sentence: 
     """Say what was done, and when the next tasks come."""
     row, ticks = schedule.row(), schedule.next(NEXT)
     if command.as_json:
-        ahead = [tick.isoformat() for tick in ticks]
-        command.print_json({**for_programs(row), "done": word, "next": ahead})
+        command.print_json({**for_programs(row), "done": word, "next": [*map(iso, ticks)]})
     elif command.verbosity:
         command.say(sentence % row.name)
         command.print_field("when", on_one_line(in_words(row)))
         if row.paused:
             command.print_field("paused", on_one_line(row.note) or "yes")
-        print_block(command, "next", [shown(tick) for tick in ticks])
+        print_block(command, "next", map(shown, ticks))
 
 
-def print_block(command: NounCommand, name: str, values: Sequence[str]) -> None:
-    for number, value in enumerate(values or ["-"]):
+def print_block(command: NounCommand, name: str, values: Iterable[str]) -> None:
+    for number, value in enumerate([*values] or ["-"]):
         command.print_field("" if number else name, value)
 
 
@@ -279,14 +275,11 @@ def past(name: str, text: str | None) -> datetime:
     """
     if text is None:
         return timezone.now()
-    if (seconds := seconds_in(text)) is not None:
-        # A span that is longer begins before any tick all the same.
-        return timezone.now() - timedelta(seconds=min(seconds, LONGEST))
     with contextlib.suppress(InvalidTaskError):
         return time_of(text)
     found = point(name, text)
-    assert isinstance(found, datetime)
-    return found
+    # A span that is longer begins before any tick all the same.
+    return found if isinstance(found, datetime) else timezone.now() - timedelta(seconds=LONGEST)
 
 
 def remark(row: Schedule) -> str:

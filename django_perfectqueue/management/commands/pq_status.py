@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date, datetime
-from typing import TYPE_CHECKING, TypeAlias, cast
 
 from django.core.management.base import CommandError
 from django.db import Error
@@ -24,15 +21,10 @@ from django_perfectqueue.models import UNSEEN, Usage, Worker
 from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, diagnosis
-from ..facts import Clock, Facts, picked
-from ..figures import facts, pauses, queue_columns
-from ..terminal import GAP, Column, ago
+from ..facts import Facts, picked
+from ..terminal import GAP, Column, ago, plural
 from ..verbs import NounCommand, Subcommand
-
-if TYPE_CHECKING:
-    from django_stubs_ext import WithAnnotations
-
-ListedWorker: TypeAlias = "WithAnnotations[Worker, Clock]"
+from .pq_queue import queue_lines
 
 # Take another screen and hide the cursor; and back.
 OPEN, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -44,89 +36,54 @@ TODAY, ALL_TIME = "today", "all"
 REREAD = 10
 
 
-class Screen:
-    """All queues and workers as they are, once or again and again."""
+def show_overview(command: NounCommand, options: CommandOptions) -> None:
+    """Show all queues and workers as they are, as without a verb."""
+    if not options["watch"]:
+        command.print(look(command))
+        return
+    stdout, is_live = command.stdout, command.stdout.isatty() and not command.as_json
+    stdout.write(OPEN if is_live else "", ending="")
+    try:
+        while True:
+            lines = look_or_say_why(command)
+            if is_live:
+                # Each line wipes its rest, so that nothing flickers; more than fit would scroll.
+                fitting = lines[: shutil.get_terminal_size().lines - 1]
+                screen = "".join(f"{line}\x1b[K\n" for line in fitting)
+                stdout.write(f"{HOME}{screen}{REST}", ending="")
+            elif lines:
+                command.print([*lines, ""])
+            stdout.flush()
+            time.sleep(options["watch"])
+    except KeyboardInterrupt:
+        return
+    finally:
+        stdout.write(CLOSE if is_live else "", ending="")
+        stdout.flush()
 
-    def __init__(self, command: NounCommand, options: CommandOptions) -> None:
-        self.command = command
-        self.stdout, self.style = command.stdout, command.style
-        self.interval = options["watch"]
 
-    def run(self) -> None:
-        if not self.interval:
-            self.print(self.look())
-            return
-        try:
-            with self.screen():
-                while True:
-                    self.show(self.look_or_say_why())
-                    time.sleep(self.interval)
-        except KeyboardInterrupt:
-            return
+def look_or_say_why(command: NounCommand) -> list[str]:
+    """Return the lines; where the database is away, why, since the next look may find it."""
+    try:
+        return look(command)
+    except Error as error:
+        return [command.style.ERROR(printable(diagnosis(command.queue.using, error)))]
 
-    @property
-    def is_live(self) -> bool:
-        return self.stdout.isatty() and not self.command.as_json
 
-    @contextmanager
-    def screen(self) -> Iterator[None]:
-        """On a terminal take a screen of its own, and leave the other as it was."""
-        if not self.is_live:
-            yield
-            return
-        self.stdout.write(OPEN, ending="")
-        try:
-            yield
-        finally:
-            self.stdout.write(CLOSE, ending="")
-            self.stdout.flush()
-
-    def look_or_say_why(self) -> list[str]:
-        """Return the lines; where the database is away, why, since the next look may find it."""
-        try:
-            return self.look()
-        except Error as error:
-            return [self.style.ERROR(printable(diagnosis(self.command.queue.using, error)))]
-
-    def look(self) -> list[str]:
-        using = self.command.queue.using
-        found = overview(using=using)
-        paused = pauses(found.queues, using=using)
-        if self.command.as_json:
-            for queue in found.queues:
-                self.command.print_json(facts(queue, found, paused))
-            return []
-        return [
-            *self.heading(found),
-            "",
-            *self.command.table(queue_columns(paused), found.queues),
-            "",
-            *self.command.table(serving_columns(), found.workers),
-        ]
-
-    def heading(self, found: Overview) -> Iterator[str]:
-        at = found.now.astimezone().strftime("%H:%M:%S")
-        running = sum(queue.running for queue in found.queues)
-        rate = sum(queue.finished_a_minute for queue in found.queues)
-        yield f"{at}  {running:,} running, {rate:,.1f} finished a minute"
-        if found.is_well:
-            yield self.style.SUCCESS("All queues are served, and none is late.")
-        else:
-            yield self.style.ERROR(trouble(found))
-
-    def print(self, lines: list[str]) -> None:
-        if lines:
-            self.stdout.write("\n".join(lines))
-
-    def show(self, lines: list[str]) -> None:
-        if not self.is_live:
-            self.print(lines and [*lines, ""])
-        else:
-            # Each line wipes its rest, so that nothing flickers; more than fit would scroll.
-            fitting = lines[: shutil.get_terminal_size().lines - 1]
-            screen = "".join(f"{line}\x1b[K\n" for line in fitting)
-            self.stdout.write(f"{HOME}{screen}{REST}", ending="")
-        self.stdout.flush()
+def look(command: NounCommand) -> list[str]:
+    """Return the lines of the screen; for programs print the queues, and return none."""
+    found = overview(using=command.queue.using)
+    queues = queue_lines(command, found)
+    if command.as_json:
+        return []
+    at = found.now.astimezone().strftime("%H:%M:%S")
+    running = sum(queue.running for queue in found.queues)
+    rate = sum(queue.finished_a_minute for queue in found.queues)
+    well = command.style.SUCCESS("All queues are served, and none is late.")
+    verdict = well if found.is_well else command.style.ERROR(trouble(found))
+    heading = f"{at}  {running:,} running, {rate:,.1f} finished a minute"
+    workers = command.table(worker_columns(found.now), found.workers)
+    return [heading, verdict, "", *queues, "", *workers]
 
 
 def trouble(found: Overview) -> str:
@@ -135,25 +92,6 @@ def trouble(found: Overview) -> str:
     parts = [f"Queues that need attention: {', '.join(found.unwell)}."] if found.unwell else []
     parts += [f"Schedules that are late: {late:,}."] if late else []
     return printable(" ".join(parts))
-
-
-def serving_columns() -> list[Column[Worker]]:
-    def busy(worker: Worker) -> str:
-        count = sum(bool(state["tasks"]) for state in worker.states)
-        return f"{count}/{worker.processors}"
-
-    return [
-        Column("worker", str, elastic=True),
-        Column("generation", lambda one: str(one.generation), right=True, spare=True),
-        Column("version", lambda one: one.version, spare=True),
-        Column("busy", busy, right=True),
-        Column("queues", lambda one: ", ".join(one.queues), elastic=True),
-    ]
-
-
-def show_overview(command: NounCommand, options: CommandOptions) -> None:
-    """Show all queues and workers as they are, as without a verb."""
-    Screen(command, options).run()
 
 
 def list_workers(command: NounCommand, options: CommandOptions) -> None:
@@ -173,7 +111,7 @@ def list_workers(command: NounCommand, options: CommandOptions) -> None:
             command.print_json(worker_facts(worker, processors[worker.id]))
         return
     if found:
-        table = command.table(worker_columns(), found)
+        table = command.table(worker_columns(found[0].clock), found)
         command.stdout.write(next(table))
         for worker, line in zip(found, table, strict=True):
             command.stdout.write(line)
@@ -182,12 +120,12 @@ def list_workers(command: NounCommand, options: CommandOptions) -> None:
     command.say(count_serving(sum(serves(worker) for worker in found)))
 
 
-def newest_workers(using: str) -> list[ListedWorker]:
-    rows = Worker.objects.using(using).annotate(clock=ServerNow())
-    return cast("list[ListedWorker]", list(rows.order_by("-seen_at")[:MOST]))
+def newest_workers(using: str) -> list[Worker]:
+    rows = Worker.objects.using(using).annotate(clock=ServerNow())  # type: ignore[no-redef]
+    return list(rows.order_by("-seen_at")[:MOST])
 
 
-def named(workers: list[ListedWorker], names: list[str]) -> list[ListedWorker]:
+def named(workers: list[Worker], names: list[str]) -> list[Worker]:
     """Return those of a host or a name; raise CommandError for a name that none has."""
     known = {name for worker in workers for name in (worker.host, str(worker))}
     for name in names:
@@ -222,17 +160,18 @@ def print_processor(command: NounCommand, processor: ProcessorFacts, now: dateti
         command.stdout.write(f"    {describe_assignment(task, now)}")
 
 
-def worker_columns() -> list[Column[ListedWorker]]:
+def worker_columns(now: datetime) -> list[Column[Worker]]:
     return [
         Column("host", lambda worker: worker.host, elastic=True),
         Column("pid", lambda worker: str(worker.pid), right=True),
-        Column("generation", lambda worker: str(worker.generation), right=True),
-        Column("since", lambda worker: ago(worker.started_at, worker.clock)),
+        Column("generation", lambda worker: str(worker.generation), right=True, spare=True),
+        Column("version", lambda worker: worker.version, spare=True),
+        Column("since", lambda worker: ago(worker.started_at, now), spare=True),
         Column("queues", lambda worker: ", ".join(worker.queues), elastic=True),
         Column("processors", lambda worker: str(worker.processors), right=True),
         Column("busy", lambda worker: str(busy(worker)), right=True),
-        Column("seen", lambda worker: ago(worker.seen_at, worker.clock)),
-        Column("", status_of),
+        Column("seen", lambda worker: ago(worker.seen_at, now)),
+        Column("", lambda worker: status_of(worker, now)),
     ]
 
 
@@ -240,15 +179,15 @@ def busy(worker: Worker) -> int:
     return sum(bool(state["tasks"]) for state in worker.states)
 
 
-def status_of(worker: ListedWorker) -> str:
-    if worker.is_gone(worker.clock):
+def status_of(worker: Worker, now: datetime) -> str:
+    if worker.is_gone(now):
         return "gone"
     if worker.draining and not worker.leaving:
         return "draining" if busy(worker) else "drained"
     return "leaving" if worker.leaving else ""
 
 
-def serves(worker: ListedWorker) -> bool:
+def serves(worker: Worker) -> bool:
     return not (worker.leaving or worker.draining or worker.is_gone(worker.clock))
 
 
@@ -267,10 +206,10 @@ def describe_assignment(task: Assignment, now: datetime) -> str:
 def count_serving(serving: int) -> str:
     if not serving:
         return "No worker takes tasks. Start one: manage.py pq_worker"
-    return f"{serving} worker takes tasks." if serving == 1 else f"{serving} workers take tasks."
+    return f"{plural(serving, 'worker')} {'takes' if serving == 1 else 'take'} tasks."
 
 
-def worker_facts(worker: ListedWorker, processors: list[ProcessorFacts]) -> Facts:
+def worker_facts(worker: Worker, processors: list[ProcessorFacts]) -> Facts:
     return {
         **picked(worker, "id", "host", "pid", "launcher", "generation", "version"),
         **picked(worker, "started_at", "seen_at", "leaving", "draining", "queues"),
@@ -328,7 +267,7 @@ def show_types(command: NounCommand, options: CommandOptions) -> None:
                 command.print_json(one.facts())
             continue
         command.print_title(f"Queue '{name}', {found[0].day or 'all time'}")
-        command.print_table(day_columns(), found, GAP)
+        command.print_table(DAY_COLUMNS, found, GAP)
 
 
 def day_of(text: str) -> date:
@@ -339,24 +278,23 @@ def day_of(text: str) -> date:
         raise CommandError(f"'{text}' is no day such as 2026-11-22, and not 'all'.") from None
 
 
-def day_columns() -> list[Column[Statistics]]:
-    return [
-        Column("type", lambda one: one.type or "all", elastic=True),
-        Column("finished", lambda one: f"{one.finished:,}", right=True),
-        Column("retried", lambda one: f"{one.retried:,}", right=True),
-        Column("failed", lambda one: f"{one.failed:,}", right=True),
-        Column("cancelled", lambda one: f"{one.cancelled:,}", right=True, spare=True),
-        Column("lost", lambda one: f"{one.lost:,}", right=True, spare=True),
-        Column("run mean s", lambda one: figure(one.run.mean), right=True),
-        Column("deviation", lambda one: figure(one.run.deviation), right=True, spare=True),
-        Column("p95", lambda one: figure(one.run.p95), right=True),
-        Column("wait mean s", lambda one: figure(one.wait.mean), right=True),
-        Column("p95", lambda one: figure(one.wait.p95), right=True),
-    ]
-
-
 def figure(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.3g}"
+
+
+DAY_COLUMNS: list[Column[Statistics]] = [
+    Column("type", lambda one: one.type or "all", elastic=True),
+    Column("finished", lambda one: f"{one.finished:,}", right=True),
+    Column("retried", lambda one: f"{one.retried:,}", right=True),
+    Column("failed", lambda one: f"{one.failed:,}", right=True),
+    Column("cancelled", lambda one: f"{one.cancelled:,}", right=True, spare=True),
+    Column("lost", lambda one: f"{one.lost:,}", right=True, spare=True),
+    Column("run mean s", lambda one: figure(one.run.mean), right=True),
+    Column("deviation", lambda one: figure(one.run.deviation), right=True, spare=True),
+    Column("p95", lambda one: figure(one.run.p95), right=True),
+    Column("wait mean s", lambda one: figure(one.wait.mean), right=True),
+    Column("p95", lambda one: figure(one.wait.p95), right=True),
+]
 
 
 class Command(NounCommand):

@@ -43,13 +43,14 @@ class Command(QueueCommand):
         " and with 1 on any other error."
     )
 
-    def add_options(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
         add("key", metavar="KEY", nargs="?", help="Its name in the queue.")
         add("type", metavar="TYPE", nargs="?", help="What handles it.")
         add("data", metavar="JSON", nargs="?", help="Its data, as JSON.")
         add_flags(parser, f"{' '.join(FLAGS)} --queue --user --priority --limit --tag --in")
         add_flags(parser, "--time-limit --on-conflict --file --atomic --run")
+        super().add_arguments(parser)
 
     def act(self, options: CommandOptions) -> None:
         check_choice(options)
@@ -72,28 +73,23 @@ class Command(QueueCommand):
         """Warn that no worker of the queue knows a type; without workers, that no handler does."""
         workers = workers_serving(using=self.queue.using)
         here = [worker for worker in workers if self.queue.name in worker.queues]
-        if not here:
-            self.doubt_without_workers(type_)
-            return
-        if any(may_know(worker.routes_text, type_) for worker in here):
-            return
-        known = [name for worker in here if worker.routes for name in worker.routes["types"]]
-        text = f"No worker that serves its queue knows the type '{type_}'."
-        self.complain(text + nearest(type_, known))
-
-    def doubt_without_workers(self, type_: str) -> None:
-        """Warn that no setting names the queue, and no handler here knows the type."""
-        if self.queue.name not in named_queues(self.queue.using):
-            text = "No worker serves queue '%s', and no setting names it."
-            self.complain(text % self.queue.name)
-        try:
-            known = list(known_types(using=self.queue.using))
-            is_known = not known or type_ in known or dispatch_here().knows(type_)
-        except Exception:
-            # It is submitted; a worker says what is wrong with the handlers.
-            return
+        if here:
+            known = [name for worker in here if worker.routes for name in worker.routes["types"]]
+            is_known = any(may_know(worker.routes_text, type_) for worker in here)
+            text = f"No worker that serves its queue knows the type '{type_}'."
+        else:
+            if self.queue.name not in named_queues(self.queue.using):
+                name = self.queue.name
+                self.complain(f"No worker serves queue '{name}', and no setting names it.")
+            try:
+                known = list(known_types(using=self.queue.using))
+                is_known = not known or type_ in known or dispatch_here().knows(type_)
+            except Exception:
+                # It is submitted; a worker says what is wrong with the handlers.
+                return
+            text = f"No handler here knows the type '{type_}'."
         if not is_known:
-            self.complain(f"No handler here knows the type '{type_}'." + nearest(type_, known))
+            self.complain(text + nearest(type_, known))
 
     def submitted(self, task: CommandOptions) -> str:
         """Submit a task, and return what became of it."""

@@ -1,47 +1,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypedDict
+from functools import partial
 
 from django.core.management.base import CommandError
 from django.utils.text import capfirst
 
 from django_perfectqueue.bulk import forget_user
 from django_perfectqueue.conf import options as settings
-from django_perfectqueue.fairness import edit
-from django_perfectqueue.fairness.audit import changes_of
+from django_perfectqueue.fairness import edit, wording
 from django_perfectqueue.fairness.report import COUNTED, Balance, UserShare, balance
 from django_perfectqueue.fairness.shares import reset_share, set_share, share
-from django_perfectqueue.fairness.wording import paused_terms, queue_of, share_terms, user_of
 from django_perfectqueue.lib.durations import short_duration
+from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import FairShare
 
 from ..base import CommandOptions, or_dash
-from ..facts import PAUSED, Facts, iso, picked
+from ..facts import PAUSED, Facts, picked
 from ..flags import MANY, PAUSE, person
 from ..terminal import GAP, Column, or_more
-from ..verbs import NounCommand, Subcommand, changed, changes_for_programs, first_rows, pause_terms
+from ..verbs import NounCommand, Subcommand, changed, pause_terms
 
 CHANGES = "--weight --max-running"
 TOP = 20
-LAST: dict[str, str] = {
+LAST = {
     "minute": "in the last minute",
     "hour": "in the last hour",
     "day": "in the last day",
 }
-HELD: dict[str, str] = {
-    "": "",
-    "paused": "paused",
-    "capped": "at its cap",
-    "limited": "behind a limit",
-}
-
-
-class ShareScope(TypedDict):
-    """Where a share is: an empty queue is every queue."""
-
-    queue: str
-    using: str
+HELD = {"": "", "paused": "paused", "capped": "at its cap", "limited": "behind a limit"}
 
 
 def list_shares(command: NounCommand, options: CommandOptions) -> None:
@@ -49,95 +36,87 @@ def list_shares(command: NounCommand, options: CommandOptions) -> None:
     rows = FairShare.objects.using(command.queue.using).order_by("user", "queue")
     if options["queue"] is not None:
         rows = rows.filter(queue=options["queue"])
-    found, more = first_rows(rows, options["first"])
-
-    def facts(row: FairShare) -> Facts:
-        return for_programs(row, row.user, row.queue)
-
-    columns = [
-        Column[FairShare]("user", lambda row: row.user or "-", elastic=True),
+    columns: list[Column[FairShare]] = [
+        Column("user", lambda row: row.user or "-", elastic=True),
         Column("queue", lambda row: row.queue or "(every)", elastic=True),
         Column("weight", lambda row: f"{row.weight:g}", right=True),
         Column("at most", lambda row: or_dash(row.max_running), right=True),
-        Column[FairShare]("", paused_terms, elastic=True),
+        Column("", wording.paused_terms, elastic=True),
     ]
     none = "There are no shares: all users are equals, with weight 1."
-    command.print_listing(found, facts, columns, more=more, none=none)
+    command.print_listing(
+        rows, lambda row: for_programs(row, row.user, row.queue), columns, none=none
+    )
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
     """Show which share holds, and who changed it."""
-    scope = scope_of(command, options)
+    scope = scope_of(command)
+    queue = scope["queue"]
     for user in users(options):
-        held = share(user, **scope)
-        own = FairShare(user=user, queue=scope["queue"])
-        changes = changes_of(own, using=scope["using"])
-        if command.as_json:
-            found = for_programs(held, user, scope["queue"])
-            command.print_json({**found, "changes": list(changes_for_programs(changes))})
-            continue
-        lines = [describe_share(held, user, scope["queue"]), source_of(held, own)]
-        command.print_lines(filter(None, lines))
-        command.print_changes(changes)
+        held, own = share(user, **scope), FairShare(user=user, queue=queue)
+        lines = filter(None, [describe_share(held, user, queue), source_of(held, own)])
+        facts = for_programs(held, user, queue)
+        command.print_rule(own, facts, partial(command.print, map(printable, lines)))
 
 
 def change(command: NounCommand, options: CommandOptions) -> None:
     """Change only what is given, for tasks that wait already, too."""
-    set_all(command, options, changed(options, CHANGES))
+    terms = changed(options, CHANGES)
+    do_to_each(command, lambda user, scope: set_share(user, **terms, **scope, by=person()))
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
     """Start none of the user's tasks in any queue, until a time or until it is unpaused."""
     terms = pause_terms(options)
-    if options["queue"]:
-        set_all(command, options, {"paused": True, **terms})
-        return
-    scope, given = scope_of(command, options), edit.pause(True, **terms)
-    for user in users(options):
+
+    def act(user: str, scope: CommandOptions) -> None:
+        if scope["queue"]:
+            set_share(user, paused=True, **terms, **scope, by=person())
+            return
         # Refuses a name that can't be.
         share(user, **scope)
-        edit.pause_user(user, given, using=scope["using"], by=person())
-        print_share(command, user, scope)
+        edit.pause_user(user, edit.pause(True, **terms), using=scope["using"], by=person())
+
+    do_to_each(command, act)
 
 
 def unpause(command: NounCommand, options: CommandOptions) -> None:
     """End the pause."""
-    if options["queue"]:
-        set_all(command, options, {"paused": False})
-        return
-    scope = scope_of(command, options)
-    for user in users(options):
-        goes_on = edit.unpause_user(user, using=scope["using"], by=person())
+
+    def act(user: str, scope: CommandOptions) -> None:
+        everywhere = not scope["queue"]
+        goes_on = everywhere and edit.unpause_user(user, using=scope["using"], by=person())
         # The pause may be that of everyone else.
-        if not goes_on and share(user, **scope).paused:
+        if not goes_on and (scope["queue"] or share(user, **scope).paused):
             set_share(user, paused=False, **scope, by=person())
-        print_share(command, user, scope)
 
-
-def set_all(command: NounCommand, options: CommandOptions, changes: CommandOptions) -> None:
-    scope = scope_of(command, options)
-    for user in users(options):
-        set_share(user, **changes, **scope, by=person())
-        print_share(command, user, scope)
+    do_to_each(command, act)
 
 
 def reset(command: NounCommand, options: CommandOptions) -> None:
     """Delete the share: that of '*' holds."""
-    scope = scope_of(command, options)
-    for user in users(options):
+
+    def act(user: str, scope: CommandOptions) -> None:
         if not reset_share(user, **scope, by=person()) and not command.as_json:
             command.say("There was no share of its own.")
-        print_share(command, user, scope)
+
+    do_to_each(command, act)
 
 
-def print_share(command: NounCommand, user: str, scope: ShareScope) -> None:
-    """Say what holds now."""
-    held, queue = share(user, **scope), scope["queue"]
-    command.answer(for_programs(held, user, queue), describe_share(held, user, queue))
+def do_to_each(command: NounCommand, act: Callable[[str, CommandOptions], object]) -> None:
+    """Do it to the users who are named, where their share is, and say what holds then."""
+    scope = scope_of(command)
+    queue = scope["queue"]
+    for user in users(command.options):
+        act(user, scope)
+        held = share(user, **scope)
+        command.answer(for_programs(held, user, queue), describe_share(held, user, queue))
 
 
-def scope_of(command: NounCommand, options: CommandOptions) -> ShareScope:
-    return {"queue": options["queue"] or "", "using": command.queue.using}
+def scope_of(command: NounCommand) -> CommandOptions:
+    """Return where a share is: an empty queue is every queue."""
+    return {"queue": command.options["queue"] or "", "using": command.queue.using}
 
 
 def users(options: CommandOptions) -> list[str]:
@@ -199,8 +178,8 @@ def nothing(queue: str, over: str) -> str:
 
 
 def describe_share(held: FairShare, user: str, queue: str) -> str:
-    owner = capfirst(user_of(user))
-    return f"{owner}, {queue_of(queue)}: {share_terms(held)}."
+    owner = capfirst(wording.user_of(user))
+    return f"{owner}, {wording.queue_of(queue)}: {wording.share_terms(held)}."
 
 
 def source_of(held: FairShare, own: FairShare) -> str:
@@ -210,8 +189,8 @@ def source_of(held: FairShare, own: FairShare) -> str:
     if (held.user, held.queue) == (own.user, own.queue):
         return ""
     return (
-        f"It has no share of its own here: this is that of {user_of(held.user)} in"
-        f" {queue_of(held.queue)}."
+        f"It has no share of its own here: this is that of {wording.user_of(held.user)} in"
+        f" {wording.queue_of(held.queue)}."
     )
 
 
@@ -273,32 +252,26 @@ def bounded(count: int) -> str:
 
 def summary(found: Balance, over: str) -> Facts:
     return {
-        "queue": found.queue,
         "over": over,
-        "since": iso(found.since),
-        "until": iso(found.until),
-        "seconds": found.total.seconds,
-        "tasks": found.total.tasks,
-        "wait_p50": found.total.p50,
-        "wait_p95": found.total.p95,
+        **picked(found, "queue", "since", "until"),
+        **picked(found.total, "seconds", "tasks"),
+        **waits(found.total),
         "shares": [share_facts(share) for share in found.shares],
     }
 
 
+def waits(share: UserShare) -> Facts:
+    return {"wait_p50": share.p50, "wait_p95": share.p95}
+
+
 def share_facts(share: UserShare) -> Facts:
-    figures = {
-        **picked(share, "user", "others", "entitled", "received", "entitled_seconds"),
+    own = picked(share, "weight", "max_running", "running", "held")
+    waiting = {"waiting": min(share.waiting, COUNTED), "more_waiting": share.waiting > COUNTED}
+    return {
+        **picked(share, "user", "others", "entitled", "received", "entitled_seconds", "tasks"),
         "received_seconds": share.seconds,
-        "tasks": share.tasks,
-        "wait_p50": share.p50,
-        "wait_p95": share.p95,
-    }
-    if share.others:
-        return figures
-    return figures | {
-        **picked(share, "weight", "max_running", "running", "held"),
-        "waiting": min(share.waiting, COUNTED),
-        "more_waiting": share.waiting > COUNTED,
+        **waits(share),
+        **({} if share.others else own | waiting),
     }
 
 

@@ -17,8 +17,9 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import connections
 
-from django_perfectqueue import backoff, compat, conf, queue
+from django_perfectqueue import compat, conf, queue
 from django_perfectqueue.application import CommandHandler, Dispatch, Registry
+from django_perfectqueue.checks.dotted_paths import check_backoff
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.schema import lacks_tables, unmigrated
 from django_perfectqueue.lib.imports import path_of
@@ -119,7 +120,8 @@ def plan_of(options: CommandOptions) -> Plan:
     using = known_alias(options["database"] or queue.database())
     dispatch, names = work_of(options, values, using)
     names = options["queues"] or names
-    check_backoff(values.BACKOFF)
+    for wrong in check_backoff():
+        raise ConfigError(wrong.msg)
     if not dispatch.load():
         raise ConfigError(discovery.no_handlers(dispatch))
     return Plan(
@@ -152,15 +154,6 @@ def work_of(
     return dispatch, names
 
 
-def check_backoff(waits: object) -> None:
-    """Raise ConfigError when the waits of the settings are a path that leads nowhere."""
-    try:
-        if isinstance(waits, str):
-            backoff.backoff_at(waits)
-    except ConfigError as error:
-        raise ConfigError(f"{conf.SETTING}['BACKOFF']: {error}") from error
-
-
 def exec_of(text: str) -> type[Exec]:
     """
     Return the dispatch for a program with its arguments, written as for a shell.
@@ -169,11 +162,8 @@ def exec_of(text: str) -> type[Exec]:
     """
     words = split(text)
     if shutil.which(words[0]) is None:
-        absent = f"program at '{words[0]}', or it may not be executed"
         raise ConfigError(
-            f"--exec: there is no {absent}."
-            if "/" in words[0]
-            else f"--exec: there is no program '{words[0]}' on PATH."
+            f"--exec: there is no program '{words[0]}' on PATH, or it may not be executed."
         )
     handler = type("Handler", (CommandHandler,), {"command": words, "__module__": __name__})
     return type("Exec", (Exec,), {"command": words, "routes": {EVERY_TYPE: handler}})

@@ -82,8 +82,8 @@ class Table:
     """
     The table of one source.
 
-    A subclass has its ``columns`` beside ``id``, whose kind is ``key``, and ``more_columns``,
-    which not every version has and which are None in the others. ``passed_over`` are the rows
+    A subclass has its ``columns`` beside ``id``, whose kind is ``key``; with ``?`` those that not
+    every version has, which are None in the others. ``passed_over`` are the rows
     that are no waiting tasks, by why.
     """
 
@@ -91,7 +91,6 @@ class Table:
     usual_name: ClassVar[str]
     key: ClassVar[type[models.Field[Any, Any]]] = models.IntegerField
     columns: ClassVar[Columns]
-    more_columns: ClassVar[Columns] = {}
     passed_over: ClassVar[Mapping[str, Q]]
     queue_column: ClassVar[str] = ""
 
@@ -108,16 +107,9 @@ class Table:
 
         Raise ConfigError when it is not there, or not as it must be.
         """
-        there = columns_of(self.name, self.using)
-        fields = fields_of(self.columns)
-        for name in fields:
-            if name not in there:
-                raise ConfigError(f"The table '{self.name}' has no column '{name}': it is another.")
-        if self.queue and self.queue_column not in there:
+        self.model = model_of(self.name, self.key, self.columns, using=self.using)
+        if self.queue and getattr(self.model, self.queue_column or "queue", None) is None:
             raise ConfigError(f"The table '{self.name}' names no queue: it takes no --from-queue.")
-        for name, kind in fields_of(self.more_columns).items():
-            fields[name] = kind if name in there else None
-        self.model = model_of(self.name, self.key, fields)
 
     def label(self, row: Row) -> str:
         """Return what a row is called where it stays."""
@@ -145,16 +137,11 @@ class Table:
         rows = self.model._default_manager.using(self.using)
         return rows.filter(**{self.queue_column: self.queue}) if self.queue else rows
 
-    def wanted(self) -> Row:
-        """Return those rows, as a QuerySet, that may be tasks."""
-        rows = self.rows
-        for condition in self.passed_over.values():
-            rows = rows.exclude(condition)
-        return rows
-
     def page(self, after: object, size: int, *, lock: bool) -> list[Row]:
         """Return the next rows; locked ones, if they are to be deleted, where that can be."""
-        rows = self.wanted().order_by("pk")
+        rows = self.rows.order_by("pk")
+        for condition in self.passed_over.values():
+            rows = rows.exclude(condition)
         features = connections[self.using].features
         if lock and features.has_select_for_update:
             # Rows locked by others are being worked on.
@@ -167,11 +154,13 @@ class Table:
         return count
 
 
-def columns_of(table: str, using: str) -> set[str]:
+def model_of(
+    table: str, key: type[models.Field[Any, Any]], columns: Columns, *, using: str
+) -> type[models.Model]:
     """
-    Return the names of a table's columns.
+    Return a model for a table of others, which no registry of models knows.
 
-    Raise ConfigError when there is no such table.
+    Raise ConfigError where the table, or one of the columns, is not there.
     """
     connection = connections[using]
     with connection.cursor() as cursor:
@@ -184,20 +173,16 @@ def columns_of(table: str, using: str) -> set[str]:
                 " --from-database names the one that has it."
             )
         description = connection.introspection.get_table_description(cursor, table)
-        return {column.name for column in description}
-
-
-def fields_of(columns: Columns) -> dict[str, models.Field[Any, Any] | None]:
-    """Return the fields of a model; only for reading, so each may be empty and of any length."""
-    return {name: kind(null=True) for kind, names in columns.items() for name in names.split()}
-
-
-def model_of(
-    table: str, key: type[models.Field[Any, Any]], fields: Mapping[str, object]
-) -> type[models.Model]:
-    """Return a model for a table of others, which no registry of models knows."""
+    there = {column.name for column in description}
     options = {"apps": Apps(), "app_label": "importing", "db_table": table, "managed": False}
-    members = {"Meta": type("Meta", (), options), "__module__": __name__, **fields}
+    members: dict[str, Any] = {"Meta": type("Meta", (), options), "__module__": __name__}
+    for kind, words in columns.items():
+        for word in words.split():
+            name = word.rstrip("?")
+            if name not in there and name == word:
+                raise ConfigError(f"The table '{table}' has no column '{name}': it is another.")
+            # Only for reading, so each may be empty and of any length.
+            members[name] = kind(null=True) if name in there else None
     return type("Row", (models.Model,), {"id": key(primary_key=True), **members})
 
 
@@ -274,23 +259,21 @@ class Move:
         return self.queue.using
 
     def run(self) -> None:
-        after = None
-        while rows := self.batch(after):
+        """Move the rows of the table, a batch at a time; count those that are no waiting tasks."""
+        after, using = None, self.table.using
+        while True:
+            with transaction.atomic(using=using) if self.delete else nullcontext():
+                with reading(using):
+                    rows = self.table.page(after, BATCH, lock=self.delete)
+                self.take(rows)
+            if not rows:
+                break
             self.progress(self.tally.looked)
             after = rows[-1].pk
-        with reading(self.table.using):
+        with reading(using):
             for why, condition in self.table.passed_over.items():
                 if count := self.table.rows.filter(condition).count():
                     self.tally.stay[why] = SkipReason(count)
-
-    def batch(self, after: object) -> list[Row]:
-        """Move the next rows, and return them."""
-        using = self.table.using
-        with transaction.atomic(using=using) if self.delete else nullcontext():
-            with reading(using):
-                rows = self.table.page(after, BATCH, lock=self.delete)
-            self.take(rows)
-        return rows
 
     def take(self, rows: Sequence[Row]) -> None:
         by_queue: dict[str, list[Importable]] = defaultdict(list)

@@ -12,28 +12,10 @@ from datetime import datetime, timedelta
 from datetime import timezone as zones
 from typing import Any, ClassVar
 
-from django.db.models import (
-    BinaryField,
-    BooleanField,
-    CharField,
-    DateTimeField,
-    IntegerField,
-    Q,
-    TextField,
-)
+from django.db import models
 from django.utils import timezone
 
-from .move import (
-    Columns,
-    Importable,
-    Row,
-    StaysError,
-    Table,
-    call,
-    columns_of,
-    fields_of,
-    model_of,
-)
+from .move import Columns, Importable, Row, StaysError, Table, call, model_of
 
 GZIP = b"\x1f\x8b"
 LARGEST = 64 * 2**20
@@ -62,10 +44,13 @@ class PerfectQueue(Table):
 
     source = "perfectqueue"
     usual_name = "perfectqueue"
-    key = CharField
-    columns: ClassVar[Columns] = {IntegerField: "timeout created_at", BinaryField: "data"}
-    more_columns: ClassVar[Columns] = {TextField: "resource", IntegerField: "max_running"}
-    passed_over: ClassVar[Mapping[str, Q]] = {"finished": Q(created_at=None)}
+    key = models.CharField
+    columns: ClassVar[Columns] = {
+        models.IntegerField: "timeout created_at max_running?",
+        models.BinaryField: "data",
+        models.TextField: "resource?",
+    }
+    passed_over: ClassVar[Mapping[str, models.Q]] = {"finished": models.Q(created_at=None)}
 
     def open(self) -> None:
         super().open()
@@ -110,16 +95,16 @@ class DjangoTasksDb(Table):
     source = "django-tasks-db"
     usual_name = "django_tasks_database_dbtaskresult"
     # Where databases know no UUID its form differs; as text each is compared with its like.
-    key = CharField
+    key = models.CharField
     # The data as text, so that one that is no JSON spoils no more than its row.
     columns: ClassVar[Columns] = {
-        TextField: "status args_kwargs task_path queue_name",
-        DateTimeField: "enqueued_at run_after",
-        IntegerField: "priority",
+        models.TextField: "status args_kwargs task_path queue_name",
+        models.DateTimeField: "enqueued_at run_after",
+        models.IntegerField: "priority",
     }
-    passed_over: ClassVar[Mapping[str, Q]] = {
-        "running, or left so by a worker that died": Q(status="RUNNING"),
-        "ended": ~Q(status__in=("READY", "NEW", "RUNNING")),
+    passed_over: ClassVar[Mapping[str, models.Q]] = {
+        "running, or left so by a worker that died": models.Q(status="RUNNING"),
+        "ended": ~models.Q(status__in=("READY", "NEW", "RUNNING")),
     }
     queue_column = "queue_name"
 
@@ -141,16 +126,13 @@ class DjangoQ2(Table):
     source = "django-q2"
     usual_name = "django_q_schedule"
     columns: ClassVar[Columns] = {
-        TextField: "name func hook args kwargs schedule_type",
-        IntegerField: "repeats",
-        DateTimeField: "next_run",
+        models.TextField: "name func hook args kwargs schedule_type cluster? cron?"
+        " intended_date_kwarg?",
+        models.IntegerField: "repeats minutes?",
+        models.DateTimeField: "next_run",
     }
-    more_columns: ClassVar[Columns] = {
-        TextField: "cluster intended_date_kwarg cron",
-        IntegerField: "minutes",
-    }
-    passed_over: ClassVar[Mapping[str, Q]] = {
-        "schedules that are over": Q(repeats=0) | Q(next_run=None)
+    passed_over: ClassVar[Mapping[str, models.Q]] = {
+        "schedules that are over": models.Q(repeats=0) | models.Q(next_run=None)
     }
     queue_column = "cluster"
 
@@ -247,32 +229,27 @@ class CeleryBeat(Table):
     source = "celery-beat"
     usual_name = "django_celery_beat_periodictask"
     columns: ClassVar[Columns] = {
-        TextField: "name task args kwargs queue",
-        DateTimeField: "expires start_time",
-        BooleanField: "enabled",
-        IntegerField: "priority total_run_count clocked_id crontab_id interval_id solar_id",
+        models.TextField: "name task args kwargs queue headers?",
+        models.DateTimeField: "expires start_time last_run_at?",
+        models.BooleanField: "enabled one_off?",
+        models.IntegerField: "priority total_run_count clocked_id crontab_id interval_id solar_id"
+        " expire_seconds?",
     }
-    more_columns: ClassVar[Columns] = {
-        TextField: "headers",
-        DateTimeField: "last_run_at",
-        BooleanField: "one_off",
-        IntegerField: "expire_seconds",
-    }
-    passed_over: ClassVar[Mapping[str, Q]] = {"switched off": Q(enabled=False)}
+    passed_over: ClassVar[Mapping[str, models.Q]] = {"switched off": models.Q(enabled=False)}
     queue_column = "queue"
 
     def open(self) -> None:
         super().open()
-        self.clocked = self.others(CLOCKED, {DateTimeField: "clocked_time"})
-        crontab: Columns = {TextField: " ".join([*CRON, "timezone"])}
+        self.clocked = self.others(CLOCKED, {models.DateTimeField: "clocked_time"})
+        crontab: Columns = {models.TextField: " ".join([*CRON, "timezone"])}
         self.crontabs = self.others("django_celery_beat_crontabschedule", crontab)
-        interval: Columns = {IntegerField: "every", TextField: "period"}
+        interval: Columns = {models.IntegerField: "every", models.TextField: "period"}
         self.intervals = self.others("django_celery_beat_intervalschedule", interval)
 
     def others(self, table: str, columns: Columns) -> dict[int, Row]:
         """Return the rows of a table that this one refers to, by their ids."""
-        columns_of(table, self.using)
-        rows = model_of(table, self.key, fields_of(columns))._default_manager.using(self.using)
+        model = model_of(table, self.key, columns, using=self.using)
+        rows = model._default_manager.using(self.using)
         return dict(rows.in_bulk())
 
     def label(self, row: Row) -> str:

@@ -17,22 +17,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.inspection.family import (
-    BATCH_STATES,
-    COUNTED,
-    MOST,
-    Family,
-    FamilyLink,
-    Known,
-    Relative,
-    callbacks,
-    counts,
-    exact,
-    family,
-    in_state,
-    relatives,
-    state_of,
-)
+from django_perfectqueue.inspection import family
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, Batch, Outcome, Task, TaskQuerySet
 from django_perfectqueue.queue import Queue, database
@@ -52,13 +37,13 @@ class StateFilter(ValueFilter):
 
     title = _("status")
     parameter_name = "state"
-    words = BATCH_STATES
+    words = family.BATCH_STATES
 
     def condition(self, value: str) -> Q:
-        if value not in BATCH_STATES:
+        if value not in family.BATCH_STATES:
             raise IncorrectLookupParameters
         newest = Batch.objects.using(database()).order_by("-pk").values_list("pk", flat=True)
-        return in_state(value) & Q(pk__gt=(newest.first() or 0) - REACH)
+        return family.in_state(value) & Q(pk__gt=(newest.first() or 0) - REACH)
 
 
 @admin.register(Batch)
@@ -73,7 +58,7 @@ class BatchAdmin(ReadOnlyAdmin):
     search_help_text = _("A name, exactly.")
 
     def complete(self, request: HttpRequest, rows: Any) -> None:
-        exact(rows, using=database())
+        family.exact(rows, using=database())
 
     def get_search_results(
         self, request: HttpRequest, queryset: Any, search_term: str
@@ -92,7 +77,7 @@ class BatchAdmin(ReadOnlyAdmin):
 
     def story(self, request: HttpRequest, row: Batch) -> dict[str, object]:
         """Return a batch's exact counts, and of its tasks those that the person may see."""
-        [own] = exact([row], using=database())
+        [own] = family.exact([row], using=database())
         found = Queue(own.queue, using=database()).batch_named(own.name).progress()
         pages: Any = self.admin_site.get_model_admin(Task)
         tasks = pages.get_queryset(request).filter(membership__batch_id=own.pk)
@@ -100,7 +85,7 @@ class BatchAdmin(ReadOnlyAdmin):
         sees_tasks = request.user.has_perm(VIEW_TASK)
         shown = tasks.exclude(outcome=Outcome.FINISHED).order_by("pk")[:SHOWN]
         verbs = [verb for verb, fits in ((CANCEL, found.open), (RETRY, found.dead)) if fits]
-        inner = known.batches.filter(parent_id=own.pk).order_by("pk")[:MOST]
+        inner = known.batches.filter(parent_id=own.pk).order_by("pk")[: family.MOST]
         return {
             "batch_id": own.pk,
             "subtitle": printable(own.name),
@@ -118,11 +103,11 @@ class BatchAdmin(ReadOnlyAdmin):
             "all_query": urlencode({"batch": own.pk}),
             "callbacks": [
                 relative_row(one, link, request)
-                for one, link in callbacks(own.pk, using=database(), known=known)
+                for one, link in family.callbacks(own.pk, using=database(), known=known)
             ],
             "inner": [
                 (state_badge(one), one, bar(one.total, one.finished, one.dead))
-                for one in exact(inner, using=database())
+                for one in family.exact(inner, using=database())
             ],
             "verbs": [verb for verb in verbs if sees_tasks and may(request, verb)],
             **statuses_of(own, tasks),
@@ -130,20 +115,20 @@ class BatchAdmin(ReadOnlyAdmin):
 
 
 def statuses_of(batch: Batch, tasks: TaskQuerySet) -> dict[str, object]:
-    found = counts(tasks)
+    found = family.counts(tasks)
     return {
         "statuses": [
             (badge(status), count, urlencode({"batch": batch.pk, "status": status}))
             for status, count in found.items()
         ],
-        "capped": sum(found.values()) >= COUNTED,
-        "cap": COUNTED,
+        "capped": sum(found.values()) >= family.COUNTED,
+        "cap": family.COUNTED,
     }
 
 
 def state_badge(batch: Batch) -> SafeString:
-    state = state_of(batch)
-    return mark(state, BATCH_STATES[state])
+    state = family.state_of(batch)
+    return mark(state, family.BATCH_STATES[state])
 
 
 def bar(total: int, finished: int, dead: int) -> SafeString:
@@ -167,7 +152,7 @@ def queue_link(queue: str, request: HttpRequest) -> SafeString | str:
     return tasks_link(shown, queue=queue) if request.user.has_perm(VIEW_TASK) else shown
 
 
-def about(batch: Batch, request: HttpRequest, known: Known) -> list[tuple[object, object]]:
+def about(batch: Batch, request: HttpRequest, known: family.Known) -> list[tuple[object, object]]:
     facts: list[tuple[object, object]] = [
         (_("queue"), queue_link(batch.queue, request)),
         (_("user"), printable(batch.user) or NOTHING),
@@ -176,7 +161,7 @@ def about(batch: Batch, request: HttpRequest, known: Known) -> list[tuple[object
     if batch.ended_at:
         facts.append((_("ended"), moment(batch.ended_at)))
     if batch.parent_id:
-        for outer in relatives([-batch.parent_id], using=database(), known=known).values():
+        for outer in family.relatives([-batch.parent_id], using=database(), known=known).values():
             facts.append((_("in batch"), linked(outer, request)))
     return [*facts, (_("id"), str(batch.pk))]
 
@@ -200,9 +185,9 @@ WORDS = {
 def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, Any]:
     """Return what the template shows; a graph where there are at most MOST tasks."""
     known = known_to(request, site)
-    found = family(task.pk, using=database(), levels=LEVELS, known=known)
+    found = family.family(task.pk, using=database(), levels=LEVELS, known=known)
     return {
-        "graph": graph(found, request) if 1 < len(found.relatives) <= MOST else None,
+        "graph": graph(found, request) if 1 < len(found.relatives) <= family.MOST else None,
         "parents": [relative_row(one, link, request) for one, link in found.parents],
         "children": [relative_row(one, link, request) for one, link in found.children],
         "family_more": found.more,
@@ -210,14 +195,16 @@ def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, 
     }
 
 
-def known_to(request: HttpRequest, site: AdminSite) -> Known:
+def known_to(request: HttpRequest, site: AdminSite) -> family.Known:
     """Return the tasks and the batches that the lists of the admin show a person."""
     tasks, batches = (site.get_model_admin(model).get_queryset(request) for model in (Task, Batch))
     columns = ("queue", "key", "user", "type", "outcome")
-    return Known(tasks.select_related(None).only(*columns), batches)
+    return family.Known(tasks.select_related(None).only(*columns), batches)
 
 
-def relative_row(one: Relative, link: FamilyLink, request: HttpRequest) -> dict[str, object]:
+def relative_row(
+    one: family.Relative, link: family.FamilyLink, request: HttpRequest
+) -> dict[str, object]:
     return {
         "badge": relative_badge(one),
         "link": linked(one, request),
@@ -227,16 +214,16 @@ def relative_row(one: Relative, link: FamilyLink, request: HttpRequest) -> dict[
     }
 
 
-def relative_badge(one: Relative) -> SafeString:
+def relative_badge(one: family.Relative) -> SafeString:
     return mark(one.status, one.word)
 
 
-def linked(one: Relative, request: HttpRequest) -> SafeString | str:
+def linked(one: family.Relative, request: HttpRequest) -> SafeString | str:
     name, url = printable(one.key), url_of(one, request)
     return format_html('<a href="{}">{}</a>', url, name) if url else name
 
 
-def url_of(one: Relative, request: HttpRequest) -> str:
+def url_of(one: family.Relative, request: HttpRequest) -> str:
     """Return where the page of a task or a batch is, or nothing for who may not see it."""
     kind = "batch" if one.is_batch else "task"
     if not request.user.has_perm(f"perfectqueue.view_{kind}"):
@@ -244,7 +231,7 @@ def url_of(one: Relative, request: HttpRequest) -> str:
     return page_url(f"{kind}_change", abs(one.id))
 
 
-def dependent_verbs(task: Task, found: Family, request: HttpRequest) -> list[object]:
+def dependent_verbs(task: Task, found: family.Family, request: HttpRequest) -> list[object]:
     """Return what can be done to a task together with those that wait for it."""
     waiting = found.waiting
     statuses = {one.status for one in waiting}
@@ -260,7 +247,7 @@ def dependent_verbs(task: Task, found: Family, request: HttpRequest) -> list[obj
 class Node:
     """A box: its task, where its upper left corner is, and where it leads."""
 
-    relative: Relative
+    relative: family.Relative
     x: int
     y: int
     url: str
@@ -278,7 +265,7 @@ class Node:
         return printable(", ".join(filter(None, [one.key, kind, one.user, one.word])))
 
 
-def graph(found: Family, request: HttpRequest) -> dict[str, object]:
+def graph(found: family.Family, request: HttpRequest) -> dict[str, object]:
     """Place each task to the right of those that it waits for."""
     columns = in_columns(found.relatives, found.links)
     tallest = max(map(len, columns), default=0)
@@ -304,7 +291,9 @@ def graph(found: Family, request: HttpRequest) -> dict[str, object]:
     }
 
 
-def in_columns(relatives: dict[int, Relative], links: Sequence[FamilyLink]) -> list[list[int]]:
+def in_columns(
+    relatives: dict[int, family.Relative], links: Sequence[family.FamilyLink]
+) -> list[list[int]]:
     """Return the ids by column; each below those whose parents are further up."""
     parents: dict[int, list[int]] = {id_: [] for id_ in relatives}
     for link in links:

@@ -22,12 +22,7 @@ from django.views.decorators.http import require_POST
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import (
-    InvalidScheduleError,
-    InvalidTaskError,
-    PayloadError,
-    PerfectQueueError,
-)
+from django_perfectqueue.exceptions import PayloadError, PerfectQueueError
 from django_perfectqueue.inspection.schedules import in_words, standing, statuses_of
 from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.lib.durations import seconds_in
@@ -170,7 +165,7 @@ class ScheduleForm(RuleForm):
         """Add what a check of the API raises to its field."""
         try:
             function(*values)
-        except (InvalidScheduleError, InvalidTaskError, PerfectQueueError) as error:
+        except PerfectQueueError as error:
             self.add_error(name if name in self.fields else None, str(error))
 
     def ticks(self, most: int) -> list[datetime]:

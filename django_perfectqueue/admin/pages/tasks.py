@@ -212,11 +212,7 @@ class DeadLetterAdmin(SteeringAdmin):
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: Extra = None,
+        self, request: HttpRequest, object_id: str, *given: Any, **more: Any
     ) -> HttpResponse:
         return HttpResponseRedirect(cells.page_url("task_change", object_id))
 

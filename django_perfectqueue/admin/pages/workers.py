@@ -50,7 +50,8 @@ class WorkerAdmin(ReadOnlyAdmin):
         return super().changelist_view(request, extra_context)
 
     def has_drain_permission(self, request: HttpRequest) -> bool:
-        return self.is_open(request) and request.user.has_perm("perfectqueue.drain_worker")
+        may_drain = request.user.has_perm("perfectqueue.drain_worker")
+        return may_drain and self.has_view_permission(request)
 
     @admin.action(description=_("Drain selected workers"), permissions=["drain"])
     def drain(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:

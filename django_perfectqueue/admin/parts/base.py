@@ -198,11 +198,7 @@ class ReadOnlyAdmin(StoredAdmin):
     story_template = ""
 
     def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: Extra = None,
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Extra = None
     ) -> HttpResponse:
         if not self.story_template:
             return super().change_view(request, object_id, form_url, extra_context)

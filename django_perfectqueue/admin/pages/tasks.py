@@ -170,8 +170,10 @@ class TaskAdmin(SteeringAdmin):
 
     @admin.display(description=_("when"))
     def when(self, task: Task) -> SafeString:
-        word, at = cells.next_moment(task)
-        return format_html('{} <span class="pq-quiet">{}</span>', cells.short(at), word)
+        fact: Any = cells.next_moment(task)
+        return format_html(
+            '{} <span class="pq-quiet">{}</span>', cells.short(fact.value), fact.label
+        )
 
     attempts = column(_("attempts"), lambda task: int(task.tries))
 

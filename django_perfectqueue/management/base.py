@@ -155,6 +155,12 @@ class QueueCommand(SummedUpCommand):
         """Print a value behind its name, in a column as wide as ``label_width``."""
         self.stdout.write(f"  {padded(name, self.label_width - 1)} {printable(value)}".rstrip())
 
+    def print_fields(self, fields: Iterable[tuple[str, str]]) -> None:
+        """Print each value that is not empty behind its name, on one line."""
+        for name, value in fields:
+            if value:
+                self.print_field(name, on_one_line(value))
+
     def table(
         self, columns: Sequence[Column[R]], rows: Iterable[R], indent: str = ""
     ) -> Iterator[str]:

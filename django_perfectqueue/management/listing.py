@@ -287,10 +287,10 @@ class TaskPage:
             self.command.print_json(found)
             return
         self.command.print_title(f"Task '{task.key}' in queue '{task.queue}'")
-        self.print_fields(facts.standing(story))
+        self.command.print_fields(facts.standing(story))
         own_facts = [fact for fact in story.about() if fact.name != "queue"]  # the title has it
-        self.print_fields(facts.fields([*own_facts, *story.times(), *story.counts()]))
-        self.print_fields(facts.family_fields(own, batch))
+        self.command.print_fields(facts.fields([*own_facts, *story.times(), *story.counts()]))
+        self.command.print_fields(facts.family_fields(own, batch))
         self.print_actions(story.actions, task.clock)
         if story.progress:
             self.command.print_field("progress", how_far(story.progress, task.clock))
@@ -327,14 +327,9 @@ class TaskPage:
             found = by_id
         return found
 
-    def print_fields(self, known: Iterable[tuple[str, str]]) -> None:
-        for name, value in known:
-            self.command.print_field(name, on_one_line(value))
-
     def print_actions(self, actions: list[Change], now: datetime) -> None:
-        for one in actions:
-            what = f"{one.by}: {describe_action(one)}, {ago(one.at, now)}"
-            self.command.print_field("by", on_one_line(what))
+        whats = (f"{one.by}: {describe_action(one)}, {ago(one.at, now)}" for one in actions)
+        self.command.print_fields(("by", what) for what in whats)
 
     def print_episode(self, task: Task, episode: Episode) -> None:
         if episode.attempt:

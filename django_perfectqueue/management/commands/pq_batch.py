@@ -7,7 +7,6 @@ from django_perfectqueue import models, store
 from django_perfectqueue.bulk import Operation, Preview
 from django_perfectqueue.bulk.selection import ANY, SAMPLE
 from django_perfectqueue.inspection import family
-from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.queue import Batch
 
 from .. import facts
@@ -60,19 +59,18 @@ def show_one(command: NounCommand, batch: Batch) -> None:
         command.print_json({**facts.batch_facts(batch), **times, **more, "callbacks": callbacks})
         return
     command.print_title(f"Batch '{batch.name}' in queue '{batch.queue.name}'")
-    command.print_field("status", str(family.BATCH_STATES[family.state_of(row)]))
-    command.print_field("progress", f"{bar(batch.progress().part)}, {facts.counted(batch)}")
-    if statuses:
-        command.print_field("statuses", in_words(statuses))
-    if batch.user:
-        command.print_field("user", on_one_line(batch.user))
-    command.print_field("created", local(row.created_at))
-    if row.ended_at:
-        command.print_field("ended", local(row.ended_at))
-    for one in inner:
-        command.print_field("has batch", on_one_line(f"{one.name}: {facts.counted(one)}"))
-    for pair in called:
-        command.print_field("callback", on_one_line(facts.listed([pair], more=False)))
+    command.print_fields(
+        [
+            ("status", str(family.BATCH_STATES[family.state_of(row)])),
+            ("progress", f"{bar(batch.progress().part)}, {facts.counted(batch)}"),
+            ("statuses", in_words(statuses)),
+            ("user", batch.user),
+            ("created", local(row.created_at)),
+            ("ended", local(row.ended_at) if row.ended_at else ""),
+            *(("has batch", f"{one.name}: {facts.counted(one)}") for one in inner),
+            *(("callback", facts.listed([pair], more=False)) for pair in called),
+        ]
+    )
     unfinished = tasks.exclude(outcome="finished").order_by("pk")[:SAMPLE]
     pq_task.print_sample(command, map(pq_task.sample_row, unfinished))
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -33,7 +33,7 @@ from ..base import CommandOptions, QueueCommand
 from ..facts import PAUSED, Facts, iso, picked
 from ..flags import MANY, PAUSE, number, or_none, person
 from ..listing import no_tasks
-from ..terminal import GAP, Column, ProgressLine, or_more, plural, seconds
+from ..terminal import GAP, Column, ProgressLine, duration, or_more, plural, seconds
 from ..verbs import NounCommand, Subcommand, pause_terms
 
 
@@ -93,15 +93,6 @@ def figures(using: str, queue: str | None = None) -> list[Figures]:
     return found
 
 
-def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
-    for status, count in found.counts.items():
-        note = ""
-        if status == Status.WAITING and found.now.oldest is not None:
-            note = f"the first has been due for {short_duration(found.now.oldest)}"
-        more = found.has_more(status)
-        yield status, or_more(min(count, COUNTED), more=more), note
-
-
 def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, Limit]:
     """Return the limits that pause queues, by their names."""
     paused = [queue.name for queue in queues if queue.paused]
@@ -145,11 +136,7 @@ def queue_columns(paused: Mapping[str, Limit]) -> list[Column[QueueFigures]]:
         return Column(title, cell, right=True, spare=spare)
 
     def span(title: str, name: str) -> Column[QueueFigures]:
-        def cell(one: QueueFigures) -> str:
-            seconds = getattr(one, name)
-            return short_duration(seconds) if seconds else "-"
-
-        return Column(title, cell, right=True)
+        return Column(title, lambda one: duration(getattr(one, name) or None), right=True)
 
     return [
         Column("queue", lambda one: one.name, elastic=True),
@@ -243,9 +230,13 @@ def print_figures(command: NounCommand, found: Figures, top: int | None, terms: 
         command.say(no_tasks(Queue(found.now.name, using=command.queue.using)))
     else:
         command.print_title(f"Queue '{found.now.name}'")
-        for name, count, note in counts(found):
-            if count not in ("0", "-") or name in ALWAYS:
-                command.stdout.write(f"  {name:<10}{count:>8}  {note}".rstrip())
+        for status, count in found.counts.items():
+            shown = or_more(min(count, COUNTED), more=found.has_more(status))
+            note = ""
+            if status == Status.WAITING and found.now.oldest is not None:
+                note = f"the first has been due for {short_duration(found.now.oldest)}"
+            if shown not in ("0", "-") or status in ALWAYS:
+                command.stdout.write(f"  {status:<10}{shown:>8}  {note}".rstrip())
     if found.dead:
         command.stdout.write("")
         command.print_table(DEAD_COLUMNS, found.dead.most_common(top), GAP)

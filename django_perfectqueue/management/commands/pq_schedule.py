@@ -131,8 +131,7 @@ def do_show(command: NounCommand, options: CommandOptions) -> None:
             command.print_json({**facts, "next": [*map(iso, ticks)], "last": last, **data})
             continue
         command.print_title(f"Schedule '{row.name}'")
-        for label, text in fields(row):
-            command.print_field(label, on_one_line(text))
+        command.print_fields(fields(row))
         print_block(command, "next", map(shown, ticks))
         print_block(command, "last", [f"{tick_of(one)}  {one.status}" for one in tasks])
         for name, value in data.items():

@@ -18,7 +18,7 @@ from django_perfectqueue.models import FairShare
 from ..base import CommandOptions, or_dash
 from ..facts import PAUSED, Facts, picked
 from ..flags import MANY, PAUSE, person
-from ..terminal import GAP, Column, or_more
+from ..terminal import GAP, Column, duration, or_more
 from ..verbs import NounCommand, Subcommand, changed, pause_terms
 
 CHANGES = "--weight --max-running"
@@ -240,10 +240,6 @@ def signed(part: float) -> str:
     """Return a difference with its sign, or none where it is too small to be seen."""
     rounded = round(part * 100, 1)
     return f"{rounded:+.1f}%" if rounded else "0.0%"
-
-
-def duration(seconds: float | None) -> str:
-    return "-" if seconds is None else short_duration(seconds)
 
 
 def bounded(count: int) -> str:

@@ -10,16 +10,13 @@ from functools import partial
 from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from django_perfectqueue.models import EVERYONE
+from django_perfectqueue.models import EVERYONE, QueueShare
 
-from ..database.transaction import Session, in_transaction, reading, retry_transaction
+from ..database.transaction import Session, in_transaction, reading, retry_transaction, with_retries
 
 SHARES = """
 SELECT "queue", "user", "weight", "max_running", "paused"
 FROM "perfectqueue_fairshare" WHERE "user" IN ({users})
-"""
-QUEUE_WEIGHTS = """
-SELECT "queue", "weight" FROM "perfectqueue_queueshare" WHERE "queue" IN ({queues})
 """
 
 
@@ -50,9 +47,8 @@ def shares_of(db: Session, owners: Iterable[tuple[str, str]]) -> dict[tuple[str,
 
 def queue_weights(queues: Sequence[str], *, using: str) -> dict[str, float]:
     """Return the weight of each of these queues that has a share of its own."""
-    with reading(using) as db:
-        rows = db.rows(QUEUE_WEIGHTS, queues=queues)
-    return {queue: float(weight) for queue, weight in rows}
+    rows = QueueShare.objects.using(using).filter(queue__in=queues).values_list("queue", "weight")
+    return with_retries(partial(dict, rows), using=using)
 
 
 def places(queue: str, user: str) -> list[tuple[str, str]]:
@@ -110,13 +106,9 @@ def look_again(cursor: Cursor, lanes: Sequence[int]) -> None:
     transaction.on_commit(partial(correct_shares, lanes, using=using), using=using, robust=True)
 
 
-def nowhere(db: Session, queue: str) -> None:
-    """Give no place to accounts that were shut."""
-
-
 @retry_transaction
 def correct_shares(
-    lanes: Sequence[int], *, using: str, place: Callable[[Session, str], float | None] = nowhere
+    lanes: Sequence[int], *, using: str, place: Callable[[Session, str], float] | None = None
 ) -> set[str]:
     """
     Write to accounts the shares that hold for them; return the queues of those that changed.
@@ -132,7 +124,7 @@ def correct_shares(
     with in_transaction(using) as db:
         for lane, group in outdated(db, stale, db.dialect.lock_clause).items():
             groups[group].append(lane)
-        places = {queue: place(db, queue) for queue, _share in groups}
+        places = {queue: place and place(db, queue) for queue, _share in groups}
         for (queue, share), some in groups.items():
             write(db, some, share, places[queue])
     return set(places)

@@ -198,7 +198,7 @@ LATELY = timedelta(minutes=6)
 MINUTES_KEPT = timedelta(minutes=62)
 AT_ONCE = timedelta(minutes=10)
 BATCH = 10_000
-COUNTED = 20_000
+COUNTED = 10_000
 
 # Its total is the id of the newest task that has been counted.
 COUNTED_KEY = all_types_key("")

@@ -143,7 +143,7 @@ def sent(statements: list[str]) -> Counter[str]:
     for sql in statements:
         if sql.startswith(PACKETS):
             counts["statements"] += 1
-            begun, inside = inside, "COMMIT" not in sql
+            begun, inside = inside, "; COMMIT" not in sql
             # With psycopg2 Django has noted the BEGIN that goes with the first statement.
             counts["transactions"] += 2 - inside - begun
         elif sql.startswith("BEGIN"):

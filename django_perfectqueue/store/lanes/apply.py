@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.models import EVERYONE, Account, Policy
+from django_perfectqueue.models import EVERYONE, Account, FairShare, Hold, Policy
 
 from ..arithmetic.fair_order import lane_id, rule_of
-from ..database.transaction import Session, in_transaction, reading, retry_transaction
+from ..database.transaction import Session, in_transaction, retry_transaction, with_retries
 from ..limits.holds import hold_id, open_again
 from ..limits.meters import forget_limits
 from ..notify.ring import notify_workers
@@ -16,19 +18,6 @@ from .wake import first_open, floor, waking, write_accounts
 
 BATCH = 1000
 FIRST_LANE = -(2**63)
-
-QUEUES = """
-SELECT "queue" FROM "perfectqueue_fairshare" WHERE "user" = %(user)s AND "queue" <> ''
-"""
-WITH_WORK = """
-WITH RECURSIVE "line" AS ({waiting_lanes})
-SELECT DISTINCT COALESCE("lane"."account", "line"."lane") FROM "line"
-LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
-WHERE "line"."lane" IS NOT NULL
-"""
-LANES = """
-SELECT "id" FROM "perfectqueue_account" WHERE "id" > %(last)s ORDER BY "id" LIMIT %(limit)s
-"""
 
 
 def apply_shares(user: str, *, using: str) -> None:
@@ -68,36 +57,13 @@ def apply_to_accounts(user: str, *, using: str) -> set[str]:
 
 
 def apply_default(*, using: str) -> None:
-    """
-    Write to every lane the share that holds for it, where that has changed.
-
-    Those with tasks that wait go first: there may be a million others.
-    """
-    queues: set[str] = set()
-    waiting = lanes_with_work(using=using)
-    for start in range(0, len(waiting), BATCH):
-        some = waiting[start : start + BATCH]
-        queues |= correct_shares(some, using=using, place=place_of)
-    for queue in queues:
-        notify_workers(queue, using=using)
-    last = FIRST_LANE
-    while lanes := some_lanes(last, using=using):
-        correct_shares(lanes, using=using, place=place_of)
+    """Write to every lane the share that holds for it, where that has changed."""
+    accounts = Account.objects.using(using).order_by("pk").values_list("pk", flat=True)
+    last, lanes = FIRST_LANE, list[int]()
+    while lanes := with_retries(partial(list, accounts.filter(pk__gt=last)[:BATCH]), using=using):
+        for queue in correct_shares(lanes, using=using, place=place_of):
+            notify_workers(queue, using=using)
         last = lanes[-1]
-
-
-@retry_transaction
-def lanes_with_work(*, using: str) -> list[int]:
-    with reading(using) as db:
-        statement = WITH_WORK.replace("{waiting_lanes}", db.dialect.waiting_lanes)
-        return [lane for (lane,) in db.execute(statement).fetchall()]
-
-
-@retry_transaction
-def some_lanes(last: int, *, using: str) -> list[int]:
-    with reading(using) as db:
-        values = {"last": last, "limit": BATCH}
-        return [lane for (lane,) in db.execute(LANES, values).fetchall()]
 
 
 def place_of(db: Session, queue: str) -> float:
@@ -106,9 +72,12 @@ def place_of(db: Session, queue: str) -> float:
 
 def queues_of(db: Session, user: str) -> set[str]:
     """Return the queues in which a user may have a lane."""
-    found = db.execute(QUEUES, {"user": user}).fetchall()
-    lanes = Account.objects.using(db.cursor.db.alias)
-    return {queue for (queue,) in found}.union(distinct(lanes, "queue", limit=None))
+    using = db.cursor.db.alias
+    own = FairShare.objects.using(using).filter(user=user).exclude(queue="")
+    return {
+        *own.values_list("queue", flat=True),
+        *distinct(Account.objects.using(using), "queue", limit=None),
+    }
 
 
 # Apply an edited limit to tasks that wait already.
@@ -117,7 +86,6 @@ def queues_of(db: Session, user: str) -> set[str]:
 HELD_LANES_AT_ONCE = 500
 BATCHES = 200
 
-QUEUES_OF_HOLD = 'SELECT "queue" FROM "perfectqueue_hold" WHERE "key" = %(key)s'
 HELD = """
 SELECT "lane"."account" FROM (
     SELECT "account", "turn" FROM "perfectqueue_lane"
@@ -143,20 +111,15 @@ def apply_limit(key: str, *, using: str) -> None:
     Limits themselves are read whenever a task behind them is acquired.
     """
     forget_limits(using)
-    for queue in queues_held(key, using=using):
+    # In which it holds back lanes, or has done so.
+    held = Hold.objects.using(using).filter(key=key).values_list("queue", flat=True)
+    queues: list[str] = with_retries(partial(list, held), using=using)
+    for queue in queues:
         for _batch in range(BATCHES):
             if lift(queue, key, using=using) < HELD_LANES_AT_ONCE:
                 break
     open_again([key], using=using)
     notify_workers(using=using)
-
-
-@retry_transaction
-def queues_held(key: str, *, using: str) -> list[str]:
-    """Return the queues in which a limit holds back lanes, or has done so."""
-    with reading(using) as db:
-        rows = db.execute(QUEUES_OF_HOLD, {"key": key}).fetchall()
-    return [queue for (queue,) in rows]
 
 
 @retry_transaction

@@ -5,9 +5,8 @@ from django.db import connection
 from django.test import TransactionTestCase
 
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.models import Account, FairShare, Ticket
+from django_perfectqueue.models import Account, FairShare
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.lanes import apply, shares, wake
 from tests.factories import NOON, acquire, submit, submit_many
 
@@ -96,29 +95,6 @@ class DefaultTests(TransactionTestCase):
             FairShare.objects.create(user="*", weight=2)
 
         self.assertEqual({weight for weight, _cap, _paused in lanes().values()}, {2})
-
-    def test_those_with_tasks_that_wait_go_first(self):
-        for number in range(7):
-            submit(user=f"user{number}")
-        acquire(10)
-        submit(user="user3")
-        waiting = set(Ticket.objects.filter(state=0).values_list("lane", flat=True))
-        reached = []
-
-        def apply_to(lanes, *, using, place):
-            reached.extend(lanes)
-            return set()
-
-        with (
-            mock.patch.object(apply, "BATCH", 3),
-            mock.patch.object(apply, "correct_shares", apply_to),
-        ):
-            FairShare.objects.create(user="*", weight=2)
-
-        self.assertIn(lane_id("default", "user3"), waiting)
-        self.assertLess(len(waiting), Account.objects.count())
-        self.assertEqual(set(reached[: len(waiting)]), waiting)
-        self.assertEqual(set(reached), set(Account.objects.values_list("id", flat=True)))
 
     def test_a_lane_that_was_shut_has_saved_no_credit(self):
         Account.objects.filter(user="ann").update(virtual_time=50.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.models import EVERYONE, Account, FairShare, Hold, Policy
+from django_perfectqueue.models import EVERYONE, Account, Hold, Policy
 
 from ..arithmetic.fair_order import lane_id, rule_of
 from ..database.transaction import Session, in_transaction, retry_transaction, with_retries
@@ -13,8 +13,8 @@ from ..limits.holds import hold_id, open_again
 from ..limits.meters import forget_limits
 from ..notify.ring import notify_workers
 from .accounts import FILE
-from .shares import correct_shares, shares_of, write
-from .wake import first_open, floor, waking, write_accounts
+from .shares import correct_shares
+from .wake import first_open, floor
 
 BATCH = 1000
 FIRST_LANE = -(2**63)
@@ -22,38 +22,20 @@ FIRST_LANE = -(2**63)
 
 def apply_shares(user: str, *, using: str) -> None:
     """
-    Write a user's shares to its lanes, so that they hold for tasks that wait already.
+    Write a user's shares to its accounts, so that they hold for tasks that wait already.
 
-    Those of everyone are written to the lanes of all who have none of their own, some of
-    them at a time, each in a short transaction.
+    Those of everyone are written to the accounts of all who have none of their own, some of
+    them at a time, each in a short transaction. Who makes an account just now, from the shares as
+    they were, looks again once it is committed.
     """
     if user == EVERYONE:
         apply_default(using=using)
         return
-    for queue in apply_to_accounts(user, using=using):
+    rows = Account.objects.using(using)
+    queues = with_retries(lambda: distinct(rows, "queue", limit=None), using=using)
+    own = [lane_id(queue, user) for queue in queues]
+    for queue in correct_shares(own, using=using, place=place_of):
         notify_workers(queue, using=using)
-
-
-@retry_transaction
-def apply_to_accounts(user: str, *, using: str) -> set[str]:
-    """
-    Write a user's shares to the lanes that hold its accounts; return their queues.
-
-    A lane that someone is making just now, from the shares as they were, can be waited
-    for only by making it, too. A lane that was paused or held back by its cap takes its
-    place as one that wakes: it has saved no credit.
-    """
-    with in_transaction(using) as db:
-        places = {queue: floor(db, queue, [user]) for queue in queues_of(db, user)}
-        accounts = [
-            waking(lane_id(queue, user), queue, user, start) for queue, start in places.items()
-        ]
-        if accounts:
-            write_accounts(db, accounts, None)
-            # Now that they are locked, so that of two edits the later one stays.
-            for (queue, _user), share in shares_of(db, {(queue, user) for queue in places}).items():
-                write(db, [lane_id(queue, user)], share, places[queue].virtual_time)
-    return set(places)
 
 
 def apply_default(*, using: str) -> None:
@@ -67,17 +49,9 @@ def apply_default(*, using: str) -> None:
 
 
 def place_of(db: Session, queue: str) -> float:
+    """Return where an account goes on that was paused or held back by its cap: it has saved
+    no credit."""
     return floor(db, queue).virtual_time
-
-
-def queues_of(db: Session, user: str) -> set[str]:
-    """Return the queues in which a user may have a lane."""
-    using = db.cursor.db.alias
-    own = FairShare.objects.using(using).filter(user=user).exclude(queue="")
-    return {
-        *own.values_list("queue", flat=True),
-        *distinct(Account.objects.using(using), "queue", limit=None),
-    }
 
 
 # Apply an edited limit to tasks that wait already.

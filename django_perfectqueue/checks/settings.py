@@ -129,7 +129,10 @@ def dispatch() -> None:
 
 def backoff() -> None:
     if isinstance(path := options().BACKOFF, str):
-        backoff_at(path)
+        try:
+            backoff_at(path)
+        except ConfigError as error:
+            raise ConfigError(f"{SETTING}['BACKOFF'] can't be used: {error}") from error
 
 
 def tracer() -> None:

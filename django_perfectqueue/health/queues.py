@@ -9,18 +9,10 @@ from datetime import datetime, timedelta
 
 from django.db.models import F, Sum
 
-from django_perfectqueue import conf
+from django_perfectqueue import conf, models
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.inspection.statistics import Groups, by_time, failed_groups
 from django_perfectqueue.inspection.why_waiting import WORKERS
-from django_perfectqueue.models import (
-    ALL_TYPES,
-    PARKED_FROM,
-    Bucket,
-    Ticket,
-    Usage,
-    Worker,
-)
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.claims.backlog_age import oldest_due
 from django_perfectqueue.store.records import Tally
@@ -116,7 +108,7 @@ class Overview:
 
     now: datetime
     queues: list[QueueFigures]
-    workers: list[Worker]
+    workers: list[models.Worker]
     minutes: list[tuple[datetime, Tally]]
     failed: Groups
     received: dict[tuple[str, str], tuple[int, float]]
@@ -143,7 +135,7 @@ def named_queues(using: str) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def served(workers: Iterable[Worker]) -> list[str]:
+def served(workers: Iterable[models.Worker]) -> list[str]:
     return sorted({queue for worker in workers for queue in worker.queues})
 
 
@@ -159,12 +151,12 @@ def overview(
     dozen statements at most, each of a bounded number of rows.
     """
     known = names(using=using)
-    serving = Worker.objects.using(using).serving(known.now).order_by("-seen_at")
+    serving = models.Worker.objects.using(using).serving(known.now).order_by("-seen_at")
     workers = list(serving.defer("routes_text", "schedules_text")[:WORKERS])
     settings = named_queues(using)
     found = list(dict.fromkeys([*settings, *served(workers), *known.queues]))[:QUEUES]
     found = found if queue is None else [queue]
-    since = start_of(Bucket.MINUTE, known.now - over) + timedelta(minutes=1)
+    since = start_of(models.Bucket.MINUTE, known.now - over) + timedelta(minutes=1)
     minutes = minutes_of(found, since, known.now, using)
     counted = counts(found, known.now, using=using)
     oldest = oldest_due(found, using=using)
@@ -180,7 +172,7 @@ def overview(
         now=known.now,
         queues=sorted(queues, key=lambda one: (one.is_well, -(one.oldest or 0.0), one.name)),
         workers=workers,
-        minutes=by_time(points, since, known.now, Bucket.MINUTE),
+        minutes=by_time(points, since, known.now, models.Bucket.MINUTE),
         failed=failed_groups(known.now - timedelta(days=1), using=using),
         received=received(found, known.now, using),
         late_schedules=counted.late_schedules,
@@ -188,7 +180,7 @@ def overview(
 
 
 def queue_figures(
-    name: str, counted: Counts, workers: Sequence[Worker], minutes: Minutes, now: datetime
+    name: str, counted: Counts, workers: Sequence[models.Worker], minutes: Minutes, now: datetime
 ) -> QueueFigures:
     found = counted.by_queue.get(name, Counter())
     serving = [worker for worker in workers if name in worker.queues]
@@ -216,8 +208,12 @@ def queue_figures(
 
 
 def minutes_of(queues: Sequence[str], since: datetime, until: datetime, using: str) -> Minutes:
-    rows = Usage._default_manager.using(using).filter(
-        queue__in=queues, span=Bucket.MINUTE, type=ALL_TYPES, start__gte=since, start__lt=until
+    rows = models.Usage._default_manager.using(using).filter(
+        queue__in=queues,
+        span=models.Bucket.MINUTE,
+        type=models.ALL_TYPES,
+        start__gte=since,
+        start__lt=until,
     )
     columns = ("finished", "retried", "failed", "cancelled", "submitted")
     return [
@@ -229,9 +225,9 @@ def minutes_of(queues: Sequence[str], since: datetime, until: datetime, using: s
 def received(
     queues: Sequence[str], now: datetime, using: str
 ) -> dict[tuple[str, str], tuple[int, float]]:
-    since = start_of(Bucket.MINUTE, now - timedelta(minutes=5))
-    rows = Usage._default_manager.using(using).filter(
-        queue__in=queues, span=Bucket.MINUTE, type="", others=False, start__gte=since
+    since = start_of(models.Bucket.MINUTE, now - timedelta(minutes=5))
+    rows = models.Usage._default_manager.using(using).filter(
+        queue__in=queues, span=models.Bucket.MINUTE, type="", others=False, start__gte=since
     )
     users = rows.values_list("queue", "user").annotate(attempts=Sum("ended"), got=Sum("seconds"))
     most = users.order_by("-got")[:USERS]
@@ -243,7 +239,7 @@ def parked_types(using: str) -> dict[tuple[str, str], float]:
     Return the queues and types for which tasks wait as no worker knows the type, and for how
     many seconds at most; of the first LATEST tasks.
     """
-    tickets = Ticket.objects.using(using).filter(timer_at__gt=PARKED_FROM)
+    tickets = models.Ticket.objects.using(using).filter(timer_at__gt=models.PARKED_FROM)
     parked = tickets.exclude(timer_at=F("run_at")).order_by("timer_at")
     columns = ("task__queue", "task__type", "run_at", ServerNow())
     found: dict[tuple[str, str], float] = {}

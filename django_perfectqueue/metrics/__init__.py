@@ -1,5 +1,5 @@
 """
 What queues have and do, for monitors.
 
-``text`` writes it as Prometheus reads it, and ``urls`` answers over HTTP.
+``views`` writes it as Prometheus reads it, and ``urls`` answers over HTTP.
 """

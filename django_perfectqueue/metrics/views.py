@@ -1,9 +1,11 @@
-"""The metrics over HTTP, for who has the token or the permission."""
+"""The metrics as Prometheus and OpenMetrics read them, and over HTTP for who may see them."""
 
 from __future__ import annotations
 
 import hmac
+from typing import TYPE_CHECKING
 
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 
 from django_perfectqueue.conf import options
@@ -11,9 +13,13 @@ from django_perfectqueue.health.views import probe
 from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.queue import database
 
-from .text import of_database
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client.registry import Collector
 
 PERMISSION = "perfectqueue.view_overview"
+MISSING = "Metrics need prometheus_client: pip install 'django-perfectqueue[metrics]'."
 
 
 @probe
@@ -43,3 +49,33 @@ def has_permission(request: HttpRequest) -> bool:
     if user is None or not user.is_active or not user.has_perm(PERMISSION):
         return False
     return may_see(request, None)
+
+
+def written(collector: Collector, accept: str) -> tuple[bytes, str]:
+    """
+    Return the metrics as text, and its content type: OpenMetrics where that is accepted.
+
+    Raise ImproperlyConfigured without prometheus_client.
+    """
+    encode, content_type = encoder(accept)
+    return encode(collector), content_type
+
+
+def of_database(using: str, accept: str = "") -> tuple[bytes, str]:
+    """Return the metrics of a database; the same for all that ask within five seconds."""
+    encode, content_type = encoder(accept)
+    from .families import CachedCollector
+
+    return encode(CachedCollector(using)), content_type
+
+
+def encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    try:
+        from prometheus_client.exposition import choose_encoder
+    except ImportError as error:
+        raise ImproperlyConfigured(MISSING) from error
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):
+        # ``accept`` has a version that is no number.
+        return choose_encoder("")

@@ -5,7 +5,8 @@ Half of each page is left free, and a little more of those whose rows grow when 
 ends: so the update of an acquire stays on its page, and that of a finish touches no
 index. The live tables are small and turn over all the time: they are vacuumed by the
 number of dead rows, without pauses, and are not cut short, for which a vacuum would lock
-out everyone.
+out everyone. Large data and results are compressed by lz4 where the server has it, in less
+time than by pglz.
 """
 
 from typing import Any
@@ -41,6 +42,19 @@ STORAGE = {
     },
 }
 
+# As text, since a server that has it not does not know the words either.
+COMPRESS = """
+DO $$ BEGIN
+    IF EXISTS (
+        SELECT 1 FROM pg_settings
+        WHERE name = 'default_toast_compression' AND 'lz4' = ANY(enumvals)
+    ) THEN
+        EXECUTE 'ALTER TABLE IF EXISTS "perfectqueue_task"
+            ALTER "data" SET COMPRESSION {method}, ALTER "result" SET COMPRESSION {method}';
+    END IF;
+END $$
+"""
+
 
 class SetStorage(Operation):
     """Sets it on PostgreSQL; ``sqlmigrate`` shows the statements."""
@@ -56,11 +70,13 @@ class SetStorage(Operation):
             for table, settings in STORAGE.items():
                 given = ", ".join(f"{name} = {value}" for name, value in settings.items())
                 editor.execute(f'ALTER TABLE IF EXISTS "{table}" SET ({given})')
+            editor.execute(COMPRESS.format(method="lz4"))
 
     def database_backwards(self, app_label: str, editor: Any, before: Any, after: Any) -> None:
         if self.is_for(app_label, editor):
             for table, settings in STORAGE.items():
                 editor.execute(f'ALTER TABLE IF EXISTS "{table}" RESET ({", ".join(settings)})')
+            editor.execute(COMPRESS.format(method="default"))
 
     def is_for(self, app_label: str, editor: Any) -> bool:
         connection = editor.connection

@@ -16,7 +16,7 @@ from .database.dialects.base import Row, numbers
 from .database.transaction import Session, in_transaction, reading, retry_transaction, timely
 from .lanes.accounts import Accounts, expected_cost
 from .notify.ring import notify_workers
-from .values import Lease, Pulse, as_text
+from .values import Lease, Pulse, Watermarks, as_text
 
 STILL_HELD = "running"
 # The endings that the holder of an attempt writes.
@@ -222,12 +222,13 @@ TASK = (
 
 
 class Claimant(NamedTuple):
-    """Who takes tasks, under which token, and for how many seconds."""
+    """Who takes tasks, under which token, and for how many seconds; and its watermarks."""
 
     holder: int
     token: int
     seconds: float
     now: datetime | None
+    marks: Watermarks
 
 
 class ClaimedRow(NamedTuple):

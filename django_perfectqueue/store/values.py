@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
+import time
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.models import State
@@ -168,6 +169,56 @@ class Failure:
         )
 
 
+# The rank, the time and the id by which a ticket stands in its lane.
+Mark = tuple[int, float, int]
+
+
+@dataclass(slots=True)
+class Watermarks:
+    """
+    Up to where a holder has taken the tickets of each lane: where it was slow to read a lane
+    from its start, the next claims begin there.
+
+    PostgreSQL keeps entries of all tickets that were taken since the oldest snapshot, as that
+    of a backup, and who reads from the start passes them all. What stands before the marks, as
+    a task of a higher priority or one that was released, is taken by a claim from the start:
+    every half second, or so seldom that reading takes a hundredth of the time, and whenever a
+    claim would get less than it asks for. ``timers_at`` is when a look from the start has
+    found that no timer was due, by the monotonic clock.
+    """
+
+    lanes: dict[int, Mark] = field(default_factory=dict)
+    timers_at: float | None = None
+    taken: int = 0
+    until: float = 0.0
+    in_use: bool = False
+
+    # In seconds; and how many tasks are taken before anything is called slow.
+    LEAST: ClassVar = 0.5
+    PART: ClassVar = 100
+    SLOW: ClassVar = 0.005
+    SLOW_ROW: ClassVar = 0.00005
+    MANY: ClassVar = 1_000
+
+    def begin(self) -> None:
+        """Begin a claim, at the marks or at the start."""
+        self.in_use = time.monotonic() < self.until
+        if not self.in_use:
+            self.lanes.clear()
+            self.timers_at = None
+
+    def was_read(self, seconds: float, rows: int) -> None:
+        """Note how long a statement took that has returned so many rows."""
+        slow = seconds > self.SLOW + rows * self.SLOW_ROW
+        if slow and not self.in_use and self.taken >= self.MANY:
+            until = time.monotonic() + max(self.LEAST, self.PART * seconds)
+            self.until = max(self.until, until)
+
+    def took(self, lane: int, mark: Mark) -> None:
+        self.taken += 1
+        self.lanes[lane] = max(self.lanes.get(lane, mark), mark)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
     """
@@ -177,7 +228,7 @@ class ClaimRequest:
     after another: of what has a cap or keeps to limits it then gets a part, so that others
     may run the rest at the same time. Its worker has so many ``processors``; 0 is for one that
     is not bound to shares of them. ``overrun`` are the lanes whose tasks take longer there
-    than expected, each with how many of them run.
+    than expected, each with how many of them run. ``marks`` are those of its earlier claims.
     """
 
     queues: Sequence[str]
@@ -189,6 +240,7 @@ class ClaimRequest:
     serial: bool = False
     processors: int = 0
     overrun: Mapping[int, int] = field(default_factory=dict)
+    marks: Watermarks = field(default_factory=Watermarks)
 
 
 class Completion(NamedTuple):

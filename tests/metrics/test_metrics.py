@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.health import queues
-from django_perfectqueue.metrics import families, text
+from django_perfectqueue.metrics import families, views
 from django_perfectqueue.metrics.processes import ProcessCollector
 from django_perfectqueue.queue import Queue
 
@@ -47,7 +47,7 @@ class MetricsTestCase(TestCase):
         """Return the value of each series, by its name and its labels in order."""
         families.kept.clear()
         store.upkeep.wake_forgotten_lanes(using="default")
-        written, _type = text.of_database("default")
+        written, _type = views.of_database("default")
         return {
             (sample.name, *(sample.labels[name] for name in LABELS if name in sample.labels)): (
                 sample.value
@@ -122,7 +122,7 @@ class FamilyTests(MetricsTestCase):
         failed("secret-bad", user="secret-user", now=None)
         ran(1.0, user="secret-user")
         self.samples()
-        self.assertNotIn("secret", text.of_database("default")[0].decode())
+        self.assertNotIn("secret", views.of_database("default")[0].decode())
 
     def test_names_are_escaped(self):
         submit(queue='a"b\\c\nd', now=None)
@@ -131,10 +131,10 @@ class FamilyTests(MetricsTestCase):
     def test_both_formats_are_well_formed(self):
         ran(1.0)
         register("default", now=None)
-        plain, plain_type = text.of_database("default")
+        plain, plain_type = views.of_database("default")
         self.assertTrue(plain_type.startswith("text/plain"))
         self.assertGreater(len(list(text_string_to_metric_families(plain.decode()))), 10)
-        opened, opened_type = text.of_database("default", OPEN)
+        opened, opened_type = views.of_database("default", OPEN)
         self.assertTrue(opened_type.startswith("application/openmetrics-text"))
         self.assertGreater(len(list(open_metrics(opened.decode()))), 10)
 
@@ -144,11 +144,11 @@ class FamilyTests(MetricsTestCase):
             ran(1.0, queue=f"queue-{number}")
         register("default", now=None)
         with CaptureQueriesContext(connection) as queries:
-            text.of_database("default")
+            views.of_database("default")
         self.assertLessEqual(len(queries), 11, [query["sql"][:60] for query in queries])
         with self.assertNumQueries(0):
-            text.of_database("default")
-            text.of_database("default", OPEN)
+            views.of_database("default")
+            views.of_database("default", OPEN)
 
     def test_what_can_not_be_read_is_left_out_and_counted(self):
         register("default", now=None)
@@ -172,8 +172,8 @@ class ShippedTests(MetricsTestCase):
         register("default", now=None)
         self.samples()
         states = [processor(1, finished=3)]
-        known = self.series(text.of_database("default")[0])
-        known |= self.series(text.written(ProcessCollector(True, True, states), "")[0])
+        known = self.series(views.of_database("default")[0])
+        known |= self.series(views.written(ProcessCollector(True, True, states), "")[0])
         known |= {name: {*labels, "instance"} for name, labels in known.items()}
 
         alerts = yaml_expressions((SHIPPED / "alerts.yaml").read_text())
@@ -190,8 +190,8 @@ class ShippedTests(MetricsTestCase):
         page = (SHIPPED.parent / "metrics.md").read_text()
         ran(1.0)
         written = (
-            text.of_database("default")[0]
-            + text.written(ProcessCollector(True, True, [processor(1)]), "")[0]
+            views.of_database("default")[0]
+            + views.written(ProcessCollector(True, True, [processor(1)]), "")[0]
         )
         for family in text_string_to_metric_families(written.decode()):
             with self.subTest(family.name):
@@ -270,7 +270,7 @@ class CommandTests(MetricsTestCase):
         ):
             run("pq_status", "metrics")
         with without_library(), self.assertRaises(ImproperlyConfigured):
-            text.of_database("default")
+            views.of_database("default")
 
 
 @contextmanager

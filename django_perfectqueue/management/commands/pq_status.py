@@ -17,7 +17,7 @@ from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable, printable_lines
-from django_perfectqueue.metrics.text import of_database
+from django_perfectqueue.metrics.views import of_database
 from django_perfectqueue.models import UNSEEN, Usage, Worker
 from django_perfectqueue.models.fields import ServerNow
 

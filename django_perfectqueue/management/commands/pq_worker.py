@@ -19,7 +19,7 @@ from django.db import connections
 
 from django_perfectqueue import compat, conf, queue
 from django_perfectqueue.application import CommandHandler, Dispatch, Registry
-from django_perfectqueue.checks.dotted_paths import check_backoff
+from django_perfectqueue.checks.settings import backoff as check_backoff
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.lib.imports import path_of
@@ -120,8 +120,7 @@ def plan_of(options: CommandOptions) -> Plan:
     using = known_alias(options["database"] or queue.database())
     dispatch, names = work_of(options, values, using)
     names = options["queues"] or names
-    for wrong in check_backoff():
-        raise ConfigError(wrong.msg)
+    check_backoff()
     if not dispatch.load():
         raise ConfigError(discovery.no_handlers(dispatch))
     return Plan(

@@ -122,6 +122,9 @@ def finish_and_acquire(
 
 def may_find_more(request: ClaimRequest, result: ClaimResult, repeats: int) -> bool:
     """Clear away what has kept a claim from taking anything; return whether to claim again."""
+    if request.marks.in_use:
+        request.marks.until = 0.0
+        return True
     if result.timers_due and fire_timers(using=request.using, now=request.now):
         return True
     if result.stopped or (result.contended and repeats < REPEATS):
@@ -153,6 +156,7 @@ def claim(
         for lost in tries:
             if left := still_held(db, lost.leases):
                 return ClaimResult(left, *lost[1:])
+        request.marks.begin()
         accounts = Accounts(request.now)
         if finished:
             refused = close(db, accounts, finished, worker=worker, now=request.now)

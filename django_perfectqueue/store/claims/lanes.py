@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from ..arithmetic.fair_order import (
 from ..database.dialects.base import Row, numbers
 from ..database.transaction import Session
 from ..lanes.accounts import Accounts
+from ..upkeep.timers import note_look, since
 from ..values import ClaimRequest
 from .limited import COLUMNS, AccountRow, Limits, named
 
@@ -27,7 +29,8 @@ LANES_READ_AT_LEAST = 8
 NO_VALUES: Mapping[str, str] = {}
 
 AROUND = """, (
-    SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now} ORDER BY "timer_at" LIMIT 1
+    SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now}{since}
+    ORDER BY "timer_at" LIMIT 1
 ) IS NOT NULL, (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NOT NULL, (
     SELECT 1 FROM "perfectqueue_limit" WHERE "scope" > 'name' ORDER BY "scope" LIMIT 1
 ) IS NOT NULL, """
@@ -183,7 +186,9 @@ class Lanes:
             self.looked = True
             names = {f"q{number}": name for number, name in enumerate(self.request.queues)}
             around = AROUND + " OR ".join([HOLD_DUE.replace("{name}", name) for name in names])
+            around = around.replace("{since}", since(self.db, self.request.marks))
             more += around
+        began = time.monotonic()
         found = self.read(queue, count, more, names)
         self.ahead[queue] = named(found)
         (self.cut.add if len(found) >= count else self.cut.discard)(queue)
@@ -191,6 +196,7 @@ class Lanes:
             [row] = found[:1] or self.db.rows(f"SELECT 1{around}", names, now=self.request.now)
             *_columns, self.timers_due, any_, scoped, due = row
             self.timers_first = bool(self.after_timers and self.timers_due)
+            note_look(self.db, self.request.marks, began, due=self.timers_due)
             if (any_ or due) and not self.timers_first:
                 self.enter_limits(scoped=bool(scoped), due=bool(due))
 

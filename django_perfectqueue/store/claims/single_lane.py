@@ -13,7 +13,7 @@ from ..lanes.accounts import Accounts
 from ..leases import Claimant, leased
 from ..tasks.close import Loss, expire
 from ..upkeep.timers import give_back
-from ..values import Lease, new_token
+from ..values import Lease, Watermarks, new_token
 from .sql import BY_VENDOR
 
 
@@ -36,7 +36,7 @@ def take_alone(
     transaction takes nothing.
     """
     dialect = dialect_of(using)
-    taker = Claimant(holder, new_token(), seconds=alive_time, now=now)
+    taker = Claimant(holder, new_token(), alive_time, now, Watermarks())
     try:
         leases = claim(queue, limit, taker, using=using)
     except Exception as error:

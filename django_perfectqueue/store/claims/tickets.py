@@ -60,7 +60,8 @@ class Tickets:
     def claim(self, wants: Mapping[int, int], limit: int) -> list[ClaimedRow]:
         """Take up to so many tickets of each lane, until it is ``limit``."""
         request = self.request
-        taker = Claimant(request.holder, self.token, request.alive_time, request.now)
+        whose = request.holder, self.token, request.alive_time, request.now
+        taker = Claimant(*whose, request.marks)
         claim = BY_VENDOR[self.db.cursor.db.vendor].claim
         return claim(self.db, wants, limit, taker)
 

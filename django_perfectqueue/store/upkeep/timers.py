@@ -32,13 +32,18 @@ from ..tasks.close import (
     lock_tickets,
     lose,
 )
+from ..values import Watermarks
 
 BATCH = 500
 MOST = 4 * BATCH
 
+# In seconds, how far the clocks of host and server may move apart between looks.
+CLOCKS_DIFFER = 0.1
+
 ANY_DUE = """
 SELECT (
-    SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now} ORDER BY "timer_at" LIMIT 1
+    SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now}{since}
+    ORDER BY "timer_at" LIMIT 1
 ), (
     SELECT 1 FROM "perfectqueue_schedule" WHERE "due_at" <= {now} ORDER BY "due_at" LIMIT 1
 )
@@ -70,14 +75,16 @@ LIMIT %(limit)s
 FORGOTTEN = f"SELECT EXISTS ({SHUT}), EXISTS ({SLEEPING})"
 
 
-def fire_due_timers(*, using: str, now: datetime | None = None) -> bool:
+def fire_due_timers(
+    *, using: str, now: datetime | None = None, marks: Watermarks | None = None
+) -> bool:
     """
     Do what is due: admit scheduled tasks, take back lapsed leases, and fire schedules.
 
     Do so much of it and no more; return whether some is left. Costs two index look-ups in
-    one statement when nothing is due.
+    one statement when nothing is due. ``marks`` are those of earlier looks.
     """
-    timers, ticks = are_due(using=using, now=now)
+    timers, ticks = are_due(marks or Watermarks(), using=using, now=now)
     left = timers and fire_timers(using=using, now=now) == MOST
     return (ticks and fire_schedules(using=using, now=now)) or left
 
@@ -97,11 +104,32 @@ def fire_timers(*, using: str, now: datetime | None) -> int:
 
 
 @retry_transaction
-def are_due(*, using: str, now: datetime | None) -> tuple[bool, bool]:
+def are_due(marks: Watermarks, *, using: str, now: datetime | None) -> tuple[bool, bool]:
     """Return whether tickets are due, and whether schedules are."""
     with reading(using) as db:
-        timers, ticks = db.execute(ANY_DUE, now=now).fetchone()
+        marks.begin()
+        began = time.monotonic()
+        statement = ANY_DUE.replace("{since}", since(db, marks))
+        timers, ticks = db.execute(statement, now=now).fetchone()
+        note_look(db, marks, began, due=timers is not None)
         return timers is not None, ticks is not None
+
+
+def since(db: Session, marks: Watermarks) -> str:
+    """Return the condition of timers that have come due since a look has found none."""
+    if marks.timers_at is None or not marks.in_use:
+        return ""
+    ago = time.monotonic() - marks.timers_at + CLOCKS_DIFFER
+    return f' AND "timer_at" >= {db.dialect.later(f"-{ago:.6f}")}'
+
+
+def note_look(db: Session, marks: Watermarks, began: float, *, due: bool) -> None:
+    """Note whether a look that began then, by the monotonic clock, has found a timer due."""
+    if not db.dialect.keeps_dead_entries:
+        return
+    marks.was_read(time.monotonic() - began, 0)
+    if not (marks.in_use or due):
+        marks.timers_at = began
 
 
 @retry_transaction

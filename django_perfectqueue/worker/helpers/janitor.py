@@ -20,6 +20,7 @@ from django_perfectqueue.schedules.declared import declared_for, sync
 from django_perfectqueue.store.tasks import park
 from django_perfectqueue.store.upkeep.deletion import BATCH
 from django_perfectqueue.store.upkeep.timers import BATCH as LANES
+from django_perfectqueue.store.values import Watermarks
 
 from ..database.link import AwayError
 from ..plan import Plan
@@ -61,6 +62,7 @@ class Janitor(HelperProcess):
         self.file = file_identity(plan.using)
         self.schedules = declared_for(plan.using)
         self.synced = False
+        self.marks = Watermarks(taken=Watermarks.MANY)
         self.newest = 0
         self.jobs = self.upkeep()
 
@@ -190,7 +192,8 @@ class Janitor(HelperProcess):
     def fire_timers(self) -> float | None:
         if self.wakeups.has_free() and self.wakeups.has_listener():
             return None
-        return AT_ONCE if store.upkeep.fire_due_timers(using=self.using) else None
+        left = store.upkeep.fire_due_timers(using=self.using, marks=self.marks)
+        return AT_ONCE if left else None
 
     def wake_forgotten_lanes(self) -> None:
         """Wake idle lanes that have tasks; a bounded number, as other settings undo it."""

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from django_perfectqueue.metrics.text import MISSING, written
+from django_perfectqueue.metrics.views import MISSING, written
 
 from ..plan import Plan
 from ..shared.status import WorkerStatus

@@ -8,14 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from django_perfectqueue import logs, store
+from django_perfectqueue import exceptions, logs, store
 from django_perfectqueue.application import Application
-from django_perfectqueue.exceptions import (
-    CancelRequestedError,
-    PreemptedError,
-    TaskError,
-    TimeLimitError,
-)
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
@@ -34,7 +28,7 @@ logger.addFilter(logs.Masked())
 
 LAST_TRIES = 10.0
 Handler = Application | type[Application] | None
-TIMED_OUT = path_of(TimeLimitError)
+TIMED_OUT = path_of(exceptions.TimeLimitError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +93,12 @@ class Reaper(HelperProcess):
         limit, wait = self.plan.time_limits(lease)
         force = f"It had not ended {wait:g} s after it was asked to, so its processor was killed."
         seconds = self.leftovers.overdue[lease.task_id]
-        error: TaskError
+        error: exceptions.TaskError
         if cancel:
-            error = CancelRequestedError(f"Someone asked for it. {force}")
+            error = exceptions.CancelRequestedError(f"Someone asked for it. {force}")
             word = "cancel requested"
         elif seconds >= limit:
-            error = TimeLimitError(f"Its time limit is {limit:g} s. {force}")
+            error = exceptions.TimeLimitError(f"Its time limit is {limit:g} s. {force}")
             word = "timed out"
         else:
             return False
@@ -123,7 +117,7 @@ class Reaper(HelperProcess):
         try:
             self.link.retry_until_done(lambda: prepare(handler, error))
             self.link.retry_until_done(end)
-        except PreemptedError:
+        except exceptions.PreemptedError:
             logger.warning("A killed task had lost its lease. key=%s", printable(lease.key))
             return True
         kind = handler if isinstance(handler, type) or handler is None else type(handler)
@@ -163,7 +157,7 @@ class Reaper(HelperProcess):
         )
 
 
-def prepare(handler: Handler, error: TaskError) -> None:
+def prepare(handler: Handler, error: exceptions.TaskError) -> None:
     """Call the handler's hook for the error before its attempt is stored as ended."""
     try:
         if isinstance(handler, Application):

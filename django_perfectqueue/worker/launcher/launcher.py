@@ -39,23 +39,9 @@ class Notifier:
         self.interval = watchdog_interval(given)
         self.next_ping = 0.0
 
-    def starting(self) -> None:
-        self.notify(status("Starting."))
-
-    def ready(self, supervisor: int) -> None:
-        text = f"Taking tasks. The supervisor has the pid {supervisor}."
-        self.notify("READY=1", status(text))
-
-    def restarting(self) -> None:
-        moment = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self.notify("RELOADING=1", f"MONOTONIC_USEC={moment}", status("Restarting."))
-
-    def restart_failed(self) -> None:
-        text = "The restart failed; the worker goes on as before. The log tells why."
-        self.notify("READY=1", status(text))
-
-    def stopping(self) -> None:
-        self.notify("STOPPING=1", status("Stopping once the running tasks have ended."))
+    def notify(self, text: str, *lines: str) -> None:
+        """Send a status for people, with lines of the protocol."""
+        self.send(*lines, f"STATUS={text}")
 
     def is_due(self, now: float) -> bool:
         """Return whether a watchdog notification is due: three in each watchdog interval."""
@@ -64,10 +50,7 @@ class Notifier:
         self.next_ping = now + self.interval
         return True
 
-    def ping_watchdog(self) -> None:
-        self.notify("WATCHDOG=1")
-
-    def notify(self, *lines: str) -> None:
+    def send(self, *lines: str) -> None:
         if not self.address:
             return
         address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
@@ -77,10 +60,6 @@ class Notifier:
         ):
             ours.settimeout(LONGEST_SEND)
             ours.sendto("\n".join(lines).encode(), address)
-
-
-def status(text: str) -> str:
-    return f"STATUS={text}"
 
 
 def watchdog_interval(environment: Mapping[str, str]) -> float:
@@ -154,7 +133,7 @@ class Launcher:
         before = {signum: signal.getsignal(signum) for signum in signals.HELD_BACK}
         # Signals that arrive after the end go to the restored handlers.
         with signals.held_back():
-            self.notifier.starting()
+            self.notifier.notify("Starting.")
             self.current = self.start()
             self.signal_queue.open()
             try:
@@ -214,7 +193,7 @@ class Launcher:
             return
         if signum in (signals.STOP, signals.STOP_NOW, signals.DETACH):
             self.stopping = True
-            self.notifier.stopping()
+            self.notifier.notify("Stopping once the running tasks have ended.", "STOPPING=1")
         if signum in (*signals.ALL, signals.DUMP):
             for one in self.generations():
                 if signum == signals.DUMP:
@@ -272,7 +251,8 @@ class Launcher:
         except OSError as error:
             logger.error("The restart failed; the worker goes on as before. %s", error)
             return
-        self.notifier.restarting()
+        moment = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self.notifier.notify("Restarting.", "RELOADING=1", f"MONOTONIC_USEC={moment}")
 
     def hand_over(self) -> None:
         """Make the next generation the current one, once it takes tasks."""
@@ -296,7 +276,8 @@ class Launcher:
         if not self.stopping:
             logger.error("The restart failed; the worker goes on as before. code=%s", code)
             if self.announced:
-                self.notifier.restart_failed()
+                text = "The restart failed; the worker goes on as before. The log tells why."
+                self.notifier.notify(text, "READY=1")
         self.next.close()
         self.next = None
 
@@ -306,10 +287,11 @@ class Launcher:
             return
         if not self.announced and self.next is None and self.current.ready:
             self.announced = True
-            self.notifier.ready(self.current.process.pid)
+            text = f"Taking tasks. The supervisor has the pid {self.current.process.pid}."
+            self.notifier.notify(text, "READY=1")
         due = self.announced and self.notifier.is_due(time.monotonic())
         if due and self.current.has_answered():
-            self.notifier.ping_watchdog()
+            self.notifier.send("WATCHDOG=1")
 
     def close(self) -> None:
         self.signal_queue.stop()

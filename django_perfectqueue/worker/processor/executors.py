@@ -22,14 +22,7 @@ from django_perfectqueue.signals import task_started
 
 from ..attempt.interrupts import Interrupter, MainThreadInterrupter, ThreadInterrupter
 from ..attempt.runner import Runner
-from ..attempt.surroundings import (
-    AttemptEnd,
-    Running,
-    announce_start,
-    end_span,
-    prepare,
-    traced,
-)
+from ..attempt.surroundings import AttemptEnd, Running, announce_start, end_span, prepare, traced
 from ..process.signals import Wakeup
 from .state import IDLE, SharedState
 

@@ -15,7 +15,7 @@ from django.db import Error, connections
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.store.lanes.shares import queue_weights
-from django_perfectqueue.store.values import ClaimRequest
+from django_perfectqueue.store.values import ClaimRequest, Watermarks
 
 from ..buffers import LATE
 from ..database.link import AwayError
@@ -62,6 +62,7 @@ class Feeder:
         self.link.returned = lambda: self.leases.give_back_uncertain(self.kept())
         self.orders = orders(self.options.QUEUE_ORDER, self.plan.queues)
         self.weights_at = 0.0
+        self.marks = Watermarks()
         self.rested = self.found_few = False
         self.failed = self.cut_off = False
         self.looks = self.requested = 0
@@ -311,6 +312,7 @@ class Feeder:
             serial=self.hand.places == 1 or limit > len(self.hand.free),
             processors=crowd.processors,
             overrun=crowd.overrun,
+            marks=self.marks,
         )
         with self.completions.batch() as (done, refused):
             taken, late = store.finish_and_acquire(done, request, worker=self.state.worker)

@@ -9,12 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from django_perfectqueue import exceptions
 from django_perfectqueue.conf import FAIR
-from django_perfectqueue.exceptions import (
-    GracefulProcessStopError,
-    ImmediateProcessStopError,
-    ProcessStopError,
-)
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
 
@@ -58,7 +54,7 @@ class SharedState:
         self.accounts = resources.accounts or QueueAccounts(plan.queues, places)
         self.shares = plan.options.QUEUE_ORDER == FAIR and len(plan.queues) > 1
         self.stopping = False
-        self.stop_reason: type[ProcessStopError] | None = None
+        self.stop_reason: type[exceptions.ProcessStopError] | None = None
         self.trouble: BaseException | None = None
         self.remaining = plan.options.RECYCLE.get("tasks")
         self.recycling = Recycling(plan.options)
@@ -92,7 +88,9 @@ class SharedState:
     def stop(self, *, now: bool = False) -> None:
         """Acquire no more and end after the running task. For any thread; may be repeated."""
         if now or self.stop_reason is None:
-            self.stop_reason = ImmediateProcessStopError if now else GracefulProcessStopError
+            self.stop_reason = (
+                exceptions.ImmediateProcessStopError if now else exceptions.GracefulProcessStopError
+            )
         self.stopping = True
         # Threads may wait for the database, too.
         for wakeup in (self.resources.wakeup, *self.wakeups):

@@ -1,6 +1,7 @@
 """What the migrations set on tables can be applied by hand, and read back."""
 
 import io
+from unittest import skipUnless
 
 from django.core.management import call_command
 from django.db import connection
@@ -33,3 +34,18 @@ class StorageTests(TransactionTestCase):
         call_command("inspectdb", stdout=out)
         self.assertNotIn("Unable to inspect", out.getvalue())
         self.assertIn("class PerfectqueueTicket(", out.getvalue())
+
+    @skipUnless(connection.vendor == "postgresql", "Others have no lz4.")
+    def test_large_data_and_results_are_compressed_by_lz4_where_the_server_has_it(self):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT 'lz4' = ANY(enumvals) FROM pg_settings"
+                " WHERE name = 'default_toast_compression'"
+            )
+            has_it = cursor.fetchone() == (True,)
+            cursor.execute(
+                "SELECT attname, attcompression::text FROM pg_attribute"
+                " WHERE attrelid = 'perfectqueue_task'::regclass AND attname IN ('data', 'result')"
+            )
+            found = dict(cursor.fetchall())
+        self.assertEqual(set(found.values()), {"l" if has_it else ""})

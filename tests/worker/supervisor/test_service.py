@@ -160,23 +160,20 @@ class NotifierTests(Folder, SimpleTestCase):
         manager = ServiceManager(self.folder)
         self.addCleanup(manager.socket.close)
         notifier = Notifier({"NOTIFY_SOCKET": manager.path})
-        notifier.restarting()
-        notifier.ready(17)
-        reload, ready = manager.messages()
-        self.assertEqual((reload["RELOADING"], ready["READY"]), ("1", "1"))
-        self.assertGreater(int(reload["MONOTONIC_USEC"]), 0)
-        self.assertIn("17", ready["STATUS"])
+        notifier.notify("Taking tasks.", "READY=1")
+        [message] = manager.messages()
+        self.assertEqual(message, {"READY": "1", "STATUS": "Taking tasks."})
 
     def test_an_abstract_socket_will_do(self):
         name = f"perfectqueue-{os.getpid()}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(f"\0{name}")
-            Notifier({"NOTIFY_SOCKET": f"@{name}"}).ping_watchdog()
+            Notifier({"NOTIFY_SOCKET": f"@{name}"}).send("WATCHDOG=1")
             self.assertEqual(manager.recv(99), b"WATCHDOG=1")
 
     def test_without_a_service_manager_it_is_silent(self):
         for environment in ({}, {"NOTIFY_SOCKET": str(self.folder / "gone")}):
-            Notifier(environment).stopping()
+            Notifier(environment).send("STOPPING=1")
 
     def test_the_watchdog_is_patted_three_times_in_its_patience(self):
         notifier = Notifier({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())})
@@ -201,9 +198,9 @@ class WatchdogTests(SimpleTestCase):
         launcher.current = mock.Mock()
         launcher.current.has_answered.side_effect = [True, False]
         launcher.report_state()
-        notifier.ready.assert_called_once()
+        notifier.notify.assert_called_once()
         launcher.report_state()
-        notifier.ping_watchdog.assert_called_once()
+        notifier.send.assert_called_once_with("WATCHDOG=1")
 
 
 class TitleTests(SimpleTestCase):
@@ -309,6 +306,8 @@ class ServiceTests(WorkerTestCase):
         worker.send(signal.SIGTERM)
         self.assertEqual(worker.wait(), 0)
         self.assertEqual(manager.order(), ["READY", "RELOADING", "READY", "STOPPING"])
+        [reload] = [message for message in manager.messages() if "RELOADING" in message]
+        self.assertGreater(int(reload["MONOTONIC_USEC"]), 0)
         self.assertFalse(pid_file.exists())
         roles = {line.removeprefix("pq_worker: ") for line in titles.read_text().splitlines()}
         there = {"launcher", "supervisor", "processor 1", "listener", "janitor"}

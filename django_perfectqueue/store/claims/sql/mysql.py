@@ -67,7 +67,7 @@ aware = methodcaller("replace", tzinfo=timezone.utc)
 
 
 def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) -> list[ClaimedRow]:
-    holder, token, seconds, now = taker
+    holder, token, seconds, now, _marks = taker
     picked = lock_lines(db, wants, limit)
     if not picked:
         return []
@@ -82,7 +82,7 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) ->
 def claim_alone(
     db: Session, queue: str, limit: int, taker: Claimant
 ) -> list[tuple[ClaimedRow, UserLanes]]:
-    holder, token, seconds, now = taker
+    holder, token, seconds, now, _marks = taker
     claimed = with_lanes(db.rows(LOCK_ALONE, {"queue": queue, "limit": limit}, now=now))
     if not claimed:
         return []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import partial
@@ -10,7 +12,8 @@ from ...arithmetic.fair_order import LEAST_COST, UserLanes
 from ...database.dialects.base import Row
 from ...database.dialects.postgresql_server import array
 from ...database.transaction import Session
-from ...leases import TASK, TICKET, Claimant, ClaimedRow, named
+from ...leases import TASK, TICKET, Claimant, ClaimedRow, in_line, named
+from ...values import Mark
 from .only_lane import LANE, with_lanes
 
 # Within what Python has: a time that is none holds up nobody.
@@ -23,9 +26,14 @@ RUN_AT = EPOCH.format('"ticket"."run_at"')
 # Return a time as CLAIM returns it, aware: the driver's own way asks for its zone each time.
 aware = partial(datetime.fromtimestamp, tz=timezone.utc)
 
+START: Mark = (-(2**31), float("-inf"), 0)
+
 CLAIM = f"""
 WITH "want" AS (
-    SELECT * FROM unnest(%(lanes)s::bigint[], %(counts)s::int[]) AS "want" ("lane", "count")
+    SELECT * FROM unnest(
+        %(lanes)s::bigint[], %(counts)s::int[], %(ranks)s::int[], %(times)s::float8[],
+        %(ids)s::bigint[]
+    ) AS "want" ("lane", "count", "rank", "time", "id")
 )
 UPDATE "perfectqueue_ticket" AS "ticket"
 SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
@@ -35,6 +43,8 @@ WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
     SELECT "line"."task_id" FROM "want" CROSS JOIN LATERAL (
         SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
         WHERE "ticket"."state" = 0 AND "ticket"."lane" = "want"."lane"
+            AND ("ticket"."rank", "ticket"."run_at", "ticket"."task_id")
+                >= ("want"."rank", to_timestamp("want"."time"), "want"."id")
         ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id"
         LIMIT "want"."count"
         FOR UPDATE SKIP LOCKED
@@ -91,7 +101,32 @@ SELECT "taken".*, {LANE} FROM "taken", "only"
 
 
 def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) -> list[ClaimedRow]:
-    values = {"lanes": array(wants), "counts": array(wants.values()), "limit": limit}
+    marks, began = taker.marks, time.monotonic()
+    rows = claim_from(db, wants, limit, taker, marks.lanes if marks.in_use else {})
+    marks.was_read(time.monotonic() - began, len(rows))
+    if marks.in_use and len(rows) < min(limit, sum(wants.values())):
+        # A holder that gets too little may rest: nothing that waits may stay unseen then.
+        got = Counter([row.lane for row in rows])
+        rest = {lane: count - got[lane] for lane, count in wants.items() if count > got[lane]}
+        rows += claim_from(db, rest, limit - len(rows), taker, {})
+    for row in rows:
+        marks.took(row.lane, in_line(row))
+    return rows
+
+
+def claim_from(
+    db: Session, wants: Mapping[int, int], limit: int, taker: Claimant, marks: Mapping[int, Mark]
+) -> list[ClaimedRow]:
+    """Take tickets of each lane from its mark on, or from the start where it has none."""
+    ranks, times, ids = zip(*[marks.get(lane, START) for lane in wants], strict=True)
+    values = {
+        "lanes": array(wants),
+        "counts": array(wants.values()),
+        "ranks": array(ranks),
+        "times": array(times),
+        "ids": array(ids),
+        "limit": limit,
+    }
     return named(run(db, CLAIM, values, taker))
 
 

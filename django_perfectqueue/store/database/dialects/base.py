@@ -107,6 +107,9 @@ class Dialect(ABC):
     # Whether a transaction that may write keeps all others from writing.
     one_writer = False
 
+    # Whether indexes keep what is gone for as long as an older snapshot is open.
+    keeps_dead_entries = False
+
     # A column that lets the transaction be lost, as a whole, if the server crashes.
     asynchronous_commit = ""
 
@@ -364,6 +367,23 @@ def average(cost: str, *, mean: str, keep: str) -> str:
     """
     moving = f"{cost} * {keep} + {mean} * (1 - {keep})"
     return f"CASE WHEN {cost} < 0 AND {keep} < 1 THEN {mean} ELSE {moving} END"
+
+
+# What a charge makes of an account, by the entry that is ``given``.
+CHARGED = {
+    "running": '"account"."running" + "given"."running"',
+    "virtual_time": '"account"."virtual_time" + "given"."seconds" / "account"."weight"',
+    "cost": average('"account"."cost"', mean='"given"."mean"', keep='"given"."keep"'),
+    "since": """CASE
+        WHEN "given"."served" OR "given"."short" THEN {now} ELSE "account"."since" END""",
+    "finish_tag": """CASE
+        WHEN "account"."finish_tag" < "given"."finish_tag" THEN "given"."finish_tag"
+        ELSE "account"."finish_tag" END""",
+}
+CHARGES = f"""
+{", ".join([f'"{column}" = {sql}' for column, sql in CHARGED.items()])},
+"has_waiting" = "account"."has_waiting" AND NOT ("given"."short" AND NOT EXISTS ({TICKETS}))
+"""
 
 
 def stored_row(task: Submission) -> dict[str, Any]:

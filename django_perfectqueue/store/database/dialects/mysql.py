@@ -15,11 +15,11 @@ from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion
 from .base import (
+    CHARGED,
     TICKETS,
     Closed,
     Entry,
     FinishReport,
-    average,
     naive,
     numbers,
 )
@@ -61,16 +61,12 @@ SET "task"."outcome" = 'finished', "task"."attempt" = "given"."attempt",
     "task"."result" = "given"."result"
 """
 
-CHARGE = """
-UPDATE ({given}) AS "given"
+CHARGE = f"""
+UPDATE ({{given}}) AS "given"
 STRAIGHT_JOIN "perfectqueue_account" AS "account" FORCE INDEX (PRIMARY)
     ON "account"."id" = "given"."account"
-SET "account"."running" = "account"."running" + "given"."running",
-    "account"."virtual_time" = "account"."virtual_time" + "given"."seconds" / "account"."weight",
-    "account"."cost" = {average},
-    "account"."since" = CASE WHEN "given"."served" THEN {now} ELSE "account"."since" END,
-    "account"."finish_tag" = GREATEST("account"."finish_tag", "given"."finish_tag")
-""".replace("{average}", average('"account"."cost"', mean='"given"."mean"', keep='"given"."keep"'))
+SET {", ".join([f'"account"."{column}" = {sql}' for column, sql in CHARGED.items()])}
+"""
 
 # By itself: as a part of CHARGE it would wait for tickets that others have yet to commit.
 DOZE = f"""
@@ -237,10 +233,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
 
     def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
         given = " UNION ALL ".join(
-            f'SELECT {entry.account} AS "account", {entry.running} AS "running",'
-            f' {float(entry.seconds)!r} AS "seconds", {float(entry.mean)!r} AS "mean",'
-            f' {float(entry.keep)!r} AS "keep", {int(entry.served)} AS "served",'
-            f' {float(entry.finish_tag)!r} AS "finish_tag"'
+            "SELECT " + ", ".join([f'{v!r} AS "{name}"' for name, v in entry._asdict().items()])
             for entry in entries
         )
         self.execute(cursor, CHARGE.replace("{given}", given), now=now)

@@ -13,13 +13,14 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from typing import get_type_hints
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import ENDED, Completion
-from .base import TICKETS, Closed, Entry, FinishReport, average
+from .base import CHARGES, Closed, Entry, FinishReport
 from .postgresql_server import array, begun_with_first, texts
 from .postgresql_submit import PostgreSQLAlone, PostgreSQLSubmit
 
@@ -57,30 +58,20 @@ DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})
 RETURNING "task_id", "followed", CASE WHEN "watched" THEN {NOTIFY_END} END
 """
 
+# By the types of an entry, those of the arrays in which its values come.
+KINDS = {int: "bigint", float: "float8", bool: "boolean"}
+ARRAYS = [f"%({name})s::{KINDS[kind]}[]" for name, kind in get_type_hints(Entry).items()]
 CHARGE = f"""
-WITH "entry" AS (
-    SELECT * FROM unnest(
-        %(account)s::bigint[], %(running)s::int[], %(seconds)s::float8[], %(mean)s::float8[],
-        %(keep)s::float8[], %(served)s::boolean[], %(finish_tag)s::float8[], %(short)s::boolean[]
-    ) AS "entry" (
-        "account", "running", "seconds", "mean", "keep", "served", "finish_tag", "short"
-    )
+WITH "given" AS (
+    SELECT * FROM unnest({", ".join(ARRAYS)}) AS "given" ({", ".join(Entry._fields)})
 ),
 "locked" AS (
     SELECT "id" FROM "perfectqueue_account"
-    WHERE "id" = ANY(ARRAY(SELECT "account" FROM "entry")) ORDER BY "id" FOR UPDATE
+    WHERE "id" = ANY(ARRAY(SELECT "account" FROM "given")) ORDER BY "id" FOR UPDATE
 )
-UPDATE "perfectqueue_account" AS "account"
-SET "running" = "account"."running" + "entry"."running",
-    "virtual_time" = "account"."virtual_time" + "entry"."seconds" / "account"."weight",
-    "cost" = {average('"account"."cost"', mean='"entry"."mean"', keep='"entry"."keep"')},
-    "since" = CASE WHEN "entry"."served" OR "entry"."short" THEN {{now}}
-        ELSE "account"."since" END,
-    "finish_tag" = GREATEST("account"."finish_tag", "entry"."finish_tag"),
-    "has_waiting" = "account"."has_waiting" AND NOT ("entry"."short" AND NOT EXISTS ({TICKETS}))
-FROM "entry"
+UPDATE "perfectqueue_account" AS "account" SET {CHARGES} FROM "given"
 WHERE "account"."id" = ANY(ARRAY(SELECT "id" FROM "locked"))
-    AND "account"."id" = "entry"."account"
+    AND "account"."id" = "given"."account"
 """
 
 END_IDLE_TRANSACTIONS = """
@@ -98,6 +89,7 @@ LET_STAND_AS_BEFORE = """
 
 class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     notifies = True
+    keeps_dead_entries = True
     removal = REMOVE
     change_clause = " FOR NO KEY UPDATE"
     keep_clause = " FOR KEY SHARE"

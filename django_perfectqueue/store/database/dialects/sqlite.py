@@ -16,15 +16,14 @@ from django.utils import timezone as clock
 from ...values import Completion, Moment, Stored, Submission
 from .base import (
     AWAKE,
+    CHARGES,
     INSERT_TICKETS,
     TASK_COLUMNS,
-    TICKETS,
     Closed,
     Dialect,
     Entry,
     FinishReport,
     Problem,
-    average,
     naive,
     stored_row,
 )
@@ -97,19 +96,12 @@ WHERE "perfectqueue_task"."id" = "given"."value" ->> 0
 """
 )
 
+GIVEN = ", ".join([f'"value" ->> {place} AS "{name}"' for place, name in enumerate(Entry._fields)])
 CHARGE = portable(
     f"""
-UPDATE "perfectqueue_account" AS "account"
-SET "running" = "running" + ("given"."value" ->> 1),
-    "virtual_time" = "virtual_time" + ("given"."value" ->> 2) / "weight",
-    "cost" = {average('"cost"', mean='("given"."value" ->> 3)', keep='("given"."value" ->> 4)')},
-    "since" = CASE WHEN "given"."value" ->> 5 OR "given"."value" ->> 7 THEN {{now}}
-        ELSE "since" END,
-    "finish_tag" = MAX("finish_tag", "given"."value" ->> 6),
-    "has_waiting" = "account"."has_waiting"
-        AND NOT ("given"."value" ->> 7 AND NOT EXISTS ({TICKETS}))
-FROM json_each(%(rows)s) AS "given"
-WHERE "account"."id" = "given"."value" ->> 0
+UPDATE "perfectqueue_account" AS "account" SET {CHARGES}
+FROM (SELECT {GIVEN} FROM json_each(%(rows)s)) AS "given"
+WHERE "account"."id" = "given"."account"
 """
 )
 

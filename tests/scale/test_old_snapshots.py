@@ -1,0 +1,120 @@
+"""A claim reads little although an old snapshot keeps what was taken since it began."""
+
+from contextlib import closing
+from unittest import mock, skipUnless
+
+from django.db import connection, connections, transaction
+from django.test import TransactionTestCase
+from django.utils import timezone
+
+from django_perfectqueue import store
+from django_perfectqueue.models import Ticket
+from django_perfectqueue.store.values import Watermarks, new_holder
+from tests.factories import elsewhere, submit, submit_many
+
+from .meter import Meter
+
+TAKEN = 100_000
+PAGES = 100
+LEASE = 600.0
+
+FILL = """
+WITH "task" AS (
+    INSERT INTO "perfectqueue_task" (
+        "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "limits",
+        "outcome", "attempt", "worker"
+    )
+    SELECT 'default', 'dead-' || n, 'report', '', '{}', 0, now(), now(), '', '', 0, ''
+    FROM generate_series(1, %s) AS n RETURNING "id", "run_at"
+)
+INSERT INTO "perfectqueue_ticket" (
+    "task_id", "lane", "state", "rank", "run_at", "attempt", "errors", "crashes",
+    "cancel_requested", "watched", "last_ending"
+)
+SELECT "id", %s, 0, 0, "run_at", 0, 0, 0, false, false, 0 FROM "task"
+"""
+TAKE = (
+    """
+    UPDATE "perfectqueue_ticket" SET "state" = 2, "timer_at" = now() - interval '1 minute'
+    WHERE "task_id" IN (SELECT "id" FROM "perfectqueue_task" WHERE "key" LIKE 'dead-%')
+    """,
+    """
+    DELETE FROM "perfectqueue_ticket"
+    WHERE "task_id" IN (SELECT "id" FROM "perfectqueue_task" WHERE "key" LIKE 'dead-%')
+    """,
+)
+
+
+def execute(sql, *values):
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values or None)
+
+
+@skipUnless(connection.vendor == "postgresql", "Only PostgreSQL keeps entries of what is gone.")
+@mock.patch.multiple(Watermarks, MANY=0, SLOW=0.0, LEAST=600.0)
+class OldSnapshotTests(TransactionTestCase):
+    def setUp(self):
+        self.marks = Watermarks()
+        submit("first", now=None)
+        [self.first] = self.claim()
+        pinned = connections.create_connection("default")
+        self.enterContext(closing(pinned))
+        with pinned.cursor() as cursor:
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("SELECT txid_current()")
+
+    def claim(self, limit=1):
+        request = store.values.ClaimRequest(
+            queues=["default"],
+            limit=limit,
+            alive_time=LEASE,
+            holder=new_holder(),
+            using="default",
+            marks=self.marks,
+        )
+        return store.finish_and_acquire((), request).leases
+
+    def look(self):
+        store.upkeep.fire_due_timers(using="default", marks=self.marks)
+
+    def pages(self, act):
+        """Return how many pages it reads from the start, and then from the marks."""
+        meters = []
+        self.marks.until = 0.0
+        for _time in range(2):
+            with transaction.atomic(), Meter().on() as meter:
+                act()
+            meters.append(meter.pages)
+        return meters
+
+    def test_only_the_first_claim_and_look_read_what_was_taken(self):
+        execute(FILL, TAKEN, self.first.lane)
+        for statement in TAKE:
+            execute(statement)
+        execute('ANALYZE "perfectqueue_ticket"')
+        submit_many(4, now=None)
+        for act in (self.claim, self.look):
+            many, few = self.pages(act)
+            self.assertGreater(many, 10 * PAGES)
+            self.assertLessEqual(few, PAGES)
+
+    def test_a_look_from_the_marks_finds_what_has_come_due_since(self):
+        self.look()
+        submit("scheduled", run_at=timezone.now(), now=None)
+        self.look()
+        self.assertTrue(self.marks.in_use)
+        self.assertTrue(Ticket.objects.filter(state=0, task__key="scheduled").exists())
+
+    def test_what_stands_before_the_marks_is_taken_from_the_start(self):
+        submit_many(4, now=None)
+        self.claim()
+        elsewhere(lambda: submit("urgent", priority=1, now=None))
+        self.assertNotEqual(self.claim()[0].key, "urgent")
+        self.assertIn("urgent", [lease.key for lease in self.claim(10)])
+        self.assertEqual(self.claim(), [])
+
+    def test_a_claim_that_finds_nothing_behind_them_begins_at_the_start(self):
+        submit_many(2, now=None)
+        self.claim(2)
+        submit("urgent", priority=1, now=None)
+        self.assertEqual([lease.key for lease in self.claim()], ["urgent"])

@@ -212,6 +212,7 @@ def from_function(function: Function, **attributes: object) -> type[Application]
 
     names = {
         "perform": aperform if is_async(function) else perform,
+        "function": staticmethod(function),  # by which @scheduled finds the type
         "__module__": getattr(function, "__module__", __name__),
         "__qualname__": getattr(function, "__qualname__", repr(function)),
         "__doc__": function.__doc__,

@@ -211,8 +211,9 @@ def from_function(function: Function, **attributes: object) -> type[Application]
     async def aperform(handler: Application) -> object:
         return await cast("Awaitable[object]", function(handler.task))
 
+    # By ``function`` @scheduled finds the type of a handler.
     made = {"perform": aperform if is_async(function) else perform, **attributes}
-    return derived(Application, function, **made)
+    return derived(Application, function, function=staticmethod(function), **made)
 
 
 def awaited(coroutine: object) -> object:

@@ -209,14 +209,11 @@ class Watermarks:
 
     def was_read(self, seconds: float, rows: int) -> None:
         """Note how long a statement took that has returned so many rows."""
+        self.taken += rows
         slow = seconds > self.SLOW + rows * self.SLOW_ROW
         if slow and not self.in_use and self.taken >= self.MANY:
             until = time.monotonic() + max(self.LEAST, self.PART * seconds)
             self.until = max(self.until, until)
-
-    def took(self, lane: int, mark: Mark) -> None:
-        self.taken += 1
-        self.lanes[lane] = max(self.lanes.get(lane, mark), mark)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

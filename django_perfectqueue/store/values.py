@@ -181,10 +181,11 @@ class Watermarks:
 
     PostgreSQL keeps entries of all tickets that were taken since the oldest snapshot, as that
     of a backup, and who reads from the start passes them all. What stands before the marks, as
-    a task of a higher priority or one that was released, is taken by a claim from the start:
-    every half second, or so seldom that reading takes a hundredth of the time, and whenever a
-    claim would get less than it asks for. ``timers_at`` is when a look from the start has
-    found that no timer was due, by the monotonic clock.
+    a task of a higher priority, one that was released, or one whose claim was rolled back, is
+    taken by a claim from the start: whenever a claim would get less than it asks for; and every
+    half second, or so seldom that reading takes a hundredth of the time, but every ten seconds.
+    ``timers_at`` is when a look from the start has found that no timer was due, by the
+    monotonic clock.
     """
 
     lanes: dict[int, Mark] = field(default_factory=dict)
@@ -195,6 +196,7 @@ class Watermarks:
 
     # In seconds; and how many tasks are taken before anything is called slow.
     LEAST: ClassVar = 0.5
+    MOST: ClassVar = 10.0
     PART: ClassVar = 100
     SLOW: ClassVar = 0.005
     SLOW_ROW: ClassVar = 0.00005
@@ -209,14 +211,11 @@ class Watermarks:
 
     def was_read(self, seconds: float, rows: int) -> None:
         """Note how long a statement took that has returned so many rows."""
+        self.taken += rows
         slow = seconds > self.SLOW + rows * self.SLOW_ROW
         if slow and not self.in_use and self.taken >= self.MANY:
-            until = time.monotonic() + max(self.LEAST, self.PART * seconds)
-            self.until = max(self.until, until)
-
-    def took(self, lane: int, mark: Mark) -> None:
-        self.taken += 1
-        self.lanes[lane] = max(self.lanes.get(lane, mark), mark)
+            pause = min(max(self.LEAST, self.PART * seconds), self.MOST)
+            self.until = max(self.until, time.monotonic() + pause)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

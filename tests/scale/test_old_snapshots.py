@@ -51,7 +51,7 @@ def execute(sql, *values):
 
 
 @skipUnless(connection.vendor == "postgresql", "Only PostgreSQL keeps entries of what is gone.")
-@mock.patch.multiple(Watermarks, MANY=0, SLOW=0.0, LEAST=600.0)
+@mock.patch.multiple(Watermarks, MANY=0, SLOW=0.0, LEAST=600.0, MOST=600.0)
 class OldSnapshotTests(TransactionTestCase):
     def setUp(self):
         self.marks = Watermarks()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from operator import add, attrgetter
@@ -119,8 +119,7 @@ class Tally:
 
     def amounts(self) -> tuple[float, ...]:
         """Return the values of AMOUNTS."""
-        *single, waits, runs = astuple(self)
-        return (*single, *waits, *runs)
+        return (*single_amounts(self), *self.waits, *self.runs)
 
     def wait(self, *waits: float) -> None:
         """Count tasks that have waited so many seconds each."""
@@ -154,12 +153,12 @@ def count_endings(
     tallies: defaultdict[UsageKey, Tally], endings: Iterable[tuple[str, str, str, str]]
 ) -> None:
     """Add attempts to the tallies, by queue, user, type, and how they ended."""
-    users: Counter[tuple[UsageKey, str]] = Counter()
-    types: Counter[tuple[str, str, str]] = Counter()
-    for queue, user, type_, word in endings:
+    users: defaultdict[tuple[UsageKey, str], int] = defaultdict(int)
+    types: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+    for (queue, user, type_, word), count in Counter(endings).items():
         if column := COLUMNS.get(word):
-            users[UsageKey(queue, False, user), column] += 1
-            types[queue, type_, column] += 1
+            users[UsageKey(queue, False, user), column] += count
+            types[queue, type_, column] += count
     for (queue, type_, column), count in types.items():
         users[type_key(queue, type_), column] += count
         users[all_types_key(queue), column] += count

@@ -109,8 +109,8 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) ->
         got = Counter([row.lane for row in rows])
         rest = {lane: count - got[lane] for lane, count in wants.items() if count > got[lane]}
         rows += claim_from(db, rest, limit - len(rows), taker, {})
-    for row in rows:
-        marks.took(row.lane, in_line(row))
+    if marks.until > began:
+        marks.lanes.update((row.lane, in_line(row)) for row in sorted(rows, key=in_line))
     return rows
 
 

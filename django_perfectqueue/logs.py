@@ -12,9 +12,8 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from . import tracing
 from .lib.printable import printable
@@ -80,44 +79,44 @@ class Masked(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         task = running.get()
         if task is not None and task.has_secrets:
-            mask(record, task)
+            mask(record, task.redacted)
         return True
 
 
-def mask(record: logging.LogRecord, task: Any) -> None:
+def mask(record: logging.LogRecord, redacted: Callable[[str], str]) -> None:
     try:
         text = record.getMessage()
     except Exception:
         text = ""  # The formatter will report the error.
-    if (masked_text := task.redacted(text)) != text:
+    if (masked_text := redacted(text)) != text:
         record.msg, record.args = masked_text, ()
     if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
         traceback = PLAIN.formatException(record.exc_info)
-        if (masked_text := task.redacted(traceback)) != traceback:
+        if (masked_text := redacted(traceback)) != traceback:
             # Formatters print this, if it is there, in place of what they would make.
             record.exc_text = masked_text
     for name in ("exc_text", "stack_info"):
         if text := getattr(record, name):
-            setattr(record, name, task.redacted(text))
+            setattr(record, name, redacted(text))
     for name, value in vars(record).items():
         if name not in STANDARD:
-            setattr(record, name, mask_extra(name, value, task))
+            setattr(record, name, mask_extra(name, value, redacted))
 
 
-def mask_extra(name: str, value: object, task: Any) -> object:
+def mask_extra(name: str, value: object, redacted: Callable[[str], str]) -> object:
     """Return what was given as ``extra`` with stars; in place of what is nested too deep."""
     try:
-        return masked_value(masked({name: value})[name], task)
+        return masked_value(masked({name: value})[name], redacted)
     except RecursionError:
         return STARS
 
 
-def masked_value(value: object, task: Any) -> object:
+def masked_value(value: object, redacted: Callable[[str], str]) -> object:
     if isinstance(value, str):
-        return task.redacted(value)
+        return redacted(value)
     if isinstance(value, Mapping):
-        return {name: masked_value(inner, task) for name, inner in value.items()}
-    return [masked_value(inner, task) for inner in value] if isinstance(value, list) else value
+        return {name: masked_value(inner, redacted) for name, inner in value.items()}
+    return [masked_value(inner, redacted) for inner in value] if isinstance(value, list) else value
 
 
 class JsonFormatter(logging.Formatter):

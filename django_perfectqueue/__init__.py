@@ -1,9 +1,62 @@
-"""Database-backed background tasks for Django, shared fairly between users."""
+"""
+Database-backed background tasks for Django, shared fairly between users.
 
-from .current import current_task, log, progress, step
+Here is the task that runs, for code that was not given it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec
+
 from .lib import early_signals
+from .lib.running import running
 from .lib.version import __version__
+from .payload.codecs import JSON
+from .payload.journal import part_of
+
+if TYPE_CHECKING:
+    from .queue import AcquiredTask
 
 early_signals.leave_to_system()
 
 __all__ = ["__version__", "current_task", "log", "progress", "step"]
+
+P = ParamSpec("P")
+
+
+def current_task() -> AcquiredTask | None:
+    """Return the task whose handler runs in this thread or coroutine, or None."""
+    task: AcquiredTask | None = running.get()
+    return task
+
+
+def progress(
+    part: float | None = None, stage: str | None = None, *, of: float | None = None
+) -> None:
+    """
+    Report the progress of the task that runs here; do nothing where none runs.
+
+    Raise ValueError as ``AcquiredTask.progress()`` does.
+    """
+    task = running.get()
+    if task is None:
+        part_of(part, of)
+    else:
+        task.progress(part, stage, of=of)
+
+
+def log(text: object) -> None:
+    """Add a line to the log of the task that runs here; do nothing where none runs."""
+    task = running.get()
+    if task is not None:
+        task.log(text)
+
+
+def step(name: str, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> JSON:
+    """
+    Run a named step of the task that runs here, as ``AcquiredTask.step()`` does; where none
+    runs, only call the function.
+    """
+    task = running.get()
+    return function(*args, **kwargs) if task is None else task.step(name, function, *args, **kwargs)

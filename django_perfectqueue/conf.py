@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from django.conf import settings
 from django.core.signals import setting_changed
-from django.dispatch import receiver
 
 from .backoff import BACKOFF, BackoffFunction
 from .exceptions import ConfigError
 from .lib.checks import TRUE_OR_FALSE, Check, choice, named, names, nearest, number, whole
+
+R = TypeVar("R")
 
 SETTING = "PERFECTQUEUE"
 DAY = 86_400.0
@@ -406,7 +407,19 @@ def given() -> Any:
     return getattr(settings, SETTING, {})
 
 
-@functools.cache
+def cached(function: Callable[[], R]) -> functools._lru_cache_wrapper[R]:
+    """Return a function that keeps what it makes of the settings, until a test changes them."""
+    made = functools.cache(function)
+
+    def forget(*, setting: str, **kwargs: object) -> None:
+        if setting in (SETTING, "SECRET_KEY", "SECRET_KEY_FALLBACKS"):
+            made.cache_clear()
+
+    setting_changed.connect(forget, weak=False)
+    return made
+
+
+@cached
 def options() -> Options:
     """
     Return the settings in force.
@@ -418,9 +431,3 @@ def options() -> Options:
     if not isinstance(values, Mapping):
         raise ConfigError(f"{SETTING} must be a dict, not {type(values).__name__}.")
     return Options().replace(**values)
-
-
-@receiver(setting_changed)
-def _forget(*, setting: str, **kwargs: object) -> None:
-    if setting == SETTING:
-        options.cache_clear()

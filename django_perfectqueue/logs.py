@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any
 
 from . import tracing
 from .lib.printable import printable
@@ -84,13 +84,7 @@ class Masked(logging.Filter):
         return True
 
 
-class Redacting(Protocol):
-    """A task that knows what is sensitive in its data."""
-
-    def redacted(self, text: str) -> str: ...
-
-
-def mask(record: logging.LogRecord, task: Redacting) -> None:
+def mask(record: logging.LogRecord, task: Any) -> None:
     try:
         text = record.getMessage()
     except Exception:
@@ -110,7 +104,7 @@ def mask(record: logging.LogRecord, task: Redacting) -> None:
             setattr(record, name, mask_extra(name, value, task))
 
 
-def mask_extra(name: str, value: object, task: Redacting) -> object:
+def mask_extra(name: str, value: object, task: Any) -> object:
     """Return what was given as ``extra`` with stars; in place of what is nested too deep."""
     try:
         return masked_value(masked({name: value})[name], task)
@@ -118,7 +112,7 @@ def mask_extra(name: str, value: object, task: Redacting) -> object:
         return STARS
 
 
-def masked_value(value: object, task: Redacting) -> object:
+def masked_value(value: object, task: Any) -> object:
     if isinstance(value, str):
         return task.redacted(value)
     if isinstance(value, Mapping):

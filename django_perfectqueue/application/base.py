@@ -12,6 +12,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django_perfectqueue.backoff.error_rules import Rule, RuleWithWaits
 from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import ConfigError, GracefulProcessStopError
+from django_perfectqueue.lib.imports import derived
 from django_perfectqueue.queue import AcquiredTask, Queue
 
 from .error_policy import Decider
@@ -210,15 +211,9 @@ def from_function(function: Function, **attributes: object) -> type[Application]
     async def aperform(handler: Application) -> object:
         return await cast("Awaitable[object]", function(handler.task))
 
-    names = {
-        "perform": aperform if is_async(function) else perform,
-        "function": staticmethod(function),  # by which @scheduled finds the type
-        "__module__": getattr(function, "__module__", __name__),
-        "__qualname__": getattr(function, "__qualname__", repr(function)),
-        "__doc__": function.__doc__,
-    }
-    name = getattr(function, "__name__", "function")
-    return type(name, (Application,), {**names, **attributes})
+    # By ``function`` @scheduled finds the type of a handler.
+    made = {"perform": aperform if is_async(function) else perform, **attributes}
+    return derived(Application, function, function=staticmethod(function), **made)
 
 
 def awaited(coroutine: object) -> object:

@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, TypeVar
 
-from django.utils.module_loading import autodiscover_modules, import_string
+from django.utils.module_loading import autodiscover_modules
 
 from django_perfectqueue.backoff import error_rules
 from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
 from django_perfectqueue.lib.checks import nearest
-from django_perfectqueue.lib.imports import path_of
+from django_perfectqueue.lib.imports import derived, imported, path_of
 
 from .base import Application, Function, from_function
 from .middleware import arounds
@@ -134,27 +134,17 @@ class Dispatch:
 
     @classmethod
     def build_handler(cls, pattern: Pattern, route: Route) -> type[Application]:
-        target: object = route
-        if isinstance(target, str):
-            try:
-                target = import_string(target)
-            except ImportError as error:
-                raise ConfigError(
-                    f"{cls.describe_route(pattern)} leads to {route!r}: {error}."
-                ) from error
+        place = f"{cls.__name__}.routes[{in_words(pattern)!r}]"
+        target: object = imported(route, place) if isinstance(route, str) else route
         if isinstance(target, type):
             if issubclass(target, Application):
                 return checked_handler(target)
         elif callable(target):
             return checked_handler(from_function(target))
         raise ConfigError(
-            f"{cls.describe_route(pattern)} leads to {target!r}, which is neither a subclass of"
+            f"{place} leads to {target!r}, which is neither a subclass of"
             " Application nor a function."
         )
-
-    @classmethod
-    def describe_route(cls, pattern: Pattern) -> str:
-        return f"{cls.__name__}.routes[{in_words(pattern)!r}]"
 
 
 def checked_handler(handler: type[Application]) -> type[Application]:
@@ -230,9 +220,7 @@ def handler(*patterns: Pattern, **attributes: object) -> Callable[[T], T]:
             check_parameters(target)
             made = from_function(target, **attributes)
         elif issubclass(target, Application):
-            names = {"__module__": target.__module__, "__qualname__": target.__qualname__}
-            given = {**names, **attributes}
-            made = type(target.__name__, (target,), given) if attributes else target
+            made = derived(target, target, **attributes) if attributes else target
         else:
             raise ConfigError(f"@handler stands over {target!r}, which is no Application.")
         for pattern in patterns:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.signals import setting_changed
 from django.db import transaction
-from django.dispatch import receiver
 
 from django_perfectqueue.backoff import Backoff, Wait
-from django_perfectqueue.conf import SETTING, options
+from django_perfectqueue.conf import SETTING, cached, options
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     ConfigError,
@@ -70,6 +69,8 @@ class Arounds(dict[type, Around]):
 
 
 arounds = Arounds()
+# Made anew where a test changes a setting.
+setting_changed.connect(lambda **kwargs: arounds.clear(), weak=False)
 
 
 def wrapped(inner: Around, layer: Layer) -> Around:
@@ -93,7 +94,7 @@ def middleware_of(kind: type[Application]) -> list[object]:
     return found
 
 
-@functools.cache
+@cached
 def for_all() -> tuple[object, ...]:
     """
     Return the middleware of all handlers.
@@ -161,13 +162,6 @@ def layer_for(kind: type[Application], middleware: object) -> Layer:
         f"The handler {kind.__qualname__} is {what}, but its middleware {path_of(named)} is"
         f" only for {other}: write it as a class with '{needed}(self, handler, perform)' as well."
     )
-
-
-@receiver(setting_changed)
-def forget(*, setting: str, **kwargs: object) -> None:
-    if setting == SETTING:
-        for_all.cache_clear()
-        arounds.clear()
 
 
 # Middleware for the errors that handlers raise: report them, or try again after some.
@@ -291,6 +285,9 @@ processor_logger = logging.getLogger("django_perfectqueue.processor")
 
 Seconds = Callable[["Application"], float | None]
 
+# Set to have this process replaced by a new one once its running tasks have ended.
+wanted = threading.Event()
+
 
 class Middleware:
     """Puts a context manager, ``around()``, around functions and coroutines."""
@@ -328,12 +325,19 @@ class TimeLimit(Middleware):
             yield
             return
         SECONDS.require("The limit", seconds, ValueError)
+        task = handler.task
+        reason = TimeLimitError(
+            f"Task '{task.key}' has run for longer than its time limit of {seconds:g} s."
+        )
         # The loop itself does not keep a task alive that nobody refers to.
         endings: list[object] = []
 
         def end() -> None:
-            if inspect.iscoroutine(outcome := kill(handler, seconds)):
-                endings.append(asyncio.ensure_future(outcome))
+            try:
+                if inspect.iscoroutine(outcome := handler.kill(reason)):
+                    endings.append(asyncio.ensure_future(outcome))
+            except Exception:
+                runner_logger.exception("A handler's kill() raised. key=%s", printable(task.key))
 
         timer: asyncio.TimerHandle | threading.Timer
         if handler.is_async:
@@ -372,27 +376,7 @@ class MemoryLimit(Middleware):
                     size / BYTES_PER_MIB,
                     printable(handler.task.type),
                 )
-                replace_processor()
-
-
-def kill(handler: Application, seconds: float) -> object:
-    reason = f"Task '{handler.task.key}' has run for longer than its time limit of {seconds:g} s."
-    try:
-        return handler.kill(TimeLimitError(reason))
-    except Exception:
-        runner_logger.exception("A handler's kill() raised. key=%s", printable(handler.task.key))
-        return None
-
-
-# Having a processor replaced, from within.
-
-
-wanted = threading.Event()
-
-
-def replace_processor() -> None:
-    """Replace this process by a new one once its running tasks have ended."""
-    wanted.set()
+                wanted.set()
 
 
 # Distinguish coroutine functions from other callables.

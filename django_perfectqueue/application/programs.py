@@ -86,13 +86,10 @@ class Program:
     keep: int
     grace: float
     stopping: bool = False
+    """Set by any thread, at any time, to ask it to stop."""
     stop_sent: bool = False
     """Whether it was asked to stop before it had ended."""
     kill_at: float = float("inf")
-
-    def stop(self) -> None:
-        """Ask it to stop; may be called from any thread, at any time, any number of times."""
-        self.stopping = True
 
     def run(self) -> Completed:
         """
@@ -362,7 +359,7 @@ class CommandHandler(Application):
                 super().kill(reason)
             elif not isinstance(reason, GracefulProcessStopError):
                 self._reason = self._reason or reason
-                self._program.stop()
+                self._program.stopping = True
 
 
 def not_started(program: Program, error: OSError) -> Exception:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
@@ -209,16 +208,11 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         return made
 
     def new_id(self) -> str:
-        made = self.id_function()
+        given = self.options.get("id_function") or uuid.uuid4
+        made = import_string(given)() if isinstance(given, str) else given()
         if isinstance(made, str | uuid.UUID):
             return str(made)
         raise compat.InvalidTask(f"The id_function must return a UUID or a text, not {made!r}.")
-
-    @cached_property
-    def id_function(self) -> Callable[[], object]:
-        given = self.options.get("id_function") or uuid.uuid4
-        function: Callable[[], Any] = import_string(given) if isinstance(given, str) else given
-        return function
 
     def target(self, task: AnyTask) -> Queue | Batch:
         """Return where a task is submitted; raise InvalidTask for a batch elsewhere."""

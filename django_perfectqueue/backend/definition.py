@@ -116,29 +116,16 @@ class QueueTask(Base[P, R]):
         Task.__post_init__(self)
         add(self)
 
-    def using(
-        self,
-        *,
-        priority: int | None = None,
-        queue_name: str | None = None,
-        run_after: datetime | None = None,
-        backend: str | None = None,
-        **task_options: Any,
-    ) -> QueueTask[P, R]:
+    def using(self, **task_options: Any) -> QueueTask[P, R]:
         """
         Return the same task with other words.
 
         Raise TypeError for a word that there is not, InvalidTask for a value that will
         not do.
         """
-        given: dict[str, Any] = {
-            "priority": priority,
-            "queue_name": queue_name,
-            "run_after": run_after,
-            "backend": backend,
-        }
-        changes = {name: value for name, value in given.items() if value is not None}
-        return replace(self, **changes, **task_options)
+        # None leaves Django's own words as they are.
+        kept = {name for name in DJANGOS if task_options.get(name, ...) is None}
+        return replace(self, **{name: task_options[name] for name in task_options.keys() - kept})
 
     def enqueue_many(
         self, calls: Iterable[tuple[Iterable[object], Mapping[str, object]]]

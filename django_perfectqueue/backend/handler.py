@@ -22,6 +22,7 @@ from django_perfectqueue.compat import Task, TaskContext, normalize_json, task_b
 from django_perfectqueue.compat import signals as django_signals
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import CancelRequestedError
+from django_perfectqueue.lib.imports import derived
 from django_perfectqueue.logs import Masked
 from django_perfectqueue.queue import AcquiredTask
 
@@ -162,12 +163,8 @@ def handler_of(definition: AnyTask) -> type[DjangoTask]:
         "atomic": option_of(definition, "atomic"),
         "plain_call": staticmethod(plain_call_of(definition)),
         **error_rules.rules_of(definition),
-        "__module__": function.__module__,
-        "__qualname__": function.__qualname__,
-        "__doc__": function.__doc__,
     }
-    kind = CoroutineTask if is_async(function) else DjangoTask
-    made = type(function.__name__, (kind,), names)
+    made = derived(CoroutineTask if is_async(function) else DjangoTask, function, **names)
     for signal in ENDINGS:
         signal.connect(ended, sender=made)
     return made
@@ -284,10 +281,4 @@ def with_django_tasks(dispatch: type[Dispatch]) -> type[Dispatch]:
     first = itertools.takewhile(lambda route: isinstance(route, str), own)
     django_tasks = {name: handler_of(task) for name, task in definitions.items() if name not in own}
     routes: dict[Any, object] = {**{route: own[route] for route in first}, **django_tasks, **own}
-    names = {
-        "routes": routes,
-        "__module__": dispatch.__module__,
-        "__qualname__": dispatch.__qualname__,
-        "__doc__": dispatch.__doc__,
-    }
-    return type(dispatch.__name__, (dispatch,), names)
+    return derived(dispatch, dispatch, routes=routes)

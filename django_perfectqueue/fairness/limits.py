@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from types import EllipsisType
-from typing import Literal, TypedDict, cast, get_args
+from typing import Any, Literal, get_args
 
 from asgiref.sync import sync_to_async
 from django.utils.translation import gettext as _
@@ -93,20 +93,13 @@ def next_at(row: Limit, metered: datetime | None, now: datetime) -> datetime | N
     return at if at > now else None
 
 
-class LimitName(TypedDict):
-    """What identifies a limit."""
-
-    scope: Scope
-    name: str
-
-
-def owner(scope: str, name: str) -> LimitName:
+def owner(scope: str, name: str) -> dict[str, Any]:
     """Return scope and name as a row has them; raise ConfigError."""
     choice(*SCOPES).require("The scope", scope, ConfigError)
     named(LENGTH).require(f"The {scope} of a limit", name, ConfigError)
     if reason := unfit(scope, name):
         raise ConfigError(reason)
-    return {"scope": cast(Scope, scope), "name": name}
+    return {"scope": scope, "name": name}
 
 
 def unfit(scope: str, name: str) -> str:

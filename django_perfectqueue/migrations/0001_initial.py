@@ -105,8 +105,6 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "account",
-                "verbose_name_plural": "accounts",
                 "default_permissions": (),
                 "indexes": [
                     models.Index(
@@ -529,8 +527,6 @@ class Migration(migrations.Migration):
                 ("finish_tag", models.FloatField(db_default=0.0, verbose_name="finish tag")),
             ],
             options={
-                "verbose_name": "lane",
-                "verbose_name_plural": "lanes",
                 "default_permissions": (),
             },
         ),

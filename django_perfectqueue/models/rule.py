@@ -315,8 +315,6 @@ class Account(PartlyIndexed):
     )
 
     class Meta:
-        verbose_name = "account"
-        verbose_name_plural = "accounts"
         default_permissions = ()
         indexes = [
             models.Index(
@@ -355,8 +353,6 @@ class Lane(PartlyIndexed):
     finish_tag = models.FloatField(_("finish tag"), db_default=0.0)
 
     class Meta:
-        verbose_name = "lane"
-        verbose_name_plural = "lanes"
         default_permissions = ()
         indexes = [
             models.Index(fields=["account", "held_by"], name="perfectqueue_lane_account"),

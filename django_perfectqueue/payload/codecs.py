@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import gzip
 import json
 import pickle
@@ -14,10 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from django.conf import settings
-from django.core.signals import setting_changed
-from django.dispatch import receiver
 
-from django_perfectqueue.conf import SETTING, options
+from django_perfectqueue.conf import SETTING, cached, options
 from django_perfectqueue.exceptions import ConfigError, PayloadError
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.imports import imported
@@ -169,7 +166,7 @@ def derived(secret: str | bytes) -> bytes:
     return base64.urlsafe_b64encode(key)
 
 
-@functools.cache
+@cached
 def codecs() -> dict[str, Codec]:
     """
     Return the codecs that read, by name; the first of them writes.
@@ -257,12 +254,6 @@ def unpacked(text: str) -> str:
     if not text.startswith(f"{GZIP}:"):
         return text
     return gzip.decompress(base64.b64decode(text[len(GZIP) + 1 :], validate=True)).decode()
-
-
-@receiver(setting_changed)
-def _forget(*, setting: str, **kwargs: object) -> None:
-    if setting in (SETTING, "SECRET_KEY", "SECRET_KEY_FALLBACKS"):
-        codecs.cache_clear()
 
 
 # Lengths of names, and names with a meaning.

@@ -16,13 +16,11 @@ from contextvars import Context, ContextVar, copy_context
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
-from django.core.signals import setting_changed
-from django.dispatch import receiver
 from django.utils import timezone as zones
 from django.utils import translation
 
 from django_perfectqueue import tracing
-from django_perfectqueue.conf import SETTING, options
+from django_perfectqueue.conf import SETTING, cached, options
 from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.imports import imported
@@ -97,7 +95,7 @@ def of_variable(variable: ContextVar[JSON]) -> Provider:
     )
 
 
-@functools.cache
+@cached
 def providers() -> dict[str, Provider]:
     """
     Return what CONTEXT names, by its dotted path.
@@ -172,12 +170,6 @@ def restored_by_providers(values: Mapping[str, JSON]) -> Iterator[None]:
             if isinstance(inside, AbstractContextManager):
                 stack.enter_context(inside)
         yield
-
-
-@receiver(setting_changed)
-def _forget(*, setting: str, **kwargs: object) -> None:
-    if setting == SETTING:
-        providers.cache_clear()
 
 
 # What is not for all eyes in the data of a task, by its name: the setting SENSITIVE.

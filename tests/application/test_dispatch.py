@@ -71,7 +71,7 @@ class BadRoutesTests(SimpleTestCase):
     def test_a_path_that_leads_nowhere(self):
         self.assert_refused(
             {"report": "tests.tasks.Reprot"},
-            "BadDispatch.routes['report'] leads to 'tests.tasks.Reprot': Module \"tests.tasks\"",
+            "BadDispatch.routes['report'] names 'tests.tasks.Reprot', which can't be imported",
         )
 
     def test_a_class_that_is_no_handler(self):

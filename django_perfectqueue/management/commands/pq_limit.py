@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django.core.management.base import CommandError
 from django.db.models import QuerySet
@@ -114,7 +114,7 @@ def with_meters(rows: list[ListedLimit], *, using: str) -> list[ListedLimit]:
     return rows
 
 
-def target_of(text: str) -> limits.LimitName:
+def target_of(text: str) -> dict[str, Any]:
     """
     Return the scope and the name of a limit from SCOPE:NAME, or a name alone.
 

@@ -174,7 +174,7 @@ class MistakeTests(WorkerTestCase):
         self.assert_refused("'tests.tasks.Wait' is not a subclass of Dispatch", "tests.tasks.Wait")
 
     def test_a_route_that_leads_nowhere(self):
-        self.assert_refused("WrongDispatch.routes['report'] leads to", "tests.tasks.WrongDispatch")
+        self.assert_refused("WrongDispatch.routes['report'] names", "tests.tasks.WrongDispatch")
 
     def test_an_unknown_setting(self):
         self.assert_refused("Did you mean 'PROCESSORS'?", PROCESSOR=3)

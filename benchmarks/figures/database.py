@@ -25,7 +25,7 @@ BATCH = 200
 PATIENCE = 240.0
 WITH_DJANGO_TASKS = "PERFECTQUEUE_FIGURES_DJANGO_TASKS"
 FRAMES = ("SAVEPOINT", "RELEASE")
-PACKETS = ("BEGIN; ", "START TRANSACTION; ")
+PACKETS = ("BEGIN; ", "BEGIN ISOLATION LEVEL READ COMMITTED; ", "START TRANSACTION; ")
 
 Figures = dict[str, dict[str, float]]
 
@@ -143,7 +143,7 @@ def sent(statements: list[str]) -> Counter[str]:
     for sql in statements:
         if sql.startswith(PACKETS):
             counts["statements"] += 1
-            begun, inside = inside, "COMMIT" not in sql
+            begun, inside = inside, "; COMMIT" not in sql
             # With psycopg2 Django has noted the BEGIN that goes with the first statement.
             counts["transactions"] += 2 - inside - begun
         elif sql.startswith("BEGIN"):

@@ -1,13 +1,11 @@
 """The door for people: see every task, steer it, and say who is entitled to what."""
 
 from .pages.batches import BatchAdmin
-from .pages.changes import ChangeAdmin
-from .pages.limits import LimitAdmin
+from .pages.limits import ChangeAdmin, LimitAdmin
+from .pages.names import QueueAdmin, UserAdmin
 from .pages.overview import OverviewAdmin
-from .pages.queues import QueueAdmin
 from .pages.schedules import ScheduleAdmin
 from .pages.tasks import DeadLetterAdmin, TaskAdmin
-from .pages.users import UserAdmin
 from .pages.workers import WorkerAdmin
 
 __all__ = [

@@ -141,7 +141,7 @@ def notify_problems(alias: str) -> Iterator[CheckMessage]:
             f"Set {SETTING}['NOTIFY'] or the environment variable TMPDIR to a folder.",
         )
         return
-    if (folder := datagrams.folder_of(alias)) is None:
+    if (folder := datagrams.folder_of(connections[alias])) is None:
         return
     parent = os.path.dirname(folder)
     hint = (

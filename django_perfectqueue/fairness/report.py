@@ -12,7 +12,7 @@ from django_perfectqueue.store.arithmetic.entitlement import percentile
 from django_perfectqueue.store.database.transaction import reading, with_retries
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.usage import start_of
-from django_perfectqueue.store.records.usage_read import USERS, UsageStanding, received, standings
+from django_perfectqueue.store.records.usage_read import USERS, Standing, received, standings
 
 WINDOWS = {
     "minute": (timedelta(minutes=1), Bucket.MINUTE),
@@ -140,7 +140,7 @@ def parted(
 def share(
     tally: Tally,
     total: Tally,
-    standing: UsageStanding | None = None,
+    standing: Standing | None = None,
     *,
     user: str = "",
     others: bool = False,

@@ -7,9 +7,7 @@ from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.fairness.wording import changed_values, difference
 from django_perfectqueue.models import Change, Task
-from django_perfectqueue.store.records.journal import DID, sign
-
-__all__ = ["actions_of", "describe_action", "describe_change", "sign"]
+from django_perfectqueue.store.records.journal import DID
 
 SHOWN = 20
 ACTIONS = {

@@ -11,7 +11,6 @@ from django.db.models import OuterRef, Subquery
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.models import Journal, Task, Ticket, Worker
-from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.models.worker import ProcessorState
 
 WORKERS = 1_000
@@ -142,19 +141,18 @@ class Location:
         return {**asdict(self), "since": self.since.isoformat() if self.since else None}
 
 
-def location_of(task: Task, *, using: str) -> Location | None:
+def location_of(task: Any, *, using: str) -> Location | None:
     """
-    Return which processor has a task, by its ticket's holder and the register.
+    Return which processor has a task, by its ticket's holder and the register at its ``clock``.
 
     None where nobody has it, or where the register does not know that holder, or not yet.
     """
     ticket: Ticket | None = getattr(task, "ticket", None)
-    workers = Worker.objects.using(using)
-    clock = workers.values_list(ServerNow(), flat=True).first()
-    if clock is None or ticket is None or ticket.holder is None:
+    if ticket is None or ticket.holder is None:
         return None
-    seen = workers.seen(clock).filter(states_text__contains=f'"holder":{ticket.holder},')
-    for worker in seen.order_by("-seen_at")[:WORKERS]:
+    holder = f'"holder":{ticket.holder},'
+    seen = Worker.objects.using(using).seen(task.clock)
+    for worker in seen.filter(states_text__contains=holder).order_by("-seen_at")[:WORKERS]:
         for state in worker.states:
             if state["holder"] == ticket.holder:
                 runs = processor(worker, state, {}).runs

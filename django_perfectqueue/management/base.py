@@ -82,8 +82,7 @@ class QueueCommand(SummedUpCommand):
     """
     A command about one queue.
 
-    A subclass adds its options in ``add_options``, and acts in ``act``, where
-    ``self.queue`` is the queue that was asked for.
+    A subclass acts in ``act``, where ``self.queue`` is the queue that was asked for.
     """
 
     requires_system_checks = ["perfectqueue"]
@@ -92,11 +91,7 @@ class QueueCommand(SummedUpCommand):
     options: CommandOptions
 
     def add_arguments(self, parser: CommandParser) -> None:
-        self.add_options(parser)
         add_flags(parser, "--database --json")
-
-    def add_options(self, parser: CommandParser) -> None:
-        raise NotImplementedError
 
     def act(self, options: CommandOptions) -> None:
         raise NotImplementedError
@@ -160,6 +155,12 @@ class QueueCommand(SummedUpCommand):
         """Print a value behind its name, in a column as wide as ``label_width``."""
         self.stdout.write(f"  {padded(name, self.label_width - 1)} {printable(value)}".rstrip())
 
+    def print_fields(self, fields: Iterable[tuple[str, str]]) -> None:
+        """Print each value that is not empty behind its name, on one line."""
+        for name, value in fields:
+            if value:
+                self.print_field(name, on_one_line(value))
+
     def table(
         self, columns: Sequence[Column[R]], rows: Iterable[R], indent: str = ""
     ) -> Iterator[str]:
@@ -178,31 +179,11 @@ class QueueCommand(SummedUpCommand):
 
 @contextmanager
 def cli_errors(using: str | None = None) -> Iterator[None]:
-    """Turn what a user may have to do with into a CommandError without a traceback."""
-    try:
-        with printing():
-            yield
-    except CommandError as error:
-        # Each argument is a line.
-        error.args = ("\n".join(printable(str(line)) for line in error.args),)
-        raise
-    except AlreadyExistsError as error:
-        raise CommandError(printable(str(error)), returncode=TAKEN) from error
-    except NotMigratedError as error:
-        raise CommandError(diagnosis(using, error)) from error
-    except (PerfectQueueError, ImproperlyConfigured) as error:
-        raise CommandError(printable(str(error))) from error
-    except Error as error:
-        raise CommandError(diagnosis(using, error)) from error
-    except KeyboardInterrupt as interrupt:
-        raise CommandError("Interrupted.", returncode=INTERRUPTED) from interrupt
-    except UnicodeEncodeError as error:
-        raise CommandError(printable(f"A text can't be written: {error}.")) from error
+    """
+    Turn what a user may have to do with into a CommandError without a traceback.
 
-
-@contextmanager
-def printing() -> Iterator[None]:
-    """End where nobody reads on, or where the output can't be written."""
+    End where nobody reads on, or where the output can't be written.
+    """
     try:
         yield
     except BrokenPipeError as error:
@@ -213,6 +194,20 @@ def printing() -> Iterator[None]:
             raise
         close_stdout()
         raise CommandError(on_one_line(error)) from error
+    except CommandError as error:
+        # Each argument is a line.
+        error.args = ("\n".join(printable(str(line)) for line in error.args),)
+        raise
+    except AlreadyExistsError as error:
+        raise CommandError(printable(str(error)), returncode=TAKEN) from error
+    except (NotMigratedError, Error) as error:
+        raise CommandError(diagnosis(using, error)) from error
+    except (PerfectQueueError, ImproperlyConfigured) as error:
+        raise CommandError(printable(str(error))) from error
+    except KeyboardInterrupt as interrupt:
+        raise CommandError("Interrupted.", returncode=INTERRUPTED) from interrupt
+    except UnicodeEncodeError as error:
+        raise CommandError(printable(f"A text can't be written: {error}.")) from error
 
 
 def replace_closed_streams() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.inspection.family import Family, FamilyLink, Relative
@@ -31,26 +30,10 @@ from django_perfectqueue.queue import Batch
 
 from .terminal import local
 
-if TYPE_CHECKING:
-    from django_stubs_ext import WithAnnotations
-
 Facts = dict[str, object]
 # Of what may be paused: whether, until when, by whom and why.
 PAUSED = ("paused", "paused_until", "paused_by", "note")
 RELATIVES = 5
-
-
-class Clock(TypedDict):
-    """What a listing adds to its rows: the time on the database's clock."""
-
-    clock: datetime
-
-
-class Added(Clock):
-    tries: int
-
-
-ListedTask: TypeAlias = "WithAnnotations[Task, Added]"
 
 
 def picked(row: object, *names: str) -> Facts:
@@ -84,7 +67,7 @@ def situation(task: Task, now: datetime) -> str:
     return ("due in %s" if wait > 0 else "due for %s") % short_duration(wait)
 
 
-def summary(task: ListedTask, *, with_data: bool) -> Facts:
+def summary(task: Task, *, with_data: bool) -> Facts:
     facts = facts_for_programs([*about(task), *times(task)])
     return facts | (content("data", task.payload) if with_data else {})
 

@@ -30,12 +30,7 @@ from .terminal import NUMBER, is_id
 
 
 RATE = re.compile(r"(\d{1,15})/(.+)")
-UNITS = {
-    "s": ("s", "sec", "second"),
-    "m": ("m", "min", "minute"),
-    "h": ("h", "hour"),
-    "d": ("d", "day"),
-}
+UNITS = ("s", "sec", "second", "m", "min", "minute", "h", "hour", "d", "day")
 # What stands for no value: of a span that there is none, of a count that it is unbounded.
 EMPTY = ("none", "all")
 
@@ -128,8 +123,8 @@ def rate(text: str) -> tuple[int, float]:
         period = found[2]
         if NUMBER.fullmatch(period) and not period.startswith("-"):
             return int(found[1]), float(period)
-        units = [unit for unit, words in UNITS.items() if period in words]
-        if (seconds := seconds_in(f"1{units[0]}" if units else period)) is not None:
+        span = f"1{period[0]}" if period in UNITS else period
+        if (seconds := seconds_in(span)) is not None:
             return int(found[1]), seconds
     raise ArgumentTypeError(
         f"must be so many per time, such as 10/min, 5/s, 100/h or 10/90s, not {text!r}"

@@ -1,34 +1,45 @@
-"""The tasks of a queue page by page, the filters that choose them, and hints for wrong names."""
+"""Tasks listed page by page, and shown one by one; the filters that choose them, and hints."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import cast
+from datetime import datetime
 
 from django.core.management.base import CommandError
 from django.db import connections
+from django.utils.timezone import localtime
 
 from django_perfectqueue.bulk import in_time
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError
+from django_perfectqueue.inspection.family import family
+from django_perfectqueue.inspection.steering import describe_action
+from django_perfectqueue.inspection.task import Episode, Story, Try, steps_of
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.distinct import distinct
+from django_perfectqueue.lib.durations import short_duration
+from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Batch as BatchRow
 from django_perfectqueue.models import (
+    Change,
     DeadLetter,
+    Journal,
     Status,
+    Step,
     Task,
     TaskQuerySet,
     id_for,
     type_condition,
 )
 from django_perfectqueue.models.fields import ServerNow
-from django_perfectqueue.queue import Batch, Queue, TaskHandle
+from django_perfectqueue.payload.journal import Line
+from django_perfectqueue.queue import Batch, Queue, TaskHandle, batch_of
 
+from . import facts
 from .base import CommandOptions, QueueCommand
-from .facts import ListedTask, content, situation, summary
-from .terminal import Column, ago
+from .facts import content, situation, summary
+from .terminal import Column, ago, bar, is_id, local
 from .verbs import LISTED
 
 PAGE = 1000
@@ -65,7 +76,7 @@ def list_tasks(command: QueueCommand, options: CommandOptions) -> None:
 def chosen(queue: Queue, options: CommandOptions) -> TaskQuerySet:
     """Return the tasks that the options say, in their order."""
     tasks = by_key(queue, options).select_related("ticket").with_tries()
-    tasks = tasks.annotate(clock=ServerNow())
+    tasks = tasks.annotate(clock=ServerNow())  # type: ignore[no-redef]
     if options["status"]:
         tasks = tasks.in_status(options["status"])
     if options["user"] is not None:
@@ -75,7 +86,7 @@ def chosen(queue: Queue, options: CommandOptions) -> TaskQuerySet:
     if options["group"] is not None:
         tasks = tasks.filter(dead_letter__group=options["group"])
     if options["batch"] is not None:
-        tasks = tasks.filter(membership__batch_id=batch_of(queue, options["batch"]).id)
+        tasks = tasks.filter(membership__batch_id=batch_named(queue, options["batch"]).id)
     tasks = tasks.tagged(*options["tags"] or ())
     try:
         tasks = tasks.filter(in_time(options["since"] or "", options["until"] or ""))
@@ -98,7 +109,7 @@ def by_key(queue: Queue, options: CommandOptions) -> TaskQuerySet:
     return tasks.filter(queue__unindexed=queue.name)
 
 
-def batch_of(queue: Queue, name: str) -> Batch:
+def batch_named(queue: Queue, name: str) -> Batch:
     """Return the latest batch of a name; raise CommandError, with the nearest, for another."""
     try:
         return queue.batch_named(name)
@@ -114,13 +125,13 @@ def order_of(queue: Queue, status: str | None) -> str:
     return id_for(status)
 
 
-def columns(command: QueueCommand, *, with_data: bool) -> list[Column[ListedTask]]:
+def columns(command: QueueCommand, *, with_data: bool) -> list[Column[Task]]:
     def coloured(word: str) -> str:
         style = STYLES.get(word.strip())
         return str(getattr(command.style, style)(word)) if style else word
 
     found = [
-        Column[ListedTask]("key", lambda task: task.key, elastic=True),
+        Column[Task]("key", lambda task: task.key, elastic=True),
         Column("type", lambda task: task.type, elastic=True),
         Column("user", lambda task: task.user, elastic=True),
         Column("status", lambda task: task.status, paint=coloured),
@@ -146,8 +157,8 @@ class Listing:
         self.last = 0
         self.more = False
 
-    def __iter__(self) -> Iterator[ListedTask]:
-        while page := cast("list[ListedTask]", list(self.tasks[: self.page_size()])):
+    def __iter__(self) -> Iterator[Task]:
+        while page := list(self.tasks[: self.page_size()]):
             for task in page:
                 if self.limit and self.count == self.limit:
                     self.more = True
@@ -167,7 +178,7 @@ def behind(tasks: TaskQuerySet, task_id: int) -> TaskQuerySet:
     return tasks.filter(**{f"{order.lstrip('-')}__{side}": task_id})
 
 
-def data_of(task: ListedTask) -> str:
+def data_of(task: Task) -> str:
     [shown] = content("data", task.payload).values()
     return json.dumps(shown, ensure_ascii=False)
 
@@ -230,3 +241,180 @@ def neighbours(task: TaskHandle) -> list[str]:
     above = keys.filter(key__gt=task.key).order_by("key")[:NEIGHBOURS]
     below = keys.filter(key__lt=task.key).order_by("-key")[:NEIGHBOURS]
     return [*above, *below]
+
+
+LAST_LINES = 10
+LONGEST_STEP = 200
+BELOW = 11
+PAINT = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
+
+
+def show_tasks(command: QueueCommand, options: CommandOptions) -> None:
+    """Show where tasks stand, their attempts, data, logs and results."""
+    for key in options["names"]:
+        TaskPage(command, options).show(key)
+
+
+class TaskPage:
+    """A task on a terminal, or as JSON."""
+
+    def __init__(self, command: QueueCommand, options: CommandOptions) -> None:
+        self.command = command
+        self.options = options
+        self.stdout, self.style = command.stdout, command.style
+        self.next_number = 1
+
+    def show(self, key: str) -> None:
+        """Raise NotFoundError, with where it may be found, when there is no such task."""
+        options = self.options
+        using = self.command.queue.using
+        task = self.found(key)
+        story = Story(task, using=using)
+        own = family(task.pk, using=using, levels=1)
+        batch = batch_of(self.command.queue, task.pk)
+        steps = steps_of(task, using=using).iterator()
+        listed = story.episodes
+        with_data = not options["no_data"]
+        if self.command.as_json:
+            found = facts.story_facts(story, with_data=with_data)
+            found |= facts.family_facts(own, batch)
+            found["actions"] = [action_facts(one) for one in story.actions]
+            found["progress"] = facts.progress_facts(story.progress)
+            found["steps"] = [facts.step_facts(one, with_data=with_data) for one in steps]
+            if options["log"] != "none":
+                journals = map(facts.journal_facts, listed)
+                found["journals"] = [journal for journal in journals if journal]
+            self.command.print_json(found)
+            return
+        self.command.print_title(f"Task '{task.key}' in queue '{task.queue}'")
+        self.command.print_fields(facts.standing(story))
+        own_facts = [fact for fact in story.about() if fact.name != "queue"]  # the title has it
+        self.command.print_fields(facts.fields([*own_facts, *story.times(), *story.counts()]))
+        self.command.print_fields(facts.family_fields(own, batch))
+        self.print_actions(story.actions, task.clock)
+        if story.progress:
+            self.command.print_field("progress", how_far(story.progress, task.clock))
+        for episode in listed:
+            self.print_episode(task, episode)
+            is_last = episode is listed[-1]
+            whole = options["log"] == "all"
+            if episode.journal and (whole or (options["log"] == "last" and is_last)):
+                self.print_log(episode.journal.log, whole=whole)
+        self.print_steps(steps, with_data=with_data)
+        if with_data:
+            self.print_content("data", content("data", task.payload))
+            if task.result_text is not None:
+                self.print_content("result", content("result", task.result_text))
+            if task.context is not None:
+                self.print_content("context", facts.context_of(task))
+
+    def found(self, key: str) -> Task:
+        """
+        Return a task with its tries, and the time on the database's clock.
+
+        Where the queue has no such key it may be the id of a task, of any queue.
+        """
+        rows: TaskQuerySet = Task.objects.using(self.command.queue.using)
+        rows = rows.select_related("ticket", "dead_letter").with_tries()
+        rows = rows.annotate(clock=ServerNow())  # type: ignore[no-redef]
+        try:
+            with with_hint(self.command.queue[key]):
+                found = rows.get(id=self.command.queue[key].id)
+        except NotFoundError:
+            by_id = rows.filter(id=int(key)).first() if is_id(key) else None
+            if by_id is None:
+                raise
+            found = by_id
+        return found
+
+    def print_actions(self, actions: list[Change], now: datetime) -> None:
+        whats = (f"{one.by}: {describe_action(one)}, {ago(one.at, now)}" for one in actions)
+        self.command.print_fields(("by", what) for what in whats)
+
+    def print_episode(self, task: Task, episode: Episode) -> None:
+        if episode.attempt:
+            self.print_gap(episode.attempt.number)
+            self.print_attempt(episode.attempt)
+            return
+        title = "Uncounted attempt"
+        if episode.is_running:
+            title = f"Attempt {task.tries}: running"
+        self.stdout.write(self.style.MIGRATE_LABEL(title))
+
+    def print_gap(self, number: int) -> None:
+        first, self.next_number = self.next_number, number + 1
+        if number > first:
+            self.stdout.write(f"… Attempts {first} to {number - 1} are not stored any more.")
+
+    def print_log(self, log: list[Line], *, whole: bool) -> None:
+        listed = log if whole else log[-LAST_LINES:]
+        if len(listed) < len(log):
+            hidden = len(log) - len(listed)
+            lines = "line" if hidden == 1 else "lines"
+            self.stdout.write(f"  … {hidden} {lines} before these: --log all")
+        for line in listed:
+            self.print_line(line)
+
+    def print_line(self, line: Line) -> None:
+        paint = PAINT.get(line.level)
+        first, *more = line.text.splitlines() or [""]
+        if line.at:
+            level = f"{line.level:<7}"
+            level = getattr(self.style, paint)(level) if paint else level
+            clock = localtime(line.at).strftime("%H:%M:%S")
+            first = f"{clock} {level} {printable(line.source)}: {printable(first)}"
+        self.stdout.write("  " + first)
+        for text in more:
+            self.stdout.write(" " * BELOW + printable(text))
+
+    def print_attempt(self, attempt: Try) -> None:
+        duration = lasted(attempt.started_at, attempt.ended_at)
+        self.stdout.write(
+            self.style.MIGRATE_LABEL(f"Attempt {attempt.number}")
+            + f": {attempt.label} {local(attempt.ended_at)}{duration}"
+            + (", " + printable(attempt.worker) if attempt.worker else "")
+        )
+        if attempt.error or attempt.message:
+            self.stdout.write("  " + self.style.ERROR(facts.why(attempt.error, attempt.message)))
+        if attempt.traceback and self.command.verbosity > 1:
+            self.print_block(attempt.traceback)
+
+    def print_steps(self, steps: Iterable[Step], *, with_data: bool) -> None:
+        for number, step in enumerate(steps):
+            if not number:
+                self.stdout.write(self.style.MIGRATE_LABEL("Steps"))
+            text = step.name
+            if with_data:
+                [result] = content("result", step.result_text).values()
+                text += ": " + json.dumps(result, ensure_ascii=False)
+            self.stdout.write(f"  {local(step.kept_at)} {shortened(on_one_line(text))}")
+
+    def print_content(self, name: str, found: facts.Facts) -> None:
+        [(key, value)] = found.items()
+        broken = key.startswith("broken")
+        label = f"{name}, which is not JSON" if broken else name
+        self.stdout.write(self.style.MIGRATE_LABEL(label.capitalize()))
+        self.print_block(str(value) if broken else json.dumps(value, ensure_ascii=False, indent=2))
+
+    def print_block(self, text: str) -> None:
+        for line in text.splitlines():
+            self.stdout.write("  " + printable(line))
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_STEP else text[: LONGEST_STEP - 1] + "…"
+
+
+def action_facts(change: Change) -> dict[str, object]:
+    return {"at": facts.iso(change.at), "by": change.by, **(change.after or {})}
+
+
+def how_far(journal: Journal, now: datetime) -> str:
+    """Return how far a handler said it is, and when."""
+    said = ago(journal.updated_at, now)
+    parts = [bar(journal.progress)] if journal.progress is not None else []
+    return "  ".join([*parts, ", ".join(filter(None, [on_one_line(journal.stage), said]))])
+
+
+def lasted(start: datetime | None, end: datetime) -> str:
+    return f" after {short_duration((end - start).total_seconds())}" if start else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -39,11 +40,25 @@ def point(name: str, value: object) -> datetime | str | None:
         return None
     if isinstance(value, str) and seconds_in(value) is not None:
         return value
-    if isinstance(value, str) and not NUMBER.fullmatch(value):
-        return iso_time(name, value)
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise no_time(name, value)
-    return unix_time(name, value)
+    is_written = isinstance(value, str) and NUMBER.fullmatch(value)
+    if is_written or (isinstance(value, int | float) and not isinstance(value, bool)):
+        try:
+            return datetime.fromtimestamp(float(str(value)), tz=timezone.utc)
+        except (ValueError, OverflowError, OSError) as error:
+            raise InvalidTaskError(
+                f"{name} must be unix seconds from year 1 to 9999, not {value}."
+            ) from error
+    moment = None
+    with contextlib.suppress(ValueError, TypeError):
+        moment = parse_datetime(value)  # type: ignore[arg-type]
+    if moment is None:
+        raise InvalidTaskError(
+            f"{name} must be unix seconds, ISO 8601 with an offset, or a span such as '5m30s', not"
+            f" {value!r}."
+        )
+    if is_naive(moment):
+        raise InvalidTaskError(f"{name} needs an offset, such as '{value}Z'.")
+    return moment
 
 
 def seconds(name: str, span: str | None) -> float | None:
@@ -57,45 +72,16 @@ def seconds(name: str, span: str | None) -> float | None:
     return None if span is None else seconds_in(span)
 
 
-def unix_time(name: str, value: float | str) -> datetime:
-    """
-    Return the time of a number of seconds since 1970.
-
-    Raise InvalidTaskError when it is no number, or out of reach.
-    """
-    try:
-        return datetime.fromtimestamp(float(value), tz=timezone.utc)
-    except (ValueError, OverflowError, OSError) as error:
-        raise InvalidTaskError(
-            f"{name} must be unix seconds from year 1 to 9999, not {value}."
-        ) from error
-
-
-def iso_time(name: str, value: str) -> datetime:
-    try:
-        moment = parse_datetime(value)
-    except ValueError:
-        moment = None
-    if moment is None:
-        raise no_time(name, value)
-    if is_naive(moment):
-        raise InvalidTaskError(f"{name} needs an offset, such as '{value}Z'.")
-    return moment
-
-
-def no_time(name: str, value: object) -> InvalidTaskError:
-    return InvalidTaskError(
-        f"{name} must be unix seconds, ISO 8601 with an offset, or a span such as '5m30s', not"
-        f" {value!r}."
-    )
-
-
 def local(moment: datetime) -> str:
     return localtime(moment).isoformat(" ", "milliseconds")
 
 
 def ago(moment: datetime, now: datetime) -> str:
     return f"{short_duration((now - moment).total_seconds())} ago"
+
+
+def duration(seconds: float | None) -> str:
+    return "-" if seconds is None else short_duration(seconds)
 
 
 def or_more(count: int, *, more: bool) -> str:

@@ -119,9 +119,6 @@ class NounCommand(QueueCommand):
                     again.help = SUPPRESS  # Django's own: the command's help has them.
                 own._add_action(again)
 
-    def add_options(self, parser: CommandParser) -> None:
-        return
-
     def act(self, options: CommandOptions) -> None:
         if not options["verb"]:
             self.introduce()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
@@ -81,6 +83,7 @@ class Limit(Pausable):
         USER = "user", _("tasks of this user")
 
     meter: Meter | None = None  # set by who lists
+    clock: datetime  # set by queries
 
     scope = models.CharField(_("scope"), max_length=5, choices=Scope.choices, default=Scope.NAME)
     name = ExactCharField(_("name"), max_length=LIMIT_LENGTH)

@@ -99,7 +99,7 @@ class TaskQuerySet(UndeletableQuerySet["Task"]):
             default=0,
             output_field=models.IntegerField(),
         )
-        return self.annotate(
+        return self.annotate(  # type: ignore[no-redef]
             tries=Coalesce(counted, 0, output_field=models.IntegerField()) + one_more
         )
 
@@ -189,7 +189,10 @@ class Task(Undeletable):
 
     objects = TaskManager()  # type: ignore[misc]
 
+    # Set by queries that ask for them.
     status: str
+    tries: int
+    clock: datetime
     ticket: Ticket
     dead_letter: DeadLetter
 

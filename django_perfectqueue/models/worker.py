@@ -98,6 +98,8 @@ class Worker(models.Model):
     has failed lately.
     """
 
+    clock: datetime  # set by queries
+
     id = models.BigIntegerField(primary_key=True)
     host = models.CharField(_("host"), max_length=255)
     pid = models.IntegerField(_("pid"))

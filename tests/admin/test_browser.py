@@ -12,12 +12,12 @@ from django.test import tag
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import limit, set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.models import Meter
+from django_perfectqueue.models import Meter, Worker
 from django_perfectqueue.payload.journal import entry
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.values import Note
 
-from ..factories import fail, failed, running, submit
+from ..factories import fail, failed, register, running, submit
 from .staff import LIST
 from .test_users import USERS, compete
 
@@ -128,6 +128,25 @@ class BrowserTests(BrowserCase):
         self.picture("changes")
         self.page.goto(f"{self.live_server_url}/admin/perfectqueue/fairshare/")
         self.picture("shares")
+        self.assertEqual(self.errors, [])
+
+    def test_an_operator_at_night_needs_two_clicks_each(self):
+        register("default", now=None)
+        Worker.objects.update(release="shop-7")
+        _task, held = running("k1", now=None, queue="default")
+        fail(held, error="shop.NewError", now=None)
+        self.open("night", viewport=DESK)
+        for first, second, found in (
+            ("Overview", "What has release shop-7 broken?", "shop.NewError"),
+            ("Workers", "button:text('Drain')", "drained"),
+            ("Queues", "Pause everything for a maintenance", "by boss: Maintenance"),
+            ("Queues", "End the maintenance", "1 was unpaused."),
+        ):
+            with self.subTest(second):
+                self.page.goto(f"{self.live_server_url}/admin/perfectqueue/")
+                self.page.click(f"#content-main >> text={first}")
+                self.page.click(second if ":" in second else f"text={second}")
+                self.page.wait_for_selector(f"text={found}")
         self.assertEqual(self.errors, [])
 
     def test_a_page_says_that_it_is_not_refreshed_and_why(self):

@@ -19,7 +19,6 @@ from django_perfectqueue.bulk import TYPE
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.inspection.steering import sign
 from django_perfectqueue.models import (
     Account,
     Attempt,
@@ -35,6 +34,7 @@ from django_perfectqueue.models import (
 from django_perfectqueue.payload.journal import entry
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
+from django_perfectqueue.store.records import sign
 from django_perfectqueue.store.values import Note
 from django_perfectqueue.test import drain
 

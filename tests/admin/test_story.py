@@ -70,7 +70,7 @@ class StoryTests(AdminTestCase):
         task = submit("k1", now=None)
         Task.objects.update(expires_at=timezone.now() - timedelta(seconds=90))
         self.assertContains(self.story(task), "It expired 1 min 30")
-        self.assertContains(self.client.get(LIST), "expired</span>")
+        self.assertContains(self.client.get(LIST), "expires at</span>")
         self.assertRegex(run("pq_task", "list"), r"waiting +\S+ ago +expired 1m3\ds ago")
 
     def test_queue_type_user_and_worker_are_links(self):

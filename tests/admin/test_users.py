@@ -236,10 +236,10 @@ class UserTests(UsersCase):
         self.assertEqual(set(self.rows(user="ann")), {"ann"})
 
     def test_tasks_are_for_those_who_may_see_them(self):
-        submit("k1", user="ann", now=None)
+        submit("the-key-of-ann", user="ann", now=None)
         self.client.force_login(staff("view_fairshare"))
 
-        self.assertNotContains(self.client.get(self.one("ann")), "k1")
+        self.assertNotContains(self.client.get(self.one("ann")), "the-key-of-ann")
 
     def test_a_user_that_nobody_knows_has_a_page(self):
         self.assertContains(self.client.get(self.one("nobody")), "nobody")

@@ -5,6 +5,7 @@ from django.contrib.admin.models import LogEntry
 from django_perfectqueue.models import UNSEEN, Worker
 
 from ..factories import processor, register, submit
+from .forms import press
 from .staff import AdminTestCase, staff
 
 WORKERS = "/admin/perfectqueue/worker/"
@@ -74,18 +75,15 @@ class WorkerTests(AdminTestCase):
         self.assertEqual(self.client.post(f"{WORKERS}add/").status_code, 403)
 
     def test_a_worker_is_drained_by_the_button_of_its_row(self):
-        worker = register(now=None)
-        url = f"{WORKERS}drain/"
-        self.assertContains(self.client.get(WORKERS), f'formaction="{url}" name="drain"')
-
-        response = self.client.post(url, {"drain": worker.id}, follow=True)
+        register(now=None)
+        response = press(self.client, self.client.get(WORKERS), "drain")
         self.assertEqual(self.reported(response), ["1 worker reads it within 10 s."])
         self.assertContains(response, '<span class="pq-status pq-retrying">drained')
         self.assertTrue(Worker.objects.get().draining)
         entry = LogEntry.objects.get()
         self.assertEqual((entry.user, entry.change_message), (self.boss, "Drained."))
 
-        response = self.client.post(url, {"undrain": worker.id}, follow=True)
+        response = press(self.client, response, "undrain")
         self.assertContains(response, '<span class="pq-status pq-running">alive')
 
     def test_many_are_drained_by_an_action(self):
@@ -102,7 +100,7 @@ class WorkerTests(AdminTestCase):
         worker = register(now=None)
         self.client.force_login(staff("view_worker", name="workers"))
         self.assertNotContains(self.client.get(WORKERS), "Drain")
-        response = self.client.post(f"{WORKERS}drain/", {"drain": worker.id})
+        response = self.client.post(WORKERS, {"drain": worker.id})
         self.assertEqual(response.status_code, 403)
         self.forge_action(WORKERS, "drain", worker)
         self.assertFalse(Worker.objects.get().draining)

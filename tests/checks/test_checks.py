@@ -69,7 +69,7 @@ class SurroundingsTests(SimpleTestCase):
             if connection.vendor != "postgresql":
                 [found] = [one for one in check_database_settings() if one.id.endswith("W006")]
                 self.assertIn("TMPDIR", found.hint)
-                self.assertIsNone(datagrams.folder_of("default"))
+                self.assertIsNone(datagrams.folder_of(connections["default"]))
             command = load_command_class("django_perfectqueue", "pq_worker")
             options = vars(command.create_parser("manage.py", "pq_worker").parse_args([]))
             self.assertEqual(plan.plan_of(options).using, "default")

@@ -39,6 +39,8 @@ from ..factories import (
 )
 from ..waiting import LONG, wait_until
 
+DATABASE = "django_perfectqueue.store.database.transaction"
+
 POSTGRESQL = skipUnless(connection.vendor == "postgresql", "Only PostgreSQL tells of ends.")
 
 
@@ -131,7 +133,7 @@ class EndedTests(TestCase):
         self.assertEqual(waiter.keys, [task.key])
 
     def test_more_than_one_statement_can_take_are_found(self):
-        with mock.patch.multiple("django_perfectqueue.store.notify.ring", KEYS=2, IDS=3):
+        with mock.patch.multiple(DATABASE, UNITED=2, LISTED=3):
             keys = [submit().key for _number in range(5)]
             finish(*acquire(5))
             with self.assertNumQueries(3 + 2 + 2):

@@ -12,8 +12,9 @@ from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import compat
 from django_perfectqueue.management.commands import pq_import
-from django_perfectqueue.management.importing import PerfectQueue, move
+from django_perfectqueue.management.importing import move
 from django_perfectqueue.management.importing.move import StaysError, Table
+from django_perfectqueue.management.importing.sources import PerfectQueue
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules, declared, every, scheduled

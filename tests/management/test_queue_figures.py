@@ -4,7 +4,7 @@ from unittest import mock
 from django.test import TestCase
 
 from django_perfectqueue import store
-from django_perfectqueue.management import figures
+from django_perfectqueue.management.commands import pq_queue as figures
 from django_perfectqueue.models import Status, Ticket
 from django_perfectqueue.queue import Queue
 from tests.factories import (

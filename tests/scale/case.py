@@ -7,10 +7,10 @@ from django.db import OperationalError, ProgrammingError, connection, transactio
 from django.test import TransactionTestCase
 
 from django_perfectqueue import models
-from django_perfectqueue.admin.pages import users
+from django_perfectqueue.admin.pages import names
 from django_perfectqueue.admin.parts import base, filters
 from django_perfectqueue.inspection import why_waiting
-from django_perfectqueue.management import figures
+from django_perfectqueue.management.commands import pq_queue as figures
 from django_perfectqueue.store.records import counts
 
 from .filling import SCALE, TABLES, Filling
@@ -72,7 +72,7 @@ def short_of_sight():
 
 BOUNDS = (
     (filters, "REACH", 2000),
-    (users, "MOST", 20),
+    (names, "MOST", 20),
     (base, "COUNTED", 500),
     (filters, "FOUND", 100),
     (figures, "COUNTED", 500),

@@ -47,7 +47,7 @@ class CrashTests(TransactionTestCase):
 
     def test_death_just_before_the_commit_leaves_the_tick_to_others(self):
         schedule = self.put(overlap="allow")
-        self.fire_and_die(fire, "save")
+        self.fire_and_die(fire, "write")
         self.assertEqual(self.ticks(), [])
         self.assertEqual(schedule.row().next_at, NOON + MINUTE)
         self.fire(NOON + MINUTE)

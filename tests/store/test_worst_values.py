@@ -15,7 +15,6 @@ from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.health.tables import tables_unheld
-from django_perfectqueue.inspection.steering import sign
 from django_perfectqueue.models import (
     Account,
     BatchDelta,
@@ -37,6 +36,7 @@ from django_perfectqueue.models.fields import conditions
 from django_perfectqueue.payload.journal import entry
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
+from django_perfectqueue.store.records import sign
 from django_perfectqueue.store.values import Note
 
 from ..factories import acquire, fail, finish, processor, register, submit

@@ -1,40 +1,32 @@
-"""Batches: how far each is, which of its tasks have not finished, and its callbacks."""
+"""Batches: how far each is, and its tasks; and the relatives of a task, as a graph and lists."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
+from django.contrib.admin import AdminSite
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.inspection.family import (
-    BATCH_STATES,
-    COUNTED,
-    MOST,
-    Known,
-    callbacks,
-    counts,
-    exact,
-    in_state,
-    relatives,
-    state_of,
-)
+from django_perfectqueue.inspection import family
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Batch, Outcome, Task, TaskQuerySet
+from django_perfectqueue.models import DEAD, Batch, Outcome, Task, TaskQuerySet
 from django_perfectqueue.queue import Queue, database
 
 from ..parts.action_pages import SHOWN
 from ..parts.actions import CANCEL, RETRY
 from ..parts.base import ReadOnlyAdmin, column
 from ..parts.bulk_pages import may
-from ..parts.cells import NOTHING, badge, mark, moment, short, tasks_link, with_fold
-from ..parts.family import known_to, linked, relative_row
+from ..parts.cells import NOTHING, badge, mark, moment, page_url, short, tasks_link, with_fold
 from ..parts.filters import REACH, QueueFilter, UserFilter, ValueFilter
 
 VIEW_TASK = "perfectqueue.view_task"
@@ -45,13 +37,13 @@ class StateFilter(ValueFilter):
 
     title = _("status")
     parameter_name = "state"
-    words = BATCH_STATES
+    words = family.BATCH_STATES
 
     def condition(self, value: str) -> Q:
-        if value not in BATCH_STATES:
+        if value not in family.BATCH_STATES:
             raise IncorrectLookupParameters
         newest = Batch.objects.using(database()).order_by("-pk").values_list("pk", flat=True)
-        return in_state(value) & Q(pk__gt=(newest.first() or 0) - REACH)
+        return family.in_state(value) & Q(pk__gt=(newest.first() or 0) - REACH)
 
 
 @admin.register(Batch)
@@ -66,7 +58,7 @@ class BatchAdmin(ReadOnlyAdmin):
     search_help_text = _("A name, exactly.")
 
     def complete(self, request: HttpRequest, rows: Any) -> None:
-        exact(rows, using=database())
+        family.exact(rows, using=database())
 
     def get_search_results(
         self, request: HttpRequest, queryset: Any, search_term: str
@@ -85,7 +77,7 @@ class BatchAdmin(ReadOnlyAdmin):
 
     def story(self, request: HttpRequest, row: Batch) -> dict[str, object]:
         """Return a batch's exact counts, and of its tasks those that the person may see."""
-        [own] = exact([row], using=database())
+        [own] = family.exact([row], using=database())
         found = Queue(own.queue, using=database()).batch_named(own.name).progress()
         pages: Any = self.admin_site.get_model_admin(Task)
         tasks = pages.get_queryset(request).filter(membership__batch_id=own.pk)
@@ -93,7 +85,7 @@ class BatchAdmin(ReadOnlyAdmin):
         sees_tasks = request.user.has_perm(VIEW_TASK)
         shown = tasks.exclude(outcome=Outcome.FINISHED).order_by("pk")[:SHOWN]
         verbs = [verb for verb, fits in ((CANCEL, found.open), (RETRY, found.dead)) if fits]
-        inner = known.batches.filter(parent_id=own.pk).order_by("pk")[:MOST]
+        inner = known.batches.filter(parent_id=own.pk).order_by("pk")[: family.MOST]
         return {
             "batch_id": own.pk,
             "subtitle": printable(own.name),
@@ -111,11 +103,11 @@ class BatchAdmin(ReadOnlyAdmin):
             "all_query": urlencode({"batch": own.pk}),
             "callbacks": [
                 relative_row(one, link, request)
-                for one, link in callbacks(own.pk, using=database(), known=known)
+                for one, link in family.callbacks(own.pk, using=database(), known=known)
             ],
             "inner": [
                 (state_badge(one), one, bar(one.total, one.finished, one.dead))
-                for one in exact(inner, using=database())
+                for one in family.exact(inner, using=database())
             ],
             "verbs": [verb for verb in verbs if sees_tasks and may(request, verb)],
             **statuses_of(own, tasks),
@@ -123,20 +115,20 @@ class BatchAdmin(ReadOnlyAdmin):
 
 
 def statuses_of(batch: Batch, tasks: TaskQuerySet) -> dict[str, object]:
-    found = counts(tasks)
+    found = family.counts(tasks)
     return {
         "statuses": [
             (badge(status), count, urlencode({"batch": batch.pk, "status": status}))
             for status, count in found.items()
         ],
-        "capped": sum(found.values()) >= COUNTED,
-        "cap": COUNTED,
+        "capped": sum(found.values()) >= family.COUNTED,
+        "cap": family.COUNTED,
     }
 
 
 def state_badge(batch: Batch) -> SafeString:
-    state = state_of(batch)
-    return mark(state, BATCH_STATES[state])
+    state = family.state_of(batch)
+    return mark(state, family.BATCH_STATES[state])
 
 
 def bar(total: int, finished: int, dead: int) -> SafeString:
@@ -160,7 +152,7 @@ def queue_link(queue: str, request: HttpRequest) -> SafeString | str:
     return tasks_link(shown, queue=queue) if request.user.has_perm(VIEW_TASK) else shown
 
 
-def about(batch: Batch, request: HttpRequest, known: Known) -> list[tuple[object, object]]:
+def about(batch: Batch, request: HttpRequest, known: family.Known) -> list[tuple[object, object]]:
     facts: list[tuple[object, object]] = [
         (_("queue"), queue_link(batch.queue, request)),
         (_("user"), printable(batch.user) or NOTHING),
@@ -169,6 +161,167 @@ def about(batch: Batch, request: HttpRequest, known: Known) -> list[tuple[object
     if batch.ended_at:
         facts.append((_("ended"), moment(batch.ended_at)))
     if batch.parent_id:
-        for outer in relatives([-batch.parent_id], using=database(), known=known).values():
+        for outer in family.relatives([-batch.parent_id], using=database(), known=known).values():
             facts.append((_("in batch"), linked(outer, request)))
     return [*facts, (_("id"), str(batch.pk))]
+
+
+WIDTH, HEIGHT = 190, 46
+ACROSS, DOWN = 54, 12
+MARGIN = 4
+LETTERS = 24
+# How far the graph reaches up and down: a statement each.
+LEVELS = 3
+WORDS = {
+    "wait": _("stays blocked if it fails"),
+    "cancel": _("is cancelled if it fails"),
+    "run": _("runs even if it fails"),
+    "done": _("when all have ended"),
+    "finished": _("when all have finished"),
+    "failed": _("when some have not finished"),
+}
+
+
+def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, Any]:
+    """Return what the template shows; a graph where there are at most MOST tasks."""
+    known = known_to(request, site)
+    found = family.family(task.pk, using=database(), levels=LEVELS, known=known)
+    return {
+        "graph": graph(found, request) if 1 < len(found.relatives) <= family.MOST else None,
+        "parents": [relative_row(one, link, request) for one, link in found.parents],
+        "children": [relative_row(one, link, request) for one, link in found.children],
+        "family_more": found.more,
+        "dependent_verbs": dependent_verbs(task, found, request),
+    }
+
+
+def known_to(request: HttpRequest, site: AdminSite) -> family.Known:
+    """Return the tasks and the batches that the lists of the admin show a person."""
+    tasks, batches = (site.get_model_admin(model).get_queryset(request) for model in (Task, Batch))
+    columns = ("queue", "key", "user", "type", "outcome")
+    return family.Known(tasks.select_related(None).only(*columns), batches)
+
+
+def relative_row(
+    one: family.Relative, link: family.FamilyLink, request: HttpRequest
+) -> dict[str, object]:
+    return {
+        "badge": relative_badge(one),
+        "link": linked(one, request),
+        "type": printable(one.type) if one.type else gettext("batch"),
+        "mode": WORDS[link.mode],
+        "state": link.state,
+    }
+
+
+def relative_badge(one: family.Relative) -> SafeString:
+    return mark(one.status, one.word)
+
+
+def linked(one: family.Relative, request: HttpRequest) -> SafeString | str:
+    name, url = printable(one.key), url_of(one, request)
+    return format_html('<a href="{}">{}</a>', url, name) if url else name
+
+
+def url_of(one: family.Relative, request: HttpRequest) -> str:
+    """Return where the page of a task or a batch is, or nothing for who may not see it."""
+    kind = "batch" if one.is_batch else "task"
+    if not request.user.has_perm(f"perfectqueue.view_{kind}"):
+        return ""
+    return page_url(f"{kind}_change", abs(one.id))
+
+
+def dependent_verbs(task: Task, found: family.Family, request: HttpRequest) -> list[object]:
+    """Return what can be done to a task together with those that wait for it."""
+    waiting = found.waiting
+    statuses = {one.status for one in waiting}
+    verbs = []
+    if statuses - set(DEAD) and not task.outcome:
+        verbs.append(CANCEL)
+    if waiting and task.outcome in DEAD and statuses & set(DEAD):
+        verbs.append(RETRY)
+    return [verb for verb in verbs if may(request, verb)]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A box: its task, where its upper left corner is, and where it leads."""
+
+    relative: family.Relative
+    x: int
+    y: int
+    url: str
+    is_own: bool
+
+    @property
+    def name(self) -> str:
+        text = printable(self.relative.key)
+        return text if len(text) <= LETTERS else text[: LETTERS - 1] + "…"
+
+    @property
+    def title(self) -> str:
+        one = self.relative
+        kind = gettext("batch") if one.is_batch else one.type
+        return printable(", ".join(filter(None, [one.key, kind, one.user, one.word])))
+
+
+def graph(found: family.Family, request: HttpRequest) -> dict[str, object]:
+    """Place each task to the right of those that it waits for."""
+    columns = in_columns(found.relatives, found.links)
+    tallest = max(map(len, columns), default=0)
+    nodes = {}
+    for number, ids in enumerate(columns):
+        above = (tallest - len(ids)) * (HEIGHT + DOWN) // 2
+        for place, id_ in enumerate(ids):
+            nodes[id_] = Node(
+                relative=found.relatives[id_],
+                x=MARGIN + number * (WIDTH + ACROSS),
+                y=MARGIN + above + place * (HEIGHT + DOWN),
+                url=url_of(found.relatives[id_], request),
+                is_own=id_ == found.of,
+            )
+    return {
+        "nodes": list(nodes.values()),
+        "arrows": [
+            {"path": curve(nodes[link.parent], nodes[link.child]), "state": link.state}
+            for link in found.links
+        ],
+        "width": 2 * MARGIN + len(columns) * (WIDTH + ACROSS) - ACROSS,
+        "height": 2 * MARGIN + tallest * (HEIGHT + DOWN) - DOWN,
+    }
+
+
+def in_columns(
+    relatives: dict[int, family.Relative], links: Sequence[family.FamilyLink]
+) -> list[list[int]]:
+    """Return the ids by column; each below those whose parents are further up."""
+    parents: dict[int, list[int]] = {id_: [] for id_ in relatives}
+    for link in links:
+        parents[link.child].append(link.parent)
+    depth = dict.fromkeys(relatives, 0)
+    # The longest way to each: as many rounds as there are tasks at most, there is no circle.
+    for _round in relatives:
+        before = dict(depth)
+        for id_, above in parents.items():
+            depth[id_] = max((depth[parent] + 1 for parent in above), default=0)
+        if depth == before:
+            break
+    columns: list[list[int]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    place: dict[int, float] = {}
+    for id_ in sorted(relatives, key=lambda id_: (depth[id_], id_)):
+        columns[depth[id_]].append(id_)
+    for ids in columns:
+        middle = {
+            id_: sum(place[parent] for parent in parents[id_]) / max(1, len(parents[id_]))
+            for id_ in ids
+        }
+        ids.sort(key=lambda id_: (middle[id_], id_))
+        place |= {id_: float(number) for number, id_ in enumerate(ids)}
+    return columns
+
+
+def curve(parent: Node, child: Node) -> str:
+    x1, y1 = parent.x + WIDTH, parent.y + HEIGHT // 2
+    x2, y2 = child.x - 7, child.y + HEIGHT // 2
+    middle = (x1 + x2) // 2
+    return f"M{x1} {y1}C{middle} {y1} {middle} {y2} {x2} {y2}"

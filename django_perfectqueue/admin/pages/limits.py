@@ -1,4 +1,4 @@
-"""Limits: how many tasks may run at once, or start within a time."""
+"""Limits: how many tasks may run at once, or start within a time; and who changed which rule."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import admin
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
@@ -15,15 +16,17 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.limits import next_at, unfit
-from django_perfectqueue.fairness.wording import rate_of
+from django_perfectqueue.fairness.wording import queue_of, rate_of, user_of
+from django_perfectqueue.inspection.steering import describe_change
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Limit, Meter
+from django_perfectqueue.models import Change, Limit, Meter
 from django_perfectqueue.queue import database
 from django_perfectqueue.schedules.terms import known_types
 from django_perfectqueue.store.records.counts import names
 
-from ..parts.base import column
-from ..parts.cells import NOTHING, paused_mark, short, tasks_link
+from ..parts.base import ReadOnlyAdmin, column
+from ..parts.cells import NOTHING, ago, paused_mark, short, tasks_link
+from ..parts.filters import ValueFilter
 from ..parts.rules import PauseForm, RuleAdmin, RuleForm, Suggesting
 
 OWNER = ("scope", "name")
@@ -100,3 +103,45 @@ class LimitAdmin(RuleAdmin):
     def next(self, limit: Limit) -> SafeString | str:
         metered = limit.meter.next_at if limit.meter else None
         return short(next_at(limit, metered, timezone.now()))
+
+
+class KindFilter(ValueFilter):
+    title = _("kind")
+    parameter_name = "kind"
+    words = dict(Change.Kind.choices)
+
+
+@admin.register(Change)
+class ChangeAdmin(ReadOnlyAdmin):
+    list_display = ["when", "who", "of", "what"]
+    list_display_links = None
+    list_filter = [KindFilter]
+    list_per_page = 50
+    ordering = ["-id"]
+    search_fields = ["name"]
+    search_help_text = _("A user, a key, or a limit such as name:smtp, exactly.")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
+        if not search_term:
+            return queryset, False
+        return queryset.filter(kind__in=Change.Kind.values, name=search_term), False
+
+    when = column(_("at"), lambda change: ago(change.at))
+    who = column(_("by"), lambda change: change.by or NOTHING)
+
+    @admin.display(description=_("of"))
+    def of(self, change: Change) -> str:
+        if change.kind == Change.Kind.LIMIT:
+            return gettext("limit %s") % change.name
+        if change.kind == Change.Kind.SCHEDULE:
+            return printable(gettext("schedule '%s'") % change.name)
+        if change.kind == Change.Kind.QUEUE:
+            return queue_of(change.queue)
+        if change.kind == Change.Kind.TASK:
+            words = {"key": change.name, "queue": queue_of(change.queue)}
+            return printable(gettext("task '%(key)s', %(queue)s") % words)
+        return f"{user_of(change.name)}, {queue_of(change.queue)}"
+
+    what = column(_("change"), describe_change)

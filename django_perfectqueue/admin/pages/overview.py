@@ -21,21 +21,9 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.health.queues import Overview as Figures
 from django_perfectqueue.health.queues import overview
-from django_perfectqueue.inspection.releases import (
-    Release,
-    SinceRelease,
-    newest_of,
-    newest_release,
-    since_release,
-)
+from django_perfectqueue.inspection import statistics
 from django_perfectqueue.inspection.scope import may_see
-from django_perfectqueue.inspection.statistics import (
-    WINDOWS,
-    Statistics,
-    period,
-    types_of,
-    within,
-)
+from django_perfectqueue.inspection.statistics import WINDOWS, Statistics
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Overview, Worker
 from django_perfectqueue.queue import KEY_LENGTH, QUEUE_LENGTH, checked, database
@@ -44,10 +32,10 @@ from django_perfectqueue.store.records.counts import LATEST
 from django_perfectqueue.store.records.usage import all_types_key, type_key
 
 from ..parts.actions import RETRY
-from ..parts.base import ReadOnlyAdmin, bounded, whole
+from ..parts.base import Extra, ReadOnlyAdmin, bounded, whole
 from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, ago, duration, moment, page_url, short, tabs
-from .queues import queue_row
+from .names import queue_row
 
 GROUPS = 5
 PERMISSION = "perfectqueue.view_overview"
@@ -99,20 +87,18 @@ class OverviewAdmin(ReadOnlyAdmin):
         context = period_page(key, request.GET, using=database())
         return self.page(request, "overview/period", context)
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, object] | None = None
-    ) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
         """Show the page, which refreshes itself."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         found = overview(using=database())
-        hour = within(found.now - timedelta(hours=1), found.now)
+        hour = statistics.within(found.now - timedelta(hours=1), found.now)
         names = [queue.name for queue in found.queues]
-        types = types_of(names, hour, using=database()).values()
+        types = statistics.types_of(names, hour, using=database()).values()
         context = {
             "title": _("Overview"),
             "original": _("All queues"),
-            "release": newest_of(found.workers),
+            "release": statistics.newest_of(found.workers),
             **page(found),
             **type_table(types, request.GET, {}, order="time"),
             **(extra_context or {}),
@@ -123,10 +109,10 @@ class OverviewAdmin(ReadOnlyAdmin):
         """Show what the newest release broke, with links to retry it."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        release = newest_release(using=database())
+        release = statistics.newest_release(using=database())
         context: dict[str, object] = {"title": _("Since the deploy"), "original": _("Release")}
         if release:
-            found = since_release(release, using=database())
+            found = statistics.since_release(release, using=database())
             context |= release_page(release, found, may(request, RETRY))
         return self.page(request, "overview/release", context)
 
@@ -163,7 +149,9 @@ def page(found: Figures) -> dict[str, object]:
     }
 
 
-def release_page(release: Release, found: SinceRelease, may_retry: bool) -> dict[str, object]:
+def release_page(
+    release: statistics.Release, found: statistics.SinceRelease, may_retry: bool
+) -> dict[str, object]:
     """Return what the template shows; the links lead to the failures since, or retry them."""
     url = page_url("deadletter_bulk" if may_retry else "deadletter_changelist")
     since = {"since": release.began.isoformat(), **({"verb": "retry"} if may_retry else {})}
@@ -203,7 +191,7 @@ def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, obj
     over = asked.get("over", "hour")
     over = over if over in WINDOWS else "hour"
     names = names_in(asked)
-    found = period(key, over, using=using)
+    found = statistics.period(key, over, using=using)
     subject = ", ".join(map(printable, names.values()))
     return {
         "title": _("Figures"),

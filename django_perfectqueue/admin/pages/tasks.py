@@ -36,10 +36,10 @@ from django_perfectqueue.queue import database
 from ..parts import cells, filters
 from ..parts.action_pages import SteeringAdmin
 from ..parts.actions import CANCEL, COPY, EDIT, RETRY, VERBS
-from ..parts.base import BoundedPaginator, IdsFirstPaginator, column
+from ..parts.base import BoundedPaginator, Extra, IdsFirstPaginator, column
 from ..parts.bulk_pages import may, own_operations
-from ..parts.family import family_page, known_to
 from ..parts.task_story import task_story
+from .batches import family_page, known_to
 
 
 @admin.register(Task)
@@ -170,8 +170,10 @@ class TaskAdmin(SteeringAdmin):
 
     @admin.display(description=_("when"))
     def when(self, task: Task) -> SafeString:
-        word, at = cells.next_moment(task)
-        return format_html('{} <span class="pq-quiet">{}</span>', cells.short(at), word)
+        fact: Any = cells.next_moment(task)
+        return format_html(
+            '{} <span class="pq-quiet">{}</span>', cells.short(fact.value), fact.label
+        )
 
     attempts = column(_("attempts"), lambda task: int(task.tries))
 
@@ -202,9 +204,7 @@ class DeadLetterAdmin(SteeringAdmin):
         rows = super().get_queryset(request).select_related("task")
         return rows.defer("task__payload", "task__result_text")
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, object] | None = None
-    ) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
         """Offer to retry the group that is chosen, as far as the other filters let it."""
         group = request.GET.get("group", "") if may(request, RETRY) else ""
         context = {
@@ -214,11 +214,7 @@ class DeadLetterAdmin(SteeringAdmin):
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, object] | None = None,
+        self, request: HttpRequest, object_id: str, *given: Any, **more: Any
     ) -> HttpResponse:
         return HttpResponseRedirect(cells.page_url("task_change", object_id))
 

@@ -8,12 +8,10 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.views.decorators.http import require_POST
 
 from django_perfectqueue import store
 from django_perfectqueue.inspection.workers import Assignment, ProcessorFacts, processors_of
@@ -22,8 +20,8 @@ from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
-from ..parts.base import ReadOnlyAdmin, column
-from ..parts.cells import NOTHING, ago, duration, mark, page_url, task_link, tasks_link
+from ..parts.base import Extra, ReadOnlyAdmin, column
+from ..parts.cells import NOTHING, ago, duration, mark, task_link, tasks_link
 from ..parts.filters import numbers
 
 TASKS = 5
@@ -43,12 +41,17 @@ class WorkerAdmin(ReadOnlyAdmin):
     actions = ["drain", "undrain"]
     search_fields = ["host"]
 
-    def get_urls(self) -> list[URLPattern]:
-        view = require_POST(self.drain_view)
-        return [self.view_path("drain/", view, "worker_drain"), *super().get_urls()]
+    def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
+        """Do what the button of a row says: it names the worker."""
+        for name in {"drain", "undrain"} & set(request.POST):
+            chosen = self.get_queryset(request).filter(pk__in=numbers([request.POST[name]]))
+            self.set_draining(request, chosen, name == "drain")
+            return HttpResponseRedirect(request.get_full_path())
+        return super().changelist_view(request, extra_context)
 
     def has_drain_permission(self, request: HttpRequest) -> bool:
-        return self.is_open(request) and request.user.has_perm("perfectqueue.drain_worker")
+        may_drain = request.user.has_perm("perfectqueue.drain_worker")
+        return may_drain and self.has_view_permission(request)
 
     @admin.action(description=_("Drain selected workers"), permissions=["drain"])
     def drain(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
@@ -58,20 +61,11 @@ class WorkerAdmin(ReadOnlyAdmin):
     def undrain(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
         self.set_draining(request, queryset, False)
 
-    def drain_view(self, request: HttpRequest) -> HttpResponse:
-        """Do what the button of a row says: it names the worker."""
-        if not self.has_drain_permission(request):
-            raise PermissionDenied
-        for name, draining in (("drain", True), ("undrain", False)):
-            chosen = numbers([request.POST.get(name, "")])
-            self.set_draining(request, self.get_queryset(request).filter(pk__in=chosen), draining)
-        return HttpResponseRedirect(page_url("worker_changelist"))
-
     def set_draining(self, request: HttpRequest, rows: QuerySet[Any], draining: bool) -> None:
         """Have workers take no more tasks, or take tasks again; what runs is not disturbed."""
+        if not self.has_drain_permission(request):
+            raise PermissionDenied
         workers = list(rows)
-        if not workers:
-            return
         store.records.drain([one.pk for one in workers], draining, using=database())
         word = _("Drained.") if draining else _("Takes tasks again.")
         for one in workers:
@@ -104,14 +98,8 @@ class WorkerAdmin(ReadOnlyAdmin):
         if kind == "failed" or worker.leaving or not worker.drainable:
             return mark(kind, word)
         name, label = ("undrain", _("Undrain")) if worker.draining else ("drain", _("Drain"))
-        return format_html(
-            '{} <button class="button" formaction="{}" name="{}" value="{}">{}</button>',
-            mark(kind, word),
-            page_url("worker_drain"),
-            name,
-            worker.pk,
-            label,
-        )
+        shown = '{} <button class="button" name="{}" value="{}">{}</button>'
+        return format_html(shown, mark(kind, word), name, worker.pk, label)
 
     @admin.display(description=_("generation"))
     def round(self, worker: Worker) -> SafeString:

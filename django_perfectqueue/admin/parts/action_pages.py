@@ -29,7 +29,7 @@ from django_perfectqueue.models import Batch, Task, TaskQuerySet
 from django_perfectqueue.queue import database
 
 from .actions import BULK, CANCEL, RETRY, VERBS, ActionReport, Verb
-from .base import ReadOnlyAdmin
+from .base import Extra, ReadOnlyAdmin
 from .bulk_pages import BulkPage, bulk_verbs, forbidden_operations, may, own_operations
 from .cells import badge, page_url, recognized
 from .filters import numbers, one_queue, plain
@@ -69,9 +69,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             transaction.non_atomic_requests(alias)(url.callback)
         return urls
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, object] | None = None
-    ) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
         """Offer to do something to all that match."""
         url = self.bulk_url(request.GET) if bulk_verbs(request) else ""
         return super().changelist_view(request, {"bulk_url": url, **(extra_context or {})})
@@ -88,11 +86,6 @@ class SteeringAdmin(ReadOnlyAdmin):
         """Leave out the queue where each row would name the same."""
         hidden = {"of_queue"} if one_queue(request) else set()
         return [column for column in self.list_display if column not in hidden]
-
-    @staticmethod
-    def values_of(request: HttpRequest) -> dict[str, Any]:
-        """Return what a form was sent with."""
-        return (request.POST if request.method == "POST" else request.GET).dict()
 
     def act(
         self, request: HttpRequest, verb: Verb, queryset: QuerySet[Model]
@@ -172,8 +165,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         rows = self.admin_site.get_model_admin(Batch).get_queryset(request).filter(pk__in=within)
         ids = rows.values_list("pk", flat=True)
         store.dependencies.stop_batches(ids, using=database(), stopped=verb is CANCEL)
-        user: Any = request.user.pk
-        LogEntry.objects.log_actions(user, [row], CHANGE, str(verb.label))
+        self.log_change(request, row, str(verb.label))
         return replace(operation, selection=Selection(batch=str(row.pk)))
 
     def way_back(self, request: HttpRequest) -> str:
@@ -236,7 +228,9 @@ class SteeringAdmin(ReadOnlyAdmin):
             report.add(answer, verb.does)
         if unseen := len(wanted) - len(seen):
             report.refused["gone"] += unseen
-        self.log(request, verb, [task for task in tasks if task.pk in set(report.ids)])
+        if done := [task for task in tasks if task.pk in set(report.ids)]:
+            user: Any = request.user.pk
+            LogEntry.objects.log_actions(user, done, CHANGE, str(verb.label))
         self.show_report(request, report, capped=len(ids) > CAP)
 
     def visible(self, request: HttpRequest, ids: Sequence[int]) -> set[int]:
@@ -244,12 +238,6 @@ class SteeringAdmin(ReadOnlyAdmin):
         rows = self.get_queryset(request).filter(pk__in=ids)
         found = set(rows.values_list("pk", flat=True))
         return found.union(own_operations(request, [id_ for id_ in ids if id_ not in found]))
-
-    def log(self, request: HttpRequest, verb: Verb, tasks: Sequence[Task]) -> None:
-        """Keep who did it in Django's history of the tasks."""
-        if tasks:
-            user: Any = request.user.pk
-            LogEntry.objects.log_actions(user, tasks, CHANGE, str(verb.label))
 
     def show_report(self, request: HttpRequest, report: ActionReport, *, capped: bool) -> None:
         if report.done:

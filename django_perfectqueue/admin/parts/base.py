@@ -34,6 +34,7 @@ else:
     Paginator = paginator.Paginator
 
 COUNTED = 10_000
+Extra = dict[str, object] | None
 # What Django's template of a form asks for, and on our own pages is not so.
 NO_FORM = (
     "add", "change", "is_popup", "save_as", "has_add_permission", "has_change_permission",
@@ -197,11 +198,7 @@ class ReadOnlyAdmin(StoredAdmin):
     story_template = ""
 
     def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, object] | None = None,
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Extra = None
     ) -> HttpResponse:
         if not self.story_template:
             return super().change_view(request, object_id, form_url, extra_context)
@@ -222,14 +219,10 @@ class ReadOnlyAdmin(StoredAdmin):
         }
         return self.page(request, self.story_template, context)
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def is_refused(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = is_refused
 
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return OneOrder

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
@@ -170,9 +169,9 @@ class BulkPage:
         self.admin = admin
         self.request = request
         self.status = status
-        self.values = {name: str(value) for name, value in admin.values_of(request).items()}
-        opts = admin.opts
-        self.list_url = page_url(f"{opts.model_name}_changelist")
+        sent = request.POST if request.method == "POST" else request.GET
+        self.values = {name: str(value) for name, value in sent.items()}
+        self.list_url = page_url(f"{admin.opts.model_name}_changelist")
 
     def respond(self) -> HttpResponse:
         request = self.request
@@ -219,9 +218,7 @@ class BulkPage:
     def carry_out(self, operation: Operation, run_in: str) -> HttpResponse:
         task = submit_bulk(operation, queue=run_in, using=database())
         row = task.metadata()
-        label = f"{BULK[operation.verb].label}: {self.query}"
-        user: Any = self.request.user.pk
-        LogEntry.objects.log_actions(user, [row], CHANGE, label)
+        self.admin.log_change(self.request, row, f"{BULK[operation.verb].label}: {self.query}")
         text = gettext("A task does it; here is how far it is, and here it can be cancelled.")
         self.admin.message_user(self.request, text, messages.SUCCESS)
         return HttpResponseRedirect(page_url("task_change", row.pk))

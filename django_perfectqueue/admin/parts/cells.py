@@ -17,7 +17,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.fairness.wording import pause_terms
-from django_perfectqueue.inspection.task import due_at
+from django_perfectqueue.inspection.task import Fact, lease_until, times
 from django_perfectqueue.lib import durations
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Pausable, Status, Task
@@ -25,14 +25,6 @@ from django_perfectqueue.models import Pausable, Status, Task
 NOTHING = "\N{EN DASH}"
 # The name of the admin site whose page is shown.
 site_shown: ContextVar[str | None] = ContextVar("site_shown", default=None)
-WHEN = {
-    Status.WAITING: _("due since"),
-    Status.SCHEDULED: _("due"),
-    Status.RETRYING: _("due"),
-    Status.BLOCKED: _("due"),
-    Status.RUNNING: _("lease until"),
-    Status.STALLED: _("lease lapsed"),
-}
 
 
 def page_url(name: str, *args: object) -> str:
@@ -157,13 +149,13 @@ def with_sign(number: float, shown: str) -> str:
     return sign + shown
 
 
-def next_moment(task: Task) -> tuple[object, datetime | None]:
-    """Return the time that matters now, and the word for it."""
+def next_moment(task: Task) -> Fact:
+    """Return the time of a task that matters now."""
+    name = "run_at"
     if task.outcome:
-        return _("ended"), task.ended_at
-    ticket = getattr(task, "ticket", None)
-    held = task.status in (Status.RUNNING, Status.STALLED)
-    if not held and task.expires_at and task.expires_at <= timezone.now():
-        return _("expired"), task.expires_at
-    at = None if ticket is None else ticket.timer_at if held else due_at(task)
-    return WHEN.get(Status(task.status), ""), at
+        name = "ended_at"
+    elif lease_until(task):
+        name = "lease_until"
+    elif task.expires_at and task.expires_at <= timezone.now():
+        name = "expires_at"
+    return next(fact for fact in times(task) if fact.name == name)

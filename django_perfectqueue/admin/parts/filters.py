@@ -38,7 +38,6 @@ from .base import COUNTED, bounded, whole
 REACH = 100_000
 # So many that have yet to end are found behind the newest.
 LIVE_FOUND = 1_000
-LATELY = {"15m": _("last 15 minutes"), "1h": _("last hour"), "1d": _("last day")}
 ALL = "all"
 GROUPS = 50
 # Of the keys of one queue, and of the newest tasks of a scope.
@@ -178,6 +177,7 @@ class TextFilter(ValueFilter):
 
     template = "admin/perfectqueue/text_filter.html"
     hint: object = ""
+    spans: Mapping[str, object] = {}
 
     def has_output(self) -> bool:
         return True
@@ -194,6 +194,10 @@ class TextFilter(ValueFilter):
             "kept": kept.items(),
             "hint": self.hint,
             "clear": changelist.get_query_string(remove=[str(self.parameter_name)]),
+            "links": [
+                (title, changelist.get_query_string({str(self.parameter_name): span}))
+                for span, title in self.spans.items()
+            ],
         }
 
 
@@ -235,6 +239,7 @@ class SinceFilter(TextFilter):
     title = _("since")
     parameter_name = "since"
     hint = _("15m, 10:00 or 2026-11-24T10:00")
+    spans = {"15m": _("last 15 minutes"), "1h": _("last hour"), "1d": _("last day")}
 
     def condition(self, value: str) -> Q:
         since, until = ("", value) if self.parameter_name == "until" else (value, "")
@@ -243,19 +248,11 @@ class SinceFilter(TextFilter):
         except InvalidTaskError as error:
             raise IncorrectLookupParameters from error
 
-    def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        for choice in super().choices(changelist):
-            links = [
-                (title, changelist.get_query_string({str(self.parameter_name): span}))
-                for span, title in LATELY.items()
-            ]
-            yield {**choice, "links": links}
-
 
 class UntilFilter(SinceFilter):
     title = _("until")
     parameter_name = "until"
-    choices = TextFilter.choices
+    spans = {}
 
 
 class TypeFilter(TextFilter):

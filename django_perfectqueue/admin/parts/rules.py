@@ -34,7 +34,7 @@ from django_perfectqueue.models import Change
 from django_perfectqueue.queue import database
 
 from .action_pages import CAP
-from .base import StoredAdmin
+from .base import Extra, StoredAdmin
 from .cells import NOTHING, moment
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class RuleAdmin(StoredAdmin):
         return done
 
     def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, object] | None = None
+        self, request: HttpRequest, object_id: str, extra_context: Extra = None
     ) -> HttpResponse:
         """Show who has changed it, through whichever door."""
         row = self.get_object(request, unquote(object_id))
@@ -219,9 +219,7 @@ class NamedRows(RuleAdmin):
     editable: Sequence[str] = ()
     help: object = ""
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, object] | None = None
-    ) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
         name = request.GET.get(self.named_by)
         if not self.has_view_permission(request) or not self.is_open_for(request, name):
             raise PermissionDenied

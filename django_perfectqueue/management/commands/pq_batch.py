@@ -7,15 +7,15 @@ from django_perfectqueue import models, store
 from django_perfectqueue.bulk import Operation, Preview
 from django_perfectqueue.bulk.selection import ANY, SAMPLE
 from django_perfectqueue.inspection import family
-from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.queue import Batch
 
-from .. import facts, steering
+from .. import facts
 from ..base import CommandOptions
 from ..flags import MANY, person
-from ..listing import batch_of
+from ..listing import batch_named
 from ..terminal import Column, bar, local
 from ..verbs import NounCommand, Subcommand
+from . import pq_task
 
 # In the histories of so many tasks it is written who steered their batch.
 SIGNED = 500
@@ -43,7 +43,7 @@ def list_batches(command: NounCommand, options: CommandOptions) -> None:
 def show(command: NounCommand, options: CommandOptions) -> None:
     """Show their progress, callbacks, and tasks that have not finished."""
     for name in options["names"]:
-        show_one(command, batch_of(command.queue, name))
+        show_one(command, batch_named(command.queue, name))
 
 
 def show_one(command: NounCommand, batch: Batch) -> None:
@@ -59,21 +59,20 @@ def show_one(command: NounCommand, batch: Batch) -> None:
         command.print_json({**facts.batch_facts(batch), **times, **more, "callbacks": callbacks})
         return
     command.print_title(f"Batch '{batch.name}' in queue '{batch.queue.name}'")
-    command.print_field("status", str(family.BATCH_STATES[family.state_of(row)]))
-    command.print_field("progress", f"{bar(batch.progress().part)}, {facts.counted(batch)}")
-    if statuses:
-        command.print_field("statuses", in_words(statuses))
-    if batch.user:
-        command.print_field("user", on_one_line(batch.user))
-    command.print_field("created", local(row.created_at))
-    if row.ended_at:
-        command.print_field("ended", local(row.ended_at))
-    for one in inner:
-        command.print_field("has batch", on_one_line(f"{one.name}: {facts.counted(one)}"))
-    for pair in called:
-        command.print_field("callback", on_one_line(facts.listed([pair], more=False)))
+    command.print_fields(
+        [
+            ("status", str(family.BATCH_STATES[family.state_of(row)])),
+            ("progress", f"{bar(batch.progress().part)}, {facts.counted(batch)}"),
+            ("statuses", in_words(statuses)),
+            ("user", batch.user),
+            ("created", local(row.created_at)),
+            ("ended", local(row.ended_at) if row.ended_at else ""),
+            *(("has batch", f"{one.name}: {facts.counted(one)}") for one in inner),
+            *(("callback", facts.listed([pair], more=False)) for pair in called),
+        ]
+    )
     unfinished = tasks.exclude(outcome="finished").order_by("pk")[:SAMPLE]
-    steering.print_sample(command, map(steering.sample_row, unfinished))
+    pq_task.print_sample(command, map(pq_task.sample_row, unfinished))
 
 
 def cancel(command: NounCommand, options: CommandOptions) -> None:
@@ -88,7 +87,7 @@ def retry(command: NounCommand, options: CommandOptions) -> None:
 
 def steer(verb: Literal["cancel", "retry"], command: NounCommand) -> None:
     for name in command.options["names"]:
-        steer_one(verb, command, batch_of(command.queue, name))
+        steer_one(verb, command, batch_named(command.queue, name))
 
 
 def steer_one(verb: Literal["cancel", "retry"], command: NounCommand, batch: Batch) -> None:
@@ -99,17 +98,17 @@ def steer_one(verb: Literal["cancel", "retry"], command: NounCommand, batch: Bat
     if command.options["dry_run"]:
         counts, sample = list(statuses.items()), list(tasks[:SAMPLE])
         found = Preview(total=total, statuses=counts, users=[], sample=sample, until=0)
-        steering.print_preview(command, Operation(verb=verb), found)
+        pq_task.print_preview(command, Operation(verb=verb), found)
         return
-    command.confirm(f"Batch '{batch.name}': {steering.counted(f'would {verb}', total)}")
+    command.confirm(f"Batch '{batch.name}': {pq_task.counted(f'would {verb}', total)}")
     names = list(tasks.values_list("queue", "key")[:SIGNED])
     count, asked = batch.cancel_request() if verb == "cancel" else (batch.retry(), 0)
-    store.records.sign(names, steering.DONE[verb][-1], by=person(), using=batch.using)
-    word = steering.DONE[verb][0]
+    store.records.sign(names, pq_task.DONE[verb][-1], by=person(), using=batch.using)
+    word = pq_task.DONE[verb][0]
     done = {"name": batch.name, "done": word, "tasks": count}
-    text = steering.counted(word, count)
+    text = pq_task.counted(word, count)
     if asked:
-        text += f" {steering.counted('requested', asked)}"
+        text += f" {pq_task.counted('requested', asked)}"
     command.answer(done | ({"asked": asked} if verb == "cancel" else {}), text)
 
 

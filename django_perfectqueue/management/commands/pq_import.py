@@ -12,7 +12,8 @@ from django_perfectqueue.worker.discovery import found, with_django_tasks
 from ..base import CommandOptions, QueueCommand, known_alias
 from ..facts import Facts, picked
 from ..flags import add_flags
-from ..importing import SOURCES, ImportTally, Move, SkipReason
+from ..importing.move import ImportTally, Move, SkipReason
+from ..importing.sources import SOURCES
 from ..terminal import ProgressLine, are, plural
 
 
@@ -23,11 +24,12 @@ class Command(QueueCommand):
         " queue's workers first. Exits with 1 when rows are left behind: each says what it lacks."
     )
 
-    def add_options(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         text = f"Which queue: {', '.join(SOURCES)}."
         parser.add_argument("source", metavar="SOURCE", nargs="?", choices=list(SOURCES), help=text)
         add_flags(parser, "--queue --from-database --from-queue --table --map --any-type")
         add_flags(parser.add_mutually_exclusive_group(), "--dry-run --delete")
+        super().add_arguments(parser)
 
     def act(self, options: CommandOptions) -> None:
         if options["source"] is None:

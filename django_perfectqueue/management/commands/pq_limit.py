@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from django.core.management.base import CommandError
 from django.db.models import QuerySet
@@ -17,15 +17,11 @@ from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, or_dash
-from ..facts import PAUSED, Clock, Facts, iso, picked
+from ..facts import PAUSED, Facts, iso, picked
 from ..flags import PAUSE, person
 from ..terminal import Column
 from ..verbs import LISTED, NounCommand, Subcommand, changed, pause_terms
 
-if TYPE_CHECKING:
-    from django_stubs_ext import WithAnnotations
-
-ListedLimit: TypeAlias = "WithAnnotations[Limit, Clock]"
 CHANGES = "--max-running --rate --at-once"
 
 
@@ -91,11 +87,11 @@ def print_deleted(command: NounCommand, row: Limit, sentence: str) -> None:
     command.answer({"limit": row.key, "deleted": True}, sentence % row.key)
 
 
-def rows_of(command: NounCommand) -> QuerySet[ListedLimit]:
-    return Limit.objects.using(command.queue.using).annotate(clock=ServerNow())
+def rows_of(command: NounCommand) -> QuerySet[Limit]:
+    return Limit.objects.using(command.queue.using).annotate(clock=ServerNow())  # type: ignore[no-redef]
 
 
-def named(command: NounCommand) -> Iterator[ListedLimit]:
+def named(command: NounCommand) -> Iterator[Limit]:
     """Yield the limits of the names; raise CommandError for a name that none has."""
     rows = rows_of(command)
     for target in map(target_of, command.options["names"]):
@@ -107,7 +103,7 @@ def named(command: NounCommand) -> Iterator[ListedLimit]:
         yield row
 
 
-def with_meters(rows: list[ListedLimit], *, using: str) -> list[ListedLimit]:
+def with_meters(rows: list[Limit], *, using: str) -> list[Limit]:
     meters = Meter.objects.using(using).in_bulk([row.key for row in rows])
     for row in rows:
         row.meter = meters.get(row.key)
@@ -139,7 +135,7 @@ def next_at(row: Limit, now: datetime) -> datetime | None:
     return limits.next_at(row, row.meter.next_at if row.meter else None, now)
 
 
-def next_start(row: ListedLimit) -> str:
+def next_start(row: Limit) -> str:
     """Return when the next task may start."""
     if row.paused or row.max_running == 0:
         return "-"
@@ -160,7 +156,7 @@ def for_programs(row: Limit) -> Facts:
     }
 
 
-COLUMNS: list[Column[ListedLimit]] = [
+COLUMNS: list[Column[Limit]] = [
     Column("limit", lambda row: row.key, elastic=True),
     Column("running", lambda row: str(running(row)), right=True),
     Column("at most", lambda row: or_dash(row.max_running), right=True),

@@ -20,7 +20,7 @@ from django_perfectqueue.schedules import ScheduleHandle, Schedules, Terms
 from django_perfectqueue.schedules.terms import CHECKS
 
 from ..base import CommandOptions
-from ..facts import content, iso
+from ..facts import content, iso, picked
 from ..flags import EMPTY, MANY, TERMS, person
 from ..terminal import Column, parsed, plural, point
 from ..verbs import NounCommand, Subcommand
@@ -69,13 +69,14 @@ def in_text(name: str, value: Any) -> str:
 
 def for_programs(row: Schedule, status: str = "") -> dict[str, object]:
     """Return what is known of a schedule, without its data; times are in ISO 8601."""
-    plain = ("name", "state", "origin", "type", *CHECKS, "paused", "note", "paused_by", "problem")
-    times = ("next_at", "due_at", "last_at")
-    numbers = ("fired", "skipped_overlap", "skipped_late", "failures", "pending")
-    facts = {name: getattr(row, name) for name in (*plain, *times, *numbers)}
-    facts["limits"] = row.limits.split(",") if row.limits else []
-    facts |= {name: iso(facts[name]) for name in (*times, "starts_at", "ends_at")}
+    facts = picked(
+        row,
+        *("name", "state", "origin", "type", *CHECKS, "paused", "note", "paused_by", "problem"),
+        *("next_at", "due_at", "last_at", "fired", "skipped_overlap", "skipped_late", "failures"),
+    )
     return facts | {
+        "pending": row.pending,
+        "limits": row.limits.split(",") if row.limits else [],
         "when": in_words(row),
         "why": standing(row, timezone.now()),
         "last_status": status or None,
@@ -130,8 +131,7 @@ def do_show(command: NounCommand, options: CommandOptions) -> None:
             command.print_json({**facts, "next": [*map(iso, ticks)], "last": last, **data})
             continue
         command.print_title(f"Schedule '{row.name}'")
-        for label, text in fields(row):
-            command.print_field(label, on_one_line(text))
+        command.print_fields(fields(row))
         print_block(command, "next", map(shown, ticks))
         print_block(command, "last", [f"{tick_of(one)}  {one.status}" for one in tasks])
         for name, value in data.items():

@@ -3,7 +3,6 @@ from __future__ import annotations
 import shutil
 import time
 from datetime import date, datetime
-from typing import TYPE_CHECKING, TypeAlias, cast
 
 from django.core.management.base import CommandError
 from django.db import Error
@@ -22,15 +21,10 @@ from django_perfectqueue.models import UNSEEN, Usage, Worker
 from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, diagnosis
-from ..facts import Clock, Facts, picked
-from ..figures import queue_lines
+from ..facts import Facts, picked
 from ..terminal import GAP, Column, ago, plural
 from ..verbs import NounCommand, Subcommand
-
-if TYPE_CHECKING:
-    from django_stubs_ext import WithAnnotations
-
-ListedWorker: TypeAlias = "WithAnnotations[Worker, Clock]"
+from .pq_queue import queue_lines
 
 # Take another screen and hide the cursor; and back.
 OPEN, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -126,12 +120,12 @@ def list_workers(command: NounCommand, options: CommandOptions) -> None:
     command.say(count_serving(sum(serves(worker) for worker in found)))
 
 
-def newest_workers(using: str) -> list[ListedWorker]:
-    rows = Worker.objects.using(using).annotate(clock=ServerNow())
-    return cast("list[ListedWorker]", list(rows.order_by("-seen_at")[:MOST]))
+def newest_workers(using: str) -> list[Worker]:
+    rows = Worker.objects.using(using).annotate(clock=ServerNow())  # type: ignore[no-redef]
+    return list(rows.order_by("-seen_at")[:MOST])
 
 
-def named(workers: list[ListedWorker], names: list[str]) -> list[ListedWorker]:
+def named(workers: list[Worker], names: list[str]) -> list[Worker]:
     """Return those of a host or a name; raise CommandError for a name that none has."""
     known = {name for worker in workers for name in (worker.host, str(worker))}
     for name in names:
@@ -193,7 +187,7 @@ def status_of(worker: Worker, now: datetime) -> str:
     return "leaving" if worker.leaving else ""
 
 
-def serves(worker: ListedWorker) -> bool:
+def serves(worker: Worker) -> bool:
     return not (worker.leaving or worker.draining or worker.is_gone(worker.clock))
 
 
@@ -215,7 +209,7 @@ def count_serving(serving: int) -> str:
     return f"{plural(serving, 'worker')} {'takes' if serving == 1 else 'take'} tasks."
 
 
-def worker_facts(worker: ListedWorker, processors: list[ProcessorFacts]) -> Facts:
+def worker_facts(worker: Worker, processors: list[ProcessorFacts]) -> Facts:
     return {
         **picked(worker, "id", "host", "pid", "launcher", "generation", "version"),
         **picked(worker, "started_at", "seen_at", "leaving", "draining", "queues"),

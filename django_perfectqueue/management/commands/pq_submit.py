@@ -43,13 +43,14 @@ class Command(QueueCommand):
         " and with 1 on any other error."
     )
 
-    def add_options(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
         add("key", metavar="KEY", nargs="?", help="Its name in the queue.")
         add("type", metavar="TYPE", nargs="?", help="What handles it.")
         add("data", metavar="JSON", nargs="?", help="Its data, as JSON.")
         add_flags(parser, f"{' '.join(FLAGS)} --queue --user --priority --limit --tag --in")
         add_flags(parser, "--time-limit --on-conflict --file --atomic --run")
+        super().add_arguments(parser)
 
     def act(self, options: CommandOptions) -> None:
         check_choice(options)

@@ -1,11 +1,340 @@
 from __future__ import annotations
 
-from ..base import CommandOptions
-from ..flags import FILTERS, MANY
-from ..listing import list_tasks
-from ..show import show_tasks
-from ..steering import steer, steer_each
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from operator import itemgetter
+
+from django.core.management.base import CommandError
+
+from django_perfectqueue import store
+from django_perfectqueue.bulk import (
+    COUNTED,
+    RATE,
+    Operation,
+    Preview,
+    Selection,
+    Verb,
+    preview,
+    run,
+    submit_bulk,
+)
+from django_perfectqueue.bulk.selection import ANY, SAMPLE, Found
+from django_perfectqueue.bulk.verbs import REFUSED, chunks_of, in_place
+from django_perfectqueue.exceptions import InvalidTaskError, PayloadError, TaskError
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Outcome, Task, TaskQuerySet
+from django_perfectqueue.payload.codecs import JSON
+from django_perfectqueue.payload.context import masked
+from django_perfectqueue.payload.inputs import merged
+
+from ..base import CommandOptions, QueueCommand
+from ..flags import FILTERS, MANY, person
+from ..listing import batch_named, list_tasks, no_group, no_tasks, show_tasks, with_hint
+from ..terminal import Column, ProgressLine, plural
 from ..verbs import NounCommand, Subcommand
+
+PAGE = 500
+NOBODY = "-"
+# The filters of which one is enough; a status or a queue alone are not.
+CHOICES = ("all", "type", "user", "group", "tags", "key_prefix", "batch", "since", "until")
+TERMS = ("to", "patch", "priority")
+TEXTS = ("type", "group", "since", "until")
+ONE = {
+    "cancelled": "Task '{key}' is cancelled.",
+    "copied": "Task '{copy}' is a copy of '{key}'.",
+    "deleted": "Task '{key}' is deleted.",
+    "edited": "The data of task '{key}' are changed.",
+    "finished": "Task '{key}' is finished.",
+    "moved": "Task '{key}' is in queue '{to}'.",
+    "reprioritized": "Task '{key}' has the priority {priority}.",
+    "requested": "Task '{key}' is held by a processor, and is asked to stop.",
+    "retried": "Task '{key}' will be tried again.",
+}
+SEVERAL = {
+    "retried": "{tasks} will be tried again.",
+    "would retry": "{tasks} would be tried again.",
+    "cancelled": "{tasks} {are} cancelled.",
+    "would cancel": "{tasks} would be cancelled or asked to stop.",
+    "requested": "{count} {are} held by a processor, and {are} asked to stop.",
+    "deleted": "{tasks} {are} deleted.",
+    "would delete": "{tasks} would be deleted.",
+    "would move": "{tasks} would be moved.",
+    "would edit": "{tasks} would be edited.",
+}
+# What may become of tasks that are chosen; of the first it is also said where it is none.
+DONE = {"retry": ("retried",), "cancel": ("cancelled", "requested"), "delete": ("deleted",)}
+
+
+def counted(word: str, count: int) -> str:
+    be = "is" if count == 1 else "are"
+    return SEVERAL[word].format(tasks=plural(count, "task"), are=be, count=f"{count:,}")
+
+
+def steer_each(verb: Verb, command: QueueCommand, options: CommandOptions) -> None:
+    """
+    Do it to each task: what can't be done to one keeps none of the others from it.
+
+    Raise CommandError, once all have been tried, when it could not be done to some.
+    """
+    terms = terms_of(options)
+    ids, refused, keys = dict[int, str](), list[str](), options["names"]
+    for key in keys:
+        try:
+            ids[id_of(command, key)] = key
+        except TaskError as error:
+            refused.append(refusal(command, key, error))
+    operation = Operation(verb=verb, by=person(), **terms)
+    for answer in run(operation, list(ids), using=command.queue.using):
+        key = ids[answer.task[0]]
+        if answer.error:
+            refused.append(refusal(command, key, answer.error))
+        else:
+            facts = {"key": key, "done": answer.copy or answer.word}
+            command.answer(facts, ONE[answer.word].format(key=key, copy=answer.copy, **terms))
+    total = len(ids) + sum(key not in ids.values() for key in keys)
+    if total > 1:
+        for message in refused:
+            command.complain(message)
+    if refused:
+        many = f"It could not be done to {len(refused)} of {total} tasks."
+        raise CommandError(many if total > 1 else refused[0])
+
+
+def terms_of(options: CommandOptions) -> CommandOptions:
+    return {name: value for name in TERMS if (value := options.get(name)) is not None}
+
+
+def id_of(command: QueueCommand, key: str) -> int:
+    """Return the id of a task; raise NotFoundError, with where it may be found."""
+    task = command.queue[key]
+    with with_hint(task):
+        return task.id
+
+
+def refusal(command: QueueCommand, key: str, error: Exception) -> str:
+    """Return why it could not be done to a task; print it where programs read."""
+    if command.as_json:
+        command.print_json({"key": key, "error": type(error).__name__, "message": str(error)})
+    return printable(str(error))
+
+
+def steer(verb: Verb, command: QueueCommand, options: CommandOptions) -> None:
+    if options.get("with_dependents"):
+        steer_dependents(verb, command, options)
+    elif not chooses(options):
+        steer_each(verb, command, options)
+    else:
+        try:
+            steer_chosen(operation_of(verb, command, options), command, options)
+        except InvalidTaskError as error:
+            raise CommandError(str(error)) from error
+
+
+def chooses(options: CommandOptions) -> bool:
+    """
+    Return whether tasks are chosen by filters and not by keys.
+
+    Raise CommandError unless the options say one thing.
+    """
+    given = [name for name in CHOICES if options[name] not in (None, False)]
+    listed = f"a filter: {', '.join(map(flag, CHOICES))}"
+    if given and options["names"]:
+        raise CommandError(f"Give keys, or {listed}, but not both.")
+    if given:
+        # A filter that says nothing would be about all tasks.
+        if empty := [name for name in given if name != "user" and not options[name]]:
+            raise CommandError(f"{flag(empty[0])} is empty: name one, or say --all.")
+        return True
+    for name in ("status", "first", "dry_run", "rate", "run_in"):
+        if options[name]:
+            raise CommandError(f"{flag(name)} needs {listed}.")
+    if not options["names"]:
+        raise CommandError(f"Which tasks? Give their keys, or {listed}.")
+    return False
+
+
+def flag(name: str) -> str:
+    return "--tag" if name == "tags" else f"--{name.replace('_', '-')}"
+
+
+def operation_of(verb: Verb, command: QueueCommand, options: CommandOptions) -> Operation:
+    """Return what the options say; raise InvalidTaskError where they don't fit."""
+    count, period = options["rate"] or (RATE, 1.0)
+    using = command.queue.using
+    operation = Operation(
+        verb=verb,
+        selection=selection_of(verb, command, options),
+        rate=count / period if period else math.inf,
+        by=person(),
+        until=store.upkeep.newest_id(using=using),
+        **terms_of(options),
+    )
+    if not (first := options["first"]):
+        return operation
+    ids = operation.selection.tasks(verb, using=using).values_list("pk", flat=True)
+    return replace(operation, until=max(ids[:first], default=0))
+
+
+def selection_of(verb: Verb, command: QueueCommand, options: CommandOptions) -> Selection:
+    """Return the filter that the options say; a retry without one is of what failed."""
+    [tag, *others] = options["tags"] or [""]
+    if others:
+        raise CommandError("Tasks are steered by one --tag: pq_task list takes several.")
+    status, batch = options["status"] or "", options["batch"]
+    texts: CommandOptions = {name: options[name] or "" for name in TEXTS}
+    if verb == "retry" and not status and not options["group"]:
+        status = Outcome.FAILED.value
+    return Selection(
+        queue=command.queue.name,
+        status=status,
+        user=options["user"],
+        key=options["key_prefix"] or "",
+        tag=tag,
+        batch=str(batch_named(command.queue, batch).id) if batch else "",
+        **texts,
+    )
+
+
+def steer_chosen(operation: Operation, command: QueueCommand, options: CommandOptions) -> None:
+    """Do it here, or submit the task that does it, where that is wanted or data or queue change."""
+    using, verb = command.queue.using, operation.verb
+    tasks = operation.selection.tasks(verb, using=using).filter(pk__lte=operation.until)
+    if not command.as_json and not tasks.exists() and (why := why_none(command, options)):
+        command.say(why)
+        return
+    if options["dry_run"]:
+        found = preview(verb, operation.selection, until=operation.until, using=using)
+        left = awaited(tasks, using=using) if verb == "cancel" else 0
+        print_preview(command, operation, found, left=left)
+        return
+    if not options["yes"] and (count := tasks[:COUNTED].count()):
+        command.confirm(counted(f"would {verb}", count))
+    if operation.to or operation.patch is not None or options["rate"] or options["run_in"]:
+        task = submit_bulk(operation, queue=options["run_in"] or "", using=using)
+        count = task.metadata().data["total"]
+        facts = {"key": task.key, "queue": task.queue.name}
+        text = "Task '%(key)s' of queue '%(queue)s' does it: %(tasks)s, as far as known."
+        command.answer(facts, text % {**facts, "tasks": plural(count, "task")})
+    else:
+        do_in_place(operation, chunks_of(operation, using=using), command)
+
+
+def why_none(command: QueueCommand, options: CommandOptions) -> str:
+    """Return what was named that does not exist, and what does, or an empty text."""
+    if not command.queue.list().exists():
+        return no_tasks(command.queue)
+    return no_group(command.queue, options["group"]) if options["group"] else ""
+
+
+def do_in_place(
+    operation: Operation, chunks: Iterable[Sequence[Found]], command: QueueCommand
+) -> None:
+    first, *others = words = DONE[operation.verb]
+    progress = ProgressLine(command.stderr, "%s tasks")
+    done = Counter(dict.fromkeys(words, 0))
+    for some in in_place(operation, chunks, using=command.queue.using):
+        done.update(some)
+        progress.show(sum(done.values()))
+    progress.clear()
+    refused = done.pop(REFUSED, 0)
+    sentences = [counted(first, done[first]), *(counted(w, done[w]) for w in others if done[w])]
+    command.answer(done, " ".join(sentences))
+    if refused:
+        why = "They have changed, or tasks wait for them that were not chosen."
+        raise CommandError(f"Tasks that are left: {refused}. {why}")
+
+
+def steer_dependents(verb: Verb, command: QueueCommand, options: CommandOptions) -> None:
+    """Do it to the tasks of the keys, and to those that wait for them to which it can be done."""
+    if not options["names"] or any(options[name] for name in CHOICES):
+        raise CommandError("--with-dependents is for keys.")
+    using = command.queue.using
+    ids = [id_of(command, key) for key in options["names"]]
+    every = [*store.dependencies.descendants(ids, using=using), *ids]
+    tasks = list[Task]()
+    for start in range(0, len(every), PAGE):
+        rows = TaskQuerySet(Task, using=using).with_status()
+        tasks += rows.filter(ANY[verb], pk__in=every[start : start + PAGE])
+    # Those that wait come before those for which they wait.
+    tasks.sort(key=lambda task: -task.pk)
+    operation = Operation(verb=verb, by=person(), until=store.upkeep.newest_id(using=using))
+    if options["dry_run"]:
+        statuses = Counter(task.status for task in tasks).most_common()
+        users = Counter(task.user for task in tasks).most_common()
+        counts: CommandOptions = {"total": len(tasks), "statuses": statuses, "users": users}
+        print_preview(command, operation, Preview(**counts, sample=tasks[:SAMPLE], until=0))
+        return
+    command.confirm(counted(f"would {verb}", len(tasks)))
+    names = [(task.pk, task.queue, task.key) for task in tasks]
+    chunks = (names[start : start + PAGE] for start in range(0, len(names), PAGE))
+    do_in_place(operation, chunks, command)
+
+
+def awaited(tasks: TaskQuerySet, *, using: str) -> int:
+    """Return for how many of these tasks one waits that is not among them."""
+    ids, count = list(tasks.values_list("pk", flat=True)[:COUNTED]), 0
+    among = set(ids).intersection
+    for start in range(0, len(ids), PAGE):
+        count += len(
+            store.dependencies.choose(ids[start : start + PAGE], using=using, among=among).awaited
+        )
+    return count
+
+
+def print_preview(
+    command: QueueCommand, operation: Operation, found: Preview, *, left: int = 0
+) -> None:
+    """
+    Print how many tasks match, by status and user, and a sample; with a patch its effect.
+
+    Of these so many are ``left``.
+    """
+    rows = [sample_row(task, operation.patch) for task in found.sample]
+    if command.as_json:
+        facts: dict[str, object] = {"total": found.total - left, "left": left}
+        facts["is_bounded"] = found.is_bounded
+        facts |= {"statuses": dict(found.statuses), "users": dict(found.users), "sample": rows}
+        command.print_json(facts)
+        return
+    more = " There may be more." if found.is_bounded else ""
+    command.say(counted(f"would {operation.verb}", found.total - left) + more)
+    if left:
+        command.say(f"Tasks that would be left, since others wait for them: {left:,}.")
+    for title, counts in (("By status", found.statuses), ("By user", found.users)):
+        if counts:
+            each = ", ".join(f"{printable(name) or NOBODY} {count:,}" for name, count in counts)
+            command.say(f"{title}: {each}")
+    print_sample(command, rows)
+
+
+def print_sample(command: QueueCommand, rows: Iterable[dict[str, str]]) -> None:
+    found = list(rows)
+    columns = [Column(name, itemgetter(name), elastic=True) for name in (found[0] if found else ())]
+    command.print_table(columns, found, indent="  ")
+
+
+def sample_row(task: Task, patch: JSON = None) -> dict[str, str]:
+    row = {"key": task.key, "status": task.status, "type": task.type, "user": task.user}
+    if patch is not None:
+        row |= before_and_after(task, patch)
+    return row
+
+
+def before_and_after(task: Task, patch: JSON) -> dict[str, str]:
+    """Return its data before and after, without what is sensitive."""
+    try:
+        values = task.data, merged(task.data, patch)
+    except PayloadError as error:
+        return {"before": str(error), "after": ""}
+    return {name: dump(value) for name, value in zip(("before", "after"), values, strict=True)}
+
+
+def dump(value: JSON) -> str:
+    return json.dumps(masked(value), ensure_ascii=False, default=str)
+
 
 STEERED = f"{FILTERS} --all {MANY} --rate --run-in"
 PRIORITY = {

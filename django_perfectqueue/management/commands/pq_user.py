@@ -16,9 +16,9 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import FairShare
 
 from ..base import CommandOptions, or_dash
-from ..facts import PAUSED, Facts, iso, picked
+from ..facts import PAUSED, Facts, picked
 from ..flags import MANY, PAUSE, person
-from ..terminal import GAP, Column, or_more
+from ..terminal import GAP, Column, duration, or_more
 from ..verbs import NounCommand, Subcommand, changed, pause_terms
 
 CHANGES = "--weight --max-running"
@@ -242,42 +242,32 @@ def signed(part: float) -> str:
     return f"{rounded:+.1f}%" if rounded else "0.0%"
 
 
-def duration(seconds: float | None) -> str:
-    return "-" if seconds is None else short_duration(seconds)
-
-
 def bounded(count: int) -> str:
     return or_more(min(count, COUNTED), more=count > COUNTED)
 
 
 def summary(found: Balance, over: str) -> Facts:
     return {
-        "queue": found.queue,
         "over": over,
-        "since": iso(found.since),
-        "until": iso(found.until),
-        "seconds": found.total.seconds,
-        "tasks": found.total.tasks,
-        "wait_p50": found.total.p50,
-        "wait_p95": found.total.p95,
+        **picked(found, "queue", "since", "until"),
+        **picked(found.total, "seconds", "tasks"),
+        **waits(found.total),
         "shares": [share_facts(share) for share in found.shares],
     }
 
 
+def waits(share: UserShare) -> Facts:
+    return {"wait_p50": share.p50, "wait_p95": share.p95}
+
+
 def share_facts(share: UserShare) -> Facts:
-    figures = {
-        **picked(share, "user", "others", "entitled", "received", "entitled_seconds"),
+    own = picked(share, "weight", "max_running", "running", "held")
+    waiting = {"waiting": min(share.waiting, COUNTED), "more_waiting": share.waiting > COUNTED}
+    return {
+        **picked(share, "user", "others", "entitled", "received", "entitled_seconds", "tasks"),
         "received_seconds": share.seconds,
-        "tasks": share.tasks,
-        "wait_p50": share.p50,
-        "wait_p95": share.p95,
-    }
-    if share.others:
-        return figures
-    return figures | {
-        **picked(share, "weight", "max_running", "running", "held"),
-        "waiting": min(share.waiting, COUNTED),
-        "more_waiting": share.waiting > COUNTED,
+        **waits(share),
+        **({} if share.others else own | waiting),
     }
 
 

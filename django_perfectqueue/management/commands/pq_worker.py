@@ -161,11 +161,8 @@ def exec_of(text: str) -> type[Exec]:
     """
     words = split(text)
     if shutil.which(words[0]) is None:
-        absent = f"program at '{words[0]}', or it may not be executed"
         raise ConfigError(
-            f"--exec: there is no {absent}."
-            if "/" in words[0]
-            else f"--exec: there is no program '{words[0]}' on PATH."
+            f"--exec: there is no program '{words[0]}' on PATH, or it may not be executed."
         )
     handler = type("Handler", (CommandHandler,), {"command": words, "__module__": __name__})
     return type("Exec", (Exec,), {"command": words, "routes": {EVERY_TYPE: handler}})

@@ -137,16 +137,11 @@ class Table:
         rows = self.model._default_manager.using(self.using)
         return rows.filter(**{self.queue_column: self.queue}) if self.queue else rows
 
-    def wanted(self) -> Row:
-        """Return those rows, as a QuerySet, that may be tasks."""
-        rows = self.rows
-        for condition in self.passed_over.values():
-            rows = rows.exclude(condition)
-        return rows
-
     def page(self, after: object, size: int, *, lock: bool) -> list[Row]:
         """Return the next rows; locked ones, if they are to be deleted, where that can be."""
-        rows = self.wanted().order_by("pk")
+        rows = self.rows.order_by("pk")
+        for condition in self.passed_over.values():
+            rows = rows.exclude(condition)
         features = connections[self.using].features
         if lock and features.has_select_for_update:
             # Rows locked by others are being worked on.

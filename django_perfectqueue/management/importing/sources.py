@@ -323,3 +323,8 @@ def check_days(cron: str, *, both: bool) -> str:
 
 def comes_otherwise(detail: str) -> StaysError:
     return StaysError("that would come at other times here", detail)
+
+
+SOURCES: dict[str, type[Table]] = {
+    table.source: table for table in (PerfectQueue, DjangoTasksDb, DjangoQ2, CeleryBeat)
+}

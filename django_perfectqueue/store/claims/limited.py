@@ -18,7 +18,7 @@ from ..arithmetic.rate_limit import UNBOUNDED, Allowance, scoped, split
 from ..arithmetic.rate_limit import named as listed
 from ..database.dialects.base import Row, numbers
 from ..lanes.accounts import note_owner
-from ..limits.holds import DueHold, SeenLane, due_holds, union
+from ..limits.holds import DueHold, SeenLane, due_holds
 from ..limits.meters import limits
 from ..values import Lease
 
@@ -201,7 +201,7 @@ class Limits:
             .replace("{seen}", seen)
             for id_, count in counts.items()
         ]
-        return union(self.by.db, statements, {})
+        return self.by.db.union(statements)
 
     def take_in(
         self, hold: DueHold, rows: Sequence[tuple[HeldLane, AccountRow]], room: int
@@ -289,7 +289,7 @@ class Limits:
         statement = statement.replace("{count}", str(count))
         tickets = defaultdict(list)
         each = [statement.replace("{lane}", str(lane)) for lane in heads]
-        for lane, *ticket in union(self.by.db, each, {}):
+        for lane, *ticket in self.by.db.union(each):
             tickets[lane].append(tuple(ticket))
         for lane, head in heads.items():
             head.tickets = sorted(tickets[lane])

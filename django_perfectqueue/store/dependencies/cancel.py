@@ -13,11 +13,9 @@ from django_perfectqueue.exceptions import NotSupportedError
 from ..database.transaction import reading, retry_transaction
 from ..tasks.steer import cancel_each, is_in_block, look_at, seen
 from .graph import ancestors, descendants
-from .submit import ROWS
 
 LIVE_TASKS = """
 SELECT "id", "key" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" = ''
-ORDER BY "id"
 """
 
 
@@ -86,10 +84,7 @@ def choose(
 def dependents(ids: Collection[int], *, using: str, sample: int = 10) -> Dependents:
     """Return which tasks would be cancelled together with these."""
     found = descendants(ids, using=using)
-    live: list[tuple[int, str]] = []
     with reading(using) as db:
-        for start in range(0, len(found), ROWS):
-            live += db.rows(LIVE_TASKS, ids=found[start : start + ROWS])
-    live.sort(reverse=True)
+        live = sorted(db.rows_of(LIVE_TASKS, "ids", found), reverse=True)
     keys = tuple(key for _id, key in live[-sample:][::-1])
     return Dependents(tuple(id_ for id_, _key in live), keys)

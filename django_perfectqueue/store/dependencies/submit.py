@@ -192,11 +192,7 @@ def refuse_unknown(
 
 def lock_parents(db: Session, ids: Collection[int]) -> dict[int, str]:
     """Keep tasks from being deleted until the commit; return their outcomes."""
-    rest = iter(sorted(ids))
-    found: dict[int, str] = {}
-    while some := list(islice(rest, ROWS)):
-        found |= dict(db.rows(STANDING + db.dialect.keep_clause, ids=some))
-    return found
+    return dict(db.rows_of(STANDING + db.dialect.keep_clause, "ids", sorted(ids)))
 
 
 def link(db: Session, submissions: Sequence[Submission], fresh: Ids, found: FoundParents) -> None:

@@ -2,113 +2,56 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.models import EVERYONE, Account, Policy
+from django_perfectqueue.models import EVERYONE, Account, Hold, Policy
 
 from ..arithmetic.fair_order import lane_id, rule_of
-from ..database.transaction import Session, in_transaction, reading, retry_transaction
+from ..database.transaction import Session, in_transaction, retry_transaction, with_retries
 from ..limits.holds import hold_id, open_again
 from ..limits.meters import forget_limits
 from ..notify.ring import notify_workers
 from .accounts import FILE
-from .shares import correct_shares, shares_of, write
-from .wake import first_open, floor, waking, write_accounts
+from .shares import correct_shares
+from .wake import first_open, floor
 
 BATCH = 1000
 FIRST_LANE = -(2**63)
 
-QUEUES = """
-SELECT "queue" FROM "perfectqueue_fairshare" WHERE "user" = %(user)s AND "queue" <> ''
-"""
-WITH_WORK = """
-WITH RECURSIVE "line" AS ({waiting_lanes})
-SELECT DISTINCT COALESCE("lane"."account", "line"."lane") FROM "line"
-LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
-WHERE "line"."lane" IS NOT NULL
-"""
-LANES = """
-SELECT "id" FROM "perfectqueue_account" WHERE "id" > %(last)s ORDER BY "id" LIMIT %(limit)s
-"""
-
 
 def apply_shares(user: str, *, using: str) -> None:
     """
-    Write a user's shares to its lanes, so that they hold for tasks that wait already.
+    Write a user's shares to its accounts, so that they hold for tasks that wait already.
 
-    Those of everyone are written to the lanes of all who have none of their own, some of
-    them at a time, each in a short transaction.
+    Those of everyone are written to the accounts of all who have none of their own, some of
+    them at a time, each in a short transaction. Who makes an account just now, from the shares as
+    they were, looks again once it is committed.
     """
     if user == EVERYONE:
         apply_default(using=using)
         return
-    for queue in apply_to_accounts(user, using=using):
+    rows = Account.objects.using(using)
+    queues = with_retries(lambda: distinct(rows, "queue", limit=None), using=using)
+    own = [lane_id(queue, user) for queue in queues]
+    for queue in correct_shares(own, using=using, place=place_of):
         notify_workers(queue, using=using)
-
-
-@retry_transaction
-def apply_to_accounts(user: str, *, using: str) -> set[str]:
-    """
-    Write a user's shares to the lanes that hold its accounts; return their queues.
-
-    A lane that someone is making just now, from the shares as they were, can be waited
-    for only by making it, too. A lane that was paused or held back by its cap takes its
-    place as one that wakes: it has saved no credit.
-    """
-    with in_transaction(using) as db:
-        places = {queue: floor(db, queue, [user]) for queue in queues_of(db, user)}
-        accounts = [
-            waking(lane_id(queue, user), queue, user, start) for queue, start in places.items()
-        ]
-        if accounts:
-            write_accounts(db, accounts, None)
-            # Now that they are locked, so that of two edits the later one stays.
-            for (queue, _user), share in shares_of(db, {(queue, user) for queue in places}).items():
-                write(db, [lane_id(queue, user)], share, places[queue].virtual_time)
-    return set(places)
 
 
 def apply_default(*, using: str) -> None:
-    """
-    Write to every lane the share that holds for it, where that has changed.
-
-    Those with tasks that wait go first: there may be a million others.
-    """
-    queues: set[str] = set()
-    waiting = lanes_with_work(using=using)
-    for start in range(0, len(waiting), BATCH):
-        some = waiting[start : start + BATCH]
-        queues |= correct_shares(some, using=using, place=place_of)
-    for queue in queues:
-        notify_workers(queue, using=using)
-    last = FIRST_LANE
-    while lanes := some_lanes(last, using=using):
-        correct_shares(lanes, using=using, place=place_of)
+    """Write to every lane the share that holds for it, where that has changed."""
+    accounts = Account.objects.using(using).order_by("pk").values_list("pk", flat=True)
+    last, lanes = FIRST_LANE, list[int]()
+    while lanes := with_retries(partial(list, accounts.filter(pk__gt=last)[:BATCH]), using=using):
+        for queue in correct_shares(lanes, using=using, place=place_of):
+            notify_workers(queue, using=using)
         last = lanes[-1]
 
 
-@retry_transaction
-def lanes_with_work(*, using: str) -> list[int]:
-    with reading(using) as db:
-        statement = WITH_WORK.replace("{waiting_lanes}", db.dialect.waiting_lanes)
-        return [lane for (lane,) in db.execute(statement).fetchall()]
-
-
-@retry_transaction
-def some_lanes(last: int, *, using: str) -> list[int]:
-    with reading(using) as db:
-        values = {"last": last, "limit": BATCH}
-        return [lane for (lane,) in db.execute(LANES, values).fetchall()]
-
-
 def place_of(db: Session, queue: str) -> float:
+    """Return where an account goes on that was paused or held back by its cap: it has saved
+    no credit."""
     return floor(db, queue).virtual_time
-
-
-def queues_of(db: Session, user: str) -> set[str]:
-    """Return the queues in which a user may have a lane."""
-    found = db.execute(QUEUES, {"user": user}).fetchall()
-    lanes = Account.objects.using(db.cursor.db.alias)
-    return {queue for (queue,) in found}.union(distinct(lanes, "queue", limit=None))
 
 
 # Apply an edited limit to tasks that wait already.
@@ -117,7 +60,6 @@ def queues_of(db: Session, user: str) -> set[str]:
 HELD_LANES_AT_ONCE = 500
 BATCHES = 200
 
-QUEUES_OF_HOLD = 'SELECT "queue" FROM "perfectqueue_hold" WHERE "key" = %(key)s'
 HELD = """
 SELECT "lane"."account" FROM (
     SELECT "account", "turn" FROM "perfectqueue_lane"
@@ -143,20 +85,15 @@ def apply_limit(key: str, *, using: str) -> None:
     Limits themselves are read whenever a task behind them is acquired.
     """
     forget_limits(using)
-    for queue in queues_held(key, using=using):
+    # In which it holds back lanes, or has done so.
+    held = Hold.objects.using(using).filter(key=key).values_list("queue", flat=True)
+    queues: list[str] = with_retries(partial(list, held), using=using)
+    for queue in queues:
         for _batch in range(BATCHES):
             if lift(queue, key, using=using) < HELD_LANES_AT_ONCE:
                 break
     open_again([key], using=using)
     notify_workers(using=using)
-
-
-@retry_transaction
-def queues_held(key: str, *, using: str) -> list[str]:
-    """Return the queues in which a limit holds back lanes, or has done so."""
-    with reading(using) as db:
-        rows = db.execute(QUEUES_OF_HOLD, {"key": key}).fetchall()
-    return [queue for (queue,) in rows]
 
 
 @retry_transaction

@@ -10,14 +10,10 @@ from typing import NamedTuple
 from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from django_perfectqueue.models import EVERYONE
+from django_perfectqueue.models import EVERYONE, QueueShare
 
 from ..database.dialects.base import Row
-from ..database.transaction import Session, in_transaction, reading, retry_transaction
-
-QUEUE_WEIGHTS = """
-SELECT "queue", "weight" FROM "perfectqueue_queueshare" WHERE "queue" IN ({queues})
-"""
+from ..database.transaction import Session, in_transaction, reading, retry_transaction, with_retries
 
 
 class Share(NamedTuple):
@@ -60,9 +56,8 @@ def chosen(rows: Iterable[Row], owners: Iterable[tuple[str, str]]) -> dict[tuple
 
 def queue_weights(queues: Sequence[str], *, using: str) -> dict[str, float]:
     """Return the weight of each of these queues that has a share of its own."""
-    with reading(using) as db:
-        rows = db.rows(QUEUE_WEIGHTS, queues=queues)
-    return {queue: float(weight) for queue, weight in rows}
+    rows = QueueShare.objects.using(using).filter(queue__in=queues).values_list("queue", "weight")
+    return with_retries(partial(dict, rows), using=using)
 
 
 def places(queue: str, user: str) -> list[tuple[str, str]]:
@@ -115,10 +110,6 @@ def look_again(cursor: Cursor, made: Mapping[int, tuple[str, str, Share]]) -> No
         transaction.on_commit(partial(correct_made, made, using=using), using=using, robust=True)
 
 
-def nowhere(db: Session, queue: str) -> None:
-    """Give no place to accounts that were shut."""
-
-
 @retry_transaction
 def correct_made(made: Mapping[int, tuple[str, str, Share]], *, using: str) -> None:
     with reading(using) as db:
@@ -130,7 +121,7 @@ def correct_made(made: Mapping[int, tuple[str, str, Share]], *, using: str) -> N
 
 @retry_transaction
 def correct_shares(
-    lanes: Sequence[int], *, using: str, place: Callable[[Session, str], float | None] = nowhere
+    lanes: Sequence[int], *, using: str, place: Callable[[Session, str], float] | None = None
 ) -> set[str]:
     """
     Write to accounts the shares that hold for them; return the queues of those that changed.
@@ -146,7 +137,7 @@ def correct_shares(
     with in_transaction(using) as db:
         for lane, group in outdated(db, stale, db.dialect.lock_clause).items():
             groups[group].append(lane)
-        places = {queue: place(db, queue) for queue, _share in groups}
+        places = {queue: place and place(db, queue) for queue, _share in groups}
         for (queue, share), some in groups.items():
             write(db, some, share, places[queue])
     return set(places)

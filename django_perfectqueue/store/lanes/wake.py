@@ -179,14 +179,21 @@ def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
     # Of two lanes of an account the plain one comes last, and stays.
     own: dict[int, Columns] = {}
     for owner in sorted(owners, key=lambda owner: not owner.gate):
-        own[owner.account] = waking(
-            owner.account,
-            owner.queue,
-            owner.user,
-            starts[owner.queue, owner.keys],
-            since=owner.since,
-            has_waiting=not owner.gate,
-        )
+        start = starts[owner.queue, owner.keys]
+        # Who has a row already keeps the share in it.
+        share = start.shares.get(owner.user, Share())
+        own[owner.account] = {
+            "id": owner.account,
+            "queue": owner.queue,
+            "user": owner.user,
+            "virtual_time": start.virtual_time,
+            "cost": unmeasured(share.weight, start.usual),
+            **share._asdict(),
+            "policy": int(rule_of(owner.queue).code),
+            "since": owner.since,
+            "has_waiting": not owner.gate,
+            "running": 0,
+        }
     write_accounts(db, list(own.values()), now)
     if limited := [owner for owner in owners if owner.gate]:
         write_lanes(db, limited, now)
@@ -199,35 +206,6 @@ def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
         },
     )
     return len(owners)
-
-
-def waking(
-    account: int,
-    queue: str,
-    user: str,
-    start: Floor,
-    *,
-    since: datetime | None = None,
-    has_waiting: bool = False,
-) -> Columns:
-    """
-    Return an account as it is to be if it has no row yet or nothing waits in its lanes, at the
-    place at which it wakes; ``since`` is when the first task was due, None is now.
-    """
-    # Who has a row already keeps the share in it.
-    share = start.shares.get(user, Share())
-    return {
-        "id": account,
-        "queue": queue,
-        "user": user,
-        "virtual_time": start.virtual_time,
-        "cost": unmeasured(share.weight, start.usual),
-        **share._asdict(),
-        "policy": int(rule_of(queue).code),
-        "since": since,
-        "has_waiting": has_waiting,
-        "running": 0,
-    }
 
 
 def write_accounts(db: Session, accounts: Sequence[Columns], now: datetime | None) -> None:

@@ -18,9 +18,8 @@ from django_perfectqueue.lib.stored_json import names_in
 
 from ..arithmetic.fair_order import LANES_PROBED, hashed
 from ..arithmetic.rate_limit import Allowance
-from ..database.dialects.base import Row
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
-from .meters import Meters, allowances, lock_known
+from .meters import Meters, allowances, read
 
 # In seconds. A lane that was let back into the fair order may not use the room that it was
 # given: its user is paused, or another limit is full. Then the next one is, after so long.
@@ -28,8 +27,6 @@ RECHECK = 1.0
 SPREAD = 4
 FIRST_ID = -(2**63)
 BATCH = 1000
-# SQLite takes 500 at most.
-UNITED = 100
 
 DUE = """
 SELECT * FROM (
@@ -72,20 +69,6 @@ def hold_id(queue: str, key: str) -> int:
     return hashed(queue, key) | 1
 
 
-def union(
-    db: Session,
-    statements: Sequence[str],
-    values: Mapping[str, object],
-    now: datetime | None = None,
-) -> list[Row]:
-    """Return the rows of many queries, UNITED of them in one statement."""
-    rows: list[Row] = []
-    for first in range(0, len(statements), UNITED):
-        statement = " UNION ALL ".join(statements[first : first + UNITED])
-        rows += db.rows(statement, values, now=now)
-    return rows
-
-
 @dataclass(slots=True)
 class DueHold:
     """
@@ -120,7 +103,7 @@ def due_holds(
     """
     names = {f"q{number}": queue for number, queue in enumerate(queues)}
     due = DUE.replace("{count}", str(SPREAD * count))
-    rows = union(db, [due.replace("{queue}", name) for name in names], names, now)
+    rows = db.union([due.replace("{queue}", name) for name in names], names, now=now)
     return [DueHold(*row) for row in random.sample(rows, min(count, len(rows)))]
 
 
@@ -234,13 +217,12 @@ def open_all_shut(*, using: str, now: datetime | None = None) -> int:
     For limits that were edited past the models' signals, or in a transaction that has yet
     to be committed.
     """
-    after, total = FIRST_ID, 0
-    while True:
-        last, opened = open_shut(after, using=using, now=now)
+    after: int | None = FIRST_ID
+    total = 0
+    while after is not None:
+        after, opened = open_shut(after, using=using, now=now)
         total += opened
-        if last is None:
-            return total
-        after = last
+    return total
 
 
 @retry_transaction
@@ -259,7 +241,7 @@ def open_shut(after: int, *, using: str, now: datetime | None) -> tuple[int | No
 def open_again(keys: Collection[str], *, using: str, now: datetime | None = None) -> int:
     """Mark what these limits hold back for the next acquire to look at; return how many holds."""
     with in_transaction(using) as db:
-        lock_known(db, keys)
+        read(db, keys, now, db.dialect.lock_clause)
         return open_holds(db, keys, now)
 
 

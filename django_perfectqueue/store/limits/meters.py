@@ -127,11 +127,6 @@ def count(db: Session, running: int, next_at: datetime | None, at: datetime) -> 
     return running, ahead, moment
 
 
-def lock_known(db: Session, keys: Collection[str]) -> None:
-    """Lock the meters of these limits that exist."""
-    read(db, keys, None, db.dialect.lock_clause)
-
-
 def locked(db: Session, keys: Collection[str], now: datetime | None) -> dict[str, Count]:
     """Return the same of meters that no one else can change; make those that are missing."""
     clause = db.dialect.lock_clause

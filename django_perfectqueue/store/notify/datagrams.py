@@ -39,7 +39,7 @@ TRIES = 3
 
 def send(message: str, connection: BaseDatabaseWrapper) -> None:
     """Reach every worker on this host that listens; wait for none."""
-    folder = folder_for(connection)
+    folder = folder_of(connection)
     if folder is None or not stat.S_ISDIR(mode_of(folder)):
         return
     with (
@@ -64,13 +64,8 @@ def deliver(sender: socket.socket, message: bytes, path: str) -> None:
         return
 
 
-def folder_of(using: str) -> str | None:
+def folder_of(connection: Any) -> str | None:
     """Return where those meet who use this database, or None for one in memory."""
-    return folder_for(connections[using])
-
-
-def folder_for(connection: Any) -> str | None:
-    """Do the same for a connection."""
     entry = connection.settings_dict
     if connection.vendor == "sqlite":
         if connection.is_in_memory_db():
@@ -126,7 +121,7 @@ class SocketListener:
     def open(self) -> None:
         """Raise OSError when the socket can't be made."""
         self.close()
-        folder = folder_of(self.using)
+        folder = folder_of(connections[self.using])
         if folder is None:
             raise OSError("A database in memory has no other process.")
         self.path = os.path.join(folder, f"{os.getpid()}-{secrets.token_hex(4)}")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from django.db import connections, transaction
@@ -196,10 +195,6 @@ def after_commit(new: PendingNotification) -> None:
 # Watch for tasks that end, by notification or by polling.
 
 
-KEYS = 100
-# More than 1000 in a list MariaDB takes for a table to join, and reads the whole other one.
-IDS = 500
-
 FIND = """
 SELECT "key", "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %({name})s
 """
@@ -235,33 +230,24 @@ def find_all(queue: str, keys: Iterable[str], *, using: str) -> dict[str, int]:
 
     Key by key: of a list PostgreSQL may think that it had better read the whole queue.
     """
-    rest, found = iter(keys), {}
+    values = {f"k{number}": key for number, key in enumerate(keys)}
+    queries = [FIND.replace("{name}", name) for name in values]
     with reading(using) as db:
-        while some := list(islice(rest, KEYS)):
-            values = {f"k{number}": key for number, key in enumerate(some)}
-            statement = " UNION ALL ".join(FIND.replace("{name}", name) for name in values)
-            rows = db.execute(statement, {**values, "queue": queue})
-            found.update(rows.fetchall())
-    return found
+        return dict(db.union(queries, {**values, "queue": queue}))
 
 
 @retry_transaction
 def live(ids: Sequence[int], *, using: str) -> Mapping[int, bool]:
     """Return which tasks have yet to end, each with whether its end will be notified."""
-    return {task_id: bool(watched) for task_id, watched in rows(LIVE, ids, using=using)}
+    with reading(using) as db:
+        return {task_id: bool(watched) for task_id, watched in db.rows_of(LIVE, "ids", ids)}
 
 
 @retry_transaction
 def ends(ids: Sequence[int], *, using: str) -> dict[int, Ended]:
     """Return how tasks have ended; those that are no longer there are left out."""
-    return {task_id: Ended(*row) for task_id, *row in rows(ENDS, ids, using=using)}
-
-
-def rows(statement: str, ids: Sequence[int], *, using: str) -> Iterator[tuple[Any, ...]]:
-    """Yield what a statement says of these tasks, some of them at a time."""
     with reading(using) as db:
-        for begin in range(0, len(ids), IDS):
-            yield from db.rows(statement, ids=ids[begin : begin + IDS])
+        return {task_id: Ended(*row) for task_id, *row in db.rows_of(ENDS, "ids", ids)}
 
 
 @retry_transaction

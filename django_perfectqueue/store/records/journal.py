@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
 
 from django.db import connections
 from django.db.models.expressions import Combinable
 
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError
-from django_perfectqueue.models import CHANGES, UNSEEN, Change, Worker
+from django_perfectqueue.models import CHANGES, UNSEEN, Change, Tag, Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.inputs import MOST_TAGS
 
@@ -116,7 +115,6 @@ def forget_old(db: Session, notes: Sequence[Note]) -> None:
 
 TAGS_AT_ONCE = 300
 
-TAG = 'INSERT INTO "perfectqueue_tag" ("task_id", "tag") VALUES {rows}'
 LOCK = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" = %(task_id)s'
 TAGS = 'SELECT "tag", "id" FROM "perfectqueue_tag" WHERE "task_id" = %(task_id)s'
 
@@ -125,15 +123,13 @@ def tag_fresh(
     submissions: Sequence[Submission], fresh: Mapping[tuple[str, str], int], *, using: str
 ) -> None:
     """Store the tags of tasks that were stored just now."""
-    pairs = [
-        (fresh[task.queue, task.key], tag)
+    rows = [
+        Tag(task_id=fresh[task.queue, task.key], tag=tag)
         for task in submissions
         if task.tags and (task.queue, task.key) in fresh
         for tag in task.tags
     ]
-    if pairs:
-        with in_transaction(using) as db:
-            insert(db, pairs)
+    Tag.objects.using(using).bulk_create(rows, batch_size=TAGS_AT_ONCE)
 
 
 @retry_transaction
@@ -148,7 +144,7 @@ def tag_task(task_id: int, tags: Collection[str], *, using: str) -> None:
         new = [tag for tag in tags if tag not in known]
         if len(known) + len(new) > MOST_TAGS:
             raise InvalidTaskError(f"A task may have at most {MOST_TAGS} tags.")
-        insert(db, [(task_id, tag) for tag in new])
+        Tag.objects.using(using).bulk_create([Tag(task_id=task_id, tag=tag) for tag in new])
 
 
 @retry_transaction
@@ -167,14 +163,6 @@ def locked(db: Session, task_id: int) -> dict[str, int]:
     if not db.execute(LOCK + db.dialect.lock_clause, values).fetchone():
         raise NotFoundError(f"There is no task with the id {task_id}.")
     return dict(db.rows(TAGS + db.dialect.current_clause(db.cursor), values))
-
-
-def insert(db: Session, pairs: Iterable[tuple[int, str]]) -> None:
-    rest = iter(pairs)
-    while some := list(islice(rest, TAGS_AT_ONCE)):
-        rows = ", ".join(f"({int(some[n][0])}, %(tag{n})s)" for n in range(len(some)))
-        values = {f"tag{n}": tag for n, (_task_id, tag) in enumerate(some)}
-        db.execute(TAG.replace("{rows}", rows), values)
 
 
 # Record what people have done to tasks.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
@@ -103,14 +102,8 @@ class Tally:
 
     @classmethod
     def of(cls, amounts: Iterable[Decimal | float]) -> Tally:
-        """
-        Return one from the columns of AMOUNTS, empty where one of them can't be added to.
-
-        Sums come as decimals from some databases.
-        """
+        """Return one from the columns of AMOUNTS. Sums come as decimals from some databases."""
         values = list(amounts)
-        if not all(map(math.isfinite, values)):
-            return cls()
         parts, waits = len(WHOLE), len(WHOLE) + len(PARTS)
         counts, histograms = map(int, values[:parts]), [*map(int, values[waits:])]
         sums = map(float, values[parts:waits])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias, TypedDict
+from typing import Any, NamedTuple, TypeAlias
 
 from django.db.models import Count, QuerySet
 
@@ -17,7 +16,6 @@ from django_perfectqueue.models import ALL_TYPES, Bucket, Usage
 
 from ..arithmetic.entitlement import Contender, entitlements
 from ..arithmetic.fair_order import lane_id
-from ..database.dialects.base import Row
 from ..database.transaction import Session, in_transaction, reading, retry_transaction, with_retries
 from .usage import (
     AMOUNTS,
@@ -33,9 +31,6 @@ from .usage import (
     start_of,
     write,
 )
-
-LANES_A_STATEMENT = 1_000
-COUNTS_A_STATEMENT = 100
 
 PLACE = """
 FROM "perfectqueue_usage"
@@ -58,14 +53,6 @@ MINUTES = f"""
 SELECT "start", "others", "user", "seconds", "entitled", "eager", "paused" + "capped"
 {PLACE.replace("IN (60, 3600)", "= 60").replace("{of}", USERS)} ORDER BY "start"
 """
-TOTALS = f"""
-SELECT "queue", "type", "others", {", ".join(f'"{column}"' for column in AMOUNTS)}
-FROM "perfectqueue_usage"
-WHERE "queue" IN ({{queues}}) AND "span" = 0 ORDER BY "others" DESC, "id" LIMIT %(most)s
-"""
-TERMS = """
-SELECT "id", "weight", "max_running" FROM "perfectqueue_account" WHERE "id" IN ({lanes})
-"""
 STANDINGS = """
 SELECT "own"."id", "lane"."id", "own"."weight", "own"."max_running", "own"."running"
 FROM "perfectqueue_account" AS "own"
@@ -81,6 +68,8 @@ SELECT {lane}, COUNT(*) FROM (
 
 # Under which a user competed: the weight and the cap of its lane.
 Terms: TypeAlias = "tuple[float, int | None]"
+# Weight, cap, running and waiting tasks by their names.
+Standing: TypeAlias = "dict[str, Any]"
 
 
 class UserMinute(NamedTuple):
@@ -93,15 +82,6 @@ class UserMinute(NamedTuple):
     entitled: float
     eager: int
     held: int
-
-
-class UsageStanding(TypedDict, total=False):
-    """What holds for a user now; no more than its tasks that wait where it has no account."""
-
-    weight: float
-    max_running: int | None
-    running: int
-    waiting: int
 
 
 def received(
@@ -132,9 +112,8 @@ def entitled(
     rows = [UserMinute(*row) for row in db.rows(MINUTES, place(db, queue, since, until))]
     owners = {lane_id(queue, row.user): row.user for row in rows if not row.others}
     # One that has no lane has the terms of anyone.
-    terms = {
-        owners[lane]: (weight, most) for lane, weight, most in rows_of_lanes(db, TERMS, owners)
-    }
+    standing = db.rows_of(STANDINGS, "lanes", sorted(owners))
+    terms = {owners[row[0]]: (row[2], row[3]) for row in standing}
     for _start, some in groupby(rows, key=attrgetter("start")):
         minute = list(some)
         if not any(one.entitled for one in minute):
@@ -154,13 +133,11 @@ def series(
 
 def totals(queues: Collection[str], *, most: int, using: str) -> dict[UsageKey, Tally]:
     """Return what all types of these queues got since ever, and that of the oldest types."""
-    if not queues:
-        return {}
-    with reading(using) as db:
-        rows = db.rows(TOTALS, {"most": most}, queues=queues)
+    found = Usage._default_manager.using(using).filter(queue__in=queues, span=Bucket.TOTAL)
+    rows = found.order_by("-others", "pk").values_list("queue", "type", "others", *AMOUNTS)
     return {
         UsageKey(queue, bool(others), "", type_): Tally.of(amounts)
-        for queue, type_, others, *amounts in rows
+        for queue, type_, others, *amounts in rows[:most]
     }
 
 
@@ -175,7 +152,7 @@ def entitle(minute: Sequence[UserMinute], terms: Mapping[str, Terms]) -> dict[Us
     many = any(one.others and one.eager for one in minute)
     found, contenders = {}, {}
     for one in minute:
-        if one.others or not math.isfinite(one.seconds):
+        if one.others:
             found[one] = one.seconds
             continue
         weight, cap = terms.get(one.user, (1.0, None))
@@ -183,13 +160,6 @@ def entitle(minute: Sequence[UserMinute], terms: Mapping[str, Terms]) -> dict[Us
         eager = not one.held and bool(one.eager or (many and one.seconds > 0))
         contenders[one] = Contender(one.seconds, weight, eager, most)
     return found | entitlements(contenders)
-
-
-def rows_of_lanes(db: Session, statement: str, lanes: Iterable[int]) -> Iterator[Row]:
-    """Yield the rows of a statement for some of the lanes at a time."""
-    ids = sorted(lanes)
-    for first in range(0, len(ids), LANES_A_STATEMENT):
-        yield from db.rows(statement, lanes=ids[first : first + LANES_A_STATEMENT])
 
 
 def place(db: Session, queue: str, since: datetime, until: datetime) -> dict[str, object]:
@@ -200,36 +170,24 @@ def place(db: Session, queue: str, since: datetime, until: datetime) -> dict[str
     }
 
 
-def standings(db: Session, queue: str, users: Iterable[str], most: int) -> dict[str, UsageStanding]:
+def standings(db: Session, queue: str, users: Iterable[str], most: int) -> dict[str, Standing]:
     """
     Return of each user that has a lane what holds for it now: weight and cap, what runs and
     what waits, of which no more than ``most`` and one are counted in each of its lanes.
     """
     owners = {lane_id(queue, user): user for user in users}
-    found: dict[str, UsageStanding] = {}
+    found: dict[str, Standing] = {}
     lanes: dict[int, str] = {}
-    rows = rows_of_lanes(db, STANDINGS, owners)
+    rows = db.rows_of(STANDINGS, "lanes", sorted(owners))
     for account, lane, weight, max_running, running in rows:
         lanes[account] = lanes[lane or account] = user = owners[account]
-        terms: UsageStanding = {"weight": weight, "max_running": max_running, "running": running}
+        terms = {"weight": weight, "max_running": max_running, "running": running}
         found[user] = {"waiting": 0, **terms}
-    counts = waiting(db, sorted(lanes), most)
-    for lane, count in counts.items():
+    counts = [COUNT.replace("{lane}", str(lane)) for lane in sorted(lanes)]
+    for lane, count in db.union(counts, {"most": most + 1}):
         facts = found[lanes[lane]]
         facts["waiting"] = min(facts["waiting"] + count, most + 1)
     return found
-
-
-def waiting(db: Session, lanes: list[int], most: int) -> dict[int, int]:
-    """Return how many tickets wait in each lane, counted no further than one above ``most``."""
-    counts: dict[int, int] = {}
-    for first in range(0, len(lanes), COUNTS_A_STATEMENT):
-        statement = " UNION ALL ".join(
-            COUNT.replace("{lane}", str(int(lane)))
-            for lane in lanes[first : first + COUNTS_A_STATEMENT]
-        )
-        counts.update(db.rows(statement, {"most": most + 1}))
-    return counts
 
 
 # Count what is submitted, put minutes of usage together to hours, and delete what is old.
@@ -241,7 +199,6 @@ MINUTES_KEPT = timedelta(minutes=62)
 AT_ONCE = timedelta(minutes=10)
 BATCH = 10_000
 COUNTED = 10_000
-PIECES = 10
 
 # Its total is the id of the newest task that has been counted.
 COUNTED_KEY = all_types_key("")
@@ -252,7 +209,8 @@ SELECT {now}, COALESCE((SELECT MAX("id") FROM "perfectqueue_task"), 0), COALESCE
 """
 OLDEST_TASK = 'SELECT MIN("id") FROM "perfectqueue_task"'
 STORED = """
-SELECT "queue" FROM "perfectqueue_task" WHERE "id" > {after} AND "id" <= {until}
+SELECT "queue", COUNT(*) FROM "perfectqueue_task"
+WHERE "id" > %(after)s AND "id" <= %(until)s GROUP BY "queue"
 """
 MINUTES_AT_ONCE = f'SELECT "id" {PLACE.replace("{of}", ALL_MINUTES)}'
 
@@ -266,7 +224,7 @@ def count_submitted(upto: int, *, using: str, now: datetime | None = None) -> in
     Submits pay nothing for it. ``upto`` is what the caller got from it a minute ago, so that
     transactions open then have ended, and their tasks are counted, too. Several hosts may do so
     at once: the total of COUNTED_KEY is locked, and says how far it has been done. Beyond
-    COUNTED ids it is an estimate, from some of them. Tasks that were purged meanwhile are not
+    COUNTED ids it is an estimate, from the last of them. Tasks that were purged meanwhile are not
     counted.
     """
     with reading(using) as db:
@@ -290,19 +248,12 @@ def stored(db: Session, after: int, until: int) -> dict[UsageKey, Tally]:
     """
     Return how many tasks of each queue have an id above the one and up to the other.
 
-    Of more than COUNTED ids a random piece of each of PIECES parts is counted.
+    Of more than COUNTED ids the last ones stand for all.
     """
     length = until - after
-    bounds = [after + length * number // PIECES for number in range(PIECES + 1)]
-    pieces = []
-    for first, last in pairwise(bounds):
-        size = min(last - first, COUNTED // PIECES)
-        begin = random.randint(first, last - size)  # noqa: S311
-        pieces.append((begin, begin + size))
-    whole = length / max(1, sum(last - first for first, last in pieces))
-    parts = [STORED.replace("{after}", str(a)).replace("{until}", str(b)) for a, b in pieces]
-    ids = " UNION ALL ".join(parts)
-    rows = db.rows(f'SELECT "queue", COUNT(*) FROM ({ids}) AS "stored" GROUP BY "queue"')
+    size = min(length, COUNTED)
+    rows = db.rows(STORED, {"after": until - size, "until": until})
+    whole = length / max(1, size)
     return {all_types_key(queue): Tally(submitted=round(count * whole)) for queue, count in rows}
 
 

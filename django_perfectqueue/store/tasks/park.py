@@ -11,9 +11,9 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
-from django_perfectqueue.models import PARKED_FROM
+from django_perfectqueue.models import PARKED_FROM, Ticket
 
-from ..database.transaction import Session, in_transaction, reading, retry_transaction
+from ..database.transaction import Session, in_transaction, retry_transaction, with_retries
 from ..notify.ring import notify_workers
 from ..values import Lease
 
@@ -34,10 +34,6 @@ WHERE "task_id" IN ({ids}) AND "state" = 1 ORDER BY "task_id"
 TYPES = 'SELECT "id", "type" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 PARK = """
 UPDATE "perfectqueue_ticket" SET "state" = 1, "timer_at" = %(until)s WHERE "task_id" IN ({ids})
-"""
-NEXT = """
-SELECT "timer_at", "task_id" FROM "perfectqueue_ticket"
-WHERE "timer_at" > %(after)s ORDER BY "timer_at" LIMIT 1
 """
 PARKED = """
 SELECT "task_id" FROM "perfectqueue_ticket"
@@ -77,7 +73,9 @@ def park_some(which: str, knows: Knows, *, using: str, ids: Collection[int] = ()
     count = 0
     with in_transaction(using) as db:
         rows = db.rows(which + db.dialect.skip_clause, ids=ids)
-        types = types_of(db, [task_id for (task_id,) in rows])
+        types: dict[int, str] = (
+            dict(db.rows(TYPES, ids=[task_id for (task_id,) in rows])) if rows else {}
+        )
         for type_ in sorted(set(types.values())):
             if not knows(type_):
                 own = sorted(task_id for task_id, its in types.items() if its == type_)
@@ -85,12 +83,6 @@ def park_some(which: str, knows: Knows, *, using: str, ids: Collection[int] = ()
                 db.execute(PARK, values, ids=own)
                 count += len(own)
     return count
-
-
-def types_of(db: Session, ids: Collection[int]) -> dict[int, str]:
-    if not ids:
-        return {}
-    return dict(db.rows(TYPES, ids=ids))
 
 
 def unpark(knows: Knows, after: datetime = PARKED_FROM, *, using: str) -> datetime:
@@ -134,15 +126,11 @@ def unpark_some(
     return after, count
 
 
-@retry_transaction
 def next_type(*, using: str, after: datetime) -> tuple[datetime, str] | None:
     """Return the next place behind this one where something is parked, and of which type."""
-    with reading(using) as db:
-        row = db.execute(NEXT, {"after": db.dialect.parameter(after)}).fetchone()
-        if row is None:
-            return None
-        types = types_of(db, [row[1]])
-        return db.dialect.moment(row[0]), types.get(row[1], "")
+    tickets = Ticket.objects.using(using).filter(timer_at__gt=after).order_by("timer_at")
+    row = with_retries(tickets.values_list("timer_at", "task__type").first, using=using)
+    return row and (row[0] or after, row[1])
 
 
 @retry_transaction

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 
 from django.db import IntegrityError
 
 from django_perfectqueue.exceptions import NotFoundError, NotSupportedError
-from django_perfectqueue.models import Change, State
+from django_perfectqueue.models import Change, State, Task, TaskQuerySet
 
 from ..arithmetic.rate_limit import split
 from ..database.transaction import (
@@ -32,11 +31,6 @@ from .submit import notify, refuse_too_long, store_free, stored_before, taken
 
 RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" IN ({ids})'
 PRIORITY = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" IN ({ids})'
-ROW = """
-SELECT "queue", "key", "type", "user", "limits", "outcome", "data" FROM "perfectqueue_task"
-WHERE "id" = %(task_id)s
-"""
-WRITE = 'UPDATE "perfectqueue_task" SET "queue" = %(queue)s, "data" = %(data)s WHERE "id" = %(id)s'
 # A claim that began before must not take the ticket, and with it the former data: so one that
 # waits is scheduled for now, which keeps its place in line.
 PLACE = """
@@ -60,18 +54,6 @@ class Revision:
     by: str = ""
 
 
-class RevisedRow(NamedTuple):
-    """What ROW selects."""
-
-    queue: str
-    key: str
-    type: str
-    user: str
-    limits: str
-    outcome: str
-    payload: str
-
-
 def revise(ids: Collection[int], revision: Revision, *, using: str) -> Collection[int]:
     """Do what revise_one() does to tasks, one after another; return them."""
     for task_id in ids:
@@ -93,64 +75,51 @@ def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
         # In a savepoint of the caller's transaction, which a key that is taken must not spoil.
         with in_transaction(using, apart=True) as db:
             row, is_live = locked(db, task_id)
-            if to == row.queue:
+            former = row.queue
+            if to == former:
                 if tries:
                     return
                 raise NotSupportedError(f"Task '{row.key}' is in queue '{to}' already.")
-            names = {"queue": to, "key": row.key}
-            if to and db.execute(FIND, names).fetchone():
+            if to and db.execute(FIND, {"queue": to, "key": row.key}).fetchone():
                 raise taken(to, row.key)
-            write(db, task_id, row, revision)
+            row.queue = to or former
+            if revision.rewrite:
+                row.payload = revision.rewrite(row.payload)
+                refuse_too_long(db, row.key, row.payload)
+            row.save(using=using, update_fields=["queue", "payload"])
             if is_live:
-                place(db, task_id, row._replace(queue=to or row.queue), using)
-            record(row, revision, using)
+                lane = lane_behind(row.queue, row.type, row.user, split(row.limits), using=using)
+                db.execute(PLACE, {"id": task_id, "lane": lane})
+            record(row, former, revision, using)
             tries.append(task_id)
     except IntegrityError as error:
         raise taken(to, row.key) from error
     if is_live:
-        notify_workers(to or row.queue, using=using)
+        notify_workers(row.queue, using=using)
 
 
-def locked(db: Session, task_id: int) -> tuple[RevisedRow, bool]:
+def locked(db: Session, task_id: int) -> tuple[Task, bool]:
     """Lock a task, and return its row and whether it has a ticket; raise what revise() does."""
     states = [ticket.state for ticket in lock_tickets(db, [task_id])]
     state = states[0] if states else None
-    statement = ROW + db.dialect.lock_clause
-    found = db.execute(statement, {"task_id": task_id}).fetchone()
-    if found is None:
+    rows = TaskQuerySet(Task, using=db.cursor.db.alias).select_for_update()
+    row = rows.filter(pk=task_id).first()
+    if row is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
-    row = RevisedRow(*found)
     refuse(SeenTask(row.key, row.outcome, state), "revise")
     if state is None and not row.outcome:
         raise NotSupportedError(f"Task '{row.key}' was put back in line by someone else.")
     return row, state is not None
 
 
-def write(db: Session, task_id: int, row: RevisedRow, revision: Revision) -> None:
-    payload = revision.rewrite(row.payload) if revision.rewrite else row.payload
-    refuse_too_long(db, row.key, payload)
-    values = {"id": task_id, "queue": revision.queue or row.queue, "data": payload}
-    db.execute(WRITE, values)
-
-
-def place(db: Session, task_id: int, row: RevisedRow, using: str) -> None:
-    """Put its ticket in the lane of its queue."""
-    lane = lane_behind(row.queue, row.type, row.user, split(row.limits), using=using)
-    values = {"id": task_id, "lane": lane}
-    db.execute(PLACE, values)
-
-
-def record(row: RevisedRow, revision: Revision, using: str) -> None:
+def record(row: Task, former: str, revision: Revision, using: str) -> None:
     """Record who did it, where its queue is now; what was recorded before goes along."""
-    queue = revision.queue or row.queue
-    if queue != row.queue:
-        former = Change.objects.using(using).filter(kind=Change.Kind.TASK, name=row.key)
-        former.filter(queue=row.queue).update(queue=queue)
-    names = [(queue, row.key)]
-    if revision.queue:
-        sign(names, "moved", by=revision.by, using=using, more={"from": row.queue})
+    if row.queue != former:
+        recorded = Change.objects.using(using).filter(kind=Change.Kind.TASK, name=row.key)
+        recorded.filter(queue=former).update(queue=row.queue)
+        sign([(row.queue, row.key)], "moved", by=revision.by, using=using, more={"from": former})
     if revision.rewrite:
-        sign(names, "edited", by=revision.by, using=using)
+        sign([(row.queue, row.key)], "edited", by=revision.by, using=using)
 
 
 @retry_remembering_commits

@@ -82,7 +82,6 @@ ORDER BY "id" DESC LIMIT 1 OFFSET %(kept)s
 """
 TASKS = "perfectqueue_task"
 REFERRED = 'SELECT DISTINCT "{column}" FROM "{table}" WHERE "{column}" IN ({ids})'
-LAST = 'SELECT MAX("id") FROM "perfectqueue_task"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +223,10 @@ def delete_ended(task_id: int, *, using: str) -> None:
         raise NotSupportedError(f"Task '{task.key}' is live; ended ones are deleted.")
 
 
-@retry_transaction
 def newest_id(*, using: str) -> int:
     """Return the largest id of a task, or 0."""
-    with reading(using) as db:
-        return int(db.execute(LAST).fetchone()[0] or 0)
+    ids = Task.objects.using(using).order_by("-pk").values_list("pk", flat=True)
+    return with_retries(ids.first, using=using) or 0
 
 
 def forget(ids: Collection[int], *, using: str) -> tuple[list[int], set[str]]:
@@ -314,22 +312,15 @@ def clear(chosen: Q, *, using: str) -> tuple[int, set[str]]:
     Delete all tasks of which this holds, whatever their status, but for those to which rows of
     other apps refer; return how many, and for what others are kept.
     """
-    total, kept_for = 0, set[str]()
-    while count := clear_once(chosen, kept_for, using=using):
-        total += count
-    return total, kept_for
-
-
-def clear_once(chosen: Q, kept_for: set[str], *, using: str) -> int:
     ids: list[int]
-    count = after = 0
+    total, after, kept_for = 0, 0, set[str]()
     rows = Task.objects.using(using).filter(chosen).order_by("pk").values_list("pk", flat=True)
     # From the last one on: the index still leads by those that are deleted.
     while ids := with_retries(partial(list, rows.filter(pk__gt=after)[:BATCH]), using=using):
         gone, names = past_references(partial(clear_tasks, using=using), ids, using=using)
-        count, after = count + len(gone), ids[-1]
+        total, after = total + len(gone), ids[-1]
         kept_for |= names
-    return count
+    return total, kept_for
 
 
 @retry_transaction

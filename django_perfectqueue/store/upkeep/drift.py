@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from django_perfectqueue.lib.stored_json import names_in
 
@@ -51,23 +50,12 @@ NEXT_ACCOUNTS = ACCOUNTS.replace("{which}", NEXT.replace("{key}", "id"))
 NEXT_METERS = METERS.replace("{which}", NEXT.replace("{key}", "key"))
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """A counter that was not what the tickets say: of which lane or limit it is."""
-
-    name: str
-    counted: int
-    running: int
-
-    def __str__(self) -> str:
-        return f"{self.name} counted={self.counted} running={self.running}"
-
-
 @retry_transaction
-def recount_accounts(after: int, *, using: str) -> tuple[int | None, list[Drift]]:
+def recount_accounts(after: int, *, using: str) -> tuple[int | None, list[str]]:
     """
     Compare the counters of the next BATCH accounts with the tickets, and correct those that
-    differ; return where the next batch begins, or None at the end, and what was corrected.
+    differ; return where the next batch begins, or None at the end, and of each that was
+    corrected its name, what it was and what it is.
 
     It reads these rows, and every ticket that runs; on a database without an index
     of these it passes those that are scheduled, too. Only a counter that differs is locked.
@@ -84,7 +72,7 @@ def differing(rows: Collection[Row]) -> dict[int, Row]:
     return {row[0]: row for row in rows if row[3] != row[4]}
 
 
-def correct_accounts(ids: Collection[int], *, using: str) -> list[Drift]:
+def correct_accounts(ids: Collection[int], *, using: str) -> list[str]:
     with in_transaction(using) as db:
         # Who takes or ends a task now has yet to count it, and waits for this lock.
         db.execute(LOCK + db.dialect.lock_clause, accounts=ids)
@@ -95,13 +83,13 @@ def correct_accounts(ids: Collection[int], *, using: str) -> list[Drift]:
     for queue in {row[1] for row in wrong.values()}:
         notify_workers(queue, using=using)
     return [
-        Drift(f"queue={queue!r} user={user!r}", counted, tasks)
+        f"queue={queue!r} user={user!r} counted={counted} running={tasks}"
         for _id, queue, user, counted, tasks in wrong.values()
     ]
 
 
 @retry_transaction
-def recount_meters(after: str, *, using: str) -> tuple[str | None, list[Drift]]:
+def recount_meters(after: str, *, using: str) -> tuple[str | None, list[str]]:
     """Do the same with the next BATCH meters of limits."""
     with reading(using) as db:
         counts = counts_of(db.rows(NEXT_METERS, {"after": after, "limit": BATCH}))
@@ -123,7 +111,7 @@ def wrong_counts(counts: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, 
     return {key: both for key, both in counts.items() if both[0] != both[1]}
 
 
-def correct_meters(keys: Collection[str], *, using: str) -> list[Drift]:
+def correct_meters(keys: Collection[str], *, using: str) -> list[str]:
     with in_transaction(using) as db:
         locked(db, keys, None)
         rows = db.rows(METERS.replace("{which}", '"key" IN ({keys})'), keys=sorted(keys))
@@ -134,4 +122,7 @@ def correct_meters(keys: Collection[str], *, using: str) -> list[Drift]:
             open_holds(db, wrong, None)
     if wrong:
         notify_workers(using=using)
-    return [Drift(f"limit={key!r}", *both) for key, both in wrong.items()]
+    return [
+        f"limit={key!r} counted={counted} running={running}"
+        for key, (counted, running) in wrong.items()
+    ]

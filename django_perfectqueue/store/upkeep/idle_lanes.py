@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
-from django_perfectqueue.models import Policy
+from django_perfectqueue.models import Account, Lane, Policy
 
 from ..arithmetic.fair_order import is_gated
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
@@ -20,16 +21,6 @@ BATCH = 500
 IDLE = 600.0
 FIRST_ID = -(2**63)
 
-ROWS = """
-SELECT * FROM (
-    SELECT "id" FROM "perfectqueue_account" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
-) AS "accounts"
-UNION ALL
-SELECT * FROM (
-    SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
-) AS "lanes"
-ORDER BY "id" LIMIT %(limit)s
-"""
 IS_IDLE = """
     "row"."id" IN ({ids}) AND "row"."has_waiting" = FALSE AND "row"."since" <= {idle_since}
     AND NOT EXISTS (
@@ -65,7 +56,7 @@ SELECT EXISTS (
 """
 FORGET = 'DELETE FROM "{table}" WHERE "id" IN ({ids})'
 # Of users, and of lanes behind limits: no id is in both.
-TABLES = ("perfectqueue_account", "perfectqueue_lane")
+MODELS = (Account, Lane)
 
 HOLDS = """
 SELECT "id", "key" FROM "perfectqueue_hold" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
@@ -107,12 +98,15 @@ def forget_lanes(
     the very moment in which it is deleted may be made anew with the share of someone who has
     none; so those that carry another share than they should are corrected here, too.
     """
+    rows = [model._base_manager.using(using).filter(pk__gt=after) for model in MODELS]
+    pages = [some.order_by("pk").values_list("pk", flat=True)[:limit] for some in rows]
+    known = sorted(chain.from_iterable(pages))[:limit]
     with reading(using) as db:
-        known = [id_ for (id_,) in db.rows(ROWS, {"after": after, "limit": limit})]
         found = idle_rows(db, known, idle, now)
     if found:
         with in_transaction(using) as db:
-            for table in TABLES:
+            for model in MODELS:
+                table = model._meta.db_table
                 lock = LOCK.replace("{table}", table) + db.dialect.skip_clause
                 locked_rows = [id_ for (id_,) in db.rows(lock, ids=found)]
                 # Once more, as they are now that nobody else can change them.

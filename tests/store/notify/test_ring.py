@@ -360,7 +360,7 @@ class DatagramTests(SimpleTestCase):
         settings = override_settings(PERFECTQUEUE={"NOTIFY": self.parent})
         settings.enable()
         self.addCleanup(settings.disable)
-        self.folder = Path(datagrams.folder_of("default"))
+        self.folder = Path(datagrams.folder_of(connections["default"]))
 
     def listener(self):
         listener = store.notify.SocketListener("default")
@@ -474,7 +474,7 @@ class DatagramTests(SimpleTestCase):
     def test_a_path_that_is_too_long_for_a_socket_is_reported(self):
         long = self.parent / ("x" * 100)
         with override_settings(PERFECTQUEUE={"NOTIFY": long}):
-            self.assertFalse(datagrams.fits(datagrams.folder_of("default")))
+            self.assertFalse(datagrams.fits(datagrams.folder_of(connections["default"])))
             with self.assertRaises(OSError) as caught:
                 self.listener()
         self.assertEqual(caught.exception.errno, errno.ENAMETOOLONG)
@@ -506,13 +506,13 @@ class DatagramTests(SimpleTestCase):
 
     def test_each_database_has_a_folder_of_its_own(self):
         with mock.patch.dict(connection.settings_dict, {"NAME": "/nowhere/else"}):
-            self.assertNotEqual(datagrams.folder_of("default"), str(self.folder))
+            self.assertNotEqual(datagrams.folder_of(connections["default"]), str(self.folder))
 
     def test_a_database_in_memory_has_none(self):
         if connection.vendor != "sqlite":
             self.skipTest("Only SQLite can be in memory.")
         with mock.patch.dict(connection.settings_dict, {"NAME": ":memory:"}):
-            self.assertIsNone(datagrams.folder_of("default"))
+            self.assertIsNone(datagrams.folder_of(connections["default"]))
             self.send()
 
 

@@ -14,6 +14,7 @@ from django_perfectqueue.application import Dispatch
 from django_perfectqueue.inspection.workers import location_of
 from django_perfectqueue.lib.processes import send
 from django_perfectqueue.models import UNSEEN, Task, Worker
+from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.database.link import Link
 from django_perfectqueue.worker.helpers.registration import (
@@ -212,7 +213,8 @@ class WorkerTests(WorkerTestCase):
             # So does a service manager that stops all processes of a service.
             send(pid, signal.SIGTERM)
         wait_until(lambda: Worker.objects.filter(leaving=True).exists())
-        task = Task.objects.select_related("ticket").get(key="k1")
+        rows = Task.objects.select_related("ticket").annotate(clock=ServerNow())
+        task = rows.get(key="k1")
         place = location_of(task, using="default")
         self.assertEqual((place.processor, place.pid), (1, processor))
         self.assertEqual(Worker.objects.get().id, row.id)

@@ -223,8 +223,10 @@ class AtOnceTests(ConcurrentTestCase):
                     try:
                         wait_until(lambda: begun)
                         rows = Ticket.objects.filter(token=begun[0])
-                        rows.update(state=0, attempt=0, holder=None, token=None, timer_at=None)
-                        Account.objects.update(running=0, has_waiting=True)
+                        # At once: it may be taken again between the two.
+                        with transaction.atomic():
+                            Account.objects.update(running=0, has_waiting=True)
+                            rows.update(state=0, attempt=0, holder=None, token=None, timer_at=None)
                         wait_until(
                             lambda: (
                                 processor.hand.batch and processor.hand.running()[0].reasons_sent

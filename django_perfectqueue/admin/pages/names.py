@@ -1,0 +1,353 @@
+"""Queues and users: what each has and received, its weight and its pause; and the page of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q
+from django.http import HttpRequest
+from django.utils.formats import number_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.conf import options
+from django_perfectqueue.fairness import edit, report
+from django_perfectqueue.fairness.report import MOST, WINDOWS, UserShare, balance, known_users
+from django_perfectqueue.fairness.wording import share_terms
+from django_perfectqueue.health.queues import QueueFigures, named_queues, overview, served
+from django_perfectqueue.inspection.scope import scope_of
+from django_perfectqueue.inspection.why_waiting import why_waiting, workers_serving
+from django_perfectqueue.lib.distinct import distinct
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import (
+    EVERYONE,
+    LIVE,
+    Change,
+    FairShare,
+    Limit,
+    QueueShare,
+    Status,
+    Task,
+)
+from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.queue import QUEUE_LENGTH, database
+from django_perfectqueue.store.records.counts import COUNTED
+
+from ..parts import cells
+from ..parts.base import AtLeast, bounded, whole
+from ..parts.filters import queue_names
+from ..parts.rules import NamedRows
+
+# The note of a pause begins so where all queues were paused at once.
+MAINTENANCE = "Maintenance"
+
+
+@admin.register(QueueShare)
+class QueueAdmin(NamedRows):
+    owner = ("queue",)
+    named_by = "queue"
+    longest = QUEUE_LENGTH
+    editable = ("weight",)
+    help = _(
+        "How workers that serve several queues divide their time: by weight. They follow a change"
+        " within seconds. A paused queue starts no task; tasks that run are not disturbed."
+    )
+    fields = ["queue", "weight"]
+
+    def may_pause(self, request: HttpRequest) -> bool:
+        """What pauses a queue is a limit."""
+        return self.is_open(request) and request.user.has_perm("perfectqueue.change_limit")
+
+    def listing(self, request: HttpRequest, name: str | None) -> dict[str, object]:
+        found = overview(using=database(), queue=name)
+        queues = [queue.name for queue in found.queues]
+        rules = self.rules(request, queues)
+        paused = Limit.objects.using(database()).filter(
+            scope=Limit.Scope.QUEUE, name__in=queues, paused=True
+        )
+        pauses = {limit.name: cells.paused_mark(limit) for limit in paused}
+        serving = [worker for worker in found.workers if name in worker.queues]
+        return {
+            "rows": [
+                queue_row(one)
+                | self.in_place(request, number, one.name, rules[one.name])
+                | {"pause": pauses.get(one.name, "")}
+                for number, one in enumerate(found.queues)
+            ],
+            "is_maintained": any(limit.note.startswith(MAINTENANCE) for limit in paused),
+            "workers": [printable(f"{worker} ({worker.processors})") for worker in serving],
+            **({} if name is None else self.about(name)),
+        }
+
+    def about(self, queue: str) -> dict[str, object]:
+        """Return what the page of one queue has: its trail, and where there is more of it."""
+        of_share = Q(kind=Change.Kind.QUEUE, name="", queue=queue)
+        of_limit = Q(kind=Change.Kind.LIMIT, name=f"queue:{queue}")
+        return {
+            "changes": self.trail(Change.objects.using(database()).filter(of_share | of_limit)),
+            "links": [
+                cells.list_link("task", _("Tasks"), queue=queue),
+                cells.list_link("deadletter", _("Failed tasks"), queue=queue),
+                cells.list_link("fairshare", _("Users"), queue=queue),
+                cells.list_link("limit", _("Limits"), q=queue),
+                cells.figures_link(_("Figures"), queue=queue),
+            ],
+        }
+
+    def carry_out(self, request: HttpRequest) -> None:
+        """Pause all queues for a maintenance, and end it: what was paused before it stays so."""
+        if not {"pause_all", "unpause_all"} & set(request.POST):
+            super().carry_out(request)
+            return
+        if not self.may_pause(request):
+            raise PermissionDenied
+        limits = Limit.objects.using(database()).filter(scope=Limit.Scope.QUEUE, paused=True)
+        names = limits.values_list("name", flat=True)
+        if "unpause_all" in request.POST:
+            self.pause_each(request, names.filter(note__startswith=MAINTENANCE))
+        elif terms := self.pause_terms(request):
+            note = ": ".join(filter(None, [MAINTENANCE, str(terms["note"])]))
+            others = sorted({*every_queue(database())} - {*names})
+            self.pause_each(request, others, {**terms, "note": note[:255]})
+
+    def rules(self, request: HttpRequest, names: Sequence[str]) -> Mapping[str, QueueShare]:
+        rows = QueueShare.objects.using(database()).filter(queue__in=names)
+        found = {row.queue: row for row in rows}
+        return {name: found.get(name) or QueueShare(queue=name) for name in names}
+
+    def change(self, name: str, rule: Any, given: Mapping[str, object], by: str) -> QueueShare:
+        return edit.change(QueueShare, {"queue": name}, given, using=database(), by=by)
+
+    def set_paused(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
+        if terms is None:
+            paused = {"scope": Limit.Scope.QUEUE, "name": name, "paused": True}
+            return edit.end_pause(Limit, paused, using=database(), by=by)
+        edit.change(Limit, {"scope": "queue", "name": name}, terms, using=database(), by=by)
+        return True
+
+
+def every_queue(using: str) -> list[str]:
+    """Return the queues that have tasks, workers or a name in the settings."""
+    stored = distinct(Task.objects.using(using), "queue", limit=None)
+    return [*named_queues(using), *served(workers_serving(using=using)), *stored]
+
+
+def queue_row(queue: QueueFigures) -> dict[str, object]:
+    """Return a queue as the tables show it."""
+    names = ("running", "stalled", "scheduled", "retrying", "blocked")
+    counts = {name: counted(queue, getattr(queue, name)) for name in names}
+    growth = None if queue.growth_a_minute is None else round(queue.growth_a_minute)
+    return {
+        "figures": queue,
+        "name": queue.name,
+        "label": printable(queue.name),
+        "query": urlencode({"queue": queue.name}),
+        "counts": {
+            **counts,
+            "waiting": bounded(queue.waiting, COUNTED),
+            "failed": whole(queue.failed_last_hour),
+        },
+        "oldest": cells.duration(queue.oldest),
+        "drained_in": cells.duration(queue.drained_in) if queue.drained_in else cells.NOTHING,
+        "growth": cells.NOTHING
+        if growth is None
+        else cells.with_sign(round(growth), whole(round(abs(growth)))),
+        "rate": number_format(queue.finished_a_minute, 1),
+        "unknown_types": [printable(type_) for type_ in queue.unknown_types],
+    }
+
+
+def counted(queue: QueueFigures, count: int) -> object:
+    """Return a count; where not all were counted, of none it is not known if there are any."""
+    if not queue.is_bounded:
+        return bounded(count, COUNTED)
+    return AtLeast(count) if count else cells.NOTHING
+
+
+OWNER = ("user", "queue")
+TASKS = 20
+VIEW_TASK = "perfectqueue.view_task"
+HELD_BACK = frozenset(LIVE) - {Status.RUNNING}
+OVER = {"minute": _("Last minute"), "hour": _("Last hour"), "day": _("Last day")}
+HELD = {"capped": _("at its limit"), "limited": _("behind a limit")}
+
+
+@admin.register(FairShare)
+class UserAdmin(NamedRows):
+    user_path = "user"
+    owner = OWNER
+    named_by = "user"
+    editable = ("weight", "max_running")
+    help = _(
+        "What part of the processor time of a queue each user received, and what it was entitled"
+        " to by its weight while users competed: one that wanted less than its part is entitled to"
+        " what it wanted. A change takes effect at once, also for tasks that wait already; tasks"
+        " that run are not disturbed. A pause holds in every queue."
+    )
+    fields = [*OWNER, "weight", "max_running", "paused", "paused_until", "note"]
+
+    def listing(self, request: HttpRequest, name: str | None) -> dict[str, object]:
+        queue, over = chosen_queue(request), request.GET.get("over", "hour")
+        over = over if over in WINDOWS else "hour"
+        scope = scope_of(request)
+        if name is not None:
+            known = [name]
+        elif scope is not None:
+            known = sorted(scope)[:MOST]
+        else:
+            known = [EVERYONE, *known_users(queue, using=database())]
+        tasks = newest_tasks(name) if name and request.user.has_perm(VIEW_TASK) else []
+        found = balance(
+            queue,
+            over=over,
+            using=database(),
+            top=MOST,
+            user=name,
+            also=known,
+            among=scope,
+            now=tasks[0].clock if tasks else None,
+        )
+        shares = [one for one in found.shares if name is None or not one.others]
+        rules = self.rules(request, [one.user for one in shares if not one.others])
+        asked = {} if name is None else {"user": name}
+        largest = max((max(one.entitled, one.received) for one in shares), default=0.0) or 1.0
+        return {
+            "subtitle": printable(queue) if name is None else user_name(name),
+            "rows": [
+                self.row(request, number, one, rules.get(one.user), largest)
+                | {"query": urlencode({"user": one.user, "queue": queue})}
+                for number, one in enumerate(shares)
+            ],
+            "tabs": [
+                cells.tabs(OVER, over, asked | {"queue": queue}, "over"),
+                cells.tabs(
+                    {one: printable(one) for one in sorted({queue, *queues_of(request)})},
+                    queue,
+                    asked | {"over": over},
+                    "queue",
+                ),
+            ],
+            "nothing": ""
+            if options().USAGE_TIME != 0
+            else _("It is not known who received what: USAGE_TIME is 0."),
+            "kept": {"queue": queue},
+            **({} if name is None else self.about(request, name, queue, tasks)),
+        }
+
+    def row(
+        self, request: HttpRequest, number: int, one: UserShare, rule: FairShare | None, top: float
+    ) -> dict[str, object]:
+        """Return a line of the table; the bars are from 0 to 100."""
+        terms = self.in_place(request, number, one.user, rule) if rule else {"fields": ["", ""]}
+        more = round(one.difference * 100, 1)
+        return {
+            "share": one,
+            "name": one.user if rule else None,
+            "label": user_name(one.user),
+            "pause": cells.paused_mark(rule) if rule else "",
+            "entitled_bar": f"{one.entitled / top * 100:.2f}",
+            "received_bar": f"{one.received / top * 100:.2f}",
+            "entitled": percent(one.entitled),
+            "received": percent(one.received),
+            "difference": cells.with_sign(more, percent(abs(one.difference))),
+            "kind": "even" if abs(more) < 2 else "above" if more > 0 else "below",
+            "waiting": bounded(one.waiting, report.COUNTED),
+            "seconds": cells.duration(one.seconds),
+            "p50": cells.duration(one.p50),
+            "p95": cells.duration(one.p95),
+            "held": HELD.get(one.held, ""),
+            **terms,
+        }
+
+    def about(
+        self, request: HttpRequest, name: str, queue: str, tasks: Sequence[Any]
+    ) -> dict[str, object]:
+        """Return what the page of one user has: its tasks, why they wait, its shares, its trail."""
+        using = database()
+        held = [one for one in tasks if one.queue == queue and one.status in HELD_BACK]
+        of_user = Q(kind=Change.Kind.SHARE, name=name)
+        of_limit = Q(kind=Change.Kind.LIMIT, name=f"user:{name}")
+        add = f"{cells.page_url('fairshare_add')}?{urlencode({'user': name})}"
+        query = {"user": name, "queue": queue}
+        return {
+            "reasons": [(cells.task_link(one.pk, one), reason_of(one)) for one in held[-1:]],
+            "tasks": [task_row(one) for one in tasks],
+            "shares": [share_line(one) for one in edit.shares_of(name, using=using)],
+            "add_url": add if self.has_add_permission(request) else "",
+            "changes": self.trail(Change.objects.using(using).filter(of_user | of_limit)),
+            "links": [
+                cells.list_link("task", _("Tasks"), **query),
+                cells.list_link("deadletter", _("Failed tasks"), **query),
+                cells.figures_link(_("Figures"), **query),
+            ],
+        }
+
+    def rules(self, request: HttpRequest, names: Sequence[str]) -> Mapping[str, FairShare]:
+        return edit.shares_in_force(names, chosen_queue(request), using=database())
+
+    def change(self, name: str, rule: Any, given: Mapping[str, object], by: str) -> FairShare:
+        """Change the share that holds, if it is the user's own, or else that of every queue."""
+        queue = rule.queue if rule.pk and rule.user == name else ""
+        return edit.change_share(name, queue, given, using=database(), by=by)
+
+    def set_paused(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
+        if terms is None:
+            return edit.unpause_user(name, using=database(), by=by)
+        edit.pause_user(name, terms, using=database(), by=by)
+        return True
+
+
+def queues_of(request: HttpRequest) -> list[str]:
+    return [*named_queues(database()), *queue_names(request)]
+
+
+def chosen_queue(request: HttpRequest) -> str:
+    """Return the queue that was asked for, or else the first."""
+    asked = request.GET.get("queue", "")
+    if asked and len(asked) <= QUEUE_LENGTH and "\x00" not in asked:
+        return asked
+    return queues_of(request)[0]
+
+
+def user_name(user: str) -> str:
+    """Return how a user is named."""
+    if user == EVERYONE:
+        return gettext("(everyone else)")
+    return printable(user) or gettext("(tasks without a user)")
+
+
+def share_line(share: FairShare) -> SafeString:
+    url = cells.page_url("fairshare_change", share.pk)
+    queue = printable(share.queue) or gettext("every queue")
+    return format_html('<a href="{}">{}</a>: {}', url, queue, share_terms(share))
+
+
+def reason_of(task: Any) -> str:
+    return why_waiting(task, using=database(), now=task.clock, ticket=task.ticket).sentence
+
+
+def newest_tasks(user: str) -> list[Any]:
+    rows = Task.objects.using(database()).filter(user=user).select_related("ticket", "dead_letter")
+    rows = rows.defer("payload", "result_text", "dead_letter__message")
+    return list(rows.annotate(clock=ServerNow()).order_by("-pk")[:TASKS])
+
+
+def task_row(task: Task) -> list[object]:
+    link, type_ = cells.task_link(task.pk, task), cells.broken_at_dots(task.type)
+    return [
+        cells.badge(task.status),
+        link,
+        type_,
+        printable(task.queue),
+        cells.ago(task.created_at),
+    ]
+
+
+def percent(part: float) -> str:
+    return gettext("%(number)s%%") % {"number": number_format(round(part * 100, 1), 1)}

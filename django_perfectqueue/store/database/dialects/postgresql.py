@@ -21,7 +21,7 @@ from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import ENDED, Completion
 from .base import CHARGES, Closed, Entry, FinishReport
-from .postgresql_server import array, begun_with_first, texts
+from .postgresql_server import array, begun_with_first, takes_several_statements, texts
 from .postgresql_submit import PostgreSQLAlone, PostgreSQLSubmit
 
 NOTIFY_END = f"pg_notify('{ENDED}' || \"task_id\", '')"
@@ -61,6 +61,10 @@ RETURNING "task_id", "followed", CASE WHEN "watched" THEN {NOTIFY_END} END
 # By the types of an entry, those of the arrays in which its values come.
 KINDS = {int: "bigint", float: "float8", bool: "boolean"}
 ARRAYS = [f"%({name})s::{KINDS[kind]}[]" for name, kind in get_type_hints(Entry).items()]
+LOCK = """
+SELECT "id" FROM "perfectqueue_account" WHERE "id" = ANY(%(account)s::bigint[])
+ORDER BY "id" FOR UPDATE
+"""
 CHARGE = f"""
 WITH "given" AS (
     SELECT * FROM unnest({", ".join(ARRAYS)}) AS "given" ({", ".join(Entry._fields)})
@@ -138,5 +142,14 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
 
     def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
         columns = zip(Entry._fields, zip(*entries, strict=True), strict=True)
-        self.execute(cursor, CHARGE, {name: array(given) for name, given in columns}, now=now)
+        values = {name: array(given) for name, given in columns}
+        statements = [CHARGE]
+        if any(entry.short for entry in entries):
+            # A statement that waits for a lock does not see the tickets that come meanwhile, and
+            # who submits them sees the lane awake: so one before waits for the locks.
+            statements = [LOCK, CHARGE]
+            if takes_several_statements(cursor.db):
+                statements = ["; ".join(statements)]
+        for statement in statements:
+            self.execute(cursor, statement, values, now=now)
         return None

@@ -278,10 +278,7 @@ class Limits:
         some were empty before, look at each lane.
         """
         heads = [
-            head
-            for user in users
-            if self.by.again or len(user.heads) > 1
-            for head in user.heads
+            head for user in users if self.by.again or len(user.heads) > 1 for head in user.heads
         ]
         if not heads:
             return

@@ -281,4 +281,11 @@ def with_django_tasks(dispatch: type[Dispatch]) -> type[Dispatch]:
     first = itertools.takewhile(lambda route: isinstance(route, str), own)
     django_tasks = {name: handler_of(task) for name, task in definitions.items() if name not in own}
     routes: dict[Any, object] = {**{route: own[route] for route in first}, **django_tasks, **own}
-    return derived(dispatch, dispatch, routes=routes)
+    inherited: Any = dispatch.look_up
+
+    def look_up(cls: type[Dispatch], type_: str) -> Any:
+        # A handler may import a module of tasks later.
+        late = type_ in definitions and type_ not in routes
+        return handler_of(definitions[type_]) if late else inherited.__func__(cls, type_)
+
+    return derived(dispatch, dispatch, routes=routes, look_up=classmethod(look_up))

@@ -62,10 +62,11 @@ def forget_user(user: str, *, using: str, dry_run: bool = False) -> dict[str, in
     asked = store.cancel_each(running, using=using)
     # First, as they are found by the tasks; and last, as what is deleted here is written there.
     changes = delete(rows["changes"], using=using)
+    # Before the tasks, which they submit.
+    schedules = delete(rows["schedules"], using=using)
     tasks, kept_for = store.clear(Q(user=user) & ~RUNS, using=using)
     warn(kept_for)
-    done = {"tasks": tasks, "running": list(asked.values()).count(False)}
-    done["schedules"] = delete(rows["schedules"], using=using)
+    done = {"tasks": tasks, "running": list(asked.values()).count(False), "schedules": schedules}
     rename = partial(rows["batches"].update, user="")
     done["batches"] = store.database.with_retries(rename, using=using)
     done |= {name: delete(rows[name], using=using) for name in ("shares", "limits", "usage")}

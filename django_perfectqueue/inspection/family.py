@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import F, Q, QuerySet, Sum
+from django.db.models import F, FloatField, Q, QuerySet, Sum
+from django.db.models.functions import Cast
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.printable import printable
@@ -210,10 +211,12 @@ def exact(rows: Iterable[Batch], *, using: str) -> list[Batch]:
     if not found:
         return []
     deltas: Any = BatchDelta.objects.using(using).filter(batch_id__in=found).values("batch_id")
-    for sums in deltas.annotate(**{f"sum_{name}": Sum(name) for name in COUNTS}).order_by():
+    # As floats, since SQLite fails where a sum of integers is too large for one.
+    totals = {f"sum_{name}": Sum(Cast(name, FloatField())) for name in COUNTS}
+    for sums in deltas.annotate(**totals).order_by():
         for name in COUNTS:
             batch = found[sums["batch_id"]]
-            setattr(batch, name, getattr(batch, name) + sums[f"sum_{name}"])
+            setattr(batch, name, getattr(batch, name) + int(sums[f"sum_{name}"]))
     return list(found.values())
 
 

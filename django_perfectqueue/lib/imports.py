@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any, TypeVar
 
 from django.utils.module_loading import import_string
 
 from django_perfectqueue.exceptions import ConfigError
+
+from .printable import on_one_line
 
 T = TypeVar("T")
 
@@ -21,7 +24,22 @@ def imported(path: str, place: str = "") -> object:
         return import_string(path)
     except Exception as error:
         what = f"{place} names '{path}', which" if place else f"'{path}'"
-        raise ConfigError(f"{what} can't be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{what} can't be imported: {what_and_where(error)}") from error
+
+
+def what_and_where(error: Exception) -> str:
+    """Return the error of a module in one line, with file and line where they are known."""
+    message, place = str(error), None
+    if isinstance(error, SyntaxError) and error.filename:
+        message, place = error.msg, (error.filename, error.lineno)
+    else:
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.name == "<module>":
+                place = (frame.filename, frame.lineno)
+    what = on_one_line(f"{type(error).__name__}: {message}" if message else type(error).__name__)
+    if place is None:
+        return what
+    return f"{what} ({place[0]}, line {place[1]})"
 
 
 def derived(base: type[T], target: Any, **attributes: object) -> type[T]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,7 +12,7 @@ from django.utils.module_loading import import_string
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
-from django_perfectqueue.lib.printable import on_one_line
+from django_perfectqueue.lib.imports import what_and_where
 
 REFUSED = tuple(
     f"{name}() got an unexpected keyword argument" for name in ("Task.__init__", "task")
@@ -80,21 +79,6 @@ def advice_on(error: Exception) -> str:
             " import task from django_perfectqueue.backend."
         )
     return ""
-
-
-def what_and_where(error: Exception) -> str:
-    """Return the error of a module in one line, with file and line."""
-    message, place = str(error), None
-    if isinstance(error, SyntaxError) and error.filename:
-        message, place = error.msg, (error.filename, error.lineno)
-    else:
-        for frame in traceback.extract_tb(error.__traceback__):
-            if frame.name == "<module>":
-                place = (frame.filename, frame.lineno)
-    what = on_one_line(f"{type(error).__name__}: {message}" if message else type(error).__name__)
-    if place is None:
-        return what
-    return f"{what} ({place[0]}, line {place[1]})"
 
 
 def no_handlers(dispatch: type[Dispatch]) -> str:

@@ -1,4 +1,8 @@
 import re
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
 
 from django.test import SimpleTestCase
 
@@ -73,6 +77,17 @@ class BadRoutesTests(SimpleTestCase):
             {"report": "tests.tasks.Reprot"},
             "BadDispatch.routes['report'] names 'tests.tasks.Reprot', which can't be imported",
         )
+
+    def test_a_module_that_raises_is_said_with_its_line(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(sys, "path", [folder]):
+            for name, text, error in (
+                ("pq_undefined", "import os\nPRICE = price\n", "NameError"),
+                ("pq_unclosed", "import os\nPRICE = (\n", "SyntaxError"),
+            ):
+                path = Path(folder, f"{name}.py")
+                path.write_text(text)
+                with self.subTest(error):
+                    self.assert_refused({"report": f"{name}.run"}, f"({path}, line 2)")
 
     def test_a_class_that_is_no_handler(self):
         self.assert_refused(

@@ -403,8 +403,10 @@ class RouteTests(TestCase):
             override_settings(TASKS=foreign),
         ):
             module.plain = compat.task(function)
-            self.assertFalse(with_django_tasks(Dispatch).knows("tests.elsewhere.plain"))
+            both = with_django_tasks(Dispatch)
+            self.assertFalse(both.knows(module.plain.module_path))
             definition.discover_in([module.__name__])
+            self.assertTrue(both.handler_for(module.plain.module_path).is_djangos)
             result = module.plain.using(backend="ours").enqueue(1, 2)
             run_due()
             result.refresh()

@@ -1,10 +1,12 @@
 import json
 from datetime import timedelta
+from unittest import mock
 
 from django.test import TestCase
+from django.utils import timezone
 
 from django_perfectqueue import store
-from django_perfectqueue.bulk import forget_user
+from django_perfectqueue.bulk import forget, forget_user
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
@@ -58,6 +60,18 @@ class ForgetTests(TestCase):
             for row in model._base_manager.values()
             if name in json.dumps(row, default=str)
         }
+
+    def test_a_schedule_that_fires_meanwhile_leaves_no_task(self):
+        def cleared(*given, **named):
+            found = store.clear(*given, **named)
+            store.schedules.fire_schedules(using="default", now=timezone.now() + timedelta(hours=1))
+            return found
+
+        with mock.patch.object(forget, "store", mock.Mock(wraps=store, clear=cleared)):
+            forget_user("acme", using="default")
+
+        self.assertFalse(Task.objects.filter(user="acme").exists())
+        self.assertTrue(Task.objects.filter(user="other", key__contains="@").exists())
 
     def test_nothing_is_left_of_one_user_and_all_of_others(self):
         before = {model: list(model._base_manager.values()) for model in (Task, Usage, Change)}

@@ -108,7 +108,8 @@ def sentences(story: Story, sees_all: bool) -> list[str]:
             Status.CANCELLED: _("It was cancelled, as someone asked."),
             Status.EXPIRED: _("Its time had passed before it could start."),
         }
-        return [remarked or closed[Status(story.task.status)]]
+        # It may have ended after its row was read.
+        return [str(said) for said in [remarked or closed.get(Status(story.task.status))] if said]
     reason = story.reason
     if reason.code in NAMING and not sees_all:
         reason = Reason(code=Code.BLOCKED)

@@ -277,24 +277,22 @@ class Limits:
         Read how the first tickets sort where a user has several lanes; note empty ones. Where
         some were empty before, look at each lane.
         """
-        heads = {
-            head.lane: head
-            for user in users
-            if self.by.again or len(user.heads) > 1
-            for head in user.heads
-        }
+        heads = [
+            head for user in users if self.by.again or len(user.heads) > 1 for head in user.heads
+        ]
         if not heads:
             return
         statement = TICKETS.replace("{in_lane}", self.by.db.dialect.in_lane)
         statement = statement.replace("{count}", str(count))
         tickets = defaultdict(list)
-        each = [statement.replace("{lane}", str(lane)) for lane in heads]
+        # Two users have one lane where its row was damaged.
+        each = [statement.replace("{lane}", str(lane)) for lane in {head.lane for head in heads}]
         for lane, *ticket in self.by.db.union(each):
             tickets[lane].append(tuple(ticket))
-        for lane, head in heads.items():
-            head.tickets = sorted(tickets[lane])
+        for head in heads:
+            head.tickets = sorted(tickets[head.lane])
             if not head.tickets:
-                self.by.accounts.found_short(lane)
+                self.by.accounts.found_short(head.lane)
 
     def let_through(self, leases: list[Lease]) -> list[Lease]:
         """

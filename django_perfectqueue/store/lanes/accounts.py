@@ -355,7 +355,9 @@ class Accounts:
             db.execute(statement, lanes=lanes)
         short = sorted(self.limited.keys() & self.short)
         slept = db.execute(DOZE, now=self.now, lanes=short).rowcount if short else 0
-        moved = {owners[lane].account for lane in (*changed, *short)} | self.look_up
+        # A damaged row may have the id of a lane without limits: nobody owns that.
+        moved = {owners[lane].account for lane in (*changed, *short) if lane in owners}
+        moved |= self.look_up
         if moved:
             db.execute(OPEN, accounts=sorted(moved))
         return slept + len(changed) + len(self.holds.late) + len(self.look_up)

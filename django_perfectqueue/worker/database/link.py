@@ -29,6 +29,7 @@ logger = logging.getLogger("django_perfectqueue.database")
 
 SHORTEST, LONGEST = 0.1, 1.0
 LONGEST_FOR_A_PERSON = 5.0
+A_MINUTE = 60.0
 
 OPENED = "perfectqueue_opened"
 
@@ -72,6 +73,7 @@ class Link:
         self.outage = Outage() if outage is None else outage
         self.connected_after = self.outage.reconnect_at.value
         self.away_since = 0.0
+        self.repeated_at: float | None = None
         self.waits = 0
         self.what = store.database.Problem.UNREACHABLE
         self.error_text = ""
@@ -204,8 +206,12 @@ class Link:
         if seconds is not None:
             self.log(logging.WARNING, "The database is back.", seconds=f"{seconds:.1f}")
             return
+        # Once a minute: a pooler may break every call.
+        is_news = self.repeated_at is None or time.monotonic() >= self.repeated_at + A_MINUTE
+        if is_news:
+            self.repeated_at = time.monotonic()
         text = f"A call to the database failed and was repeated: {self.what.words}."
-        self.log(logging.INFO, text, error=self.error_text)
+        self.log(logging.INFO if is_news else logging.DEBUG, text, error=self.error_text)
 
     def log(self, level: int, text: str, **values: str) -> None:
         """Log a sentence with the names of the database and of this process."""

@@ -1,6 +1,9 @@
 """Lanes that sleep are woken after the commit, and found where nobody did; others are left."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Event
 from unittest import mock, skipIf
 
 from django.db import connection, transaction
@@ -127,6 +130,37 @@ class WakeTests(TransactionTestCase):
             self.assertEqual(elsewhere(lambda: len(acquire(10, now=None))), 2)
             self.assertNotIn("ann", awake())
         self.assertIn("ann", awake())
+
+    @skipIf(connection.vendor == "sqlite", "Nobody else writes while a transaction is open.")
+    def test_a_claim_that_waits_for_the_account_sees_what_is_submitted_meanwhile(self):
+        """Who submits sees the lane awake, and the one who charges it must see the task."""
+        submit("first", user="ann", now=None)
+        submit("other", user="bob", now=None)
+        writing, pool = Event(), ThreadPoolExecutor(1)
+
+        def claim():
+            def watch(execute, sql, *others):
+                if "perfectqueue_account" in sql and ("UPDATE" in sql or "FOR UPDATE" in sql):
+                    writing.set()
+                return execute(sql, *others)
+
+            try:
+                with connection.execute_wrapper(watch):
+                    return keys(acquire(10, now=None))
+            finally:
+                connection.close()
+
+        with transaction.atomic():
+            Account.objects.select_for_update().get(user="ann")
+            claimed = pool.submit(claim)
+            self.assertTrue(writing.wait(10))
+            # Until the server has its statement.
+            time.sleep(0.3)
+            elsewhere(lambda: submit("second", user="ann", now=None))
+        self.assertCountEqual(claimed.result(timeout=10), ["first", "other"])
+        pool.shutdown()
+        self.assertEqual(awake(), ["ann"])
+        self.assertEqual(keys(acquire(10, now=None)), ["second"])
 
     def test_a_task_that_is_scheduled_wakes_nothing(self):
         submit(user="ann", run_at=60)

@@ -41,11 +41,24 @@ class ClearTests(TransactionTestCase):
             submit("k2", user="ann")
             self.assertEqual(keys(acquire(5)), ["k2"])
 
-        # It looks once from the last that it deleted, and last from the beginning.
-        with after_statement('SELECT "perfectqueue_task"."id"', go_on, number=3):
+        # It looks once for the first ones, and last behind those that it deleted.
+        with after_statement('SELECT "perfectqueue_task"."id"', go_on, number=2):
             Queue().clear()
 
         self.assertEqual(Account.objects.get().running, 1)
+        assert_books_balance(self)
+
+    def test_what_is_taken_before_the_last_look_is_cleared_too(self):
+        running("k1", user="ann")
+
+        def go_on():
+            submit("k2", user="ann")
+            self.assertEqual(keys(acquire(5)), ["k2"])
+
+        with after_statement('SELECT "perfectqueue_task"."id"', go_on):
+            self.assertEqual(Queue().clear(), 2)
+
+        self.assertFalse(Ticket.objects.exists())
         assert_books_balance(self)
 
     def test_a_task_put_back_meanwhile_leaves_no_ticket_without_a_task(self):

@@ -16,8 +16,8 @@ from django.db.backends.utils import CursorWrapper as Cursor
 from ...values import Completion, Submission
 
 Row = tuple[Any, ...]
-# The waiting tickets of an account's plain lane. One that is committed between the look and the
-# commit, by someone who still sees the lane awake, is found by wake_forgotten_lanes().
+# The waiting tickets of an account's plain lane. One that is committed between this statement and
+# its commit, by someone who still sees the lane awake, is found by wake_forgotten_lanes().
 TICKETS = """
     SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
     WHERE "ticket"."state" = 0 AND "ticket"."lane" = "account"."id"

@@ -20,8 +20,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import ENDED, Completion
-from .base import CHARGES, TICKETS, Closed, Entry, FinishReport
-from .postgresql_server import array, begun_with_first, texts
+from .base import CHARGES, Closed, Entry, FinishReport
+from .postgresql_server import array, begun_with_first, takes_several_statements, texts
 from .postgresql_submit import PostgreSQLAlone, PostgreSQLSubmit
 
 NOTIFY_END = f"pg_notify('{ENDED}' || \"task_id\", '')"
@@ -61,6 +61,10 @@ RETURNING "task_id", "followed", CASE WHEN "watched" THEN {NOTIFY_END} END
 # By the types of an entry, those of the arrays in which its values come.
 KINDS = {int: "bigint", float: "float8", bool: "boolean"}
 ARRAYS = [f"%({name})s::{KINDS[kind]}[]" for name, kind in get_type_hints(Entry).items()]
+LOCK = """
+SELECT "id" FROM "perfectqueue_account" WHERE "id" = ANY(%(account)s::bigint[])
+ORDER BY "id" FOR UPDATE
+"""
 CHARGE = f"""
 WITH "given" AS (
     SELECT * FROM unnest({", ".join(ARRAYS)}) AS "given" ({", ".join(Entry._fields)})
@@ -72,18 +76,6 @@ WITH "given" AS (
 UPDATE "perfectqueue_account" AS "account" SET {CHARGES} FROM "given"
 WHERE "account"."id" = ANY(ARRAY(SELECT "id" FROM "locked"))
     AND "account"."id" = "given"."account"
-"""
-
-# The look of CHARGE for tickets is older than its wait for the accounts' locks: who submitted
-# meanwhile still saw them awake. This one is younger. It returns how many sleep.
-WAKE_MISSED = f"""
-WITH "woken" AS (
-    UPDATE "perfectqueue_account" AS "account" SET "has_waiting" = TRUE
-    WHERE "id" = ANY(%(short)s::bigint[]) AND NOT "has_waiting" AND EXISTS ({TICKETS})
-    RETURNING 1
-)
-SELECT COUNT(*) - (SELECT COUNT(*) FROM "woken") FROM "perfectqueue_account"
-WHERE "id" = ANY(%(short)s::bigint[]) AND NOT "has_waiting"
 """
 
 END_IDLE_TRANSACTIONS = """
@@ -150,8 +142,14 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
 
     def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
         columns = zip(Entry._fields, zip(*entries, strict=True), strict=True)
-        self.execute(cursor, CHARGE, {name: array(given) for name, given in columns}, now=now)
-        short = [entry.account for entry in entries if entry.short]
-        if not short:
-            return 0
-        return int(self.execute(cursor, WAKE_MISSED, {"short": array(short)}).fetchone()[0])
+        values = {name: array(given) for name, given in columns}
+        statements = [CHARGE]
+        if any(entry.short for entry in entries):
+            # A statement that waits for a lock does not see the tickets that come meanwhile, and
+            # who submits them sees the lane awake: so one before waits for the locks.
+            statements = [LOCK, CHARGE]
+            if takes_several_statements(cursor.db):
+                statements = ["; ".join(statements)]
+        for statement in statements:
+            self.execute(cursor, statement, values, now=now)
+        return None

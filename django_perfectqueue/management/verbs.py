@@ -18,7 +18,7 @@ from django_perfectqueue.fairness.audit import Rule, changes_of
 from django_perfectqueue.fairness.wording import difference
 from django_perfectqueue.models import Change
 
-from .base import CommandOptions, QueueCommand, VerbParser
+from .base import CommandOptions, HintingParser, QueueCommand
 from .facts import Facts, picked
 from .flags import FLAGS, add_flags
 from .terminal import Column, local
@@ -89,10 +89,11 @@ class NounCommand(QueueCommand):
             prog_name,
             subcommand,
             formatter_class=HelpFormatter,
-            epilog=self.examples_text(),
+            epilog="Examples:\n" + "".join(f"  manage.py {line}\n" for line in self.examples),
             **kwargs,
         )
-        parser.description = textwrap.fill(self.summary, WIDTH)
+        parser.description = textwrap.fill(self.help, WIDTH)
+        self.parser = parser
         return parser
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -100,7 +101,7 @@ class NounCommand(QueueCommand):
         shared = [action for action in parser._actions if action.dest != "help"]
         add_flags(parser, self.default_flags)
         verbs = parser.add_subparsers(
-            dest="verb", metavar="VERB", title="verbs", parser_class=VerbParser
+            dest="verb", metavar="VERB", title="verbs", parser_class=HintingParser
         )
         parser.set_defaults(verb=self.default)
         for word, verb in self.verbs.items():
@@ -121,7 +122,7 @@ class NounCommand(QueueCommand):
 
     def act(self, options: CommandOptions) -> None:
         if not options["verb"]:
-            self.introduce()
+            self.stdout.write(self.parser.format_help())
             return
         verb = self.verbs[options["verb"]]
         call = verb.call if verb.submits else base.no_translations(verb.call)
@@ -130,18 +131,6 @@ class NounCommand(QueueCommand):
     def connect(self) -> None:
         if self.options["verb"]:
             super().connect()
-
-    def introduce(self) -> None:
-        """Say what this command does."""
-        name = self.__module__.rpartition(".")[2]
-        width = max(map(len, self.verbs))
-        verbs = [f"  {word:{width}}  {verb.summary}" for word, verb in self.verbs.items()]
-        lines = [textwrap.fill(self.summary, WIDTH), "", *verbs, "", self.examples_text()]
-        self.stdout.write("\n".join(lines))
-        self.stdout.write(f"The options of a verb: {name} VERB --help")
-
-    def examples_text(self) -> str:
-        return "Examples:\n" + "".join(f"  manage.py {line}\n" for line in self.examples)
 
     def print_listing(
         self,

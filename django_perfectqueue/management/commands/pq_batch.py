@@ -126,7 +126,7 @@ def in_words(statuses: dict[str, int]) -> str:
 
 
 class Command(NounCommand):
-    summary = "Shows batches of tasks, cancels them and retries their failed tasks."
+    help = "Shows batches of tasks, cancels them and retries their failed tasks."
     metavar = "BATCH"
     name_help = "Name of a batch."
     examples = (

@@ -286,7 +286,7 @@ def remark(row: Schedule) -> str:
 
 
 class Command(NounCommand):
-    summary = "Shows and changes schedules, whose tasks are submitted again and again."
+    help = "Shows and changes schedules, whose tasks are submitted again and again."
     label_width = 16
     name_help = "Name of the schedule."
     examples = (

@@ -298,7 +298,7 @@ DAY_COLUMNS: list[Column[Statistics]] = [
 
 
 class Command(NounCommand):
-    summary = (
+    help = (
         "Shows whether all is well: alone all queues and workers as they are; with a verb the"
         " workers, the checks, the metrics or how the tasks of each type end."
     )

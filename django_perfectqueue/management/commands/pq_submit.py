@@ -36,7 +36,7 @@ EXAMPLE = """pq_submit k1 user_task '{"uid": 1}'"""
 
 
 class Command(QueueCommand):
-    summary = (
+    help = (
         "Submits a task, or with --file those of a file with one JSON object a line: pq_submit k1"
         """ mail.send '{"to": "ann"}'. Exits with 0"""
         " when it is stored, with --run when it has finished, with 3 when its key is taken already,"

@@ -276,7 +276,7 @@ NAMED = "--no-user --queue"
 
 
 class Command(NounCommand):
-    summary = (
+    help = (
         "Shows and sets the fair shares of users: their weights, how many of their tasks may run at"
         " once, whether they are paused; and who received how much of the processor time."
     )

@@ -39,7 +39,7 @@ from django_perfectqueue.worker.process import child, output, signals
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
-from ..base import CommandOptions, SummedUpCommand, cli_errors, known_alias
+from ..base import CommandOptions, HintingCommand, cli_errors, known_alias
 from ..flags import add_flags
 
 SHOWN = 8
@@ -236,8 +236,8 @@ def check_health(health: tuple[str, int] | None) -> None:
         raise CommandError(f"Can't listen at {health[0]}, port {health[1]}: {why}.")
 
 
-class Command(SummedUpCommand):
-    summary = "Runs tasks in processes of its own, until it is stopped."
+class Command(HintingCommand):
+    help = "Runs tasks in processes of its own, until it is stopped."
     requires_system_checks = ()
     started_by_itself = False
 

@@ -28,7 +28,7 @@ from django_perfectqueue.queue import Batch, Queue, TaskHandle, batch_of
 from . import facts
 from .base import CommandOptions, QueueCommand
 from .facts import content, situation, summary
-from .terminal import Column, ago, bar, is_id, local
+from .terminal import Column, ago, bar, is_id, local, plural
 from .verbs import LISTED
 
 PAGE = 1000
@@ -323,26 +323,20 @@ class TaskPage:
         self.command.print_fields(("by", what) for what in whats)
 
     def print_episode(self, task: models.Task, episode: Episode) -> None:
-        if episode.attempt:
-            self.print_gap(episode.attempt.number)
-            self.print_attempt(episode.attempt)
+        if episode.attempt is None:
+            title = f"Attempt {task.tries}: running" if episode.is_running else "Uncounted attempt"
+            self.stdout.write(self.style.MIGRATE_LABEL(title))
             return
-        title = "Uncounted attempt"
-        if episode.is_running:
-            title = f"Attempt {task.tries}: running"
-        self.stdout.write(self.style.MIGRATE_LABEL(title))
-
-    def print_gap(self, number: int) -> None:
-        first, self.next_number = self.next_number, number + 1
-        if number > first:
-            self.stdout.write(f"… Attempts {first} to {number - 1} are not stored any more.")
+        first, last = self.next_number, episode.attempt.number - 1
+        self.next_number = last + 2
+        if first <= last:
+            self.stdout.write(f"… Attempts {first} to {last} are not stored any more.")
+        self.print_attempt(episode.attempt)
 
     def print_log(self, log: list[Line], *, whole: bool) -> None:
         listed = log if whole else log[-LAST_LINES:]
-        if len(listed) < len(log):
-            hidden = len(log) - len(listed)
-            lines = "line" if hidden == 1 else "lines"
-            self.stdout.write(f"  … {hidden} {lines} before these: --log all")
+        if hidden := len(log) - len(listed):
+            self.stdout.write(f"  … {plural(hidden, 'line')} before these: --log all")
         for line in listed:
             self.print_line(line)
 

@@ -45,7 +45,11 @@ def show_overview(command: NounCommand, options: CommandOptions) -> None:
     stdout.write(OPEN if is_live else "", ending="")
     try:
         while True:
-            lines = look_or_say_why(command)
+            try:
+                lines = look(command)
+            except Error as error:  # The next look may find the database again.
+                why = printable(diagnosis(command.queue.using, error))
+                lines = [command.style.ERROR(why)]
             if is_live:
                 # Each line wipes its rest, so that nothing flickers; more than fit would scroll.
                 fitting = lines[: shutil.get_terminal_size().lines - 1]
@@ -60,14 +64,6 @@ def show_overview(command: NounCommand, options: CommandOptions) -> None:
     finally:
         stdout.write(CLOSE if is_live else "", ending="")
         stdout.flush()
-
-
-def look_or_say_why(command: NounCommand) -> list[str]:
-    """Return the lines; where the database is away, why, since the next look may find it."""
-    try:
-        return look(command)
-    except Error as error:
-        return [command.style.ERROR(printable(diagnosis(command.queue.using, error)))]
 
 
 def look(command: NounCommand) -> list[str]:

@@ -107,7 +107,16 @@ class Command(QueueCommand):
 
     def run(self, key: str) -> None:
         """Run what is due, and print how this task ended; raise CommandError unless it finished."""
-        run_burst(self, verbosity=0 if self.as_json else self.verbosity)
+        self.stdout.flush()
+        call_command(
+            "pq_worker",
+            queues=[self.queue.name],
+            database=self.queue.using,
+            burst=True,
+            verbosity=0 if self.as_json else self.verbosity,
+            stdout=self.stdout,
+            stderr=self.stderr,
+        )
         task = self.queue[key].metadata()
         if task.status != "finished":
             raise CommandError(f"Task '{key}' is {task.status}.")
@@ -282,17 +291,3 @@ def arguments(options: CommandOptions) -> CommandOptions:
     if options["span"] is not None:
         task["run_at"] = seconds("--in", options["span"])
     return task
-
-
-def run_burst(command: QueueCommand, *, verbosity: int) -> None:
-    """Run what is due in the queue of a command, as ``pq_worker --burst`` does."""
-    command.stdout.flush()
-    call_command(
-        "pq_worker",
-        queues=[command.queue.name],
-        database=command.queue.using,
-        burst=True,
-        verbosity=verbosity,
-        stdout=command.stdout,
-        stderr=command.stderr,
-    )

@@ -159,23 +159,18 @@ def exec_of(text: str) -> type[Exec]:
 
     Raise ConfigError when it is no command, or is not found.
     """
-    words = split(text)
-    if shutil.which(words[0]) is None:
-        raise ConfigError(
-            f"--exec: there is no program '{words[0]}' on PATH, or it may not be executed."
-        )
-    handler = type("Handler", (CommandHandler,), {"command": words, "__module__": __name__})
-    return type("Exec", (Exec,), {"command": words, "routes": {EVERY_TYPE: handler}})
-
-
-def split(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"--exec can't be read: {error}: {text}") from error
     if not words or not words[0]:
         raise ConfigError("--exec needs a program, such as: --exec 'convert --fast'.")
-    return words
+    if shutil.which(words[0]) is None:
+        raise ConfigError(
+            f"--exec: there is no program '{words[0]}' on PATH, or it may not be executed."
+        )
+    handler = type("Handler", (CommandHandler,), {"command": words, "__module__": __name__})
+    return type("Exec", (Exec,), {"command": words, "routes": {EVERY_TYPE: handler}})
 
 
 WAIT = 0.5

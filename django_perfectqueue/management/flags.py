@@ -122,7 +122,7 @@ Parser = argparse._ActionsContainer
 Words = Mapping[str, Any]
 
 SHORT = {"--user": "-u", "--time": "-t", "--file": "-f"}
-ROW = re.compile(r"^(--\S+) ?(\S*)\s+((?:.*)(?:\n +.*)*)$", re.MULTILINE)
+ROW = re.compile(r"^(\S+) ?(\S*)\s+((?:.*)(?:\n +.*)*)$", re.MULTILINE)
 TEXT = """
 --after ID            Go on behind the task with this id.
 --all                 All tasks to which it can be done; also with other filters.
@@ -222,6 +222,15 @@ TEXT = """
 --weight W            Twice the weight gets twice the processor time while users compete.
 --with-dependents     Also all tasks that wait for these, directly or not.
 --yes                 Do not ask; needed where there is no terminal.
+data JSON             The data of the task, as JSON.
+dispatch DISPATCH     Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers in
+                      the tasks modules of the installed apps.
+key KEY               Its name in the queue.
+name USER             Only this user.
+priority N            Larger goes first among the tasks of the same user.
+type TYPE             What handles the task.
+weight W              Twice the weight gets twice the time of a worker; none: as if none were set
+                      (1).
 """
 # What argparse is to make of the values that are no plain texts.
 TYPES: Mapping[str, Callable[[str], object]] = {
@@ -234,8 +243,9 @@ TYPES: Mapping[str, Callable[[str], object]] = {
     "--rate": or_none(kind("so many per time, such as 10/min, 5/s, 100/h or 10/90s", rate)),
     "--unpause-at": kind("a time to come, such as 1h, 18:00 or ISO 8601", time_to_come),
     "--weight": number,
+    "weight": or_none(number),
     "--max-age --poll-interval": float,
-    "--priority": int,
+    "--priority priority": int,
     "--first --prefetch": at_least(0),
     "--concurrency --max-memory --max-requests --processors": at_least(1),
     "--wait-for-database --watch": at_least(1),
@@ -296,15 +306,18 @@ def add_flags(parser: Parser, flags: str, *, given_only: bool = False) -> None:
     """
     Add options of these names; with ``given_only`` those that are not given are left out.
 
-    One that ends with ``!`` must be given, one with ``+`` may be given more than once.
+    One that ends with ``!`` must be given, one with ``+`` may be given more than once. One
+    without dashes stands by its place; with ``?`` it may be left out.
     """
     for named in flags.split():
-        flag = named.rstrip("!+")
+        flag = named.rstrip("!+?")
         words = dict(FLAGS[flag])
         if named.endswith("!"):
             words["required"] = True
         if named.endswith("+"):
             words |= {"action": "append", "dest": f"{flag[2:]}s"}
+        if named.endswith("?"):
+            words["nargs"] = "?"
         if given_only:
             words["default"] = SUPPRESS
         parser.add_argument(*filter(None, [SHORT.get(flag)]), flag, **words)

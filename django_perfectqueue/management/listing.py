@@ -13,7 +13,7 @@ from django.utils.timezone import localtime
 
 from django_perfectqueue import models
 from django_perfectqueue.bulk import in_time
-from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError
+from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection.family import family
 from django_perfectqueue.inspection.steering import describe_action
 from django_perfectqueue.inspection.task import Episode, Story, Try, steps_of
@@ -77,10 +77,7 @@ def chosen(queue: Queue, options: CommandOptions) -> models.TaskQuerySet:
     if options["batch"] is not None:
         tasks = tasks.filter(membership__batch_id=batch_named(queue, options["batch"]).id)
     tasks = tasks.tagged(*options["tags"] or ())
-    try:
-        tasks = tasks.filter(in_time(options["since"] or "", options["until"] or ""))
-    except InvalidTaskError as error:
-        raise CommandError(str(error)) from error
+    tasks = tasks.filter(in_time(options["since"] or "", options["until"] or ""))
     order = order_of(queue, options["status"])
     tasks = tasks.order_by(order if options["oldest_first"] else f"-{order}")
     if options["after"] is not None:

@@ -41,7 +41,7 @@ class Subcommand:
 
     ``names`` is how many names it takes, as argparse writes it, or ``1``; ``flags`` are as
     add_flags() takes them. Of ``terms`` only those that are given are among the options.
-    ``values`` are the words behind the names. ``submits`` says that its tasks take the language
+    ``submits`` says that its tasks take the language
     along: all else is in English.
     """
 
@@ -49,7 +49,6 @@ class Subcommand:
     names: str = ""
     flags: str = ""
     terms: str = ""
-    values: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     submits: bool = False
 
     @property
@@ -60,8 +59,6 @@ class Subcommand:
         if self.names:
             nargs = None if self.names == "1" else self.names
             parser.add_argument("names", metavar=metavar, help=help_text, nargs=nargs)
-        for dest, words in self.values:
-            parser.add_argument(dest, **words)
         add_flags(parser, self.flags)
         add_flags(parser, self.terms, given_only=True)
 

@@ -22,7 +22,7 @@ from django_perfectqueue.store.records.counts import COUNTED
 
 from ..base import CommandOptions, QueueCommand
 from ..facts import PAUSED, Facts, iso, picked
-from ..flags import MANY, PAUSE, number, or_none, person
+from ..flags import MANY, PAUSE, person
 from ..listing import no_tasks
 from ..terminal import GAP, Column, ProgressLine, duration, or_more, plural, seconds
 from ..verbs import NounCommand, Subcommand, pause_terms
@@ -177,11 +177,6 @@ def summary(found: Figures, top: int | None) -> dict[str, object]:
 
 ALWAYS = ("waiting", "running", "finished")
 REASONS = 10
-WEIGHT = {
-    "type": or_none(number),
-    "metavar": "W",
-    "help": "Twice the weight gets twice the time of a worker; none: as if none were set (1).",
-}
 
 
 def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
@@ -360,7 +355,7 @@ class Command(NounCommand):
         "show": Subcommand(show, "*", flags="--first"),
         "pause": Subcommand(pause, "+", flags=PAUSE),
         "unpause": Subcommand(unpause, "+"),
-        "weight": Subcommand(weigh, "+", values=(("weight", WEIGHT),)),
+        "weight": Subcommand(weigh, "+", flags="weight"),
         "clear": Subcommand(clear, "+", flags=MANY),
         "purge": Subcommand(
             purge_ended, "*", flags=f"--older-than --status --type --user --group {MANY}"

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.timezone import localtime
 
 from django_perfectqueue.bulk.selection import time_of
-from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError
+from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection.schedules import in_words, problems_of, standing, statuses_of
 from django_perfectqueue.lib.durations import LONGEST, short_duration
 from django_perfectqueue.lib.printable import on_one_line
@@ -253,15 +253,8 @@ def given_terms(options: CommandOptions) -> Terms:
     terms = {name: options[name] for name in CHECKS if name in options}
     for name in ("starts_at", "ends_at"):
         if name in terms:
-            terms[name] = None if terms[name] in EMPTY else point_of(name, terms[name])
+            terms[name] = None if terms[name] in EMPTY else point(name, terms[name])
     return cast("Terms", terms)
-
-
-def point_of(name: str, text: str) -> datetime | str | None:
-    try:
-        return point(name, text)
-    except InvalidTaskError as error:
-        raise InvalidScheduleError(str(error)) from error
 
 
 def past(name: str, text: str | None) -> datetime:
@@ -297,16 +290,7 @@ class Command(NounCommand):
     verbs = {
         "list": Subcommand(do_list, flags="--first"),
         "show": Subcommand(do_show, "+"),
-        "put": Subcommand(
-            do_put,
-            "1",
-            values=(
-                ("type", {"metavar": "TYPE", "help": "What handles its tasks."}),
-                ("data", {"metavar": "JSON", "nargs": "?", "help": "Their data, as JSON."}),
-            ),
-            terms=TERMS,
-            submits=True,
-        ),
+        "put": Subcommand(do_put, "1", flags="type data?", terms=TERMS, submits=True),
         "change": Subcommand(do_change, "1", terms=TERMS, submits=True),
         "pause": Subcommand(do_pause, "+", flags="--note"),
         "unpause": Subcommand(do_unpause, "+"),

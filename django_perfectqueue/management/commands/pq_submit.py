@@ -44,11 +44,10 @@ class Command(QueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add = parser.add_argument
-        add("key", metavar="KEY", nargs="?", help="Its name in the queue.")
-        add("type", metavar="TYPE", nargs="?", help="What handles it.")
-        add("data", metavar="JSON", nargs="?", help="Its data, as JSON.")
-        add_flags(parser, f"{' '.join(FLAGS)} --queue --user --priority --limit --tag --in")
+        add_flags(
+            parser,
+            f"key? type? data? {' '.join(FLAGS)} --queue --user --priority --limit --tag --in",
+        )
         add_flags(parser, "--time-limit --on-conflict --file --atomic --run")
         super().add_arguments(parser)
 

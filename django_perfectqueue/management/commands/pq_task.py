@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 from django_perfectqueue import bulk, store
 from django_perfectqueue.bulk.selection import ANY, SAMPLE, Found
 from django_perfectqueue.bulk.verbs import REFUSED, chunks_of, in_place
-from django_perfectqueue.exceptions import InvalidTaskError, PayloadError, TaskError
+from django_perfectqueue.exceptions import PayloadError, TaskError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Outcome, Task, TaskQuerySet
 from django_perfectqueue.payload.codecs import JSON
@@ -116,10 +116,7 @@ def steer(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) -> No
     elif not chooses(options):
         steer_each(verb, command, options)
     else:
-        try:
-            steer_chosen(operation_of(verb, command, options), command, options)
-        except InvalidTaskError as error:
-            raise CommandError(str(error)) from error
+        steer_chosen(operation_of(verb, command, options), command, options)
 
 
 def chooses(options: CommandOptions) -> bool:
@@ -326,11 +323,6 @@ def dump(value: JSON) -> str:
 
 
 STEERED = f"{FILTERS} --all {MANY} --rate --run-in"
-PRIORITY = {
-    "type": int,
-    "metavar": "N",
-    "help": "Larger goes first among the tasks of the same user.",
-}
 
 
 def retry(command: NounCommand, options: CommandOptions) -> None:
@@ -395,6 +387,6 @@ class Command(NounCommand):
         "move": Subcommand(move, "*", f"{STEERED} --to!"),
         "edit": Subcommand(edit, "*", f"{STEERED} --patch!"),
         "copy": Subcommand(copy, "+", "--queue"),
-        "priority": Subcommand(priority, "+", "--queue", values=(("priority", PRIORITY),)),
+        "priority": Subcommand(priority, "+", "priority --queue"),
         "delete": Subcommand(delete, "*", STEERED),
     }

@@ -271,7 +271,6 @@ def share_facts(share: UserShare) -> Facts:
     }
 
 
-USER = {"metavar": "USER", "nargs": "?", "help": "Only this user."}
 NAMED = "--no-user --queue"
 
 
@@ -298,5 +297,5 @@ class Command(NounCommand):
         "pause": Subcommand(pause, "*", flags=f"{NAMED} {PAUSE}"),
         "unpause": Subcommand(unpause, "*", flags=NAMED),
         "forget": Subcommand(forget, "+", flags=MANY),
-        "report": Subcommand(report, flags="--queue --over --first", values=(("name", USER),)),
+        "report": Subcommand(report, flags="name? --queue --over --first"),
     }

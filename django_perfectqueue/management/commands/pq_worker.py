@@ -55,10 +55,6 @@ OVERRIDES = {
     "max_age": "RECYCLE.age",
     "max_memory": "RECYCLE.memory",
 }
-DISPATCH = (
-    "Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers in the tasks"
-    " modules of the installed apps."
-)
 
 
 def flag(option: str) -> str:
@@ -237,8 +233,7 @@ class Command(HintingCommand):
     started_by_itself = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("dispatch", nargs="?", help=DISPATCH)
-        add_flags(parser, "--exec --queue+ --database --wait-for-database")
+        add_flags(parser, "dispatch? --exec --queue+ --database --wait-for-database")
         add_flags(parser, " ".join(map(flag, OVERRIDES)))
         add_flags(parser.add_mutually_exclusive_group(), "--burst --reload")
         add_flags(parser, "--pid-file --health-port")

@@ -24,7 +24,7 @@ from ..base import CommandOptions, QueueCommand
 from ..facts import PAUSED, Facts, iso, picked
 from ..flags import MANY, PAUSE, person
 from ..listing import no_tasks
-from ..terminal import GAP, Column, ProgressLine, duration, or_more, plural, seconds
+from ..terminal import GAP, Column, ProgressLine, bounded, duration, or_more, plural, seconds
 from ..verbs import NounCommand, Subcommand, pause_terms
 
 
@@ -131,7 +131,7 @@ def queue_columns(paused: Mapping[str, models.Limit]) -> list[Column[QueueFigure
 
     return [
         Column("queue", lambda one: one.name, elastic=True),
-        Column("waiting", waiting, right=True),
+        Column("waiting", lambda one: bounded(one.waiting, COUNTED), right=True),
         span("oldest", "oldest"),
         moving("running"),
         moving("retrying", spare=True),
@@ -149,10 +149,6 @@ def queue_columns(paused: Mapping[str, models.Limit]) -> list[Column[QueueFigure
 def growth(queue: QueueFigures) -> str:
     found = queue.growth_a_minute
     return "-" if found is None else f"{found:+,.0f}"
-
-
-def waiting(queue: QueueFigures) -> str:
-    return or_more(min(queue.waiting, COUNTED), more=queue.waiting > COUNTED)
 
 
 DEAD_COLUMNS: list[Column[tuple[tuple[str, str], int]]] = [

@@ -208,8 +208,7 @@ def count_serving(serving: int) -> str:
 def worker_facts(worker: Worker, processors: list[ProcessorFacts]) -> Facts:
     return {
         **picked(worker, "id", "host", "pid", "launcher", "generation", "version"),
-        **picked(worker, "started_at", "seen_at", "leaving", "draining", "queues"),
-        "processors": worker.processors,
+        **picked(worker, "started_at", "seen_at", "leaving", "draining", "queues", "processors"),
         "gone": worker.is_gone(worker.clock),
         "states": [processor.facts() for processor in processors],
         **(worker.routes or {"types": None, "patterns": None}),

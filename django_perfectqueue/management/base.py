@@ -39,7 +39,13 @@ CommandOptions = dict[str, Any]
 
 
 class HintingParser(CommandParser):
-    """A parser that names the nearest right word for a wrong one."""
+    """A parser that names the nearest right word for a wrong one, of a verb among its options."""
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        found, unknown = super().parse_known_args(*args, **kwargs)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         hint = ""
@@ -51,34 +57,21 @@ class HintingParser(CommandParser):
         raise AssertionError
 
 
-class VerbParser(HintingParser):
-    """A parser that says itself what it does not know: with the options of its verb."""
-
-    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-        found, unknown = super().parse_known_args(*args, **kwargs)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return found, unknown
-
-
-class SummedUpCommand(BaseCommand):
-    """A command that says what it does in ``summary``."""
-
-    summary: str = ""
+class HintingCommand(BaseCommand):
+    """A command whose parser names the nearest right word."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         replace_closed_streams()
         super().__init__(*args, **kwargs)
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: object) -> CommandParser:
-        self.help = str(self.summary)
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         # Django makes a CommandParser whatever its command wants.
         parser.__class__ = HintingParser
         return parser
 
 
-class QueueCommand(SummedUpCommand):
+class QueueCommand(HintingCommand):
     """
     A command about one queue.
 

@@ -6,19 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from django_perfectqueue.exceptions import PayloadError
+from django_perfectqueue.inspection import task as inspected
 from django_perfectqueue.inspection.family import Family, FamilyLink, Relative
 from django_perfectqueue.inspection.schedules import TaskOrigin
-from django_perfectqueue.inspection.task import (
-    Episode,
-    Fact,
-    Story,
-    Try,
-    about,
-    due_at,
-    lease_until,
-    remark,
-    times,
-)
 from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.inspection.workers import Location
 from django_perfectqueue.lib.durations import short_duration
@@ -53,7 +43,7 @@ def plain(value: object) -> object:
 
 def situation(task: Task, now: datetime) -> str:
     """Return what a task waits for, or when it ended, seen from now."""
-    held_until = lease_until(task)
+    held_until = inspected.lease_until(task)
     if held_until:
         away = short_duration((held_until - now).total_seconds())
         return ("leased for %s" if held_until > now else "lapsed %s ago") % away
@@ -63,20 +53,20 @@ def situation(task: Task, now: datetime) -> str:
         return ""
     if task.expires_at and task.expires_at <= now:
         return f"expired {short_duration((now - task.expires_at).total_seconds())} ago"
-    wait = (due_at(task) - now).total_seconds()
+    wait = (inspected.due_at(task) - now).total_seconds()
     return ("due in %s" if wait > 0 else "due for %s") % short_duration(wait)
 
 
 def summary(task: Task, *, with_data: bool) -> Facts:
-    facts = facts_for_programs([*about(task), *times(task)])
+    facts = facts_for_programs([*inspected.about(task), *inspected.times(task)])
     return facts | (content("data", task.payload) if with_data else {})
 
 
-def facts_for_programs(facts: Iterable[Fact]) -> Facts:
+def facts_for_programs(facts: Iterable[inspected.Fact]) -> Facts:
     return {fact.name: plain(fact.value) for fact in facts if fact.name}
 
 
-def fields(facts: Iterable[Fact]) -> Iterator[tuple[str, str]]:
+def fields(facts: Iterable[inspected.Fact]) -> Iterator[tuple[str, str]]:
     """Yield the labels and the values of facts, as a terminal shows them."""
     for fact in facts:
         if fact.is_shown:
@@ -93,7 +83,7 @@ def in_text(value: object) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def story_facts(story: Story, *, with_data: bool) -> Facts:
+def story_facts(story: inspected.Story, *, with_data: bool) -> Facts:
     task = story.task
     facts = [*story.about(), *story.times(), *story.counts(), *story.remarks()]
     found = facts_for_programs(facts) | {
@@ -105,7 +95,7 @@ def story_facts(story: Story, *, with_data: bool) -> Facts:
     return found | context_of(task)
 
 
-def attempt_facts(attempt: Try) -> Facts:
+def attempt_facts(attempt: inspected.Try) -> Facts:
     names = ("ending", "worker", "started_at", "ended_at", "error", "message", "traceback")
     return {"attempt": attempt.number, **picked(attempt, *names)}
 
@@ -114,7 +104,7 @@ def progress_facts(journal: Journal | None) -> Facts | None:
     return picked(journal, "progress", "stage", "updated_at") if journal else None
 
 
-def journal_facts(episode: Episode) -> Facts | None:
+def journal_facts(episode: inspected.Episode) -> Facts | None:
     """Return an attempt's journal; ``attempt`` is None if it is not counted or still runs."""
     if episode.journal is None:
         return None
@@ -152,14 +142,14 @@ def iso(moment: datetime | None) -> str | None:
     return moment.isoformat() if moment else None
 
 
-def standing(story: Story) -> Iterator[tuple[str, str]]:
+def standing(story: inspected.Story) -> Iterator[tuple[str, str]]:
     """Yield where a task stands, and why."""
     task, letter = story.task, story.letter
     state = situation(task, task.clock)
     yield "status", f"{task.status}, {state}" if state else task.status
     if story.reason.code not in (Code.ENDED, Code.RUNNING):
         yield "why", story.reason.sentence
-    if remarked := remark(task):
+    if remarked := inspected.remark(task):
         yield "note", remarked
     if letter:
         yield "because", why(letter.group, letter.message)

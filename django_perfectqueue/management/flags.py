@@ -35,25 +35,22 @@ UNITS = ("s", "sec", "second", "m", "min", "minute", "h", "hour", "d", "day")
 EMPTY = ("none", "all")
 
 
+def kind(what: str, read: Callable[[str], object]) -> Callable[[str], Any]:
+    """Return a type of option: ``read`` returns None, or raises ValueError, for what is not so."""
+
+    def value(text: str) -> object:
+        with contextlib.suppress(ValueError, OverflowError):
+            if (found := read(text)) is not None:
+                return found
+        raise ArgumentTypeError(f"must be {what}, not {text!r}")
+
+    return value
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """Return a type of option: a whole number that is not smaller."""
     check = whole(least, LARGEST)
-
-    def whole_number(text: str) -> int:
-        with contextlib.suppress(ValueError):
-            if check.holds(int(text)):
-                return int(text)
-        raise ArgumentTypeError(check.problem(text).rstrip("."))
-
-    return whole_number
-
-
-def number(text: str) -> float:
-    """Return the value of an option that is any number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise ArgumentTypeError(f"must be a number, not {text!r}") from None
+    return kind(check.what, lambda text: int(text) if check.holds(int(text)) else None)
 
 
 def or_none(kind: Callable[[str], object]) -> Callable[[str], object]:
@@ -64,19 +61,6 @@ def or_none(kind: Callable[[str], object]) -> Callable[[str], object]:
 def span(text: str) -> float | str:
     """Return a span as the API takes it: seconds, or a text such as 15m."""
     return float(text) if NUMBER.fullmatch(text) else text
-
-
-def some_seconds(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if math.isfinite(found := float(text)) and found >= 0:
-            return found
-    raise ArgumentTypeError(f"must be a number of seconds, not {text!r}")
-
-
-def task_id(text: str) -> int:
-    if not is_id(text):
-        raise ArgumentTypeError(f"must be the id of a task, not {text!r}")
-    return int(text)
 
 
 def merge_patch(text: str) -> JSON:
@@ -90,45 +74,39 @@ def merge_patch(text: str) -> JSON:
     return patch
 
 
-def address(text: str) -> tuple[str, int]:
+def address(text: str) -> tuple[str, int] | None:
     """Return the host and the port that were written as "8001" or "0.0.0.0:8001"."""
     host, _colon, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        raise ArgumentTypeError(f"must be a port from 1 to 65535, or HOST:PORT, not {text!r}")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    is_port = port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
+    return (host.strip("[]") or "127.0.0.1", int(port)) if is_port else None
 
 
-def pair(text: str) -> tuple[str, str]:
-    old, equals, new = text.partition("=")
-    if not (old and equals and new):
-        raise ArgumentTypeError(f"must be OLD=NEW, not {text!r}")
-    return old, new
+def pair(text: str) -> tuple[str, str] | None:
+    old, _equals, new = text.partition("=")
+    return (old, new) if old and new else None
 
 
-def time_to_come(text: str) -> datetime:
-    with contextlib.suppress(ValueError, OverflowError):
-        if (at := time_in(text, 1)) > now():
-            return at
-    raise ArgumentTypeError(f"must be a time to come, such as 1h, 18:00 or ISO 8601, not {text!r}")
+def time_to_come(text: str) -> datetime | None:
+    at = time_in(text, 1)
+    return at if at > now() else None
 
 
-def rate(text: str) -> tuple[int, float]:
-    """
-    Return how many, and within how many seconds, from a text such as "10/min" or "10/60".
-
-    Raise ArgumentTypeError for anything else.
-    """
+def rate(text: str) -> tuple[int, float] | None:
+    """Return how many, and within how many seconds, from a text such as "10/min" or "10/60"."""
     found = RATE.fullmatch(text)
-    if found and int(found[1]):
-        period = found[2]
-        if NUMBER.fullmatch(period) and not period.startswith("-"):
-            return int(found[1]), float(period)
-        span = f"1{period[0]}" if period in UNITS else period
-        if (seconds := seconds_in(span)) is not None:
-            return int(found[1]), seconds
-    raise ArgumentTypeError(
-        f"must be so many per time, such as 10/min, 5/s, 100/h or 10/90s, not {text!r}"
-    )
+    if not found or not int(found[1]):
+        return None
+    count, period = int(found[1]), found[2]
+    if NUMBER.fullmatch(period) and not period.startswith("-"):
+        return count, float(period)
+    seconds = seconds_in(f"1{period[0]}" if period in UNITS else period)
+    return None if seconds is None else (count, seconds)
+
+
+number = kind("a number", float)
+some_seconds = kind(
+    "a number of seconds", lambda text: found if 0 <= (found := float(text)) < math.inf else None
+)
 
 
 def person() -> str:
@@ -144,7 +122,7 @@ Parser = argparse._ActionsContainer
 Words = Mapping[str, Any]
 
 SHORT = {"--user": "-u", "--time": "-t", "--file": "-f"}
-ROW = re.compile(r"^(--\S+) ?(\S*)\s+((?:.*)(?:\n +.*)*)$", re.MULTILINE)
+ROW = re.compile(r"^(\S+) ?(\S*)\s+((?:.*)(?:\n +.*)*)$", re.MULTILINE)
 TEXT = """
 --after ID            Go on behind the task with this id.
 --all                 All tasks to which it can be done; also with other filters.
@@ -244,20 +222,30 @@ TEXT = """
 --weight W            Twice the weight gets twice the processor time while users compete.
 --with-dependents     Also all tasks that wait for these, directly or not.
 --yes                 Do not ask; needed where there is no terminal.
+data JSON             The data of the task, as JSON.
+dispatch DISPATCH     Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers in
+                      the tasks modules of the installed apps.
+key KEY               Its name in the queue.
+name USER             Only this user.
+priority N            Larger goes first among the tasks of the same user.
+type TYPE             What handles the task.
+weight W              Twice the weight gets twice the time of a worker; none: as if none were set
+                      (1).
 """
 # What argparse is to make of the values that are no plain texts.
 TYPES: Mapping[str, Callable[[str], object]] = {
-    "--after": task_id,
-    "--health-port": address,
-    "--map": pair,
+    "--after": kind("the id of a task", lambda text: int(text) if is_id(text) else None),
+    "--health-port": kind("a port from 1 to 65535, or HOST:PORT", address),
+    "--map": kind("OLD=NEW", pair),
     "--max-running": or_none(at_least(0)),
     "--oldest": some_seconds,
     "--patch": merge_patch,
-    "--rate": or_none(rate),
-    "--unpause-at": time_to_come,
+    "--rate": or_none(kind("so many per time, such as 10/min, 5/s, 100/h or 10/90s", rate)),
+    "--unpause-at": kind("a time to come, such as 1h, 18:00 or ISO 8601", time_to_come),
     "--weight": number,
+    "weight": or_none(number),
     "--max-age --poll-interval": float,
-    "--priority": int,
+    "--priority priority": int,
     "--first --prefetch": at_least(0),
     "--concurrency --max-memory --max-requests --processors": at_least(1),
     "--wait-for-database --watch": at_least(1),
@@ -318,15 +306,18 @@ def add_flags(parser: Parser, flags: str, *, given_only: bool = False) -> None:
     """
     Add options of these names; with ``given_only`` those that are not given are left out.
 
-    One that ends with ``!`` must be given, one with ``+`` may be given more than once.
+    One that ends with ``!`` must be given, one with ``+`` may be given more than once. One
+    without dashes stands by its place; with ``?`` it may be left out.
     """
     for named in flags.split():
-        flag = named.rstrip("!+")
+        flag = named.rstrip("!+?")
         words = dict(FLAGS[flag])
         if named.endswith("!"):
             words["required"] = True
         if named.endswith("+"):
             words |= {"action": "append", "dest": f"{flag[2:]}s"}
+        if named.endswith("?"):
+            words["nargs"] = "?"
         if given_only:
             words["default"] = SUPPRESS
         parser.add_argument(*filter(None, [SHORT.get(flag)]), flag, **words)

@@ -11,8 +11,9 @@ from django.core.management.base import CommandError
 from django.db import connections
 from django.utils.timezone import localtime
 
+from django_perfectqueue import models
 from django_perfectqueue.bulk import in_time
-from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError
+from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection.family import family
 from django_perfectqueue.inspection.steering import describe_action
 from django_perfectqueue.inspection.task import Episode, Story, Try, steps_of
@@ -20,18 +21,6 @@ from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line, printable
-from django_perfectqueue.models import Batch as BatchRow
-from django_perfectqueue.models import (
-    Change,
-    DeadLetter,
-    Journal,
-    Status,
-    Step,
-    Task,
-    TaskQuerySet,
-    id_for,
-    type_condition,
-)
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.journal import Line
 from django_perfectqueue.queue import Batch, Queue, TaskHandle, batch_of
@@ -39,7 +28,7 @@ from django_perfectqueue.queue import Batch, Queue, TaskHandle, batch_of
 from . import facts
 from .base import CommandOptions, QueueCommand
 from .facts import content, situation, summary
-from .terminal import Column, ago, bar, is_id, local
+from .terminal import Column, ago, bar, is_id, local, plural
 from .verbs import LISTED
 
 PAGE = 1000
@@ -73,7 +62,7 @@ def list_tasks(command: QueueCommand, options: CommandOptions) -> None:
         command.say(no_tasks(command.queue))
 
 
-def chosen(queue: Queue, options: CommandOptions) -> TaskQuerySet:
+def chosen(queue: Queue, options: CommandOptions) -> models.TaskQuerySet:
     """Return the tasks that the options say, in their order."""
     tasks = by_key(queue, options).select_related("ticket").with_tries()
     tasks = tasks.annotate(clock=ServerNow())  # type: ignore[no-redef]
@@ -82,16 +71,13 @@ def chosen(queue: Queue, options: CommandOptions) -> TaskQuerySet:
     if options["user"] is not None:
         tasks = tasks.filter(user=options["user"])
     if options["type"] is not None:
-        tasks = tasks.filter(type_condition(options["type"]))
+        tasks = tasks.filter(models.type_condition(options["type"]))
     if options["group"] is not None:
         tasks = tasks.filter(dead_letter__group=options["group"])
     if options["batch"] is not None:
         tasks = tasks.filter(membership__batch_id=batch_named(queue, options["batch"]).id)
     tasks = tasks.tagged(*options["tags"] or ())
-    try:
-        tasks = tasks.filter(in_time(options["since"] or "", options["until"] or ""))
-    except InvalidTaskError as error:
-        raise CommandError(str(error)) from error
+    tasks = tasks.filter(in_time(options["since"] or "", options["until"] or ""))
     order = order_of(queue, options["status"])
     tasks = tasks.order_by(order if options["oldest_first"] else f"-{order}")
     if options["after"] is not None:
@@ -99,13 +85,13 @@ def chosen(queue: Queue, options: CommandOptions) -> TaskQuerySet:
     return tasks.defer("result_text", *(() if options["data"] else ("payload",)))
 
 
-def by_key(queue: Queue, options: CommandOptions) -> TaskQuerySet:
+def by_key(queue: Queue, options: CommandOptions) -> models.TaskQuerySet:
     """Return the queue's tasks, by the index of keys or else as they come by their ids."""
     if prefix := options["key_prefix"]:
         return queue.list().key_begins(prefix)
-    if options["status"] not in (None, Status.FINISHED):
+    if options["status"] not in (None, models.Status.FINISHED):
         return queue.list()
-    tasks: TaskQuerySet = Task.objects.using(queue.using)
+    tasks: models.TaskQuerySet = models.Task.objects.using(queue.using)
     return tasks.filter(queue__unindexed=queue.name)
 
 
@@ -114,24 +100,24 @@ def batch_named(queue: Queue, name: str) -> Batch:
     try:
         return queue.batch_named(name)
     except NotFoundError as error:
-        rows = BatchRow.objects.using(queue.using).filter(queue=queue.name)
+        rows = models.Batch.objects.using(queue.using).filter(queue=queue.name)
         raise CommandError(f"{error}{nearest(name, distinct(rows, 'name'))}") from error
 
 
 def order_of(queue: Queue, status: str | None) -> str:
     """Return the column of ids by which to read: SQLite would sort all that wait."""
-    if status == Status.WAITING and connections[queue.using].vendor == "sqlite":
+    if status == models.Status.WAITING and connections[queue.using].vendor == "sqlite":
         return "ticket__task_id"
-    return id_for(status)
+    return models.id_for(status)
 
 
-def columns(command: QueueCommand, *, with_data: bool) -> list[Column[Task]]:
+def columns(command: QueueCommand, *, with_data: bool) -> list[Column[models.Task]]:
     def coloured(word: str) -> str:
         style = STYLES.get(word.strip())
         return str(getattr(command.style, style)(word)) if style else word
 
     found = [
-        Column[Task]("key", lambda task: task.key, elastic=True),
+        Column[models.Task]("key", lambda task: task.key, elastic=True),
         Column("type", lambda task: task.type, elastic=True),
         Column("user", lambda task: task.user, elastic=True),
         Column("status", lambda task: task.status, paint=coloured),
@@ -150,14 +136,14 @@ class Listing:
     Once it has been read, it knows how many there were, and whether more are behind.
     """
 
-    def __init__(self, tasks: TaskQuerySet, limit: int) -> None:
+    def __init__(self, tasks: models.TaskQuerySet, limit: int) -> None:
         self.tasks = tasks
         self.limit = limit
         self.count = 0
         self.last = 0
         self.more = False
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[models.Task]:
         while page := list(self.tasks[: self.page_size()]):
             for task in page:
                 if self.limit and self.count == self.limit:
@@ -172,13 +158,13 @@ class Listing:
         return min(PAGE, self.limit - self.count + 1) if self.limit else PAGE
 
 
-def behind(tasks: TaskQuerySet, task_id: int) -> TaskQuerySet:
+def behind(tasks: models.TaskQuerySet, task_id: int) -> models.TaskQuerySet:
     order = str(tasks.query.order_by[0])
     side = "lt" if order.startswith("-") else "gt"
     return tasks.filter(**{f"{order.lstrip('-')}__{side}": task_id})
 
 
-def data_of(task: Task) -> str:
+def data_of(task: models.Task) -> str:
     [shown] = content("data", task.payload).values()
     return json.dumps(shown, ensure_ascii=False)
 
@@ -203,7 +189,8 @@ def with_hint(task: TaskHandle) -> Iterator[None]:
 
 def hint(task: TaskHandle) -> str:
     """Name the other queue that has the key, or else the nearest key; by an index or not at all."""
-    elsewhere = Task.objects.using(task.using).filter(queue__in=queues(task.using), key=task.key)
+    tasks = models.Task.objects.using(task.using)
+    elsewhere = tasks.filter(queue__in=queues(task.using), key=task.key)
     for queue in elsewhere.values_list("queue", flat=True)[:1]:
         return f" Queue '{queue}' has one."
     return nearest(task.key, neighbours(task))
@@ -211,7 +198,7 @@ def hint(task: TaskHandle) -> str:
 
 def queues(using: str) -> list[str]:
     """Return the names of the queues that have tasks."""
-    return distinct(TaskQuerySet(Task, using=using), "queue")
+    return distinct(models.TaskQuerySet(models.Task, using=using), "queue")
 
 
 def no_tasks(queue: Queue) -> str:
@@ -233,7 +220,8 @@ def instead(word: str, words: list[str]) -> str:
 
 def groups(queue: Queue) -> list[str]:
     """Return the groups of its dead letters, in the order of the index of groups."""
-    return distinct(DeadLetter.objects.using(queue.using).filter(task__queue=queue.name), "group")
+    letters = models.DeadLetter.objects.using(queue.using)
+    return distinct(letters.filter(task__queue=queue.name), "group")
 
 
 def neighbours(task: TaskHandle) -> list[str]:
@@ -308,13 +296,13 @@ class TaskPage:
             if task.context is not None:
                 self.print_content("context", facts.context_of(task))
 
-    def found(self, key: str) -> Task:
+    def found(self, key: str) -> models.Task:
         """
         Return a task with its tries, and the time on the database's clock.
 
         Where the queue has no such key it may be the id of a task, of any queue.
         """
-        rows: TaskQuerySet = Task.objects.using(self.command.queue.using)
+        rows: models.TaskQuerySet = models.Task.objects.using(self.command.queue.using)
         rows = rows.select_related("ticket", "dead_letter").with_tries()
         rows = rows.annotate(clock=ServerNow())  # type: ignore[no-redef]
         try:
@@ -327,31 +315,25 @@ class TaskPage:
             found = by_id
         return found
 
-    def print_actions(self, actions: list[Change], now: datetime) -> None:
+    def print_actions(self, actions: list[models.Change], now: datetime) -> None:
         whats = (f"{one.by}: {describe_action(one)}, {ago(one.at, now)}" for one in actions)
         self.command.print_fields(("by", what) for what in whats)
 
-    def print_episode(self, task: Task, episode: Episode) -> None:
-        if episode.attempt:
-            self.print_gap(episode.attempt.number)
-            self.print_attempt(episode.attempt)
+    def print_episode(self, task: models.Task, episode: Episode) -> None:
+        if episode.attempt is None:
+            title = f"Attempt {task.tries}: running" if episode.is_running else "Uncounted attempt"
+            self.stdout.write(self.style.MIGRATE_LABEL(title))
             return
-        title = "Uncounted attempt"
-        if episode.is_running:
-            title = f"Attempt {task.tries}: running"
-        self.stdout.write(self.style.MIGRATE_LABEL(title))
-
-    def print_gap(self, number: int) -> None:
-        first, self.next_number = self.next_number, number + 1
-        if number > first:
-            self.stdout.write(f"… Attempts {first} to {number - 1} are not stored any more.")
+        first, last = self.next_number, episode.attempt.number - 1
+        self.next_number = last + 2
+        if first <= last:
+            self.stdout.write(f"… Attempts {first} to {last} are not stored any more.")
+        self.print_attempt(episode.attempt)
 
     def print_log(self, log: list[Line], *, whole: bool) -> None:
         listed = log if whole else log[-LAST_LINES:]
-        if len(listed) < len(log):
-            hidden = len(log) - len(listed)
-            lines = "line" if hidden == 1 else "lines"
-            self.stdout.write(f"  … {hidden} {lines} before these: --log all")
+        if hidden := len(log) - len(listed):
+            self.stdout.write(f"  … {plural(hidden, 'line')} before these: --log all")
         for line in listed:
             self.print_line(line)
 
@@ -379,7 +361,7 @@ class TaskPage:
         if attempt.traceback and self.command.verbosity > 1:
             self.print_block(attempt.traceback)
 
-    def print_steps(self, steps: Iterable[Step], *, with_data: bool) -> None:
+    def print_steps(self, steps: Iterable[models.Step], *, with_data: bool) -> None:
         for number, step in enumerate(steps):
             if not number:
                 self.stdout.write(self.style.MIGRATE_LABEL("Steps"))
@@ -405,11 +387,11 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_STEP else text[: LONGEST_STEP - 1] + "…"
 
 
-def action_facts(change: Change) -> dict[str, object]:
+def action_facts(change: models.Change) -> dict[str, object]:
     return {"at": facts.iso(change.at), "by": change.by, **(change.after or {})}
 
 
-def how_far(journal: Journal, now: datetime) -> str:
+def how_far(journal: models.Journal, now: datetime) -> str:
     """Return how far a handler said it is, and when."""
     said = ago(journal.updated_at, now)
     parts = [bar(journal.progress)] if journal.progress is not None else []

@@ -91,6 +91,11 @@ def or_more(count: int, *, more: bool) -> str:
     return f"{count:,}"
 
 
+def bounded(count: int, most: int) -> str:
+    """Return a count; of more than ``most``, that there are more."""
+    return or_more(min(count, most), more=count > most)
+
+
 def plural(count: int, noun: str) -> str:
     """Return "1 task" or "2,000 tasks"."""
     return f"{count:,} {noun if count == 1 else noun + 's'}"
@@ -287,11 +292,11 @@ class ProgressLine:
         left = f"{short_duration(max(1, round(seconds / share - seconds)))} left"
         return f"{bar(share)}  {words}, {rate}, {left}"
 
-    def draw(self, describe_progress: str) -> None:
+    def draw(self, text: str) -> None:
         self.drawn = time.monotonic()
-        self.stream.write("\r" + describe_progress.ljust(self.shown), str, "")
+        self.stream.write("\r" + text.ljust(self.shown), str, "")
         self.stream.flush()
-        self.shown = len(describe_progress)
+        self.shown = len(text)
 
     def clear(self) -> None:
         """Wipe the line, so that what is said next stands alone."""

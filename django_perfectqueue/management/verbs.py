@@ -18,7 +18,7 @@ from django_perfectqueue.fairness.audit import Rule, changes_of
 from django_perfectqueue.fairness.wording import difference
 from django_perfectqueue.models import Change
 
-from .base import CommandOptions, QueueCommand, VerbParser
+from .base import CommandOptions, HintingParser, QueueCommand
 from .facts import Facts, picked
 from .flags import FLAGS, add_flags
 from .terminal import Column, local
@@ -41,7 +41,7 @@ class Subcommand:
 
     ``names`` is how many names it takes, as argparse writes it, or ``1``; ``flags`` are as
     add_flags() takes them. Of ``terms`` only those that are given are among the options.
-    ``values`` are the words behind the names. ``submits`` says that its tasks take the language
+    ``submits`` says that its tasks take the language
     along: all else is in English.
     """
 
@@ -49,7 +49,6 @@ class Subcommand:
     names: str = ""
     flags: str = ""
     terms: str = ""
-    values: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     submits: bool = False
 
     @property
@@ -60,8 +59,6 @@ class Subcommand:
         if self.names:
             nargs = None if self.names == "1" else self.names
             parser.add_argument("names", metavar=metavar, help=help_text, nargs=nargs)
-        for dest, words in self.values:
-            parser.add_argument(dest, **words)
         add_flags(parser, self.flags)
         add_flags(parser, self.terms, given_only=True)
 
@@ -89,10 +86,11 @@ class NounCommand(QueueCommand):
             prog_name,
             subcommand,
             formatter_class=HelpFormatter,
-            epilog=self.examples_text(),
+            epilog="Examples:\n" + "".join(f"  manage.py {line}\n" for line in self.examples),
             **kwargs,
         )
-        parser.description = textwrap.fill(self.summary, WIDTH)
+        parser.description = textwrap.fill(self.help, WIDTH)
+        self.parser = parser
         return parser
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -100,7 +98,7 @@ class NounCommand(QueueCommand):
         shared = [action for action in parser._actions if action.dest != "help"]
         add_flags(parser, self.default_flags)
         verbs = parser.add_subparsers(
-            dest="verb", metavar="VERB", title="verbs", parser_class=VerbParser
+            dest="verb", metavar="VERB", title="verbs", parser_class=HintingParser
         )
         parser.set_defaults(verb=self.default)
         for word, verb in self.verbs.items():
@@ -121,7 +119,7 @@ class NounCommand(QueueCommand):
 
     def act(self, options: CommandOptions) -> None:
         if not options["verb"]:
-            self.introduce()
+            self.stdout.write(self.parser.format_help())
             return
         verb = self.verbs[options["verb"]]
         call = verb.call if verb.submits else base.no_translations(verb.call)
@@ -130,18 +128,6 @@ class NounCommand(QueueCommand):
     def connect(self) -> None:
         if self.options["verb"]:
             super().connect()
-
-    def introduce(self) -> None:
-        """Say what this command does."""
-        name = self.__module__.rpartition(".")[2]
-        width = max(map(len, self.verbs))
-        verbs = [f"  {word:{width}}  {verb.summary}" for word, verb in self.verbs.items()]
-        lines = [textwrap.fill(self.summary, WIDTH), "", *verbs, "", self.examples_text()]
-        self.stdout.write("\n".join(lines))
-        self.stdout.write(f"The options of a verb: {name} VERB --help")
-
-    def examples_text(self) -> str:
-        return "Examples:\n" + "".join(f"  manage.py {line}\n" for line in self.examples)
 
     def print_listing(
         self,

@@ -68,7 +68,7 @@ class GrammarTests(TestCase):
             with self.subTest(name):
                 out = run(name)
                 self.assertIn(f"Examples:\n  manage.py {name} ", out)
-                self.assertRegex(out, r"\n  (list|show) +\w+ ")
+                self.assertRegex(out, r"\n +(list|show) +\w+ ")
         self.assertIn("running", run("pq_status"))
 
     def test_an_example_can_be_parsed(self):

@@ -42,8 +42,12 @@ def list_batches(command: NounCommand, options: CommandOptions) -> None:
 
 def show(command: NounCommand, options: CommandOptions) -> None:
     """Show their progress, callbacks, and tasks that have not finished."""
-    for name in options["names"]:
-        show_one(command, batch_named(command.queue, name))
+    for batch in named(command):
+        show_one(command, batch)
+
+
+def named(command: NounCommand) -> list[Batch]:
+    return [batch_named(command.queue, name) for name in command.options["names"]]
 
 
 def show_one(command: NounCommand, batch: Batch) -> None:
@@ -77,20 +81,17 @@ def show_one(command: NounCommand, batch: Batch) -> None:
 
 def cancel(command: NounCommand, options: CommandOptions) -> None:
     """Take no more tasks, cancel those that wait, ask the others to stop."""
-    steer("cancel", command)
+    for batch in named(command):
+        steer("cancel", command, batch)
 
 
 def retry(command: NounCommand, options: CommandOptions) -> None:
     """Put their failed, cancelled and expired tasks back."""
-    steer("retry", command)
+    for batch in named(command):
+        steer("retry", command, batch)
 
 
-def steer(verb: Literal["cancel", "retry"], command: NounCommand) -> None:
-    for name in command.options["names"]:
-        steer_one(verb, command, batch_named(command.queue, name))
-
-
-def steer_one(verb: Literal["cancel", "retry"], command: NounCommand, batch: Batch) -> None:
+def steer(verb: Literal["cancel", "retry"], command: NounCommand, batch: Batch) -> None:
     ids = store.dependencies.batches_within(batch.id, using=batch.using)
     tasks = family.members(ids, using=batch.using).filter(ANY[verb]).order_by("pk")
     statuses = family.counts(tasks)
@@ -126,7 +127,7 @@ def in_words(statuses: dict[str, int]) -> str:
 
 
 class Command(NounCommand):
-    summary = "Shows batches of tasks, cancels them and retries their failed tasks."
+    help = "Shows batches of tasks, cancels them and retries their failed tasks."
     metavar = "BATCH"
     name_help = "Name of a batch."
     examples = (

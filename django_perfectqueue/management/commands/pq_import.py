@@ -18,7 +18,7 @@ from ..terminal import ProgressLine, are, plural
 
 
 class Command(QueueCommand):
-    summary = (
+    help = (
         "Moves the tasks that wait in the table of another queue, and its schedules, into this"
         " one. What was moved before is passed over, so it may be run again. Stop the other"
         " queue's workers first. Exits with 1 when rows are left behind: each says what it lacks."

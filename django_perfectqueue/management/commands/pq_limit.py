@@ -168,7 +168,7 @@ COLUMNS: list[Column[Limit]] = [
 
 
 class Command(NounCommand):
-    summary = (
+    help = (
         "Shows and sets limits: how many tasks may run at once, how many may start within a time,"
         " and whether they are paused. A limit is of the tasks that list its name, or of all of a"
         " queue, a type or a user: queue:reports, type:report.draw, user:acme."

@@ -9,21 +9,12 @@ from functools import partial
 from django.core.management.base import CommandError
 from django.utils.text import capfirst
 
+from django_perfectqueue import models
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import shares, wording
 from django_perfectqueue.fairness.wording import paused_terms
 from django_perfectqueue.health.queues import Overview, QueueFigures, named_queues, overview
 from django_perfectqueue.lib.durations import LONGEST, short_duration
-from django_perfectqueue.models import (
-    DEAD,
-    LIVE,
-    DeadLetter,
-    Limit,
-    Outcome,
-    QueueShare,
-    Status,
-    Task,
-)
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue.retention import PurgeRule, purge
 from django_perfectqueue.store.lanes.shares import queue_weights
@@ -31,9 +22,9 @@ from django_perfectqueue.store.records.counts import COUNTED
 
 from ..base import CommandOptions, QueueCommand
 from ..facts import PAUSED, Facts, iso, picked
-from ..flags import MANY, PAUSE, number, or_none, person
+from ..flags import MANY, PAUSE, person
 from ..listing import no_tasks
-from ..terminal import GAP, Column, ProgressLine, duration, or_more, plural, seconds
+from ..terminal import GAP, Column, ProgressLine, bounded, duration, or_more, plural, seconds
 from ..verbs import NounCommand, Subcommand, pause_terms
 
 
@@ -53,9 +44,9 @@ class Figures:
     @property
     def counts(self) -> dict[str, int]:
         """How many tasks have each status."""
-        found = {word.value: getattr(self.now, word) for word in LIVE}
-        found[Status.FINISHED.value] = self.finished
-        for outcome in DEAD:
+        found = {word.value: getattr(self.now, word) for word in models.LIVE}
+        found[models.Status.FINISHED.value] = self.finished
+        for outcome in models.DEAD:
             found[outcome.value] = sum(
                 count for (status, _group), count in self.dead.items() if status == outcome
             )
@@ -67,16 +58,16 @@ class Figures:
 
     def has_more(self, status: str) -> bool:
         """Return whether there may be more with this status than were counted."""
-        if status in DEAD:
+        if status in models.DEAD:
             return self.dead.total() > COUNTED
-        moving = status in LIVE and status != Status.WAITING
+        moving = status in models.LIVE and status != models.Status.WAITING
         return self.now.is_bounded if moving else self.counts[status] > COUNTED
 
 
 def figures(using: str, queue: str | None = None) -> list[Figures]:
     """Return the figures of one queue, or of each that has any."""
-    tasks = Task.objects.using(using)
-    letters = DeadLetter.objects.using(using).order_by("-task_id")
+    tasks = models.Task.objects.using(using)
+    letters = models.DeadLetter.objects.using(using).order_by("-task_id")
     if queue is not None:
         tasks, letters = tasks.filter(queue=queue), letters.filter(task__queue=queue)
     dead: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
@@ -85,7 +76,7 @@ def figures(using: str, queue: str | None = None) -> list[Figures]:
     seen = overview(using=using, over=timedelta(), queue=queue)
     found = []
     for now in sorted(seen.queues, key=lambda one: one.name):
-        finished = tasks.filter(queue=now.name, outcome=Outcome.FINISHED).order_by().values("id")
+        finished = tasks.filter(queue=now.name, outcome="finished").order_by().values("id")
         ended = finished[: COUNTED + 1].count()
         one = Figures(now, ended, dead[now.name])
         if queue is not None or not one.is_empty:
@@ -93,10 +84,10 @@ def figures(using: str, queue: str | None = None) -> list[Figures]:
     return found
 
 
-def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, Limit]:
+def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, models.Limit]:
     """Return the limits that pause queues, by their names."""
     paused = [queue.name for queue in queues if queue.paused]
-    rows = Limit.objects.using(using).filter(scope="queue", name__in=paused, paused=True)
+    rows = models.Limit.objects.using(using).filter(scope="queue", name__in=paused, paused=True)
     return {row.name: row for row in rows} if paused else {}
 
 
@@ -112,11 +103,11 @@ def queue_lines(command: QueueCommand, found: Overview) -> list[str]:
     return []
 
 
-def pause_facts(queue: QueueFigures, paused: Mapping[str, Limit]) -> Facts:
-    return picked(paused.get(queue.name, Limit()), *PAUSED)
+def pause_facts(queue: QueueFigures, paused: Mapping[str, models.Limit]) -> Facts:
+    return picked(paused.get(queue.name, models.Limit()), *PAUSED)
 
 
-def marks(queue: QueueFigures, paused: Mapping[str, Limit]) -> str:
+def marks(queue: QueueFigures, paused: Mapping[str, models.Limit]) -> str:
     """Return what is wrong with a queue, or that it is paused."""
     found = [f"no handler for {type_}" for type_ in queue.unknown_types]
     found += ["no worker"] if queue.is_unserved else []
@@ -125,7 +116,7 @@ def marks(queue: QueueFigures, paused: Mapping[str, Limit]) -> str:
     return ", ".join(found)
 
 
-def queue_columns(paused: Mapping[str, Limit]) -> list[Column[QueueFigures]]:
+def queue_columns(paused: Mapping[str, models.Limit]) -> list[Column[QueueFigures]]:
     def number(title: str, name: str) -> Column[QueueFigures]:
         return Column(title, lambda one: f"{getattr(one, name):,}", right=True)
 
@@ -140,7 +131,7 @@ def queue_columns(paused: Mapping[str, Limit]) -> list[Column[QueueFigures]]:
 
     return [
         Column("queue", lambda one: one.name, elastic=True),
-        Column("waiting", waiting, right=True),
+        Column("waiting", lambda one: bounded(one.waiting, COUNTED), right=True),
         span("oldest", "oldest"),
         moving("running"),
         moving("retrying", spare=True),
@@ -158,10 +149,6 @@ def queue_columns(paused: Mapping[str, Limit]) -> list[Column[QueueFigures]]:
 def growth(queue: QueueFigures) -> str:
     found = queue.growth_a_minute
     return "-" if found is None else f"{found:+,.0f}"
-
-
-def waiting(queue: QueueFigures) -> str:
-    return or_more(min(queue.waiting, COUNTED), more=queue.waiting > COUNTED)
 
 
 DEAD_COLUMNS: list[Column[tuple[tuple[str, str], int]]] = [
@@ -186,11 +173,6 @@ def summary(found: Figures, top: int | None) -> dict[str, object]:
 
 ALWAYS = ("waiting", "running", "finished")
 REASONS = 10
-WEIGHT = {
-    "type": or_none(number),
-    "metavar": "W",
-    "help": "Twice the weight gets twice the time of a worker; none: as if none were set (1).",
-}
 
 
 def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
@@ -214,13 +196,13 @@ def show(command: NounCommand, options: CommandOptions) -> None:
     for place, one in enumerate(found):
         name, weight = one.now.name, weights.get(one.now.name, 1.0)
         facts = {**summary(one, top), "weight": weight}
-        terms = [wording.weight_of(weight), wording.paused_terms(paused.get(name, Limit()))]
+        terms = [wording.weight_of(weight), wording.paused_terms(paused.get(name, models.Limit()))]
         terms = terms if weight != 1 or name in paused else []
         facts |= pause_facts(one.now, paused)
         if place and not command.as_json:
             command.stdout.write("")
         draw = partial(print_figures, command, one, top, terms)
-        command.print_rule(QueueShare(queue=name), facts, draw)
+        command.print_rule(models.QueueShare(queue=name), facts, draw)
     if not found and not command.as_json:
         command.say("There are no queues yet: nothing was ever submitted.")
 
@@ -233,7 +215,7 @@ def print_figures(command: NounCommand, found: Figures, top: int | None, terms: 
         for status, count in found.counts.items():
             shown = or_more(min(count, COUNTED), more=found.has_more(status))
             note = ""
-            if status == Status.WAITING and found.now.oldest is not None:
+            if status == models.Status.WAITING and found.now.oldest is not None:
                 note = f"the first has been due for {short_duration(found.now.oldest)}"
             if shown not in ("0", "-") or status in ALWAYS:
                 command.stdout.write(f"  {status:<10}{shown:>8}  {note}".rstrip())
@@ -353,7 +335,7 @@ def report(
 
 
 class Command(NounCommand):
-    summary = "Shows queues, pauses and weighs them, and deletes their tasks."
+    help = "Shows queues, pauses and weighs them, and deletes their tasks."
     metavar = "QUEUE"
     name_help = "Name of a queue."
     examples = (
@@ -369,7 +351,7 @@ class Command(NounCommand):
         "show": Subcommand(show, "*", flags="--first"),
         "pause": Subcommand(pause, "+", flags=PAUSE),
         "unpause": Subcommand(unpause, "+"),
-        "weight": Subcommand(weigh, "+", values=(("weight", WEIGHT),)),
+        "weight": Subcommand(weigh, "+", flags="weight"),
         "clear": Subcommand(clear, "+", flags=MANY),
         "purge": Subcommand(
             purge_ended, "*", flags=f"--older-than --status --type --user --group {MANY}"

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, cast
 
 from django.core.management.base import CommandError, no_translations
@@ -11,7 +12,7 @@ from django.utils import timezone
 from django.utils.timezone import localtime
 
 from django_perfectqueue.bulk.selection import time_of
-from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError
+from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection.schedules import in_words, problems_of, standing, statuses_of
 from django_perfectqueue.lib.durations import LONGEST, short_duration
 from django_perfectqueue.lib.printable import on_one_line
@@ -67,7 +68,7 @@ def in_text(name: str, value: Any) -> str:
     return str(value).replace(",", ", ") if name == "limits" else str(value)
 
 
-def for_programs(row: Schedule, status: str = "") -> dict[str, object]:
+def for_programs(row: Schedule, statuses: Mapping[int, str]) -> dict[str, object]:
     """Return what is known of a schedule, without its data; times are in ISO 8601."""
     facts = picked(
         row,
@@ -79,7 +80,7 @@ def for_programs(row: Schedule, status: str = "") -> dict[str, object]:
         "limits": row.limits.split(",") if row.limits else [],
         "when": in_words(row),
         "why": standing(row, timezone.now()),
-        "last_status": status or None,
+        "last_status": statuses.get(row.last_task_id or 0),
     }
 
 
@@ -103,9 +104,6 @@ def do_list(command: NounCommand, options: CommandOptions) -> None:
         statuses.update(statuses_of(rows, using=command.queue.using))
         return rows
 
-    def facts(row: Schedule) -> dict[str, object]:
-        return for_programs(row, statuses.get(row.last_task_id or 0, ""))
-
     columns = [
         Column[Schedule]("schedule", lambda row: row.name, elastic=True),
         Column("type", lambda row: row.type, elastic=True, spare=True),
@@ -116,6 +114,7 @@ def do_list(command: NounCommand, options: CommandOptions) -> None:
         Column("", remark, elastic=True),
     ]
     rows, none = schedules_of(command).list(), "There are no schedules."
+    facts = partial(for_programs, statuses=statuses)
     command.print_listing(rows, facts, columns, none=none, prepare=prepare)
 
 
@@ -126,8 +125,7 @@ def do_show(command: NounCommand, options: CommandOptions) -> None:
         data = content("data", row.payload)
         if command.as_json:
             last = [{"key": one.key, "id": one.pk, "status": one.status} for one in tasks]
-            statuses = statuses_of([row], using=command.queue.using)
-            facts = for_programs(row, statuses.get(row.last_task_id or 0, ""))
+            facts = for_programs(row, statuses_of([row], using=command.queue.using))
             command.print_json({**facts, "next": [*map(iso, ticks)], "last": last, **data})
             continue
         command.print_title(f"Schedule '{row.name}'")
@@ -220,7 +218,7 @@ def do_check(command: NounCommand, options: CommandOptions) -> None:
     found = list(problems_of(using=command.queue.using))
     if command.as_json:
         for row, sentence in found:
-            command.print_json({**for_programs(row), "sentence": sentence})
+            command.print_json({**for_programs(row, {}), "sentence": sentence})
     if found:
         raise CommandError(*(sentence for _row, sentence in found))
     if not command.as_json:
@@ -232,7 +230,7 @@ def report(command: NounCommand, schedule: ScheduleHandle, word: str, sentence: 
     """Say what was done, and when the next tasks come."""
     row, ticks = schedule.row(), schedule.next(NEXT)
     if command.as_json:
-        command.print_json({**for_programs(row), "done": word, "next": [*map(iso, ticks)]})
+        command.print_json({**for_programs(row, {}), "done": word, "next": [*map(iso, ticks)]})
     elif command.verbosity:
         command.say(sentence % row.name)
         command.print_field("when", on_one_line(in_words(row)))
@@ -255,15 +253,8 @@ def given_terms(options: CommandOptions) -> Terms:
     terms = {name: options[name] for name in CHECKS if name in options}
     for name in ("starts_at", "ends_at"):
         if name in terms:
-            terms[name] = None if terms[name] in EMPTY else point_of(name, terms[name])
+            terms[name] = None if terms[name] in EMPTY else point(name, terms[name])
     return cast("Terms", terms)
-
-
-def point_of(name: str, text: str) -> datetime | str | None:
-    try:
-        return point(name, text)
-    except InvalidTaskError as error:
-        raise InvalidScheduleError(str(error)) from error
 
 
 def past(name: str, text: str | None) -> datetime:
@@ -286,7 +277,7 @@ def remark(row: Schedule) -> str:
 
 
 class Command(NounCommand):
-    summary = "Shows and changes schedules, whose tasks are submitted again and again."
+    help = "Shows and changes schedules, whose tasks are submitted again and again."
     label_width = 16
     name_help = "Name of the schedule."
     examples = (
@@ -299,16 +290,7 @@ class Command(NounCommand):
     verbs = {
         "list": Subcommand(do_list, flags="--first"),
         "show": Subcommand(do_show, "+"),
-        "put": Subcommand(
-            do_put,
-            "1",
-            values=(
-                ("type", {"metavar": "TYPE", "help": "What handles its tasks."}),
-                ("data", {"metavar": "JSON", "nargs": "?", "help": "Their data, as JSON."}),
-            ),
-            terms=TERMS,
-            submits=True,
-        ),
+        "put": Subcommand(do_put, "1", flags="type data?", terms=TERMS, submits=True),
         "change": Subcommand(do_change, "1", terms=TERMS, submits=True),
         "pause": Subcommand(do_pause, "+", flags="--note"),
         "unpause": Subcommand(do_unpause, "+"),

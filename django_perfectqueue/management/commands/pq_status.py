@@ -45,7 +45,11 @@ def show_overview(command: NounCommand, options: CommandOptions) -> None:
     stdout.write(OPEN if is_live else "", ending="")
     try:
         while True:
-            lines = look_or_say_why(command)
+            try:
+                lines = look(command)
+            except Error as error:  # The next look may find the database again.
+                why = printable(diagnosis(command.queue.using, error))
+                lines = [command.style.ERROR(why)]
             if is_live:
                 # Each line wipes its rest, so that nothing flickers; more than fit would scroll.
                 fitting = lines[: shutil.get_terminal_size().lines - 1]
@@ -60,14 +64,6 @@ def show_overview(command: NounCommand, options: CommandOptions) -> None:
     finally:
         stdout.write(CLOSE if is_live else "", ending="")
         stdout.flush()
-
-
-def look_or_say_why(command: NounCommand) -> list[str]:
-    """Return the lines; where the database is away, why, since the next look may find it."""
-    try:
-        return look(command)
-    except Error as error:
-        return [command.style.ERROR(printable(diagnosis(command.queue.using, error)))]
 
 
 def look(command: NounCommand) -> list[str]:
@@ -212,8 +208,7 @@ def count_serving(serving: int) -> str:
 def worker_facts(worker: Worker, processors: list[ProcessorFacts]) -> Facts:
     return {
         **picked(worker, "id", "host", "pid", "launcher", "generation", "version"),
-        **picked(worker, "started_at", "seen_at", "leaving", "draining", "queues"),
-        "processors": worker.processors,
+        **picked(worker, "started_at", "seen_at", "leaving", "draining", "queues", "processors"),
         "gone": worker.is_gone(worker.clock),
         "states": [processor.facts() for processor in processors],
         **(worker.routes or {"types": None, "patterns": None}),
@@ -298,7 +293,7 @@ DAY_COLUMNS: list[Column[Statistics]] = [
 
 
 class Command(NounCommand):
-    summary = (
+    help = (
         "Shows whether all is well: alone all queues and workers as they are; with a verb the"
         " workers, the checks, the metrics or how the tasks of each type end."
     )

@@ -25,7 +25,6 @@ from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis
 from ..flags import add_flags
 from ..terminal import ProgressLine, are, excerpt, parsed, point, seconds
 
-CHUNK, CHUNK_BYTES = 1000, 8_000_000
 FLAGS = {"--time": "run_at", "--expect": "expected_at", "--expires": "expires_at"}
 SENTENCES = {
     "submitted": "Task '%s' is submitted.",
@@ -36,7 +35,7 @@ EXAMPLE = """pq_submit k1 user_task '{"uid": 1}'"""
 
 
 class Command(QueueCommand):
-    summary = (
+    help = (
         "Submits a task, or with --file those of a file with one JSON object a line: pq_submit k1"
         """ mail.send '{"to": "ann"}'. Exits with 0"""
         " when it is stored, with --run when it has finished, with 3 when its key is taken already,"
@@ -44,11 +43,10 @@ class Command(QueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add = parser.add_argument
-        add("key", metavar="KEY", nargs="?", help="Its name in the queue.")
-        add("type", metavar="TYPE", nargs="?", help="What handles it.")
-        add("data", metavar="JSON", nargs="?", help="Its data, as JSON.")
-        add_flags(parser, f"{' '.join(FLAGS)} --queue --user --priority --limit --tag --in")
+        add_flags(
+            parser,
+            f"key? type? data? {' '.join(FLAGS)} --queue --user --priority --limit --tag --in",
+        )
         add_flags(parser, "--time-limit --on-conflict --file --atomic --run")
         super().add_arguments(parser)
 
@@ -107,7 +105,16 @@ class Command(QueueCommand):
 
     def run(self, key: str) -> None:
         """Run what is due, and print how this task ended; raise CommandError unless it finished."""
-        run_burst(self, verbosity=0 if self.as_json else self.verbosity)
+        self.stdout.flush()
+        call_command(
+            "pq_worker",
+            queues=[self.queue.name],
+            database=self.queue.using,
+            burst=True,
+            verbosity=0 if self.as_json else self.verbosity,
+            stdout=self.stdout,
+            stderr=self.stderr,
+        )
         task = self.queue[key].metadata()
         if task.status != "finished":
             raise CommandError(f"Task '{key}' is {task.status}.")
@@ -116,24 +123,23 @@ class Command(QueueCommand):
         self.answer(facts, on_one_line(f"Task '{key}' returned {result}."))
 
     def submit_file(self, options: CommandOptions) -> None:
+        on_conflict, atomic = options["on_conflict"], options["atomic"]
         with opened(options["file"]) as source:
             progress = ProgressLine(self.stderr, "%s tasks", total=size_of(source))
-            file = TasksFile(
-                self.queue, source, options["on_conflict"], options["atomic"], progress
-            )
-            file.submit()
-        ignored = file.read - file.stored
-        text = f"{are(file.stored, 'task')} submitted."
+            file = TasksFile(self.queue, source, on_conflict, atomic, progress)
+            stored = file.submit()
+        ignored = file.read - stored
+        text = f"{are(stored, 'task')} submitted."
         if ignored:
             text += f" {ignored:,} {'was' if ignored == 1 else 'were'} there already."
-        facts = {"queue": self.queue.name, "submitted": file.stored, "ignored": ignored}
+        facts = {"queue": self.queue.name, "submitted": stored, "ignored": ignored}
         self.answer(facts, text)
 
 
 @dataclass
 class TasksFile:
     """
-    The tasks of a file, one JSON object a line: how many were read and stored, from which lines.
+    The tasks of a file, one JSON object a line: how many were read, and which lines are stored.
 
     ``line`` is the number of the one that was read last, ``bytes`` how far that is.
     """
@@ -145,20 +151,17 @@ class TasksFile:
     progress: ProgressLine
     line: int = 0
     bytes: int = 0
-    ended: bool = False
     read: int = 0
-    stored: int = 0
     stored_line: int = 0
 
-    def submit(self) -> None:
+    def submit(self) -> int:
+        """Return how many are stored. Raise CommandError, with those that are, where it ends."""
         using = self.queue.using
         try:
             with transaction.atomic(using=using) if self.atomic else nullcontext():
-                while not self.ended:
-                    chunk, on_conflict = self.chunk(), self.on_conflict
-                    self.stored += self.queue.submit_many(chunk, on_conflict=on_conflict)
-                    self.stored_line = self.line
-                    self.progress.show(self.read, self.bytes)
+                return self.queue.submit_many(
+                    self.tasks(), on_conflict=self.on_conflict, progress=self.is_stored
+                )
         except InvalidTaskError as error:
             raise self.broken_off(f"Line {self.line}: {error}") from error
         except AlreadyExistsError as error:
@@ -171,31 +174,25 @@ class TasksFile:
         finally:
             self.progress.clear()
 
-    def chunk(self) -> Iterator[dict[str, object]]:
-        """
-        Yield the next tasks, in batches that fit one transaction.
+    def is_stored(self, read: int) -> None:
+        """Note that all tasks that were read are stored."""
+        self.read, self.stored_line = read, self.line
+        self.progress.show(read, self.bytes)
 
-        Raise InvalidTaskError when a line is no task.
-        """
-        most, start = self.read + CHUNK, self.bytes
-        while self.read < most and self.bytes - start < CHUNK_BYTES:
-            if not (text := self.source.readline()):
-                self.ended = True
-                return
+    def tasks(self) -> Iterator[dict[str, object]]:
+        """Yield the tasks; raise InvalidTaskError when a line is none."""
+        while text := self.source.readline():
             self.line += 1
             self.bytes += len(text)
             if text.strip():
-                task = task_of(text)
-                self.read += 1
-                yield task
+                yield task_of(text)
 
     def broken_off(self, why: str, code: int = 1) -> CommandError:
         outcome = "Nothing was stored."
         if self.stored_line and not self.atomic:
-            tasks = "task was" if self.stored == 1 else "tasks were"
             outcome = (
-                f"{self.stored} {tasks} stored, from the lines up to {self.stored_line}; to go on,"
-                " submit the file again with --on-conflict ignore."
+                f"The lines up to {self.stored_line} are stored; to go on, submit the file again"
+                " with --on-conflict ignore."
             )
         return CommandError(f"{why} {outcome}", returncode=code)
 
@@ -282,17 +279,3 @@ def arguments(options: CommandOptions) -> CommandOptions:
     if options["span"] is not None:
         task["run_at"] = seconds("--in", options["span"])
     return task
-
-
-def run_burst(command: QueueCommand, *, verbosity: int) -> None:
-    """Run what is due in the queue of a command, as ``pq_worker --burst`` does."""
-    command.stdout.flush()
-    call_command(
-        "pq_worker",
-        queues=[command.queue.name],
-        database=command.queue.using,
-        burst=True,
-        verbosity=verbosity,
-        stdout=command.stdout,
-        stderr=command.stderr,
-    )

@@ -9,21 +9,10 @@ from operator import itemgetter
 
 from django.core.management.base import CommandError
 
-from django_perfectqueue import store
-from django_perfectqueue.bulk import (
-    COUNTED,
-    RATE,
-    Operation,
-    Preview,
-    Selection,
-    Verb,
-    preview,
-    run,
-    submit_bulk,
-)
+from django_perfectqueue import bulk, store
 from django_perfectqueue.bulk.selection import ANY, SAMPLE, Found
 from django_perfectqueue.bulk.verbs import REFUSED, chunks_of, in_place
-from django_perfectqueue.exceptions import InvalidTaskError, PayloadError, TaskError
+from django_perfectqueue.exceptions import PayloadError, TaskError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Outcome, Task, TaskQuerySet
 from django_perfectqueue.payload.codecs import JSON
@@ -73,7 +62,7 @@ def counted(word: str, count: int) -> str:
     return SEVERAL[word].format(tasks=plural(count, "task"), are=be, count=f"{count:,}")
 
 
-def steer_each(verb: Verb, command: QueueCommand, options: CommandOptions) -> None:
+def steer_each(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) -> None:
     """
     Do it to each task: what can't be done to one keeps none of the others from it.
 
@@ -86,8 +75,8 @@ def steer_each(verb: Verb, command: QueueCommand, options: CommandOptions) -> No
             ids[id_of(command, key)] = key
         except TaskError as error:
             refused.append(refusal(command, key, error))
-    operation = Operation(verb=verb, by=person(), **terms)
-    for answer in run(operation, list(ids), using=command.queue.using):
+    operation = bulk.Operation(verb=verb, by=person(), **terms)
+    for answer in bulk.run(operation, list(ids), using=command.queue.using):
         key = ids[answer.task[0]]
         if answer.error:
             refused.append(refusal(command, key, answer.error))
@@ -121,16 +110,13 @@ def refusal(command: QueueCommand, key: str, error: Exception) -> str:
     return printable(str(error))
 
 
-def steer(verb: Verb, command: QueueCommand, options: CommandOptions) -> None:
+def steer(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) -> None:
     if options.get("with_dependents"):
         steer_dependents(verb, command, options)
     elif not chooses(options):
         steer_each(verb, command, options)
     else:
-        try:
-            steer_chosen(operation_of(verb, command, options), command, options)
-        except InvalidTaskError as error:
-            raise CommandError(str(error)) from error
+        steer_chosen(operation_of(verb, command, options), command, options)
 
 
 def chooses(options: CommandOptions) -> bool:
@@ -160,11 +146,11 @@ def flag(name: str) -> str:
     return "--tag" if name == "tags" else f"--{name.replace('_', '-')}"
 
 
-def operation_of(verb: Verb, command: QueueCommand, options: CommandOptions) -> Operation:
+def operation_of(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) -> bulk.Operation:
     """Return what the options say; raise InvalidTaskError where they don't fit."""
-    count, period = options["rate"] or (RATE, 1.0)
+    count, period = options["rate"] or (bulk.RATE, 1.0)
     using = command.queue.using
-    operation = Operation(
+    operation = bulk.Operation(
         verb=verb,
         selection=selection_of(verb, command, options),
         rate=count / period if period else math.inf,
@@ -178,7 +164,7 @@ def operation_of(verb: Verb, command: QueueCommand, options: CommandOptions) -> 
     return replace(operation, until=max(ids[:first], default=0))
 
 
-def selection_of(verb: Verb, command: QueueCommand, options: CommandOptions) -> Selection:
+def selection_of(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) -> bulk.Selection:
     """Return the filter that the options say; a retry without one is of what failed."""
     [tag, *others] = options["tags"] or [""]
     if others:
@@ -187,7 +173,7 @@ def selection_of(verb: Verb, command: QueueCommand, options: CommandOptions) -> 
     texts: CommandOptions = {name: options[name] or "" for name in TEXTS}
     if verb == "retry" and not status and not options["group"]:
         status = Outcome.FAILED.value
-    return Selection(
+    return bulk.Selection(
         queue=command.queue.name,
         status=status,
         user=options["user"],
@@ -198,7 +184,7 @@ def selection_of(verb: Verb, command: QueueCommand, options: CommandOptions) -> 
     )
 
 
-def steer_chosen(operation: Operation, command: QueueCommand, options: CommandOptions) -> None:
+def steer_chosen(operation: bulk.Operation, command: QueueCommand, options: CommandOptions) -> None:
     """Do it here, or submit the task that does it, where that is wanted or data or queue change."""
     using, verb = command.queue.using, operation.verb
     tasks = operation.selection.tasks(verb, using=using).filter(pk__lte=operation.until)
@@ -206,14 +192,14 @@ def steer_chosen(operation: Operation, command: QueueCommand, options: CommandOp
         command.say(why)
         return
     if options["dry_run"]:
-        found = preview(verb, operation.selection, until=operation.until, using=using)
+        found = bulk.preview(verb, operation.selection, until=operation.until, using=using)
         left = awaited(tasks, using=using) if verb == "cancel" else 0
         print_preview(command, operation, found, left=left)
         return
-    if not options["yes"] and (count := tasks[:COUNTED].count()):
+    if not options["yes"] and (count := tasks[: bulk.COUNTED].count()):
         command.confirm(counted(f"would {verb}", count))
     if operation.to or operation.patch is not None or options["rate"] or options["run_in"]:
-        task = submit_bulk(operation, queue=options["run_in"] or "", using=using)
+        task = bulk.submit_bulk(operation, queue=options["run_in"] or "", using=using)
         count = task.metadata().data["total"]
         facts = {"key": task.key, "queue": task.queue.name}
         text = "Task '%(key)s' of queue '%(queue)s' does it: %(tasks)s, as far as known."
@@ -230,7 +216,7 @@ def why_none(command: QueueCommand, options: CommandOptions) -> str:
 
 
 def do_in_place(
-    operation: Operation, chunks: Iterable[Sequence[Found]], command: QueueCommand
+    operation: bulk.Operation, chunks: Iterable[Sequence[Found]], command: QueueCommand
 ) -> None:
     first, *others = words = DONE[operation.verb]
     progress = ProgressLine(command.stderr, "%s tasks")
@@ -247,7 +233,7 @@ def do_in_place(
         raise CommandError(f"Tasks that are left: {refused}. {why}")
 
 
-def steer_dependents(verb: Verb, command: QueueCommand, options: CommandOptions) -> None:
+def steer_dependents(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) -> None:
     """Do it to the tasks of the keys, and to those that wait for them to which it can be done."""
     if not options["names"] or any(options[name] for name in CHOICES):
         raise CommandError("--with-dependents is for keys.")
@@ -260,12 +246,12 @@ def steer_dependents(verb: Verb, command: QueueCommand, options: CommandOptions)
         tasks += rows.filter(ANY[verb], pk__in=every[start : start + PAGE])
     # Those that wait come before those for which they wait.
     tasks.sort(key=lambda task: -task.pk)
-    operation = Operation(verb=verb, by=person(), until=store.upkeep.newest_id(using=using))
+    operation = bulk.Operation(verb=verb, by=person(), until=store.upkeep.newest_id(using=using))
     if options["dry_run"]:
         statuses = Counter(task.status for task in tasks).most_common()
         users = Counter(task.user for task in tasks).most_common()
         counts: CommandOptions = {"total": len(tasks), "statuses": statuses, "users": users}
-        print_preview(command, operation, Preview(**counts, sample=tasks[:SAMPLE], until=0))
+        print_preview(command, operation, bulk.Preview(**counts, sample=tasks[:SAMPLE], until=0))
         return
     command.confirm(counted(f"would {verb}", len(tasks)))
     names = [(task.pk, task.queue, task.key) for task in tasks]
@@ -275,7 +261,7 @@ def steer_dependents(verb: Verb, command: QueueCommand, options: CommandOptions)
 
 def awaited(tasks: TaskQuerySet, *, using: str) -> int:
     """Return for how many of these tasks one waits that is not among them."""
-    ids, count = list(tasks.values_list("pk", flat=True)[:COUNTED]), 0
+    ids, count = list(tasks.values_list("pk", flat=True)[: bulk.COUNTED]), 0
     among = set(ids).intersection
     for start in range(0, len(ids), PAGE):
         count += len(
@@ -285,7 +271,7 @@ def awaited(tasks: TaskQuerySet, *, using: str) -> int:
 
 
 def print_preview(
-    command: QueueCommand, operation: Operation, found: Preview, *, left: int = 0
+    command: QueueCommand, operation: bulk.Operation, found: bulk.Preview, *, left: int = 0
 ) -> None:
     """
     Print how many tasks match, by status and user, and a sample; with a patch its effect.
@@ -337,11 +323,6 @@ def dump(value: JSON) -> str:
 
 
 STEERED = f"{FILTERS} --all {MANY} --rate --run-in"
-PRIORITY = {
-    "type": int,
-    "metavar": "N",
-    "help": "Larger goes first among the tasks of the same user.",
-}
 
 
 def retry(command: NounCommand, options: CommandOptions) -> None:
@@ -385,7 +366,7 @@ def delete(command: NounCommand, options: CommandOptions) -> None:
 
 
 class Command(NounCommand):
-    summary = "Lists, shows and changes the tasks of a queue."
+    help = "Lists, shows and changes the tasks of a queue."
     metavar = "KEY"
     name_help = "Key of a task; show takes an id, too."
     label_width = 22
@@ -406,6 +387,6 @@ class Command(NounCommand):
         "move": Subcommand(move, "*", f"{STEERED} --to!"),
         "edit": Subcommand(edit, "*", f"{STEERED} --patch!"),
         "copy": Subcommand(copy, "+", "--queue"),
-        "priority": Subcommand(priority, "+", "--queue", values=(("priority", PRIORITY),)),
+        "priority": Subcommand(priority, "+", "priority --queue"),
         "delete": Subcommand(delete, "*", STEERED),
     }

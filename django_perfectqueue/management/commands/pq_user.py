@@ -18,7 +18,7 @@ from django_perfectqueue.models import FairShare
 from ..base import CommandOptions, or_dash
 from ..facts import PAUSED, Facts, picked
 from ..flags import MANY, PAUSE, person
-from ..terminal import GAP, Column, duration, or_more
+from ..terminal import GAP, Column, bounded, duration
 from ..verbs import NounCommand, Subcommand, changed, pause_terms
 
 CHANGES = "--weight --max-running"
@@ -221,7 +221,7 @@ def columns(total: UserShare) -> list[Column[UserShare]]:
         Column("user", name, elastic=True),
         Column("weight", own(lambda share: f"{share.weight:g}"), right=True),
         Column("running", own(lambda share: f"{share.running:,}"), right=True),
-        Column("waiting", own(lambda share: bounded(share.waiting)), right=True),
+        Column("waiting", own(lambda share: bounded(share.waiting, COUNTED)), right=True),
         Column("entitled", part(lambda share: percent(share.entitled)), right=True),
         Column("received", lambda share: percent(share.received), right=True),
         Column("more", part(lambda share: signed(share.difference)), right=True),
@@ -240,10 +240,6 @@ def signed(part: float) -> str:
     """Return a difference with its sign, or none where it is too small to be seen."""
     rounded = round(part * 100, 1)
     return f"{rounded:+.1f}%" if rounded else "0.0%"
-
-
-def bounded(count: int) -> str:
-    return or_more(min(count, COUNTED), more=count > COUNTED)
 
 
 def summary(found: Balance, over: str) -> Facts:
@@ -271,12 +267,11 @@ def share_facts(share: UserShare) -> Facts:
     }
 
 
-USER = {"metavar": "USER", "nargs": "?", "help": "Only this user."}
 NAMED = "--no-user --queue"
 
 
 class Command(NounCommand):
-    summary = (
+    help = (
         "Shows and sets the fair shares of users: their weights, how many of their tasks may run at"
         " once, whether they are paused; and who received how much of the processor time."
     )
@@ -298,5 +293,5 @@ class Command(NounCommand):
         "pause": Subcommand(pause, "*", flags=f"{NAMED} {PAUSE}"),
         "unpause": Subcommand(unpause, "*", flags=NAMED),
         "forget": Subcommand(forget, "+", flags=MANY),
-        "report": Subcommand(report, flags="--queue --over --first", values=(("name", USER),)),
+        "report": Subcommand(report, flags="name? --queue --over --first"),
     }

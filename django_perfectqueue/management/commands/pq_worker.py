@@ -39,7 +39,7 @@ from django_perfectqueue.worker.process import child, output, signals
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
-from ..base import CommandOptions, SummedUpCommand, cli_errors, known_alias
+from ..base import CommandOptions, HintingCommand, cli_errors, known_alias
 from ..flags import add_flags
 
 SHOWN = 8
@@ -55,10 +55,6 @@ OVERRIDES = {
     "max_age": "RECYCLE.age",
     "max_memory": "RECYCLE.memory",
 }
-DISPATCH = (
-    "Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers in the tasks"
-    " modules of the installed apps."
-)
 
 
 def flag(option: str) -> str:
@@ -159,23 +155,18 @@ def exec_of(text: str) -> type[Exec]:
 
     Raise ConfigError when it is no command, or is not found.
     """
-    words = split(text)
-    if shutil.which(words[0]) is None:
-        raise ConfigError(
-            f"--exec: there is no program '{words[0]}' on PATH, or it may not be executed."
-        )
-    handler = type("Handler", (CommandHandler,), {"command": words, "__module__": __name__})
-    return type("Exec", (Exec,), {"command": words, "routes": {EVERY_TYPE: handler}})
-
-
-def split(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"--exec can't be read: {error}: {text}") from error
     if not words or not words[0]:
         raise ConfigError("--exec needs a program, such as: --exec 'convert --fast'.")
-    return words
+    if shutil.which(words[0]) is None:
+        raise ConfigError(
+            f"--exec: there is no program '{words[0]}' on PATH, or it may not be executed."
+        )
+    handler = type("Handler", (CommandHandler,), {"command": words, "__module__": __name__})
+    return type("Exec", (Exec,), {"command": words, "routes": {EVERY_TYPE: handler}})
 
 
 WAIT = 0.5
@@ -236,14 +227,13 @@ def check_health(health: tuple[str, int] | None) -> None:
         raise CommandError(f"Can't listen at {health[0]}, port {health[1]}: {why}.")
 
 
-class Command(SummedUpCommand):
-    summary = "Runs tasks in processes of its own, until it is stopped."
+class Command(HintingCommand):
+    help = "Runs tasks in processes of its own, until it is stopped."
     requires_system_checks = ()
     started_by_itself = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("dispatch", nargs="?", help=DISPATCH)
-        add_flags(parser, "--exec --queue+ --database --wait-for-database")
+        add_flags(parser, "dispatch? --exec --queue+ --database --wait-for-database")
         add_flags(parser, " ".join(map(flag, OVERRIDES)))
         add_flags(parser.add_mutually_exclusive_group(), "--burst --reload")
         add_flags(parser, "--pid-file --health-port")

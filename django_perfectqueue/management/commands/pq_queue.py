@@ -189,7 +189,7 @@ REASONS = 10
 WEIGHT = {
     "type": or_none(number),
     "metavar": "W",
-    "help": "Twice the weight gets twice the time of a worker; none: as if none were set (1).",
+    "help": "Twice the weight gets twice the time of a worker; none: the default (1).",
 }
 
 
@@ -245,7 +245,7 @@ def print_figures(command: NounCommand, found: Figures, top: int | None, terms: 
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
-    """Start none of their tasks, until a time or until they are unpaused."""
+    """Pause them until a time, or until they are unpaused."""
     terms = pause_terms(options)
     for queue in queues_of(command, options):
         queue.pause(**terms, by=person())
@@ -266,7 +266,7 @@ def unpause(command: NounCommand, options: CommandOptions) -> None:
 
 
 def weigh(command: NounCommand, options: CommandOptions) -> None:
-    """Set what part of a worker's time queues get beside others."""
+    """Set the weights of queues that share a worker."""
     using, weight = command.queue.using, options["weight"]
     for name in options["names"]:
         if weight is None:
@@ -353,7 +353,7 @@ def report(
 
 
 class Command(NounCommand):
-    summary = "Shows queues, pauses and weighs them, and deletes their tasks."
+    summary = "Shows and pauses queues, sets their weights, and deletes their tasks."
     metavar = "QUEUE"
     name_help = "Name of a queue."
     examples = (

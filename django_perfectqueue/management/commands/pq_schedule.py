@@ -139,7 +139,7 @@ def do_show(command: NounCommand, options: CommandOptions) -> None:
 
 
 def do_put(command: NounCommand, options: CommandOptions) -> None:
-    """Store one, or change the one of this name into this one."""
+    """Store one, or replace the terms of the one with this name."""
     if not options.get("cron") and not options.get("every"):
         raise CommandError(
             "Give a cron expression or an interval: --cron '30 3 * * *' or --every 15m."
@@ -171,7 +171,7 @@ def do_pause(command: NounCommand, options: CommandOptions) -> None:
 
 
 def do_unpause(command: NounCommand, options: CommandOptions) -> None:
-    """End the pause: go on with the first tick from now."""
+    """End the pause; the next tick is the first one from now."""
     for schedule in named(command):
         schedule.unpause(by=person())
         report(command, schedule, "unpaused", "Schedule '%s' goes on.")
@@ -286,7 +286,7 @@ def remark(row: Schedule) -> str:
 
 
 class Command(NounCommand):
-    summary = "Shows and changes schedules, whose tasks are submitted again and again."
+    summary = "Shows and changes schedules, which submit tasks repeatedly."
     label_width = 16
     name_help = "Name of the schedule."
     examples = (
@@ -303,7 +303,7 @@ class Command(NounCommand):
             do_put,
             "1",
             values=(
-                ("type", {"metavar": "TYPE", "help": "What handles its tasks."}),
+                ("type", {"metavar": "TYPE", "help": "The type of its tasks."}),
                 ("data", {"metavar": "JSON", "nargs": "?", "help": "Their data, as JSON."}),
             ),
             terms=TERMS,

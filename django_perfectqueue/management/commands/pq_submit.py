@@ -46,7 +46,7 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
         add("key", metavar="KEY", nargs="?", help="Its name in the queue.")
-        add("type", metavar="TYPE", nargs="?", help="What handles it.")
+        add("type", metavar="TYPE", nargs="?", help="Its type, which selects the handler.")
         add("data", metavar="JSON", nargs="?", help="Its data, as JSON.")
         add_flags(parser, f"{' '.join(FLAGS)} --queue --user --priority --limit --tag --in")
         add_flags(parser, "--time-limit --on-conflict --file --atomic --run")
@@ -249,7 +249,9 @@ def check_choice(options: CommandOptions) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["file"]:
         if any(options.get(name) is not None for name in (*ARGUMENTS, "span")):
-            raise CommandError("With --file, what a task is stands in the file.")
+            raise CommandError(
+                "With --file, the file has the tasks: give no KEY, TYPE or options of a task."
+            )
         if options["on_conflict"] == "replace":
             raise CommandError("--on-conflict replace is for one task, not for --file.")
         if options["run"]:

@@ -345,7 +345,7 @@ PRIORITY = {
 
 
 def retry(command: NounCommand, options: CommandOptions) -> None:
-    """Put failed, cancelled and expired tasks back, and hasten those that wait."""
+    """Retry failed, cancelled and expired tasks; start scheduled and retrying ones at once."""
     steer("retry", command, options)
 
 

@@ -228,8 +228,8 @@ class Options:
     #: the admin, and are masked in errors and logs that are kept.
     SENSITIVE: Sequence[str] = _setting(SENSITIVE, _words)
     #: List of dotted paths to context variables, or to pairs of functions.
-    #: What a task takes along from its submitter's surroundings. Programs that submit and workers
-    #: should have the same list; a worker skips what it does not know.
+    #: The values that a task carries from its submitter to its handler. Programs that submit and
+    #: workers should have the same list; a worker skips what it does not know.
     CONTEXT: Sequence[str] = _setting((), _texts)
     #: Whole number, or `None`.
     #: How many schedules each user may have; those without a user are not counted. `put()` refuses
@@ -252,8 +252,8 @@ class Options:
     #: member of staff may see, or `None` for all.
     ADMIN_SCOPE: str | None = _setting(None, _path.or_none())
     #: Text, or `None`.
-    #: Who sends it as `Authorization: Bearer TOKEN` may read the metrics. Without one, only logins
-    #: with the permission *view overview* may.
+    #: A request with the header `Authorization: Bearer TOKEN` may read the metrics. Without a
+    #: token, only logins with the permission *view overview* may.
     METRICS_TOKEN: str | None = _setting(None, _name.or_none())
     #: Text of up to 100 characters, or `None`: the environment variable `SENTRY_RELEASE`, if there
     #: is one.
@@ -261,8 +261,8 @@ class Options:
     #: marks where its workers started.
     RELEASE: str | None = _setting(None, _name.or_none())
     #: Seconds, at least 0, or `None`.
-    #: A queue is *late* in the overview once its oldest due task has waited for longer. `None`
-    #: calls none late.
+    #: A queue is *late* in the overview once its oldest due task has waited for longer. With `None`
+    #: no queue is late.
     LATE_AFTER: float | None = _setting(300.0, _seconds.or_none())
     #: `'DEBUG'`, `'INFO'`, `'WARNING'`, `'ERROR'`, `'CRITICAL'`, or `None`.
     #: The lowest level of log records that are kept with an attempt, if your `LOGGING` passes them
@@ -275,11 +275,11 @@ class Options:
     TRACING: bool = _setting(False, TRUE_OR_FALSE)
 
     #: Seconds, above 0.
-    #: The longest time for which an idle worker does not look for tasks. A lost notification costs
+    #: The longest time between two polls of an idle worker. A lost notification costs
     #: at most this time. A worker without a running task looks less often: a fifth as often on
-    #: PostgreSQL, which loses no notification, and a third as often elsewhere. Where a look has
-    #: found a task without a notification, as of another host, it looks at the full rate for an
-    #: hour.
+    #: PostgreSQL, which loses no notification, and a third as often elsewhere. After a poll
+    #: that finds a task without a notification, as of another host, it polls at the full rate for
+    #: an hour.
     POLL_INTERVAL: float = _setting(1.0, _positive_seconds)
     #: `True`, `False` or the absolute path of a folder, as a string or `Path`.
     #: Whether a submit notifies the workers. With `False` workers poll every `POLL_INTERVAL`.
@@ -299,11 +299,11 @@ class Options:
 
     #: Seconds, above 0, or `None` for no limit.
     #: How long a worker waits for an answer of its database before it cuts the connection. A
-    #: handler's own queries are never broken off.
+    #: handler's own queries are never cancelled.
     DATABASE_TIMEOUT: float | None = _setting(30.0, _positive_seconds.or_none())
     #: Seconds, above 0, or `None`.
-    #: PostgreSQL and MariaDB end a transaction of a worker that stands still this long, also that
-    #: of a handler that computes longer inside of `atomic()`. An atomic handler has its time limit
+    #: PostgreSQL and MariaDB end a worker's transaction that is idle for this long, also that of a
+    #: handler that computes longer inside of `atomic()`. An atomic handler has its time limit
     #: and `kill_wait` instead. A value that the project has set is left as it is.
     IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _positive_seconds.or_none())
     #: Seconds, above 0.

@@ -87,7 +87,9 @@ def send(
     except KeyboardInterrupt:
         raise
     except BaseException:
-        logger.exception("A receiver would have ended the process. key=%s", printable(names.key))
+        logger.exception(
+            "A receiver raised an exit; the process continues. key=%s", printable(names.key)
+        )
 
 
 def send_all(signal: Signal, tasks: Iterable[TaskNames]) -> None:

@@ -222,7 +222,7 @@ def handler(*patterns: Pattern, **attributes: object) -> Callable[[T], T]:
         elif issubclass(target, Application):
             made = derived(target, target, **attributes) if attributes else target
         else:
-            raise ConfigError(f"@handler stands over {target!r}, which is no Application.")
+            raise ConfigError(f"@handler is applied to {target!r}, which is not an Application.")
         for pattern in patterns:
             Registry.add(pattern, made)
         return target

@@ -138,7 +138,7 @@ def wait_by(
                 return asked_of(backoff, task, handler, error)
     except BaseException:
         logger.exception(
-            "A backoff will not do; the usual wait holds. type=%s key=%s",
+            "A backoff failed; the default wait applies. type=%s key=%s",
             printable(task.type),
             printable(task.key),
         )

@@ -29,7 +29,7 @@ def check_database_settings(alias: str) -> Iterator[CheckMessage]:
         aliases = ", ".join(f"'{name}'" for name in connections)
         yield error(
             5,
-            f"DATABASES has no '{alias}', which is to hold the tasks.",
+            f"DATABASES has no '{alias}', the database of the tasks.",
             f"Set {SETTING}['DATABASE'] to one of {aliases}, or leave it to the router.",
         )
         return

@@ -95,8 +95,8 @@ def sqlite_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessage]:
     if mode not in ("wal", "memory"):
         yield warning(
             9,
-            f"The SQLite database '{alias}' has the journal mode '{mode}', at which those who read"
-            " and those who write wait for each other.",
+            f"The SQLite database '{alias}' has the journal mode '{mode}', in which readers and"
+            " writers wait for each other.",
             f"Add {SQLITE_OPTIONS} to DATABASES['{alias}'].",
         )
     [[kept]] = cursor.execute("PRAGMA synchronous").fetchall()
@@ -135,9 +135,9 @@ def short_of_patience(
     if 0 < seconds < IDLE:
         yield warning(
             17,
-            f"The server of the database '{alias}' hangs up after {seconds:g} s without a word:"
-            f" {name}. Workers that have nothing to do speak once in {IDLE // 2} s, and would have"
-            " to connect anew each time.",
+            f"The server of the database '{alias}' closes connections that are idle for"
+            f" {seconds:g} s: {name}. Idle workers send a statement once in {IDLE // 2} s, and"
+            " would have to reconnect each time.",
             f"Set {name} to {IDLE} s or more, for the worker's user at least.",
         )
 

@@ -77,8 +77,8 @@ def relations(values: Options) -> Iterator[CheckMessage]:
     if any("PickleCodec" in str(codec) for codec in values.CODECS):
         yield warning(
             20,
-            "CODECS has a codec that unpickles: who can write to the database can then run code"
-            " in every worker, and in every process that shows a task.",
+            "CODECS has a codec that unpickles: anyone who can write to the database can then"
+            " run code in every worker, and in every process that shows a task.",
             "Use JSON, and take the codec out once no task is left that it has written.",
         )
     if values.PROCESSOR_TYPE == "process" and (values.CONCURRENCY or 1) > 1:
@@ -91,13 +91,13 @@ def relations(values: Options) -> Iterator[CheckMessage]:
         yield warning(
             40,
             "EAGER is on and DEBUG is off: tasks run inside of the requests that submit them, and"
-            " what is to be tried again later waits for ever.",
+            " retries never run.",
             f"Take EAGER out of {SETTING}, and run pq_worker.",
         )
     if values.RETRY_WAIT > values.RETRY_WAIT_LIMIT:
         yield warning(
             5,
-            "RETRY_WAIT is above RETRY_WAIT_LIMIT, which is all that a task will ever wait.",
+            "RETRY_WAIT is above RETRY_WAIT_LIMIT, the longest wait of a task.",
             "Raise RETRY_WAIT_LIMIT, or lower RETRY_WAIT.",
         )
 

@@ -115,7 +115,7 @@ def check_limit(row: Limit, given: Mapping[str, object]) -> None:
     if row.rate is None:
         for name in ("period", "burst"):
             if given.get(name) is not None:
-                raise ConfigError(f"A {name} says nothing without a rate: give the rate, too.")
+                raise ConfigError(f"A {name} needs a rate: give the rate, too.")
         row.period, row.burst = 1.0, None
     elif row.burst is not None:
         most = int(row.rate * MOST_BURST_TIME / row.period)

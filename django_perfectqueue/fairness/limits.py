@@ -109,7 +109,7 @@ def unfit(scope: str, name: str) -> str:
     if scope == "queue" and len(name) > QUEUE_LENGTH:
         return _("The name of a queue has at most %s characters.") % QUEUE_LENGTH
     if scope == "user" and name == EVERYONE:
-        return _("A limit is for one user. For each of all there is the fair share of *.")
+        return _("A limit applies to one user. To cap every user, set the fair share of *.")
     return ""
 
 

@@ -142,8 +142,8 @@ SENTENCES = {
     Code.LIMIT_CAP: _("Limit '%(name)s' lets %(most)d tasks run at once, and %(running)d run."),
     Code.LIMIT_RATE: _("Limit '%(name)s' lets %(rate)s start, the next one in %(wait)s."),
     Code.LANE_ASLEEP: _(
-        "Its lane sleeps, since the program that submitted it did not wake it; a worker does so"
-        " within seconds."
+        "Its lane is asleep: the program that submitted the task did not wake it. A worker does "
+        "so within seconds."
     ),
 }
 

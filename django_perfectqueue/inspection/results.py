@@ -219,7 +219,11 @@ class ResultWaiter:
                 self.listener.open(store.notify.end_channels(self.waited_for))
             store.notify.watch(list(self.waited_for), using=self.using)
         except Error as error:
-            logger.debug("No ends of tasks are heard. database=%s error=%s", self.using, error)
+            logger.debug(
+                "Notifications of ended tasks are not received. database=%s error=%s",
+                self.using,
+                error,
+            )
             self.close()
             self.listener = None
         return fresh

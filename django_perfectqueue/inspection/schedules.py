@@ -64,7 +64,7 @@ def standing(row: Schedule, now: datetime) -> str:
     """Return why it submits nothing now, or when it will, in a sentence."""
     words = {"note": row.note, "by": row.paused_by, "problem": row.problem}
     if row.origin == Schedule.Origin.GONE:
-        return _("No worker that lives declares it.")
+        return _("No live worker declares it.")
     if row.problem:
         return _("It is broken: %(problem)s") % words
     if row.paused and row.paused_by:
@@ -74,7 +74,7 @@ def standing(row: Schedule, now: datetime) -> str:
     if row.due_at is None:
         return _("It has ended.")
     if row.pending:
-        return _("Its tick waits for the task before to end.")
+        return _("Its tick waits for the end of the previous task.")
     wait = (row.due_at - now).total_seconds()
     word = _("It is due in %s.") if wait > 0 else _("It has been due for %s.")
     return word % long_duration(abs(wait))

@@ -313,13 +313,13 @@ def remark(task: Task) -> str:
     if task.outcome == Outcome.FINISHED and task.started_at is None:
         return gettext("Someone closed it as finished.")
     if ticket and ticket.is_parked:
-        return gettext("A worker without a handler for its type has given it back.")
+        return gettext("A worker gave it back: it has no handler for its type.")
     if ticket and is_put_off(task, LastEnding.RELEASED):
         return gettext(
             "A worker gave it back untried; perhaps no worker has a handler for its type."
         )
     if ticket and is_put_off(task, LastEnding.SNOOZED):
-        return gettext("Its handler has put it off.")
+        return gettext("Its handler has snoozed it.")
     letter: DeadLetter | None = getattr(task, "dead_letter", None)
     if task.outcome == Outcome.CANCELLED and letter and letter.group == DISCARDED_GROUP:
         return gettext("Its handler has discarded it.")

@@ -124,14 +124,14 @@ Words = Mapping[str, Any]
 SHORT = {"--user": "-u", "--time": "-t", "--file": "-f"}
 ROW = re.compile(r"^(\S+) ?(\S*)\s+((?:.*)(?:\n +.*)*)$", re.MULTILINE)
 TEXT = """
---after ID            Go on behind the task with this id.
---all                 All tasks to which it can be done; also with other filters.
+--after ID            Start after the task with this id.
+--all                 All tasks that the verb is for; also with other filters.
 --any-type            Also tasks of types for which there is no handler.
 --at-once N           How many may start at once after a pause (default: as many as the rate).
 --atomic              Store all tasks of a file or none.
 --batch BATCH         Only tasks of this batch, by its name.
---burst               Leave when no task is due any more.
---catch-up N          How many missed ticks are made up beside the latest (0), or all.
+--burst               Stop when no task is due.
+--catch-up N          How many missed ticks to submit besides the latest (0), or all.
 --concurrency N       How many tasks a processor runs at once, if it is thread or async.
 --cron EXPRESSION     Five fields, six with seconds first, or a nickname such as @daily.
 --data                Show what was submitted, too.
@@ -140,14 +140,14 @@ TEXT = """
 --deadline SPAN       A tick that is later than this is dropped.
 --delay SPAN          Submit the task this long after its tick.
 --delete              Delete each row there once its task is here. By default they stay.
---drain WORKER        Have a worker (host:pid), or all of a host, finish what they run and take no
-                      more; may be repeated.
---dry-run             Say what would be done, and do nothing.
+--drain WORKER        A worker (host:pid), or all of a host, that end their tasks and take no more;
+                      may be repeated.
+--dry-run             Print what would be done, and do nothing.
 --ends-at TIME        The last tick is not after this.
 --every SPAN          An interval: 90s, 15m, 1d12h.
 --exec COMMAND        Run this program for every task, of whatever type: 'prog arg'. It gets the
                       data as JSON on its standard input, and the key as its last argument.
---expect TIME         By when it should start: of equal priority the earliest goes first.
+--expect TIME         When it should start: among tasks of equal priority the earliest goes first.
 --expires TIME        Expire at this time: a span, unix seconds, or ISO 8601 with an offset.
 --expires-after SPAN  A task that has not started this long after its submit expires.
 --file FILE           Submit the tasks of this file, one JSON object a line with {arguments}; - is
@@ -155,33 +155,33 @@ TEXT = """
 --first N             Only the first N; 0: all (lists: 100, shares: 20, reasons: 10).
 --force               Also of workers that were seen within the last 30 seconds.
 --from-database ALIAS The database that has its table (default: the one of this queue).
---from-queue NAME     Only what is in this queue there; django-q2 calls it a cluster.
+--from-queue NAME     Only rows of this queue there; django-q2 calls it a cluster.
 --group GROUP         Only tasks that ended for this reason: an error such as builtins.ValueError.
 --health-port [HOST:]PORT
                       Answer /live and /ready over HTTP there (default host: 127.0.0.1).
 --in SPAN             Start after this delay: 5m30s.
 --jitter SPAN         A random delay of at most this is added to --delay.
 --json                Print JSON for programs, one object a line.
---key-prefix PREFIX   Only tasks whose keys begin so.
+--key-prefix PREFIX   Only tasks with keys that begin with this.
 --limit NAME          Name of a limit that the task counts against; may be repeated.
 --log WHICH           Of the logs show the last lines of the last attempt, all, or none (last).
---map OLD=NEW         What a type is called here; may be repeated.
---max-age SECONDS     Replace a processor when it is so old, between two tasks.
---max-memory MIB      Replace a processor when it holds so much memory, between two tasks.
---max-requests N      Replace a processor when it has run so many tasks.
+--map OLD=NEW         The name of a type here; may be repeated.
+--max-age SECONDS     Replace a processor of this age, between two tasks.
+--max-memory MIB      Replace a processor that uses this much memory, between two tasks.
+--max-requests N      Replace a processor after this many tasks.
 --max-running N       How many tasks may run at once; 0: none may; none: no cap.
 --no-data             Leave out the data, the result and the context.
 --no-user             The tasks without a user.
 --note TEXT           Why.
 --older-than SPAN     Delete what ended this long ago, such as 7d, instead of the retention.
---oldest SECONDS      For how long the oldest task may have been due.
+--oldest SECONDS      How long the oldest task may have been due.
 --oldest-first        The oldest first, not the newest.
 --on-conflict ACTION  When the key is taken: raise an error (the default), ignore this task, or
                       replace the other one unless it is running.
 --over WINDOW         Over which time: the last minute, hour or day (hour).
 --overlap POLICY      While the task before has not ended: {overlaps}; of a backfill allow or
                       queue.
---patch JSON          Change the data by a JSON merge patch (RFC 7386): null takes a member away.
+--patch JSON          Change the data by a JSON merge patch (RFC 7386): null removes a member.
 --pause-after N       Pause it after this many failed tasks in a row.
 --pid-file PATH       Write the worker's pid there, and start no second one with the same file.
 --poll-interval SECONDS
@@ -190,15 +190,15 @@ TEXT = """
 --priority N          Larger goes first among the tasks of the same user (0).
 --processor-type TYPE How each processor runs tasks: process, thread or async.
 --processors N        How many processes.
---queue QUEUE         Name of the queue (default: DEFAULT_QUEUE; of lists of batches, shares,
-                      workers and figures: all). Workers and checks take several.
+--queue QUEUE         Name of the queue (default: DEFAULT_QUEUE; lists of batches, shares, workers
+                      and figures: all). Workers and checks: may be repeated.
 --queue-order ORDER   How to go through several queues: fair (by weight and time), ordered (the
                       first is served first), round_robin or shuffled.
---rate N/TIME         How many within a time, such as 10/min, 5/s or 100/90s. Tasks that are
-                      chosen by filters are then steered by a task of the queue.
---reload              Start anew whenever the code has changed. For development.
+--rate N/TIME         How many within a time, such as 10/min, 5/s or 100/90s. For tasks that
+                      filters choose, a task of the queue does the work.
+--reload              Restart when the code changes. For development.
 --remaining N         How many more tasks it submits.
---run                 Run what is due in its queue, as pq_worker --burst does, and print its result.
+--run                 Run the due tasks of its queue, as pq_worker --burst does; print its result.
 --run-in QUEUE        Have a task of this queue do it (default: the queue of the tasks).
 --since TIME          From this time on: 2h (ago), 10:00 or ISO 8601.
 --starts-at TIME      The first tick is not before this.
@@ -216,8 +216,8 @@ TEXT = """
 --until TIME          Up to this time: 2h (ago), 10:00 or ISO 8601 (default: now).
 --user USER           The user for whom the tasks run.
 --wait-for-database SECONDS
-                      Wait so long at the start for a database that can't be reached or is not
-                      migrated.
+                      At the start, wait at most this long for a database that can't be reached or
+                      is not migrated.
 --watch SECONDS       Show it again, every 2 seconds or as many as are given, until Ctrl-C.
 --weight W            Twice the weight gets twice the processor time while users compete.
 --with-dependents     Also all tasks that wait for these, directly or not.

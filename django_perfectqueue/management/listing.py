@@ -238,7 +238,7 @@ PAINT = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
 
 
 def show_tasks(command: QueueCommand, options: CommandOptions) -> None:
-    """Show where tasks stand, their attempts, data, logs and results."""
+    """Show the status of tasks, their attempts, data, logs and results."""
     for key in options["names"]:
         TaskPage(command, options).show(key)
 

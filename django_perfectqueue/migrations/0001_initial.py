@@ -421,7 +421,7 @@ class Migration(migrations.Migration):
                     "paused",
                     models.BooleanField(
                         default=False,
-                        help_text="These tasks wait until this is taken back.",
+                        help_text="These tasks wait until the pause ends.",
                         verbose_name="paused",
                     ),
                 ),
@@ -604,7 +604,7 @@ class Migration(migrations.Migration):
                     "paused",
                     models.BooleanField(
                         default=False,
-                        help_text="These tasks wait until this is taken back.",
+                        help_text="These tasks wait until the pause ends.",
                         verbose_name="paused",
                     ),
                 ),
@@ -715,7 +715,7 @@ class Migration(migrations.Migration):
                         choices=[
                             ("row", "made by a person or a program"),
                             ("code", "declared in code"),
-                            ("gone", "its declaration is gone"),
+                            ("gone", "no longer declared in code"),
                         ],
                         default="row",
                         editable=False,
@@ -754,7 +754,7 @@ class Migration(migrations.Migration):
                     django_perfectqueue.models.fields.ExactCharField(
                         blank=True,
                         default="",
-                        help_text="For whom the tasks run: their fair share pays for them.",
+                        help_text="The user of the tasks. They count against this user's fair share.",
                         max_length=255,
                         verbose_name="user",
                     ),
@@ -775,7 +775,7 @@ class Migration(migrations.Migration):
                     "expires_after",
                     models.FloatField(
                         blank=True,
-                        help_text="In seconds: a task that has not started by then is not started any more.",
+                        help_text="In seconds: a task that has not started by then expires.",
                         null=True,
                         verbose_name="expires after",
                     ),
@@ -827,7 +827,7 @@ class Migration(migrations.Migration):
                     "jitter",
                     models.FloatField(
                         default=0.0,
-                        help_text="Up to so many seconds are added, the same for the same tick.",
+                        help_text="A random delay of at most this many seconds is added; it is fixed for each tick.",
                         verbose_name="jitter",
                     ),
                 ),
@@ -839,10 +839,10 @@ class Migration(migrations.Migration):
                             ("allow", "run both"),
                             ("queue_one", "let one tick wait"),
                             ("queue", "let all ticks wait"),
-                            ("cancel", "cancel the task before"),
+                            ("cancel", "cancel the previous task"),
                         ],
                         default="skip",
-                        help_text="What to do with a tick while the task before has yet to end.",
+                        help_text="What to do with a tick while the previous task has not ended.",
                         max_length=9,
                         verbose_name="overlap",
                     ),
@@ -852,7 +852,7 @@ class Migration(migrations.Migration):
                     models.PositiveIntegerField(
                         blank=True,
                         default=0,
-                        help_text="How many missed ticks are made up beside the latest. Empty: all.",
+                        help_text="How many missed ticks are submitted besides the latest. Empty: all.",
                         null=True,
                         verbose_name="catch up",
                     ),
@@ -861,7 +861,7 @@ class Migration(migrations.Migration):
                     "deadline",
                     models.FloatField(
                         blank=True,
-                        help_text="A tick that is later than so many seconds is dropped. Empty: none is.",
+                        help_text="A tick that is later than this many seconds is dropped. Empty: none is dropped.",
                         null=True,
                         verbose_name="deadline",
                     ),
@@ -870,7 +870,7 @@ class Migration(migrations.Migration):
                     "pause_after",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="After so many failed tasks in a row it is paused. Empty: never.",
+                        help_text="The schedule is paused after this many failed tasks in a row. Empty: never.",
                         null=True,
                         verbose_name="pause after",
                     ),
@@ -1560,7 +1560,7 @@ class Migration(migrations.Migration):
                     _connector="OR",
                 ),
                 name="perfectqueue_limit_burst",
-                violation_error_message="The burst is too large: at this rate it would come evenly in more than 366 days.",
+                violation_error_message="The burst is too large: at this rate it exceeds the starts of 366 days.",
             ),
         ),
         migrations.AddConstraint(

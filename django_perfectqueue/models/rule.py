@@ -46,7 +46,7 @@ class Pausable(models.Model):
     """
 
     paused = models.BooleanField(
-        _("paused"), default=False, help_text=_("These tasks wait until this is taken back.")
+        _("paused"), default=False, help_text=_("These tasks wait until the pause ends.")
     )
     paused_until = models.DateTimeField(
         _("paused until"), null=True, blank=True, help_text=_("Empty: until someone unpauses it.")
@@ -118,8 +118,7 @@ class Limit(Pausable):
                 | Q(burst__lte=F("rate") * MOST_BURST_TIME / F("period")),
                 name="perfectqueue_limit_burst",
                 violation_error_message=_(
-                    "The burst is too large: at this rate it would come evenly in more than 366"
-                    " days."
+                    "The burst is too large: at this rate it exceeds the starts of 366 days."
                 ),
             ),
         ]

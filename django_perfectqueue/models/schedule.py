@@ -25,7 +25,7 @@ class Schedule(models.Model):
 
     ``next_at`` is the next tick, and ``due_at`` when it is to be submitted: after ``delay``
     and a part of ``jitter``, or once the task before has ended. It is empty while nothing is
-    to come: the schedule is paused, has ended, is broken, or its declaration is gone. A tick's
+    to come: the schedule is paused, has ended, is broken, or no longer declared in code. A tick's
     task has the key ``NAME@TICK``. All times are the server's, all spans are in seconds.
 
     ``context`` is JSON text: what its tasks take along of the surroundings of who stored it.
@@ -39,14 +39,14 @@ class Schedule(models.Model):
     class Origin(models.TextChoices):
         ROW = "row", _("made by a person or a program")
         CODE = "code", _("declared in code")
-        GONE = "gone", _("its declaration is gone")
+        GONE = "gone", _("no longer declared in code")
 
     class Overlap(models.TextChoices):
         SKIP = "skip", _("skip the tick")
         ALLOW = "allow", _("run both")
         QUEUE_ONE = "queue_one", _("let one tick wait")
         QUEUE = "queue", _("let all ticks wait")
-        CANCEL = "cancel", _("cancel the task before")
+        CANCEL = "cancel", _("cancel the previous task")
 
     name = ExactCharField(_("name"), max_length=NAME_LENGTH, unique=True)
     origin = models.CharField(
@@ -64,7 +64,7 @@ class Schedule(models.Model):
         max_length=255,
         blank=True,
         default="",
-        help_text=_("For whom the tasks run: their fair share pays for them."),
+        help_text=_("The user of the tasks. They count against this user's fair share."),
     )
     priority = models.IntegerField(_("priority"), default=0)
     limits = models.CharField(
@@ -75,7 +75,7 @@ class Schedule(models.Model):
         _("expires after"),
         null=True,
         blank=True,
-        help_text=_("In seconds: a task that has not started by then is not started any more."),
+        help_text=_("In seconds: a task that has not started by then expires."),
     )
 
     context = models.TextField(_("context"), null=True, editable=False)  # noqa: DJ001
@@ -96,7 +96,9 @@ class Schedule(models.Model):
     jitter = models.FloatField(
         _("jitter"),
         default=0.0,
-        help_text=_("Up to so many seconds are added, the same for the same tick."),
+        help_text=_(
+            "A random delay of at most this many seconds is added; it is fixed for each tick."
+        ),
     )
 
     overlap = models.CharField(
@@ -104,21 +106,24 @@ class Schedule(models.Model):
         max_length=9,
         choices=Overlap.choices,
         default=Overlap.SKIP,
-        help_text=_("What to do with a tick while the task before has yet to end."),
+        help_text=_("What to do with a tick while the previous task has not ended."),
     )
     catch_up = optional_count(
         _("catch up"),
-        _("How many missed ticks are made up beside the latest. Empty: all."),
+        _("How many missed ticks are submitted besides the latest. Empty: all."),
         default=0,
     )
     deadline = models.FloatField(
         _("deadline"),
         null=True,
         blank=True,
-        help_text=_("A tick that is later than so many seconds is dropped. Empty: none is."),
+        help_text=_(
+            "A tick that is later than this many seconds is dropped. Empty: none is dropped."
+        ),
     )
     pause_after = optional_count(
-        _("pause after"), _("After so many failed tasks in a row it is paused. Empty: never.")
+        _("pause after"),
+        _("The schedule is paused after this many failed tasks in a row. Empty: never."),
     )
 
     paused = models.BooleanField(_("paused"), default=False)

@@ -163,7 +163,7 @@ def restored_by_providers(values: Mapping[str, JSON]) -> Iterator[None]:
     """Do the same without the trace, which a worker restores before it makes the handler."""
     known = providers()
     for name in values.keys() - known.keys() - NO_PROVIDERS:
-        logger.debug("Nothing here takes this from the context of a task. name=%s", name)
+        logger.debug("No provider restores this value of a task's context. name=%s", name)
     with ExitStack() as stack:
         for path, provider in known.items():
             inside = provider.restore(values.get(path))

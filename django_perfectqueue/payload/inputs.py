@@ -71,7 +71,7 @@ def checked_user(value: object) -> str:
     user: str = KEY.require("The user", str(value), InvalidTaskError)
     if user == EVERYONE:
         raise InvalidTaskError(
-            f"No user can be called '{user}': that is the share of all who have none of their own."
+            f"No user can be called '{user}': it names the share of all users without their own."
         )
     return user
 
@@ -219,7 +219,7 @@ def on_the_calendar(name: str, value: datetime) -> datetime:
 
 def merged(value: JSON, patch: JSON) -> JSON:
     """
-    Return what a JSON merge patch, RFC 7386, makes of a value; null takes a member away.
+    Return what a JSON merge patch, RFC 7386, makes of a value; null removes a member.
 
     Raise InvalidTaskError where the patch is nested too deeply.
     """

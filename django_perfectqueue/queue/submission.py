@@ -141,10 +141,10 @@ class TaskTerms(TypedDict, total=False):
     What may be given along with a task, and with a schedule for its tasks.
 
     ``user`` is for whom it runs: a text, or anything with a ``str()``. A larger ``priority``
-    goes first among its user's tasks; the default is 0. ``limits`` are the names of limits that
-    it keeps to. ``time_limit`` is for how long an attempt may run: a timedelta, seconds or a span
-    such as ``"5m30s"``; None leaves it to the handler. ``context`` is what it takes along in
-    place of what the setting CONTEXT captures, by the same names.
+    goes first among its user's tasks; the default is 0. ``limits`` are the names of the limits
+    that apply to it. ``time_limit`` is for how long an attempt may run: a timedelta, seconds
+    or a span such as ``"5m30s"``; None leaves it to the handler. ``context`` is what it takes
+    along in place of what the setting CONTEXT captures, by the same names.
     """
 
     user: object
@@ -225,7 +225,7 @@ def submission_of(
             given[name] = CHECKS[name](value)
     starts, ends = given.get("run_at"), given.get("expires_at")
     if starts is not None and ends is not None and expires_first(starts, ends):
-        raise InvalidTaskError(f"The task could never run: it expires at {ends}, before run_at.")
+        raise InvalidTaskError(f"The task can never run: it expires at {ends}, before run_at.")
     type_ = KEY.require("The type", type, InvalidTaskError)
     lane = lane_behind(
         queue.name, type_, given.get("user", ""), given.get("limits", ()), using=using

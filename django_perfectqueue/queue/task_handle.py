@@ -245,7 +245,7 @@ class TaskHandle:
         """
         Change its data while it waits, or after it failed, by a JSON merge patch (RFC 7386).
 
-        In it null takes a member away. ``by`` is recorded as the person who did it. In an open
+        In it null removes a member. ``by`` is recorded as the person who did it. In an open
         transaction this is done after the commit. Raise NotFoundError, AlreadyFinishedError,
         NotSupportedError while it is running, InvalidTaskError where that can't be stored, and
         PayloadError where the data can't be read.

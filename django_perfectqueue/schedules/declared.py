@@ -92,7 +92,7 @@ def type_of(target: Any) -> str:
         if isinstance(pattern, str) and target in [getattr(one, "__func__", one) for one in own]:
             return pattern
     raise ConfigError(
-        f"@scheduled stands over {target!r}, which is no handler with a type and none of"
+        f"@scheduled is applied to {target!r}, which is no handler with a type and none of"
         " Django's tasks. Write it above @handler or @task."
     )
 

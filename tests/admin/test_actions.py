@@ -44,7 +44,7 @@ class ForceFinishTests(AdminTestCase):
         task, _lease = running("k1")
 
         asked = self.choose("force_finish", task)
-        self.assertContains(asked, "The handler of one that is running is interrupted")
+        self.assertContains(asked, "The handler of a running task is interrupted")
         self.assertNotEqual(status(task), "finished")
 
     def test_it_is_written_into_the_history(self):

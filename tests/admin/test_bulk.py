@@ -114,7 +114,7 @@ class BulkPageTests(AdminTestCase):
         ):
             with self.subTest(typed):
                 page = self.press(self.ask(), "Retry (1)", **typed)
-                self.assertContains(page, "look at what it would do now")
+                self.assertContains(page, "check the new preview")
                 self.assertContains(page, label)
                 self.assertEqual(Queue().list().count(), 1)
         self.press(page, "Retry (1)", run_in="bulk")
@@ -285,7 +285,7 @@ class SingleTests(AdminTestCase):
         dead = {"ids": str(operation.id), "back": LIST, "confirmed": "1"}
         self.client.force_login(staff(*VIEW, "retry_task"))
 
-        self.assertContains(self.forge("retry", **dead), "You may not retry bulk operations")
+        self.assertContains(self.forge("retry", **dead), "You may not retry a bulk operation")
         submit_bulk(
             Operation(verb="retry", selection=Selection(status="cancelled"), by="staff"),
             using="default",

@@ -187,7 +187,7 @@ class StoryTests(AdminTestCase):
         store.park([held], lambda _type: False, using="default")
 
         response = self.story(task)
-        self.assertContains(response, "A worker without a handler for its type has given it back.")
+        self.assertContains(response, "A worker gave it back: it has no handler for its type.")
         self.assertNotContains(response, "It waits for its time.")
 
     def test_a_task_that_was_put_off_or_discarded_says_so(self):
@@ -197,7 +197,7 @@ class StoryTests(AdminTestCase):
         late.snooze("1h")
         gone.discard("There is no such customer.", why=store.Failure.of(KeyError("ann")))
 
-        self.assertContains(self.story(Queue()["k1"]), "Its handler has put it off.")
+        self.assertContains(self.story(Queue()["k1"]), "Its handler has snoozed it.")
         response = self.story(Queue()["k2"])
         self.assertContains(response, "Its handler has discarded it.")
         self.assertNotContains(response, "as someone asked")

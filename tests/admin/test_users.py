@@ -199,7 +199,7 @@ class PauseTests(UsersCase):
         self.assertFalse(FairShare.objects.filter(paused=True).exists())
         self.assertEqual(set(FairShare.objects.values_list("note", "paused_by")), {("", "")})
         response = self.send("unpause", url=self.one("ann"))
-        self.assertEqual(self.reported(response)[0][:22], "Nothing had to be done")
+        self.assertEqual(self.reported(response)[0][:15], "Nothing changed")
 
     def test_those_who_are_ticked_are_paused(self):
         for user in ("ann", "bob", "carl"):

@@ -204,7 +204,7 @@ class BackoffTests(PolicyCase):
             with self.assertLogs("django_perfectqueue.runner", logging.ERROR) as log:
                 reported = self.rule(ValueError(), backoff=backoff, retry_wait=100)
             self.assertTrue(75 <= reported.wait <= 125, reported)
-            self.assertIn("A backoff will not do", log.output[0])
+            self.assertIn("A backoff failed", log.output[0])
 
     def test_the_settings_have_one_for_all(self):
         for backoff in (lambda error, task: 40, "tests.application.test_policy.forty"):

@@ -278,7 +278,7 @@ class CheckTests(SimpleTestCase):
         numbers = [*checks.settings.NAMED, *checks.settings.IMPORTED, 30]
         calls += [("error", number) for number in numbers]
         there = {f"{'E' if kind == 'error' else 'W'}{int(number):03}" for kind, number in calls}
-        documented = set(re.findall(r"`perfectqueue\.([EW]\d{3})`", page("reference/checks.md")))
+        documented = set(re.findall(r"`perfectqueue\.([EW]\d{3})`", page("reference/errors.md")))
         if find_spec("sphinx"):
             documented |= set(extension().checks_of())
         else:

@@ -94,8 +94,8 @@ class LimitTests(TestCase):
             ({"rate": 1, "period": 0}, "The period must be a number from 0.001"),
             ({"rate": 1, "period": math.nan}, "not nan"),
             ({"rate": 1, "burst": 0}, "The burst must be a whole number from 1"),
-            ({"burst": 5}, "A burst says nothing without a rate"),
-            ({"paused": True, "period": 5}, "A period says nothing without a rate"),
+            ({"burst": 5}, "A burst needs a rate"),
+            ({"paused": True, "period": 5}, "A period needs a rate"),
             ({"paused": 1}, "paused must be True or False, not 1."),
             ({"paused": True, "scope": "que"}, "one of 'name', 'queue', 'type', 'user', not 'que'"),
         ):
@@ -106,7 +106,7 @@ class LimitTests(TestCase):
             ("a,b", "name", "must not hold a comma"),
             ("x" * 101, "queue", "at most 100 characters"),
             ("x" * 256, "type", "(256 characters)"),
-            ("*", "user", "A limit is for one user"),
+            ("*", "user", "A limit applies to one user"),
             (None, "type", "must be a text of"),
         ):
             with self.subTest(name), self.assertRaisesMessage(ConfigError, reported):

@@ -353,8 +353,8 @@ class PlaceTests(WaitingTestCase):
         # Woken after the commit, which does not come here; as where the program dies then.
         task = submit("k2", user="ann")
         sentence = (
-            "Its lane sleeps, since the program that submitted it did not wake it; a worker does"
-            " so within seconds."
+            "Its lane is asleep: the program that submitted the task did not wake it. A worker "
+            "does so within seconds."
         )
         self.assert_why(task, "lane_asleep", sentence, name="ann")
         acquire()

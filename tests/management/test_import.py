@@ -244,7 +244,7 @@ class AncestorTests(TableTestCase):
             ):
                 out = refused(self, "pq_import", "perfectqueue", code=code)
                 self.assertIn(message, out)
-                self.assertIn("To go on, run it again", out)
+                self.assertIn("To continue, run it again", out)
             self.assertEqual(len(Queue()), 2)
             out = run("pq_import", "perfectqueue")
             self.assertIn("Imported: 2 tasks (queue: default). 2 were there already.", out)
@@ -484,7 +484,7 @@ class DjangoQ2Tests(TableTestCase):
         self.assertEqual(schedule("django-q2-schedule-30").cron, "*/5 * * * *")
         self.assertEqual(schedule("seconds").cron, "30 0 3 * * *")
         for text in (
-            "2 that would come at other times here\n      days: report ('0 3 */2 * mon' has",
+            "2 that would fire at other times here\n      days: report ('0 3 */2 * mon' has",
             "      last: report (kind M on day 31)\n",
             "1 with what a task here has not: intended_date_kwarg\n      dated: report\n",
             "3 rows are left behind.",
@@ -582,7 +582,7 @@ class CeleryBeatTests(TableTestCase):
         self.assertEqual(second.run_at, NOON + timedelta(hours=1))
         self.assertEqual(second.expires_at, NOON + timedelta(hours=2))
         for text in (
-            "1 by the sun: not possible here\n      task-3 (report)\n",
+            "1 solar schedules: not possible here\n      task-3 (report)\n",
             "1 switched off\n",
             "1 that have run\n      task-6\n",
             "2 with data that can't be read\n      task-7 (",
@@ -621,7 +621,7 @@ class CeleryBeatTests(TableTestCase):
         self.assertEqual((second.ends_at, second.remaining, third.remaining), (EVER, None, 1))
         for text in (
             "Imported: 0 tasks and 3 schedules (queue: default).",
-            "1 that would come at other times here\n      task-4 ('0 3 13 * fri' has",
+            "1 that would fire at other times here\n      task-4 ('0 3 13 * fri' has",
             "1 not possible here\n      task-5 (every must be a timedelta, seconds or a span",
             "1 with a time that can't be found\n      task-6\n",
             "1 of the type 'nobody', for which there is no handler",

@@ -166,7 +166,7 @@ class LimitTests(TestCase):
             (["set", "smtp", "--rate", "10"], "so many per time"),
             (["set", "smtp", "--rate", "10/fortnight"], "so many per time"),
             (["set", "smtp", "--rate", "1/0"], "The period must be a number"),
-            (["set", "smtp", "--at-once", "3"], "says nothing without a rate"),
+            (["set", "smtp", "--at-once", "3"], "needs a rate"),
             (["set", "smtp"], "Say what to change: --max-running, --rate, --at-once."),
             (["pause"], "required"),
         ):

@@ -269,7 +269,7 @@ class ShowTests(TestCase):
                 task.discard("There is no such customer.", why=Failure.of(KeyError("ann")))
 
         out = run("pq_task", "show", "k1")
-        self.assertRegex(out, r"note +Its handler has put it off\.\n")
+        self.assertRegex(out, r"note +Its handler has snoozed it\.\n")
         self.assertRegex(out, r"attempts +0\n")
         out = run("pq_task", "show", "k2")
         self.assertRegex(out, r"note +Its handler has discarded it\.\n")

@@ -227,7 +227,7 @@ class ShareTests(TestCase):
 
         self.assertEqual(out, "User 'acme', every queue: weight 2.\n")
         self.assertEqual([row.user for row in FairShare.objects.all()], ["*"])
-        self.assertIn("There was no share of its own.\n", run("pq_user", "reset", "acme"))
+        self.assertIn("This user had no share of its own.\n", run("pq_user", "reset", "acme"))
 
     def test_alone_it_lists_all_shares(self):
         self.assertIn("There are no shares", run("pq_user", "list"))

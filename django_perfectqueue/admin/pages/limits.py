@@ -47,7 +47,7 @@ class LimitForm(RuleForm):
         if reason := unfit(cleaned.get("scope", ""), cleaned.get("name", "")):
             self.add_error("name", reason)
         if cleaned.get("burst") and "rate" in cleaned and not cleaned["rate"]:
-            self.add_error("burst", gettext("A burst says nothing without a rate."))
+            self.add_error("burst", gettext("A burst needs a rate."))
         return cleaned
 
 

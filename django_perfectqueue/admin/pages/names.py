@@ -185,10 +185,10 @@ class UserAdmin(NamedRows):
     named_by = "user"
     editable = ("weight", "max_running")
     help = _(
-        "What part of the processor time of a queue each user received, and what it was entitled"
-        " to by its weight while users competed: one that wanted less than its part is entitled to"
-        " what it wanted. A change takes effect at once, also for tasks that wait already; tasks"
-        " that run are not disturbed. A pause holds in every queue."
+        "What part of the processor time of a queue each user received, and what it was entitled "
+        "to by its weight while users competed: a user that needed less is entitled to what it "
+        "needed. A change takes effect at once, also for tasks that wait already; tasks that run "
+        "are not disturbed. A pause holds in every queue."
     )
     fields = [*OWNER, "weight", "max_running", "paused", "paused_until", "note"]
 
@@ -235,7 +235,7 @@ class UserAdmin(NamedRows):
             ],
             "nothing": ""
             if options().USAGE_TIME != 0
-            else _("It is not known who received what: USAGE_TIME is 0."),
+            else _("Usage is not recorded: USAGE_TIME is 0."),
             "kept": {"queue": queue},
             **({} if name is None else self.about(request, name, queue, tasks)),
         }

@@ -86,10 +86,10 @@ class ScheduleForm(RuleForm):
     """A schedule as people write it; ``terms`` are those of Schedules.put() once it is valid."""
 
     type = forms.CharField(
-        label=_("Type"), help_text=_("What handles its tasks; only what is registered.")
+        label=_("Type"), help_text=_("The type of its tasks; only types with a handler.")
     )
     data = forms.JSONField(  # type: ignore[assignment]
-        label=_("Data"), required=False, help_text=_("What its tasks get, as JSON.")
+        label=_("Data"), required=False, help_text=_("The data of its tasks, as JSON.")
     )
     every = span_field("every", SECONDS)
     time_limit = span_field("time_limit")

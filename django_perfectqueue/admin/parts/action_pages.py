@@ -218,7 +218,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         seen = self.visible(request, wanted)
         if verb is RETRY and (forbidden := forbidden_operations(request, seen)):
             seen -= forbidden
-            text = gettext("You may not retry bulk operations that you may not ask for.")
+            text = gettext("You may not retry a bulk operation that you may not start.")
             self.message_user(request, text, messages.WARNING)
             wanted = [task_id for task_id in wanted if task_id not in forbidden]
         tasks = list(plain().filter(pk__in=seen).only("queue", "key"))

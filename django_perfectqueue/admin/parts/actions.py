@@ -161,8 +161,8 @@ FORCE_FINISH = Verb(
     title=_("Force finish selected tasks"),
     statuses=frozenset(LIVE),
     question=_(
-        "Close these tasks as finished? Those that wait are never run. The handler of one "
-        "that is running is interrupted, and whatever comes of it no longer counts."
+        "Close these tasks as finished? Waiting tasks never run. The handler of a running task is "
+        "interrupted, and its result is discarded."
     ),
 )
 CANCEL = Verb(
@@ -172,9 +172,9 @@ CANCEL = Verb(
     title=_("Request cancel of selected tasks"),
     statuses=frozenset(LIVE),
     question=_(
-        "Cancel these tasks? One that has yet to run is cancelled at once. One that is "
-        "running is asked to stop, and ended by force where it does not in the time that its "
-        "handler is given."
+        "Cancel these tasks? A task that does not run yet is cancelled at once. A running task is "
+        "asked to stop; if it does not stop within the kill_wait of its handler, it is ended by "
+        "force."
     ),
 )
 RETRY = Verb(
@@ -197,7 +197,9 @@ PURGE = Verb(
     label=_("Delete"),
     title=_("Delete selected tasks"),
     statuses=frozenset(),
-    question=_("Delete these tasks with all that is known of them? Their keys are free then."),
+    question=_(
+        "Delete these tasks with their attempts, logs and results? Their keys can be used again."
+    ),
 )
 STILL = frozenset(Status(word) for word in ALLOWED["edit"])
 MOVE = Verb(
@@ -207,7 +209,7 @@ MOVE = Verb(
     title=_("Move selected tasks to another queue"),
     field="to",
     statuses=STILL,
-    question=_("To which queue? A task keeps its id, its history and what waits for it."),
+    question=_("To which queue? A task keeps its id, its history and its dependents."),
 )
 EDIT = Verb(
     name="edit",
@@ -217,8 +219,8 @@ EDIT = Verb(
     field="patch",
     statuses=STILL,
     question=_(
-        'How are the data to change? A JSON merge patch such as {"v": 2, "old": null} sets v and'
-        " takes old away."
+        'How are the data to change? A JSON merge patch such as {"v": 2, "old": null} sets v and '
+        "removes old."
     ),
 )
 COPY = Verb(

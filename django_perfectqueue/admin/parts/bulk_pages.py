@@ -66,14 +66,14 @@ class BulkForm(forms.Form):
         required=False,
         widget=forms.Textarea(attrs={"rows": 3, "cols": 60}),
         help_text=_(
-            'For edit and retry: a JSON merge patch, such as {"v": 2, "old": null}, which sets v'
-            " and takes old away."
+            'For edit and retry: a JSON merge patch, such as {"v": 2, "old": null}, which sets v '
+            "and removes old."
         ),
     )
     rate = forms.FloatField(
         label=_("Tasks a second"),
         initial=RATE,
-        help_text=_("More of them take more of the database from others."),
+        help_text=_("A higher rate puts more load on the database."),
     )
     run_in = forms.CharField(
         label=_("Done by the workers of queue"), required=False, max_length=100
@@ -105,7 +105,7 @@ def selection_of(request: HttpRequest, values: Mapping[str, str], *, status: str
     here, by ``users``. Raise InvalidTaskError for a filter that a bulk operation has not.
     """
     if unknown := sorted(values.keys() - {*FILTERS, *HARMLESS}):
-        text = gettext("A bulk operation has no filter '%s': take it away, or tick the tasks.")
+        text = gettext("A bulk operation has no filter '%s': remove it, or select the tasks.")
         raise InvalidTaskError(text % unknown[0])
     given = {name: values.get(name, "").replace("\x00", "") for name in FILTERS}
     word = given["status"] or status
@@ -184,14 +184,14 @@ class BulkPage:
             return HttpResponseRedirect(self.back)
         verbs = bulk_verbs(request, selection.status)
         if not verbs:
-            text = gettext("Nothing can be done in bulk to tasks of this status.")
+            text = gettext("There is no bulk operation for tasks of this status.")
             self.admin.message_user(request, text, messages.ERROR)
             return HttpResponseRedirect(self.back)
         form = BulkForm(verbs, self.values)
         operation = self.operation(form, selection)
         if operation and request.method == "POST" and "_do" in self.values:
             if self.values.get("shown") != text_of(operation):
-                form.add_error(None, gettext("This has changed: look at what it would do now."))
+                form.add_error(None, gettext("The operation has changed: check the new preview."))
                 return self.show(form, selection, operation)
             try:
                 return self.carry_out(operation, form.cleaned_data["run_in"])
@@ -219,7 +219,7 @@ class BulkPage:
         task = submit_bulk(operation, queue=run_in, using=database())
         row = task.metadata()
         self.admin.log_change(self.request, row, f"{BULK[operation.verb].label}: {self.query}")
-        text = gettext("A task does it; here is how far it is, and here it can be cancelled.")
+        text = gettext("A task does the work. This page shows its progress, and can cancel it.")
         self.admin.message_user(self.request, text, messages.SUCCESS)
         return HttpResponseRedirect(page_url("task_change", row.pk))
 

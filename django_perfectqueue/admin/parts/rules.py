@@ -155,7 +155,7 @@ class RuleAdmin(StoredAdmin):
         what = _("Paused.") if terms else _("Unpaused.")
         done = self.do_each(request, some, lambda one: self.set_paused(one, terms, by), what)
         if not done:
-            report = gettext("Nothing had to be done: they are all so already.")
+            report = gettext("Nothing changed: all are in this state already.")
         elif terms:
             report = ngettext("%(count)d was paused.", "%(count)d were paused.", done)
         else:

@@ -104,8 +104,8 @@ def sentences(story: Story, sees_all: bool) -> list[str]:
     if story.ticket is None:
         closed = {
             Status.FINISHED: _("Its handler has returned."),
-            Status.FAILED: _("It is given up, and kept until someone acts."),
-            Status.CANCELLED: _("It was cancelled, as someone asked."),
+            Status.FAILED: _("It has failed, and is kept until someone acts."),
+            Status.CANCELLED: _("It was cancelled on request."),
             Status.EXPIRED: _("Its time had passed before it could start."),
         }
         # It may have ended after its row was read.

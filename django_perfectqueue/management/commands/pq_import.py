@@ -20,8 +20,8 @@ from ..terminal import ProgressLine, are, plural
 class Command(QueueCommand):
     help = (
         "Moves the tasks that wait in the table of another queue, and its schedules, into this"
-        " one. What was moved before is passed over, so it may be run again. Stop the other"
-        " queue's workers first. Exits with 1 when rows are left behind: each says what it lacks."
+        " one. It skips what it has moved before, so it may be run again. Stop the other"
+        " queue's workers first. Exits with 1 when rows are left behind, and prints the reasons."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -39,7 +39,7 @@ class Command(QueueCommand):
         try:
             move.run()
         except BaseException:
-            self.complain("To go on, run it again: it passes over what has been moved.")
+            self.complain("To continue, run it again: it skips what has been moved.")
             raise
         finally:
             self.progress.clear()

@@ -50,7 +50,7 @@ def change(command: NounCommand, options: CommandOptions) -> None:
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
-    """Start none of these tasks, until a time or until they are unpaused."""
+    """Pause these tasks until a time, or until they are unpaused."""
     set_all(command, {"paused": True, **pause_terms(options)})
 
 
@@ -72,7 +72,7 @@ def unpause(command: NounCommand, options: CommandOptions) -> None:
 
 
 def delete(command: NounCommand, options: CommandOptions) -> None:
-    """Delete limits: nothing holds the tasks."""
+    """Delete limits; their tasks may start."""
     for row in named(command):
         target = limits.owner(row.scope, row.name)
         limits.remove_limit(**target, using=command.queue.using, by=person())
@@ -169,9 +169,9 @@ COLUMNS: list[Column[Limit]] = [
 
 class Command(NounCommand):
     help = (
-        "Shows and sets limits: how many tasks may run at once, how many may start within a time,"
-        " and whether they are paused. A limit is of the tasks that list its name, or of all of a"
-        " queue, a type or a user: queue:reports, type:report.draw, user:acme."
+        "Shows and sets limits: how many tasks may run at once, how many may start within a time, "
+        "and whether they are paused. A limit holds for the tasks that list its name, or for all "
+        "tasks of a queue, a type or a user: queue:reports, type:report.draw, user:acme."
     )
     metavar = "[SCOPE:]NAME"
     name_help = "Such as smtp, queue:reports, type:report.draw or user:acme."

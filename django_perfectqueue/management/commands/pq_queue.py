@@ -227,7 +227,7 @@ def print_figures(command: NounCommand, found: Figures, top: int | None, terms: 
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
-    """Start none of their tasks, until a time or until they are unpaused."""
+    """Pause them until a time, or until they are unpaused."""
     terms = pause_terms(options)
     for queue in queues_of(command, options):
         queue.pause(**terms, by=person())
@@ -248,7 +248,7 @@ def unpause(command: NounCommand, options: CommandOptions) -> None:
 
 
 def weigh(command: NounCommand, options: CommandOptions) -> None:
-    """Set what part of a worker's time queues get beside others."""
+    """Set the weights of queues that share a worker."""
     using, weight = command.queue.using, options["weight"]
     for name in options["names"]:
         if weight is None:
@@ -335,7 +335,7 @@ def report(
 
 
 class Command(NounCommand):
-    help = "Shows queues, pauses and weighs them, and deletes their tasks."
+    help = "Shows and pauses queues, sets their weights, and deletes their tasks."
     metavar = "QUEUE"
     name_help = "Name of a queue."
     examples = (

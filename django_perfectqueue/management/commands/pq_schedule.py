@@ -137,7 +137,7 @@ def do_show(command: NounCommand, options: CommandOptions) -> None:
 
 
 def do_put(command: NounCommand, options: CommandOptions) -> None:
-    """Store one, or change the one of this name into this one."""
+    """Store one, or replace the terms of the one with this name."""
     if not options.get("cron") and not options.get("every"):
         raise CommandError(
             "Give a cron expression or an interval: --cron '30 3 * * *' or --every 15m."
@@ -169,7 +169,7 @@ def do_pause(command: NounCommand, options: CommandOptions) -> None:
 
 
 def do_unpause(command: NounCommand, options: CommandOptions) -> None:
-    """End the pause: go on with the first tick from now."""
+    """End the pause; the next tick is the first one from now."""
     for schedule in named(command):
         schedule.unpause(by=person())
         report(command, schedule, "unpaused", "Schedule '%s' goes on.")
@@ -277,7 +277,7 @@ def remark(row: Schedule) -> str:
 
 
 class Command(NounCommand):
-    help = "Shows and changes schedules, whose tasks are submitted again and again."
+    help = "Shows and changes schedules, which submit tasks repeatedly."
     label_width = 16
     name_help = "Name of the schedule."
     examples = (

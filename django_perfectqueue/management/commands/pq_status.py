@@ -37,7 +37,7 @@ REREAD = 10
 
 
 def show_overview(command: NounCommand, options: CommandOptions) -> None:
-    """Show all queues and workers as they are, as without a verb."""
+    """Show the state of all queues and workers, as without a verb."""
     if not options["watch"]:
         command.print(look(command))
         return
@@ -131,7 +131,7 @@ def named(workers: list[Worker], names: list[str]) -> list[Worker]:
 
 
 def give_back(command: NounCommand, options: CommandOptions) -> None:
-    """Have what workers hold that are gone run elsewhere now, and forget them."""
+    """Give back the tasks of workers that are gone, and delete the workers' rows."""
     names, using = options["names"], command.queue.using
     chosen = named(newest_workers(using), names)
     gone = [worker for worker in chosen if options["force"] or worker.is_gone(worker.clock)]
@@ -294,8 +294,8 @@ DAY_COLUMNS: list[Column[Statistics]] = [
 
 class Command(NounCommand):
     help = (
-        "Shows whether all is well: alone all queues and workers as they are; with a verb the"
-        " workers, the checks, the metrics or how the tasks of each type end."
+        "Shows the state of all queues and workers; with a verb the workers, the checks, the "
+        "metrics, or how the tasks of each type end."
     )
     requires_system_checks = []
     name_help = "A host, or host:pid."

@@ -246,7 +246,9 @@ def check_choice(options: CommandOptions) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["file"]:
         if any(options.get(name) is not None for name in (*ARGUMENTS, "span")):
-            raise CommandError("With --file, what a task is stands in the file.")
+            raise CommandError(
+                "With --file, the file has the tasks: give no KEY, TYPE or options of a task."
+            )
         if options["on_conflict"] == "replace":
             raise CommandError("--on-conflict replace is for one task, not for --file.")
         if options["run"]:

@@ -326,7 +326,7 @@ STEERED = f"{FILTERS} --all {MANY} --rate --run-in"
 
 
 def retry(command: NounCommand, options: CommandOptions) -> None:
-    """Put failed, cancelled and expired tasks back, and hasten those that wait."""
+    """Retry failed, cancelled and expired tasks; start scheduled and retrying ones at once."""
     steer("retry", command, options)
 
 

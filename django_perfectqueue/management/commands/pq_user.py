@@ -43,14 +43,14 @@ def list_shares(command: NounCommand, options: CommandOptions) -> None:
         Column("at most", lambda row: or_dash(row.max_running), right=True),
         Column("", wording.paused_terms, elastic=True),
     ]
-    none = "There are no shares: all users are equals, with weight 1."
+    none = "There are no shares: all users have weight 1."
     command.print_listing(
         rows, lambda row: for_programs(row, row.user, row.queue), columns, none=none
     )
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
-    """Show which share holds, and who changed it."""
+    """Show which share applies, and who changed it."""
     scope = scope_of(command)
     queue = scope["queue"]
     for user in users(options):
@@ -67,7 +67,7 @@ def change(command: NounCommand, options: CommandOptions) -> None:
 
 
 def pause(command: NounCommand, options: CommandOptions) -> None:
-    """Start none of the user's tasks in any queue, until a time or until it is unpaused."""
+    """Pause a user in every queue until a time, or until it is unpaused."""
     terms = pause_terms(options)
 
     def act(user: str, scope: CommandOptions) -> None:
@@ -95,11 +95,11 @@ def unpause(command: NounCommand, options: CommandOptions) -> None:
 
 
 def reset(command: NounCommand, options: CommandOptions) -> None:
-    """Delete the share: that of '*' holds."""
+    """Delete the share; that of '*' applies."""
 
     def act(user: str, scope: CommandOptions) -> None:
         if not reset_share(user, **scope, by=person()) and not command.as_json:
-            command.say("There was no share of its own.")
+            command.say("This user had no share of its own.")
 
     do_to_each(command, act)
 
@@ -173,7 +173,7 @@ def report(command: NounCommand, options: CommandOptions) -> None:
 def nothing(queue: str, over: str) -> str:
     text = f"No task of queue '{queue}' ran or waited for a worker {LAST[over]}."
     if settings().USAGE_TIME == 0:
-        return text + " It would not be known: USAGE_TIME is 0."
+        return text + " Usage is not recorded: USAGE_TIME is 0."
     return text + " Workers write every ten seconds what they did."
 
 
@@ -185,7 +185,7 @@ def describe_share(held: FairShare, user: str, queue: str) -> str:
 def source_of(held: FairShare, own: FairShare) -> str:
     """Say from which other row it has this, if it has no share of its own."""
     if held.pk is None:
-        return "It has no share of its own, and nor has everyone else: this is the default."
+        return "Neither this user nor '*' has a share: this is the default."
     if (held.user, held.queue) == (own.user, own.queue):
         return ""
     return (

@@ -259,7 +259,7 @@ class CeleryBeat(Table):
         if row.task == CLEANUP:
             raise StaysError("of Celery's own: RETENTION does it here", left_behind=False)
         if row.solar_id is not None:
-            raise StaysError("by the sun: not possible here", row.task)
+            raise StaysError("solar schedules: not possible here", row.task)
         if row.total_run_count and (row.one_off or row.clocked_id is not None):
             raise StaysError("that have run", left_behind=False)
         data = call(json.loads(row.args or "[]"), json.loads(row.kwargs or "{}"))
@@ -322,7 +322,7 @@ def check_days(cron: str, *, both: bool) -> str:
 
 
 def comes_otherwise(detail: str) -> StaysError:
-    return StaysError("that would come at other times here", detail)
+    return StaysError("that would fire at other times here", detail)
 
 
 SOURCES: dict[str, type[Table]] = {

@@ -216,7 +216,7 @@ def problem(task_id: int, *, using: str) -> str:
             raise
         return f"{type(error).__name__}: {error}"
     if attempt >= MOST_ATTEMPTS:
-        return f"It has been acquired {attempt} times, which is as far as can be counted."
+        return f"It has been acquired {attempt} times, the largest countable number."
     return ""
 
 
@@ -235,7 +235,7 @@ def give_up(task_id: int, why: str, *, using: str, now: datetime | None) -> bool
         reason = Failure(error=UNREADABLE, message=message)
         add_dead_letters(db, [held], Outcome.FAILED, reason, now=now)
     logger.error(
-        "A task that can't be read has failed, and holds up no others. id=%s error=%s",
+        "A task can't be read and has failed; other tasks continue. id=%s error=%s",
         task_id,
         as_text(" ".join(why.split()), 500),
     )

@@ -263,7 +263,7 @@ class ProcessorPlace(Place):
 
 def how_it_ended(code: int, silence: float = 0.0) -> str:
     if silence:
-        return f"Its processor stood still for {silence:.0f} s, and was killed."
+        return f"Its processor was silent for {silence:.0f} s, and was killed."
     if code >= 0:
         return f"Its processor ended with exit code {code}."
     try:

@@ -85,7 +85,7 @@ class Supervisor:
 
     def restart_for(self, file: Path) -> None:
         """Request a restart; for the reloader."""
-        self.reporter.say(f"{file} has changed; the worker starts anew.")
+        self.reporter.say(f"{file} has changed; the worker restarts.")
         send(self.launcher_pid, signals.RESTART)
 
     def run(self) -> int:

@@ -71,7 +71,7 @@ class ReloadTests(WorkerTestCase):
         self.save("reloaded_part.py", "from reloaded_more import WORD")
         self.save("reloaded_more.py", "WORD = 'two")
         wait_until(lambda: "The restart failed" in worker.errors)
-        self.assertIn("has changed; the worker starts anew.", worker.output)
+        self.assertIn("has changed; the worker restarts.", worker.output)
         self.assertEqual(self.said("k2"), "one")
 
         began = worker.output.count("django-perfectqueue ")

@@ -323,7 +323,7 @@ class WordsTests(SimpleTestCase):
         self.assertEqual(how_it_ended(-9), "Its processor was ended by SIGKILL.")
         self.assertEqual(how_it_ended(1), "Its processor ended with exit code 1.")
         self.assertEqual(
-            how_it_ended(-9, silence=60.4), "Its processor stood still for 60 s, and was killed."
+            how_it_ended(-9, silence=60.4), "Its processor was silent for 60 s, and was killed."
         )
 
     def test_the_first_environment_has_what_this_process_was_given(self):

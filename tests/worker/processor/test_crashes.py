@@ -232,7 +232,7 @@ class CrashTests(WorkerTestCase):
         self.assertFalse(is_alive(frozen))
         self.assertIn("The processor 1 is silent", worker.errors)
         self.assertEqual(Queue()["k0"].metadata().ticket.crashes, 1)
-        self.assertIn("Its processor stood still for 1 s", Attempt.objects.get().message)
+        self.assertIn("Its processor was silent for 1 s", Attempt.objects.get().message)
 
     @tag("thorough")
     def test_a_processor_that_was_frozen_past_its_lease_begins_nothing_more(self):

@@ -430,7 +430,7 @@ class Problem(Enum):
     FULL = "its disk is full", True
     SILENT = "it did not answer within DATABASE_TIMEOUT", True
     LOCKED = "others hold its locks for too long", True
-    CUT_SHORT = "it broke a statement off, by a limit of its own or as someone asked", True
+    CUT_SHORT = "it cancelled a statement, by a timeout or by request", True
     SHUT_OUT = "it refuses the login: see NAME, USER and PASSWORD in DATABASES", False
     UNMIGRATED = "a table or a column is missing: run manage.py migrate", False
     FORBIDDEN = "its user lacks a right: grant it", False

@@ -32,6 +32,7 @@ SENTENCES = {
     "ignored": "Task '%s' was there already, and this one is ignored.",
     "replaced": "Task '%s' is submitted, in the place of another.",
 }
+DATA = 'Its data, as JSON; of a Django @task its arguments: {"kwargs": {"name": "Ann"}}.'
 EXAMPLE = """pq_submit k1 user_task '{"uid": 1}'"""
 
 
@@ -47,7 +48,7 @@ class Command(QueueCommand):
         add = parser.add_argument
         add("key", metavar="KEY", nargs="?", help="Its name in the queue.")
         add("type", metavar="TYPE", nargs="?", help="What handles it.")
-        add("data", metavar="JSON", nargs="?", help="Its data, as JSON.")
+        add("data", metavar="JSON", nargs="?", help=DATA)
         add_flags(parser, f"{' '.join(FLAGS)} --queue --user --priority --limit --tag --in")
         add_flags(parser, "--time-limit --on-conflict --file --atomic --run")
         super().add_arguments(parser)
@@ -255,7 +256,7 @@ def check_choice(options: CommandOptions) -> None:
         if options["run"]:
             raise CommandError("--run is for one task, not for --file.")
         return
-    if options["data"] is None:
+    if options["type"] is None:
         raise CommandError(
             f"What is to be submitted? Give KEY TYPE JSON, such as: {EXAMPLE}, or --file."
         )
@@ -273,7 +274,8 @@ def arguments(options: CommandOptions) -> CommandOptions:
     """
     task = {name: options[name] for name in ARGUMENTS if options.get(name) is not None}
     try:
-        task["data"] = parsed(options["data"])
+        if "data" in task:
+            task["data"] = parsed(task["data"])
     except InvalidTaskError as error:
         raise InvalidTaskError(f"{error} Quote it for the shell: {EXAMPLE}.") from error
     for flag, name in FLAGS.items():

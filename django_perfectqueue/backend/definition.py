@@ -267,10 +267,11 @@ class StoredCall(NamedTuple):
     @classmethod
     def of(cls, data: JSON) -> StoredCall:
         """
-        Read what ``data`` says.
+        Read what ``data`` says; None is a call without arguments.
 
         Raise PayloadError when it is not the data of a Django task.
         """
+        data = {"args": []} if data is None else data
         try:
             if "args" not in data and "kwargs" not in data:
                 raise TypeError("neither args nor kwargs")

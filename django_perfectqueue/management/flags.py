@@ -222,7 +222,8 @@ TEXT = """
 --weight W            Twice the weight gets twice the processor time while users compete.
 --with-dependents     Also all tasks that wait for these, directly or not.
 --yes                 Do not ask; needed where there is no terminal.
-data JSON             The data of the task, as JSON.
+data JSON             The data of the task, as JSON; of a Django @task its arguments:
+                      {{"kwargs": {{"name": "Ann"}}}}.
 dispatch DISPATCH     Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers in
                       the tasks modules of the installed apps.
 key KEY               Its name in the queue.

@@ -162,6 +162,9 @@ class Worker(models.Model):
     def is_gone(self, now: datetime) -> bool:
         return self.seen_at <= now - UNSEEN
 
+    def takes_tasks(self, now: datetime) -> bool:
+        return not (self.leaving or self.draining or self.is_gone(now))
+
 
 # What users received, and how the tasks of each type ended, by time.
 

@@ -2,20 +2,27 @@ import importlib.util
 import os
 import shutil
 import unittest
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
 from django.contrib.auth.models import User
 from django.contrib.staticfiles.testing import StaticLiveServerTestCase
 from django.test import tag
+from django.utils.timezone import localtime, now
 
 from django_perfectqueue import store
+from django_perfectqueue.bulk import TYPE
 from django_perfectqueue.fairness.limits import limit, set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.models import Meter, Worker
+from django_perfectqueue.models import FairShare, Meter, Task, Worker
 from django_perfectqueue.payload.journal import entry
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.records import Tally, UsageKey
+from django_perfectqueue.store.records.usage import type_key
 from django_perfectqueue.store.values import Note
+from django_perfectqueue.test import drain
 
 from ..factories import fail, failed, register, running, submit
 from .staff import LIST
@@ -128,25 +135,6 @@ class BrowserTests(BrowserCase):
         self.picture("changes")
         self.page.goto(f"{self.live_server_url}/admin/perfectqueue/fairshare/")
         self.picture("shares")
-        self.assertEqual(self.errors, [])
-
-    def test_an_operator_at_night_needs_two_clicks_each(self):
-        register("default", now=None)
-        Worker.objects.update(release="shop-7")
-        _task, held = running("k1", now=None, queue="default")
-        fail(held, error="shop.NewError", now=None)
-        self.open("night", viewport=DESK)
-        for first, second, found in (
-            ("Overview", "What has release shop-7 broken?", "shop.NewError"),
-            ("Workers", "button:text('Drain')", "drained"),
-            ("Queues", "Pause everything for a maintenance", "by boss: Maintenance"),
-            ("Queues", "End the maintenance", "1 was unpaused."),
-        ):
-            with self.subTest(second):
-                self.page.goto(f"{self.live_server_url}/admin/perfectqueue/")
-                self.page.click(f"#content-main >> text={first}")
-                self.page.click(second if ":" in second else f"text={second}")
-                self.page.wait_for_selector(f"text={found}")
         self.assertEqual(self.errors, [])
 
     def test_a_page_says_that_it_is_not_refreshed_and_why(self):
@@ -271,3 +259,133 @@ class BrowserTests(BrowserCase):
             self.page.keyboard.press("Enter")
             self.page.wait_for_selector("text=These wait for it", state="attached")
             self.assertEqual(self.errors, [])
+
+
+@tag("any-database")
+class NightTests(BrowserCase):
+    """
+    What an operator does at 3 am, each from the index, and with how many clicks.
+
+    A click is one of the mouse, or a form that is sent by Enter; to type is none.
+    """
+
+    def setUp(self):
+        for host, pid in (("web-1", 1), ("web-1", 2), ("web-2", 1)):
+            register(
+                host=host, pid=pid, types=("report", "mail", "slow"), release="shop-7", now=None
+            )
+        types = ("report", "mail")
+        tallies = {type_key("default", type_): Tally(ended=9, seconds=9.0) for type_ in types}
+        tallies |= {
+            UsageKey("default", others=False, user=user): Tally(ended=9, seconds=seconds)
+            for user, seconds in (("hog", 90.0), ("ann", 1.0))
+        }
+        at = store.records.clock(using="default")
+        store.records.add_usage(tallies, using="default", at=at)
+        before = at - timedelta(days=2)
+        ended = [(f"late-{number}", "report", None) for number in range(3)]
+        for key, type_, when in [*ended, ("long-ago", "report", before), ("m1", "mail", None)]:
+            _task, held = running(key, type=type_, now=when)
+            fail(held, error="shop.NewError" if key != "long-ago" else "boom", now=when)
+        set_limit("slow", scope="type", paused=True, by="bob")
+        submit("why-not", type="slow", user="acme", now=None)
+        self.open("night", viewport=DESK)
+        self.page.set_default_timeout(60_000)
+
+    def click(self, what):
+        self.clicks += 1
+        self.page.click(what)
+
+    def send(self, what, text):
+        """Type a text, and send the form by Enter."""
+        self.clicks += 1
+        self.page.fill(what, text)
+        self.page.press(what, "Enter")
+
+    def go(self, name):
+        self.click(f"#content-main th a >> text='{name}'")
+
+    def see(self, text, where="#container"):
+        self.page.wait_for_selector(f"{where} >> text={text}")
+
+    @contextmanager
+    def task(self, name, most):
+        with self.subTest(name):
+            self.clicks = 0
+            self.page.goto(f"{self.live_server_url}/admin/perfectqueue/")
+            yield
+            self.picture(name.replace(" ", "-"))
+            self.assertEqual(self.clicks, most)
+
+    def test_each_task_takes_few_clicks(self):
+        with self.task("is all well", 1):
+            self.go("Overview")
+            self.see("All queues are served")
+        with self.task("who hogs now", 1):
+            self.go("Overview")
+            first = self.page.locator("section:has-text('Who received most') tbody tr").first
+            self.assertIn("hog", first.inner_text())
+        for row, text in (("#pq-user", "acme"), ("#pq-key", "why-not")):
+            self.page.goto(f"{self.live_server_url}/admin/perfectqueue/overview/")
+            self.clicks = 0
+            self.send(row, text)
+            self.click("#result_list >> text=why-not")
+            self.see("paused", ".pq-where")
+            self.assertEqual(self.clicks, 2)
+        with self.task("why is a customer not served", 2):
+            self.go("Users")
+            self.send("input[name=user]", "acme")
+            self.see("paused", ".pq-where")
+        with self.task("retry all of a type since then, at 50 a second", 5):
+            self.go("Failed tasks")
+            self.send("#changelist-filter input[name=type]", "report")
+            since = localtime() - timedelta(hours=1)
+            self.send("#changelist-filter input[name=since]", f"{since:%H:%M}")
+            self.click("text=All that match…")
+            self.page.fill("#id_rate", "50")
+            self.click("input[value='Retry (3)']")
+            self.see("A task does it")
+            drain(types=TYPE)
+            self.assertEqual(Task.objects.get(type=TYPE).data["rate"], 50)
+            failures = Queue().list().in_status("failed")
+            self.assertEqual({task.key for task in failures}, {"long-ago", "m1"})
+        with self.task("stop this type now", 3):
+            self.go("Overview")
+            self.click("section:has-text('Types, last hour') >> text='mail'")
+            self.page.fill("input[name=note]", "ticket 812")
+            self.click("button[name=pause]")
+            self.see("by boss: ticket 812", ".pq-verbs .pq-quiet")
+            self.assertTrue(limit("mail", scope="type").paused)
+        with self.task("let it go on", 3):
+            self.go("Overview")
+            self.click("section:has-text('Types, last hour') >> text='mail'")
+            self.click("button[name=unpause]")
+            self.see("1 was unpaused.")
+        with self.task("drain one host", 2):
+            self.go("Workers")
+            self.click("tr:has-text('web-1') >> nth=0 >> text='Drain the host'")
+            self.see("2 workers read it")
+            draining = Worker.objects.filter(draining=True).values_list("host", flat=True)
+            self.assertEqual(list(draining), ["web-1", "web-1"])
+        with self.task("pause a customer for an hour", 3):
+            self.go("Users")
+            self.send("input[name=user]", "acme")
+            self.page.fill("input[name=until]", "1h")
+            self.page.fill("input[name=note]", "ticket 812")
+            self.click("button[name=pause]")
+            self.see("1 was paused.")
+            share = FairShare.objects.get(user="acme")
+            self.assertLess(share.paused_until - now(), timedelta(minutes=61))
+        with self.task("what did this deploy break", 2):
+            self.go("Overview")
+            self.click("text=What has release shop-7 broken?")
+            self.see("shop.NewError")
+        with self.task("pause everything for a maintenance", 2):
+            self.go("Queues")
+            self.click("text=Pause everything for a maintenance")
+            self.see("by boss: Maintenance")
+        with self.task("end the maintenance", 2):
+            self.go("Queues")
+            self.click("text=End the maintenance")
+            self.see("1 was unpaused.")
+        self.assertEqual(self.errors, [])

@@ -122,6 +122,26 @@ class LimitTests(AdminTestCase):
             set(Change.objects.order_by("-id").values_list("by", flat=True)[:5]), {"boss"}
         )
 
+    def test_a_type_is_paused_beside_its_figures(self):
+        figures = "/admin/perfectqueue/overview/figures/?queue=default&type=mail"
+        page = self.client.get(figures)
+        page = press(self.client, page, "pause", until="1h", note="ticket 812")
+
+        self.assertContains(page, "by boss: ticket 812")
+        self.assertContains(page, '<span class="pq-status pq-failed">paused')
+        self.assertTrue(limit("mail", scope="type").paused)
+        page = press(self.client, page, "pause", until="soon")
+        self.assertContains(page, "Give a time such as 1h")
+        press(self.client, page, "unpause")
+        self.assertIsNone(limit("mail", scope="type"))
+        self.assertEqual(self.client.post(LIMITS, {"type": "a" * 256}).status_code, 400)
+
+    def test_who_may_only_look_pauses_no_type(self):
+        self.client.force_login(staff("view_overview", "view_limit"))
+        page = self.client.get("/admin/perfectqueue/overview/figures/?queue=default&type=mail")
+        self.assertNotContains(page, 'name="pause"')
+        self.assertEqual(self.client.post(LIMITS, {"type": "mail", "pause": ""}).status_code, 403)
+
     def test_who_may_only_look_changes_nothing(self):
         row = set_limit("smtp", max_running=2)
         self.client.force_login(staff("view_limit"))

@@ -86,6 +86,16 @@ class WorkerTests(AdminTestCase):
         response = press(self.client, response, "undrain")
         self.assertContains(response, '<span class="pq-status pq-running">alive')
 
+    def test_a_host_with_several_workers_is_drained_by_one_button(self):
+        for host, leaving in (("one", False), ("one", False), ("two", False), ("two", True)):
+            register(host=host, leaving=leaving, now=None)
+        response = self.client.get(WORKERS)
+        self.assertContains(response, 'name="drain_host" value="one"', 2)
+        self.assertNotContains(response, 'name="drain_host" value="two"')
+        press(self.client, response, "drain_host")
+        draining = Worker.objects.filter(draining=True).values_list("host", flat=True)
+        self.assertEqual(list(draining), ["one", "one"])
+
     def test_many_are_drained_by_an_action(self):
         task = submit("k1", now=None)
         workers = [register(host="one", now=None, states=[processor(1, task.id)])]

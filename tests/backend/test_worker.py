@@ -197,7 +197,8 @@ class RunTests(TestCase):
     def test_either_kind_of_arguments_may_be_left_out(self):
         for key, data in (("k1", {"args": [1, 2]}), ("k2", {"kwargs": {"a": 1, "b": 2}})):
             Queue().submit(key, "tests.backend.jobs.add", data)
-        run_due()
+        Queue().submit("k3", "tests.backend.jobs.nothing")
+        self.assertEqual(run_due().words, ["finished"] * 3)
         results = [jobs.add.get_result(key).return_value for key in ("k1", "k2")]
         self.assertEqual(results, [3, 3])
 

@@ -38,6 +38,10 @@ class SubmitTests(TestCase):
         self.assertEqual((task.type, task.data, task.user), ("user_task", {"uid": 1}, "user_1"))
         self.assertEqual(task.run_at, datetime(2026, 1, 1, tzinfo=timezone.utc))
 
+    def test_a_task_needs_no_data(self):
+        run("pq_submit", "k1", "user_task")
+        self.assertIsNone(Queue()["k1"].metadata().data)
+
     def test_every_option_reaches_the_task(self):
         run(
             *("pq_submit", "k1", "t", "null", "--queue", "reports", "--priority", "-3"),

@@ -79,6 +79,8 @@ class WorkersTests(TestCase):
         self.assertEqual(Worker.objects.get(draining=True).pid, 17)
         drained = [one["pid"] for one in run_json("pq_status", "workers") if one["draining"]]
         self.assertEqual(drained, [17])
+        out = run("pq_status", "workers", "--drain", "one", "--drain", "two")
+        self.assertIn("or have a drained one take them again: --undrain WORKER\n", out)
 
     def test_no_worker_of_a_name_is_drained(self):
         register(host="one", now=None)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -18,16 +20,17 @@ from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.limits import next_at, unfit
 from django_perfectqueue.fairness.wording import queue_of, rate_of, user_of
 from django_perfectqueue.inspection.steering import describe_change
+from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change, Limit, Meter
-from django_perfectqueue.queue import database
+from django_perfectqueue.queue import KEY_LENGTH, database
 from django_perfectqueue.schedules.terms import known_types
 from django_perfectqueue.store.records.counts import names
 
-from ..parts.base import ReadOnlyAdmin, column
-from ..parts.cells import NOTHING, ago, paused_mark, short, tasks_link
+from ..parts.base import Extra, ReadOnlyAdmin, column
+from ..parts.cells import NOTHING, ago, page_url, paused_mark, short, tasks_link
 from ..parts.filters import ValueFilter
-from ..parts.rules import PauseForm, RuleAdmin, RuleForm, Suggesting
+from ..parts.rules import PauseForm, RuleAdmin, RuleForm, Suggesting, pause_all_of
 
 OWNER = ("scope", "name")
 SCOPES = {"name": _("name"), "queue": _("queue"), "type": _("type"), "user": _("user")}
@@ -73,12 +76,29 @@ class LimitAdmin(RuleAdmin):
     search_fields = ["name"]
     fields = [*OWNER, "max_running", "rate", "period", "burst", "paused", "paused_until", "note"]
 
+    def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
+        """Pause a type, or let it go on, as a button beside its figures says."""
+        if "type" not in request.POST:
+            return super().changelist_view(request, extra_context)
+        type_ = request.POST["type"]
+        if not self.has_add_permission(request) or not self.has_change_permission(request):
+            raise PermissionDenied
+        if not type_ or not text(KEY_LENGTH).holds(type_):
+            raise BadRequest
+        terms = self.pause_terms(request) if "pause" in request.POST else {}
+        if terms is not None:
+            self.pause_each(request, [type_], terms or None)
+        query = {"queue": request.POST.get("queue", ""), "type": type_}
+        return HttpResponseRedirect(f"{page_url('figures')}?{urlencode(query)}")
+
     def complete(self, request: HttpRequest, rows: Any) -> None:
         meters = Meter.objects.using(database()).in_bulk([limit.key for limit in rows])
         for limit in rows:
             limit.meter = meters.get(limit.key)
 
-    def set_paused(self, one: Limit, terms: Mapping[str, Any] | None, by: str) -> bool:
+    def set_paused(self, one: Limit | str, terms: Mapping[str, Any] | None, by: str) -> bool:
+        if isinstance(one, str):
+            return pause_all_of(Limit.Scope.TYPE, one, terms, by)
         owner = {"scope": one.scope, "name": one.name}
         return edit.set_paused(Limit, owner, terms or {"paused": False}, using=database())
 

@@ -42,7 +42,7 @@ from django_perfectqueue.store.records.counts import COUNTED
 from ..parts import cells
 from ..parts.base import AtLeast, bounded, whole
 from ..parts.filters import queue_names
-from ..parts.rules import NamedRows
+from ..parts.rules import NamedRows, pause_all_of
 
 # The note of a pause begins so where all queues were paused at once.
 MAINTENANCE = "Maintenance"
@@ -125,11 +125,7 @@ class QueueAdmin(NamedRows):
         return edit.change(QueueShare, {"queue": name}, given, using=database(), by=by)
 
     def set_paused(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
-        if terms is None:
-            paused = {"scope": Limit.Scope.QUEUE, "name": name, "paused": True}
-            return edit.end_pause(Limit, paused, using=database(), by=by)
-        edit.change(Limit, {"scope": "queue", "name": name}, terms, using=database(), by=by)
-        return True
+        return pause_all_of(Limit.Scope.QUEUE, name, terms, by)
 
 
 def every_queue(using: str) -> list[str]:

@@ -25,7 +25,7 @@ from django_perfectqueue.inspection import statistics
 from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.inspection.statistics import WINDOWS, Statistics
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Overview, Worker
+from django_perfectqueue.models import Limit, Overview, Worker
 from django_perfectqueue.queue import KEY_LENGTH, QUEUE_LENGTH, checked, database
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
@@ -34,11 +34,12 @@ from django_perfectqueue.store.records.usage import all_types_key, type_key
 from ..parts.actions import RETRY
 from ..parts.base import Extra, ReadOnlyAdmin, bounded, whole
 from ..parts.bulk_pages import may
-from ..parts.cells import NOTHING, ago, duration, moment, page_url, short, tabs
+from ..parts.cells import NOTHING, ago, duration, moment, page_url, paused_mark, short, tabs
 from .names import queue_row
 
 GROUPS = 5
 PERMISSION = "perfectqueue.view_overview"
+PAUSES = ("perfectqueue.add_limit", "perfectqueue.change_limit")
 KINDS = {"finished": _("finished"), "retried": _("retried"), "failed": _("failed")}
 WIDTH, HEIGHT = 600.0, 120.0
 GAP = 0.15
@@ -85,6 +86,11 @@ class OverviewAdmin(ReadOnlyAdmin):
         if not request.user.has_perm(PERMISSION) or not may_see(request, whose):
             raise PermissionDenied
         context = period_page(key, request.GET, using=database())
+        if key.type:
+            found = Limit.objects.using(database()).filter(scope=Limit.Scope.TYPE, name=key.type)
+            context["pause"] = next(map(paused_mark, found), "")
+            context["is_pausable"] = may_see(request, None) and request.user.has_perms(PAUSES)
+            context["names"] = names_in(request.GET)
         return self.page(request, "overview/period", context)
 
     def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:

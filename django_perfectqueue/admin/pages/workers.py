@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -25,6 +26,7 @@ from ..parts.cells import NOTHING, ago, duration, mark, task_link, tasks_link
 from ..parts.filters import numbers
 
 TASKS = 5
+BUTTON = ' <button class="button" name="{}" value="{}">{}</button>'
 
 
 @admin.register(Worker)
@@ -42,10 +44,12 @@ class WorkerAdmin(ReadOnlyAdmin):
     search_fields = ["host"]
 
     def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
-        """Do what the button of a row says: it names the worker."""
-        for name in {"drain", "undrain"} & set(request.POST):
-            chosen = self.get_queryset(request).filter(pk__in=numbers([request.POST[name]]))
-            self.set_draining(request, chosen, name == "drain")
+        """Do what the button of a row says: it names the worker, or the host of several."""
+        for name in {"drain", "undrain", "drain_host"} & set(request.POST):
+            value = request.POST[name]
+            of_host = Q(host=value.replace("\x00", ""))
+            which = of_host if name == "drain_host" else Q(pk__in=numbers([value]))
+            self.set_draining(request, self.get_queryset(request).filter(which), name != "undrain")
             return HttpResponseRedirect(request.get_full_path())
         return super().changelist_view(request, extra_context)
 
@@ -81,9 +85,11 @@ class WorkerAdmin(ReadOnlyAdmin):
         """Add the processors to the workers; their tasks are looked up together."""
         processors = processors_of(rows, using=database())
         named = request.user.has_perm("perfectqueue.view_task")
+        takers = Counter(row.host for row in rows if row.takes_tasks(row.clock))
         for worker in rows:
             worker.shown, worker.named = processors[worker.id], named
             worker.drainable = self.has_drain_permission(request)
+            worker.takers = takers[worker.host]
 
     @admin.display(description=_("status"))
     def standing(self, worker: Any) -> SafeString:
@@ -98,8 +104,10 @@ class WorkerAdmin(ReadOnlyAdmin):
         if kind == "failed" or worker.leaving or not worker.drainable:
             return mark(kind, word)
         name, label = ("undrain", _("Undrain")) if worker.draining else ("drain", _("Drain"))
-        shown = '{} <button class="button" name="{}" value="{}">{}</button>'
-        return format_html(shown, mark(kind, word), name, worker.pk, label)
+        buttons = [(name, worker.pk, label)]
+        if worker.takers > 1 and worker.takes_tasks(worker.clock):
+            buttons.append(("drain_host", worker.host, _("Drain the host")))
+        return format_html("{}{}", mark(kind, word), format_html_join("", BUTTON, buttons))
 
     @admin.display(description=_("generation"))
     def round(self, worker: Worker) -> SafeString:

@@ -30,7 +30,7 @@ from django_perfectqueue.inspection.steering import describe_change
 from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.durations import time_in
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Change
+from django_perfectqueue.models import Change, Limit
 from django_perfectqueue.queue import database
 
 from .action_pages import CAP
@@ -196,6 +196,15 @@ class RuleAdmin(StoredAdmin):
         changes = audit.changes_of(row, using=database())[:SHOWN] if row else []
         context = {**(extra_context or {}), "story": trail(changes)}
         return super().history_view(request, object_id, context)
+
+
+def pause_all_of(scope: str, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
+    """Pause a queue or a type by its limit, or without ``terms`` let it go on."""
+    owner = {"scope": scope, "name": name}
+    if terms is None:
+        return edit.end_pause(Limit, owner | {"paused": True}, using=database(), by=by)
+    edit.change(Limit, owner, terms, using=database(), by=by)
+    return True
 
 
 def acting(request: HttpRequest) -> AbstractContextManager[None]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from datetime import date, datetime
 
 from django.core.management.base import CommandError
@@ -113,7 +114,7 @@ def list_workers(command: NounCommand, options: CommandOptions) -> None:
             command.stdout.write(line)
             for processor in processors.get(worker.id, ()):
                 print_processor(command, processor, worker.clock)
-    command.say(count_serving(sum(serves(worker) for worker in found)))
+    command.say(count_serving(found))
 
 
 def newest_workers(using: str) -> list[Worker]:
@@ -183,10 +184,6 @@ def status_of(worker: Worker, now: datetime) -> str:
     return "leaving" if worker.leaving else ""
 
 
-def serves(worker: Worker) -> bool:
-    return not (worker.leaving or worker.draining or worker.is_gone(worker.clock))
-
-
 def describe_assignment(task: Assignment, now: datetime) -> str:
     """Return in a line what a processor runs, and for how long."""
     span = f"for {short_duration((now - task.since).total_seconds())}"
@@ -199,9 +196,12 @@ def describe_assignment(task: Assignment, now: datetime) -> str:
     return printable(" ".join([*words, *([task.how_far] if task.how_far else [])]))
 
 
-def count_serving(serving: int) -> str:
+def count_serving(found: Sequence[Worker]) -> str:
+    serving = sum(worker.takes_tasks(worker.clock) for worker in found)
     if not serving:
-        return "No worker takes tasks. Start one: manage.py pq_worker"
+        drained = any(worker.draining for worker in found)
+        again = ", or have a drained one take them again: --undrain WORKER" if drained else ""
+        return f"No worker takes tasks. Start one: manage.py pq_worker{again}"
     return f"{plural(serving, 'worker')} {'takes' if serving == 1 else 'take'} tasks."
 
 

@@ -254,7 +254,7 @@ def check_choice(options: CommandOptions) -> None:
         if options["run"]:
             raise CommandError("--run is for one task, not for --file.")
         return
-    if options["data"] is None:
+    if options["type"] is None:
         raise CommandError(
             f"What is to be submitted? Give KEY TYPE JSON, such as: {EXAMPLE}, or --file."
         )
@@ -272,7 +272,8 @@ def arguments(options: CommandOptions) -> CommandOptions:
     """
     task = {name: options[name] for name in ARGUMENTS if options.get(name) is not None}
     try:
-        task["data"] = parsed(options["data"])
+        if "data" in task:
+            task["data"] = parsed(task["data"])
     except InvalidTaskError as error:
         raise InvalidTaskError(f"{error} Quote it for the shell: {EXAMPLE}.") from error
     for flag, name in FLAGS.items():

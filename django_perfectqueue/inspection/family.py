@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
-from django.db.models import F, FloatField, Q, QuerySet, Sum
+from django.db.models import F, FloatField, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Cast
 from django.utils.translation import gettext_lazy as _
 
@@ -23,6 +24,7 @@ from django_perfectqueue.models import (
     Task,
     TaskQuerySet,
 )
+from django_perfectqueue.store.database.transaction import reading
 from django_perfectqueue.store.dependencies import When, batches_around
 
 MOST = 50
@@ -34,6 +36,18 @@ WHENS = {
     **{mode.value: mode.name.lower() for mode in IfFailed},
     **{when.value: when.name.lower() for when in When},
 }
+COLUMNS = ("id", "child_id", "parent_id", "if_failed", "state")
+# The first links from some tasks, and whether from where each leads others lead on.
+LINKS = """
+SELECT {way} AS "way", EXISTS (
+    SELECT 1 FROM "perfectqueue_dependency" AS "next" WHERE "next"."{near}" = "link"."{far}"
+) AS "goes_on", "id", "child_id", "parent_id", "if_failed", "state" FROM (
+    SELECT "id", "child_id", "parent_id", "if_failed", "state" FROM "perfectqueue_dependency"
+    WHERE "{near}" IN ({ids}) {order} LIMIT {most}
+) AS "link"
+"""
+# What has failed is read first, then what is awaited, then what is new or met.
+FAILED_FIRST = 'ORDER BY "state" = 2 DESC, "state" = 1 DESC, "id"'
 BATCH_STATES = {
     "running": _("open"),
     "finished": _("finished"),
@@ -126,7 +140,7 @@ class Known:
     @classmethod
     def everything(cls, using: str) -> Known:
         tasks = Task.objects.using(using).only("queue", "key", "user", "type", "outcome")
-        return cls(tasks, Batch.objects.using(using))
+        return cls(tasks, summed(Batch.objects.using(using)))
 
 
 def family(
@@ -135,16 +149,15 @@ def family(
     """
     Return what a task waits for and what waits for it, directly or not: ``most`` of each.
 
-    Each level is read by a statement up and one down.
+    Each level is read by one statement.
     """
     found, links = Family(task_id), dict[int, Dependency]()
     ways = [Way("child_id", "parent_id", task_id), Way("parent_id", "child_id", task_id)]
-    for level in range(levels + 1):
-        size = most if level < levels else 0
-        for way in ways:
-            rows = list(links_of(way.near, way.left, size + 1, using))
-            found.more |= len(rows) > size
-            links |= way.follow(rows[:size], most)
+    for level in range(levels):
+        for way, rows in zip(ways, links_of(ways, most + 1, using), strict=True):
+            found.more |= len(rows) > most
+            links |= way.follow(rows[:most], most)
+            found.more |= level == levels - 1 and way.goes_on
         ways = [way for way in ways if way.left]
         if not ways or found.more:
             break
@@ -161,11 +174,13 @@ def family(
 class Way:
     """The way up or down from a task: from the ``left`` ones on, in the column ``near``."""
 
-    def __init__(self, near: str, far: str, task_id: int) -> None:
+    def __init__(self, near: str, far: str, start: int) -> None:
         self.near, self.far = near, far
-        self.seen = self.left = {task_id}
+        self.seen = self.left = {start}
+        # Whether there are links beyond those that were followed last.
+        self.goes_on = False
 
-    def follow(self, rows: Iterable[Dependency], most: int) -> dict[int, Dependency]:
+    def follow(self, rows: Sequence[Any], most: int) -> dict[int, Dependency]:
         """Return the links by which to go on, as long as no more than ``most`` are reached."""
         links, before = {}, self.seen
         for row in rows:
@@ -173,15 +188,30 @@ class Way:
                 links[row.pk] = row
                 self.seen = self.seen | {other}
         self.left = {id_ for id_ in self.seen - before if id_ > 0}
+        self.goes_on = any(row.goes_on for row in rows if getattr(row, self.far) in self.left)
         return links
 
 
-def links_of(column: str, ids: Iterable[int], most: int, using: str) -> QuerySet[Dependency]:
-    rows = Dependency.objects.using(using).filter(**{f"{column}__in": ids})
-    if column == "child_id":
-        # What has failed (2) is read first, then what is awaited (1), then new (0) and met (3).
-        rows = rows.order_by((F("state") % 3).desc(), "id")
-    return rows[:most]
+def links_of(ways: Sequence[Way], most: int, using: str) -> list[list[Any]]:
+    """Return by one statement the first links of each of these ways, from where it is now."""
+    queries = [
+        LINKS.format(
+            way=number,
+            near=way.near,
+            far=way.far,
+            ids=", ".join(map(str, sorted(way.left))),
+            order=FAILED_FIRST if way.near == "child_id" else "",
+            most=most,
+        )
+        for number, way in enumerate(ways)
+    ]
+    found: list[list[Any]] = [[] for _way in ways]
+    with reading(using) as db:
+        for number, goes_on, *values in db.union(queries):
+            row: Any = Dependency(**dict(zip(COLUMNS, values, strict=True)))
+            row.goes_on = bool(goes_on)
+            found[number].append(row)
+    return found
 
 
 def link(row: Dependency) -> FamilyLink:
@@ -200,24 +230,28 @@ def relatives(ids: Iterable[int], *, using: str, known: Known | None = None) -> 
         task.pk: Relative(task.pk, task.queue, task.key, task.user, task.status, task.type)
         for task in tasks.order_by().select_related(None)
     }
-    for batch in exact(batches.order_by(), using=using):
+    for batch in exact(batches.order_by()):
         found[-batch.pk] = Relative(-batch.pk, batch.queue, batch.name, batch.user, state_of(batch))
     return found
 
 
-def exact(rows: Iterable[Batch], *, using: str) -> list[Batch]:
-    """Return batches with what has yet to be folded added to their counts."""
-    found = {batch.pk: batch for batch in rows}
-    if not found:
-        return []
-    deltas: Any = BatchDelta.objects.using(using).filter(batch_id__in=found).values("batch_id")
+def summed(rows: QuerySet[Batch]) -> QuerySet[Batch]:
+    """Return batches with the sums of what has yet to be folded, for exact()."""
+    deltas: Any = BatchDelta.objects.filter(batch_id=OuterRef("pk")).order_by().values("batch_id")
     # As floats, since SQLite fails where a sum of integers is too large for one.
-    totals = {f"sum_{name}": Sum(Cast(name, FloatField())) for name in COUNTS}
-    for sums in deltas.annotate(**totals).order_by():
-        for name in COUNTS:
-            batch = found[sums["batch_id"]]
-            setattr(batch, name, getattr(batch, name) + int(sums[f"sum_{name}"]))
-    return list(found.values())
+    sums = {
+        name: deltas.annotate(found=Sum(Cast(name, FloatField()))).values("found")
+        for name in COUNTS
+    }
+    return rows.annotate(**{f"sum_{name}": Subquery(found) for name, found in sums.items()})
+
+
+def exact(rows: Iterable[Any]) -> list[Any]:
+    """Return summed() batches with these sums added to their counts."""
+    found = list(rows)
+    for batch, name in product(found, COUNTS):
+        setattr(batch, name, getattr(batch, name) + int(getattr(batch, f"sum_{name}") or 0))
+    return found
 
 
 def state_of(batch: Batch) -> str:
@@ -278,7 +312,7 @@ def callbacks(
     batch: int, *, using: str, known: Known | None = None
 ) -> list[tuple[Relative, FamilyLink]]:
     """Return the first MOST tasks that wait for a batch, or have waited for it."""
-    rows = list(links_of("parent_id", [-batch], MOST, using))
+    [rows] = links_of([Way("parent_id", "child_id", -batch)], MOST, using)
     found = relatives([row.child_id for row in rows], using=using, known=known)
     return [(found[row.child_id], link(row)) for row in rows if row.child_id in found]
 

@@ -13,10 +13,9 @@ from functools import cached_property, reduce
 from operator import or_
 from typing import Any
 
-from django.db.models import OuterRef, Q, QuerySet, Subquery, TextField, Value
+from django.db.models import IntegerField, OuterRef, Q, QuerySet, Subquery, TextField, Value
 from django.db.models.functions import Concat
 
-from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.limits import next_at
 from django_perfectqueue.lib.printable import printable
@@ -40,8 +39,8 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.models.worker import routes_in
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.arithmetic.rate_limit import named, scoped, split
-from django_perfectqueue.store.dependencies import batch_progress
 
+from .family import exact, summed
 from .reasons import COUNTED, Code, Reason
 
 __all__ = ["Case", "Code", "Reason", "may_know", "why_waiting", "workers_serving"]
@@ -81,6 +80,15 @@ def serving(using: str, now: datetime) -> WorkerQuerySet:
     return rows.only("queues_text", "routes_text", "problem")[:WORKERS]
 
 
+class Rows(Subquery):
+    """How many rows there are, of the first COUNTED and one."""
+
+    template = "(SELECT COUNT(*) FROM (%(subquery)s) pq_rows)"
+
+    def __init__(self, rows: QuerySet[Any]) -> None:
+        super().__init__(rows[: COUNTED + 1], output_field=IntegerField())
+
+
 class Case:
     """One task that has yet to end, looked at from all sides until one explains it."""
 
@@ -118,11 +126,10 @@ class Case:
         rows = Dependency.objects.using(self.using).filter(
             child_id=self.task.pk, state__lt=Dependency.State.MET
         )
-        # The columns of an index, so that the first is found without sorting.
-        first = rows.order_by("-state").first()
-        if first is None:
+        links = rows.order_by("-state").only("parent_id", "state")[: COUNTED + 1]
+        if not links:
             return Reason(code=Code.BLOCKED)
-        count = len(rows.order_by().values_list("state", flat=True)[: COUNTED + 1])
+        first, count = links[0], len(links)
         if first.parent_id < 0:
             return self.by_its_batch(-first.parent_id)
         parents = Task.objects.using(self.using).select_related("dead_letter")
@@ -142,16 +149,14 @@ class Case:
         return Reason(code=Code.BLOCKED, name=name, parents=count)
 
     def by_its_batch(self, batch: int) -> Reason:
-        try:
-            state = batch_progress(batch, using=self.using)
-            name = Batch.objects.using(self.using).values_list("name", flat=True).get(pk=batch)
-        except (NotFoundError, Batch.DoesNotExist):
-            return Reason(code=Code.BLOCKED)
-        return Reason(
-            code=Code.BATCH_FAILED if state.ended else Code.BATCH_OPEN,
-            name=printable(name),
-            parents=state.dead if state.ended else state.open,
-        )
+        rows = Batch.objects.using(self.using).filter(pk=batch)
+        for row in exact(summed(rows)):
+            count = row.total - row.finished - row.dead
+            code = Code.BATCH_OPEN
+            if row.ended_at and not count:
+                code, count = Code.BATCH_FAILED, row.dead
+            return Reason(code=code, name=printable(row.name), parents=count)
+        return Reason(code=Code.BLOCKED)
 
     def by_its_expiry(self) -> Iterator[Reason]:
         at = self.task.expires_at
@@ -248,34 +253,35 @@ class Case:
             yield Reason(code=Code.LANE_ASLEEP, name=self.task.user)
 
     def check_position(self) -> Reason:
+        """Return its place in line, by one statement."""
         own = (self.ticket.rank, self.ticket.run_at, self.ticket.pk)
-        before = sum((one.rank, one.run_at, one.pk) < own for one in self.line())
-        lanes = self.earlier_lanes()
+        # The first that wait in its lane. No values_list(), of which Django would order by what
+        # is selected, past the index.
+        line: Any = Ticket.objects.using(self.using)
+        line = line.filter(lane=self.ticket.lane, state=State.WAITING).only("rank", "run_at")
+        earlier = {f"earlier_{number}": Rows(rows) for number, rows in enumerate(self.earlier())}
+        first = list(line.annotate(**earlier).order_by("rank", "run_at", "task_id")[:COUNTED])
+        before = sum((one.rank, one.run_at, one.pk) < own for one in first)
+        lanes = None
+        if first and earlier:
+            lanes = min(sum(getattr(first[0], name) for name in earlier), COUNTED + 1)
         return Reason(code=Code.POSITION, name=self.task.user, position=before + 1, lanes=lanes)
 
-    def line(self) -> QuerySet[Ticket]:
-        """Return the first that wait in its lane."""
-        line = Ticket.objects.using(self.using).filter(lane=self.ticket.lane, state=State.WAITING)
-        # No values_list(), of which Django would order by what is selected, past the index.
-        return line.order_by("rank", "run_at", "task_id").only("rank", "run_at")[:COUNTED]
-
-    def earlier_lanes(self) -> int | None:
+    def earlier(self) -> Iterator[QuerySet[Any]]:
         """
-        Count the users, and lanes behind the limit that holds it back, with an earlier turn;
-        None where it has no turn yet.
+        Yield the users, and the lanes behind the limit that holds it back, with an earlier turn;
+        none where it has no turn yet.
         """
         if not self.behind and self.lane.id != self.ticket.lane:
-            return None
-        users = Account.objects.using(self.using).filter(queue=self.task.queue)
+            return
+        users = Account.objects.filter(queue=self.task.queue)
         # Compared like this, it is found by the index on every database.
         users = users.filter(ready__in=[True], turn__lt=self.lane.turn)
         # A turn loses its last digits on the way: the own one is never before itself.
-        count = len(users.exclude(pk=self.lane.id).only("pk")[: COUNTED + 1])
+        yield users.exclude(pk=self.lane.id).order_by().values("pk")
         if self.behind and self.behind.held_by:
-            lanes = Lane.objects.using(self.using).filter(held_by=self.behind.held_by)
-            lanes = lanes.filter(turn__lt=self.lane.turn).exclude(account=self.lane.id)
-            count += len(lanes.only("pk")[: COUNTED + 1])
-        return min(count, COUNTED + 1)
+            lanes = Lane.objects.filter(held_by=self.behind.held_by, turn__lt=self.lane.turn)
+            yield lanes.exclude(account=self.lane.id).order_by().values("pk")
 
     @cached_property
     def lane(self) -> Account:

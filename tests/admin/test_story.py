@@ -64,7 +64,7 @@ class StoryTests(AdminTestCase):
         response = self.story(task)
         self.assertContains(response, "It is number 1 in its user")
         statements = self.statements(response.request["PATH_INFO"])
-        self.assertLessEqual(len(statements), 18, statements)
+        self.assertLessEqual(len(statements), 15, statements)
 
     def test_one_that_has_expired_says_so(self):
         task = submit("k1", now=None)

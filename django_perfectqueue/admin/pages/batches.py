@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.contrib.admin import AdminSite
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -20,7 +20,8 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.inspection import family
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, Batch, Outcome, Task, TaskQuerySet
-from django_perfectqueue.queue import Queue, database
+from django_perfectqueue.queue import database
+from django_perfectqueue.store.dependencies import Progress
 
 from ..parts.action_pages import SHOWN
 from ..parts.actions import CANCEL, RETRY
@@ -57,8 +58,11 @@ class BatchAdmin(ReadOnlyAdmin):
     search_fields = ["name"]
     search_help_text = _("A name, exactly.")
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Batch]:
+        return family.summed(super().get_queryset(request))  # type: ignore[arg-type]
+
     def complete(self, request: HttpRequest, rows: Any) -> None:
-        family.exact(rows, using=database())
+        family.exact(rows)
 
     def get_search_results(
         self, request: HttpRequest, queryset: Any, search_term: str
@@ -77,8 +81,8 @@ class BatchAdmin(ReadOnlyAdmin):
 
     def story(self, request: HttpRequest, row: Batch) -> dict[str, object]:
         """Return a batch's exact counts, and of its tasks those that the person may see."""
-        [own] = family.exact([row], using=database())
-        found = Queue(own.queue, using=database()).batch_named(own.name).progress()
+        [own] = family.exact([row])
+        found = Progress(own.total, own.finished, own.dead, own.ended_at)
         pages: Any = self.admin_site.get_model_admin(Task)
         tasks = pages.get_queryset(request).filter(membership__batch_id=own.pk)
         known = known_to(request, self.admin_site)
@@ -107,7 +111,7 @@ class BatchAdmin(ReadOnlyAdmin):
             ],
             "inner": [
                 (state_badge(one), one, bar(one.total, one.finished, one.dead))
-                for one in family.exact(inner, using=database())
+                for one in family.exact(inner)
             ],
             "verbs": [verb for verb in verbs if sees_tasks and may(request, verb)],
             **statuses_of(own, tasks),
@@ -170,8 +174,8 @@ WIDTH, HEIGHT = 190, 46
 ACROSS, DOWN = 54, 12
 MARGIN = 4
 LETTERS = 24
-# How far the graph reaches up and down: a statement each.
-LEVELS = 3
+# How far the graph reaches up and down.
+LEVELS = 2
 WORDS = {
     "wait": _("stays blocked if it fails"),
     "cancel": _("is cancelled if it fails"),

@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import Exists, Model, OuterRef, QuerySet
+from django.db.models import Exists, Model, OuterRef, QuerySet, Subquery
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.html import format_html
@@ -22,6 +22,7 @@ from django_perfectqueue.bulk import TYPE
 from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
+    BatchMember,
     DeadLetter,
     Outcome,
     Status,
@@ -86,7 +87,11 @@ class TaskAdmin(SteeringAdmin):
         if own := own_operations(request, ids):
             rows = self.listed(Task.objects.using(database()).filter(pk__in=own))
         watched = filters.watched_by(request).filter(task_id=OuterRef("pk"))
-        return rows.defer(None).annotate(clock=ServerNow(), is_watched=Exists(watched)).first()
+        member = BatchMember.objects.filter(task_id__in=ids).values("batch_id")
+        batch = known_to(request, self.admin_site).batches.filter(pk__in=member).order_by()
+        more = {"known_batch": Subquery(batch.values("pk")[:1])}
+        more |= {"batch_name": Subquery(batch.values("name")[:1]), "is_watched": Exists(watched)}
+        return rows.defer(None).annotate(clock=ServerNow(), **more).first()
 
     def get_ordering(self, request: HttpRequest | None) -> list[Any]:
         status = request.GET.get("status") if request else None
@@ -118,11 +123,10 @@ class TaskAdmin(SteeringAdmin):
             for verb in self.fitting_verbs(request, row)
             if verb is not CANCEL or CANCEL not in relatives["dependent_verbs"]
         ]
-        known = known_to(request, self.admin_site)
         return {
             "verbs": verbs,
             "is_watched": row.is_watched,
-            **task_story(row, using=database(), known=known, sees_all=may_see(request, None)),
+            **task_story(row, using=database(), sees_all=may_see(request, None)),
             **relatives,
         }
 

@@ -13,12 +13,11 @@ from django.utils.timezone import template_localtime  # type: ignore[attr-define
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.inspection.family import Known
 from django_perfectqueue.inspection.steering import describe_action
 from django_perfectqueue.inspection.task import Episode, Fact, Story, remark, steps_of
 from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.lib.printable import printable, printable_lines
-from django_perfectqueue.models import BatchMember, Journal, Status, Task
+from django_perfectqueue.models import Journal, Status, Task
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import STARS, masked
 from django_perfectqueue.payload.journal import Line
@@ -32,19 +31,17 @@ STEPS = 50
 LONGEST = 100_000
 
 
-def task_story(task: Any, *, using: str, known: Known, sees_all: bool = True) -> dict[str, Any]:
+def task_story(task: Any, *, using: str, sees_all: bool = True) -> dict[str, Any]:
     """Return the context of a task's page: names of other users' tasks only for ``sees_all``."""
     story = Story(task, using=using, most=ATTEMPTS)
-    member = BatchMember.objects.using(using).filter(pk=task.pk).values("batch_id")
-    batch = known.batches.filter(pk__in=member).order_by().first()
     steps = list(steps_of(task, using=using)[: STEPS + 1])
     letter = story.letter
     return {
         "badge": badge(task.status),
         "sentences": sentences(story, sees_all),
         "about": shown_facts(story, story.about()),
-        "batch": batch,
-        "batch_name": printable(batch.name) if batch else "",
+        "batch": task.known_batch,
+        "batch_name": printable(task.batch_name or ""),
         "times": shown_facts(story, story.times()),
         "line": shown_facts(story, story.counts()) if story.ticket else [],
         "letter": letter,

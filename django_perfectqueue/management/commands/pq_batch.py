@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 from django_perfectqueue import models, store
@@ -33,11 +32,11 @@ COLUMNS: list[Column[models.Batch]] = [
 
 def list_batches(command: NounCommand, options: CommandOptions) -> None:
     """List them, the newest first."""
-    rows = models.Batch.objects.using(command.queue.using).order_by("-pk")
+    rows = family.summed(models.Batch.objects.using(command.queue.using)).order_by("-pk")
     if options["queue"]:
         rows = rows.filter(queue=command.queue.name)
-    exact, none = partial(family.exact, using=command.queue.using), "There are no batches."
-    command.print_listing(rows, for_programs, COLUMNS, none=none, prepare=exact)
+    none = "There are no batches."
+    command.print_listing(rows, for_programs, COLUMNS, none=none, prepare=family.exact)
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
@@ -52,7 +51,7 @@ def named(command: NounCommand) -> list[Batch]:
 
 def show_one(command: NounCommand, batch: Batch) -> None:
     using = batch.using
-    [row] = family.exact(models.Batch.objects.using(using).filter(pk=batch.id), using=using)
+    [row] = family.exact(family.summed(models.Batch.objects.using(using).filter(pk=batch.id)))
     called = family.callbacks(batch.id, using=using)
     tasks = family.members(store.dependencies.batches_within(batch.id, using=using), using=using)
     statuses, inner = family.counts(tasks), batch.inner()

@@ -16,9 +16,9 @@ from typing import Any, NoReturn, TextIO
 
 from benchmarks import machine, plan, report
 from benchmarks.arguments import new_file
+from benchmarks.machine import IdleMachine
 from benchmarks.measures import MEASURES
 from benchmarks.peers import PEERS, installed, kind_of, missing
-from benchmarks.quiet import Quiet
 from benchmarks.runner import Runner
 from benchmarks.sample import Job
 from benchmarks.scale import SHORT, Scale
@@ -180,7 +180,7 @@ def measured(
     versions = {database: site.version() for database, site in sites.items()}
     records = [{"machine": machine.described(options.peers, versions)}]
     patience = options.patience if options.patience is not None else PATIENCE * (not options.short)
-    quiet, began = Quiet(), time.monotonic()
+    quiet, began = IdleMachine(), time.monotonic()
     say(f"{len(jobs)} samples, each written to {options.output}")
     write(file, records[0])
     for number, job in enumerate(jobs, 1):

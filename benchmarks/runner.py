@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import probe
+from benchmarks.cleanup import ROOT, RUN, end_all, start_cleanup
 from benchmarks.sample import Job
 from benchmarks.servers import Site
-from benchmarks.undertaker import ROOT, RUN, end_all, hire
 from tests.databases import die_with_parent
 
 PATIENCE = 900.0
@@ -32,12 +32,12 @@ class Runner:
 
     def __enter__(self) -> Runner:
         self.folder = Path(tempfile.mkdtemp(prefix="pq-benchmark-", dir=in_memory()))
-        self.undertaker = hire(self.run, self.folder)
+        self.cleanup = start_cleanup(self.run, self.folder)
         return self
 
     def __exit__(self, *exception: object) -> None:
         end_all(f"{RUN}={self.run}")
-        self.undertaker.communicate()
+        self.cleanup.communicate()
 
     def take(self, job: Job, site: Site) -> dict[str, Any]:
         """Return what came of one sample; what went wrong is in it."""
@@ -45,8 +45,8 @@ class Runner:
 
     def run_module(self, module: str, job: dict[str, Any], site: Site) -> dict[str, Any]:
         """Run ``python -m module JOB RESULT`` on a fresh database, and return the result."""
-        with site.fresh() as place, self.room() as folder:
-            environment = {**site.environment(), **place.environment()}
+        with site.fresh() as target, self.room() as folder:
+            environment = {**site.environment(), **target.environment()}
             return self.run_in(folder, module, job, environment)
 
     def run_in(
@@ -56,7 +56,7 @@ class Runner:
         job: dict[str, Any],
         environment: Mapping[str, str],
         *,
-        farewell: float = 0.0,
+        grace: float = 0.0,
     ) -> dict[str, Any]:
         """
         Run it with its files in this folder, and return the result.
@@ -80,8 +80,8 @@ class Runner:
         except subprocess.TimeoutExpired:
             return {"error": f"It took longer than {self.patience:g} s."}
         finally:
-            if farewell:
-                take_leave(process, farewell)
+            if grace:
+                end_in_order(process, grace)
             end_all(f"{RUN}={self.run}")
             process.wait()
         if not result.exists():
@@ -95,7 +95,7 @@ class Runner:
             yield Path(folder)
 
 
-def take_leave(process: subprocess.Popen[bytes], seconds: float) -> None:
+def end_in_order(process: subprocess.Popen[bytes], seconds: float) -> None:
     """Ask a process to end, and give it some time to tidy up."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.database import this_target
+from benchmarks.environment import Environment
 from benchmarks.measures import MEASURES
 from benchmarks.peers import make
-from benchmarks.place import this_place
 from benchmarks.scale import Scale
-from benchmarks.stand import Stand
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ def read(text: str) -> Job:
 
 def main() -> None:
     job, result = read(sys.argv[1]), Path(sys.argv[2])
-    place = this_place()
+    target = this_target()
     try:
-        stand = Stand(make(job.peer, place), place, result.parent, job.scale)
-        found = MEASURES[job.metric].measure(stand, job.variant)
+        environment = Environment(make(job.peer, target), target, result.parent, job.scale)
+        found = MEASURES[job.metric].measure(environment, job.variant)
     except Exception as error:
         kind = type(error).__name__
         found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}

@@ -7,8 +7,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.driver import Link, connect
-from benchmarks.place import Place
+from benchmarks.database import Link, Target, connect
 from tests.databases import MariaDB, PostgreSQL, Server, SQLite, environment_for
 
 STATEMENTS = "pg_stat_statements"
@@ -17,7 +16,7 @@ SERVERS: dict[str, type[Server]] = {
     "mariadb": MariaDB,
     "sqlite": SQLite,
 }
-QUIET_DATABASES = {"postgresql": "postgres", "mariadb": "mysql"}
+OWN_DATABASES = {"postgresql": "postgres", "mariadb": "mysql"}
 
 
 class Site:
@@ -53,33 +52,33 @@ class Site:
             self.execute("SELECT pg_reload_conf()")
 
     def link(self) -> Link:
-        return connect(self.place(), database=QUIET_DATABASES[self.kind])
+        return connect(self.target(), database=OWN_DATABASES[self.kind])
 
-    def place(self, name: str = "") -> Place:
+    def target(self, name: str = "") -> Target:
         home = self.server.home
         process = self.server.process
         pid = process.pid if process else 0
         if self.kind == "postgresql":
-            return Place(self.kind, name, str(home), "postgres", pid)
+            return Target(self.kind, name, str(home), "postgres", pid)
         if self.kind == "mariadb":
-            return Place(self.kind, name, str(home / "mysql.sock"), "root", pid)
-        return Place(self.kind, str(home / f"{name}.sqlite3"))
+            return Target(self.kind, name, str(home / "mysql.sock"), "root", pid)
+        return Target(self.kind, str(home / f"{name}.sqlite3"))
 
     @contextlib.contextmanager
-    def fresh(self) -> Iterator[Place]:
+    def fresh(self) -> Iterator[Target]:
         """Make a database, and drop it on leaving."""
         name = f"sample_{next(self.numbers)}"
-        place = self.place(name)
+        target = self.target(name)
         if self.kind == "sqlite":
             try:
-                yield place
+                yield target
             finally:
-                for file in Path(place.name).parent.glob(f"{name}.sqlite3*"):
+                for file in Path(target.name).parent.glob(f"{name}.sqlite3*"):
                     file.unlink(missing_ok=True)
             return
         self.execute(f"CREATE DATABASE {name}")
         try:
-            yield place
+            yield target
         finally:
             if self.server.is_running:
                 force = " WITH (FORCE)" if self.kind == "postgresql" else ""

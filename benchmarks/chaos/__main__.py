@@ -26,7 +26,7 @@ from .terms import Terms
 MODULE = "benchmarks.chaos"
 MINUTES = 2.0
 READING = 900.0
-FAREWELL = 15.0
+GRACE = 15.0
 EPILOG = """
 The results are written as they come, one JSON object a line; --report makes tables of them.
 docs/reference/benchmarks.md says what is proved. The exit code is 0 where nothing was found.
@@ -145,7 +145,7 @@ def run(options: argparse.Namespace, one: Terms) -> dict[str, Any]:
         try:
             job = one.as_json()
             module = f"{MODULE}.run"
-            return runner.run_in(folder, module, job, os.environ, farewell=FAREWELL)
+            return runner.run_in(folder, module, job, os.environ, grace=GRACE)
         finally:
             if options.keep:
                 keep(folder, options.keep / f"{one.database}-{one.seed}")

@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.place import Place
-from benchmarks.undertaker import end_all
+from benchmarks.cleanup import end_all
+from benchmarks.database import Target
 from tests.databases import die_with_parent
 from tests.databases.lifetime import children, processes_with
 
 from .clock import Clock
-from .steered import WEBS
+from .operations import WEBS
 from .terms import FOLDER, HOST, Files, Terms
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -38,10 +38,10 @@ class Host:
     settings = "benchmarks.chaos.settings"
     command: tuple[str, ...] = ("pq_worker", "--queue", "default", "--queue", WEBS)
 
-    def __init__(self, name: str, mark: str, place: Place, files: Files, terms: Terms) -> None:
+    def __init__(self, name: str, mark: str, target: Target, files: Files, terms: Terms) -> None:
         self.name = name
         self.mark = f"{MARK}={mark}-{name}"
-        self.place = place
+        self.target = target
         self.files = files
         self.home = files.home(name)
         self.home.mkdir()
@@ -80,7 +80,7 @@ class Host:
         name, _, value = self.mark.partition("=")
         return {
             **os.environ,
-            **self.place.environment(),
+            **self.target.environment(),
             name: value,
             HOST: self.name,
             FOLDER: str(self.files.folder),

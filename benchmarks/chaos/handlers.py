@@ -20,8 +20,8 @@ from django_perfectqueue.exceptions import (
 )
 
 from .clock import spread
+from .operations import BULK
 from .recorder import recorder
-from .steered import BULK
 from .terms import HOST, this_folder
 
 INTERRUPTIONS = (PreemptedError, CancelRequestedError, ProcessStopError)

@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.driver import Link
+from benchmarks.database import Link
 
 from .graph import Callback, Node
-from .steered import WEBS, Counted, Steered, counted
+from .operations import WEBS, Counted, Operations, counted
 
 RUNNING, GONE = 2, -1
 
@@ -161,7 +161,7 @@ class History:
     leftovers: Sequence[str] = ()
     ticks: Mapping[str, Ticks] = field(default_factory=dict)
     graph: tuple[Sequence[Node], Sequence[Callback]] = ((), ())
-    steered: Steered = field(default_factory=Steered)
+    operations: Operations = field(default_factory=Operations)
 
     @cached_property
     def changes_of(self) -> dict[int, list[Change]]:

@@ -21,24 +21,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from benchmarks.driver import Link, connect
-from benchmarks.place import Place
+from benchmarks.database import Link, Target, connect
 from benchmarks.servers import SERVERS
 from tests.databases import Server
 from tests.databases.server import DATABASE
 
-from . import audit, checker, history, proxy, scenario
+from . import checker, history, proxy, scenario, triggers
 from .faults import FAULTS, Fault
 from .fleet import Fleet, Host
+from .operations import Operations
 from .recovery import recoveries
 from .schedules import end_schedules, put_schedules
 from .stage import Stage
-from .steered import Steered
 from .terms import FOLDER, HOST, Files, Terms
 
 if TYPE_CHECKING:
     from .feeder import Feeder
-    from .steering import Steering
+    from .operators import Operators
 
 CLIENT = "client"
 BEGIN_WITHIN = 60.0
@@ -65,23 +64,23 @@ class Chaos:
         self.mark = uuid.uuid4().hex
 
     @property
-    def place(self) -> Place:
+    def target(self) -> Target:
         """The database, without anything in between."""
         home, kind = self.server.home, self.terms.database
         if kind == "postgresql":
-            return Place(kind, DATABASE, str(home), "postgres")
+            return Target(kind, DATABASE, str(home), "postgres")
         if kind == "mariadb":
-            return Place(kind, DATABASE, str(home / "mysql.sock"), "root")
-        return Place(kind, str(home / f"{DATABASE}.sqlite3"))
+            return Target(kind, DATABASE, str(home / "mysql.sock"), "root")
+        return Target(kind, str(home / f"{DATABASE}.sqlite3"))
 
-    def place_for(self, host: str) -> Place:
+    def target_for(self, host: str) -> Target:
         """The database as a host reaches it: through the proxy."""
         kind, home = self.terms.database, self.files.home(host)
         if kind == "postgresql":
-            return Place(kind, DATABASE, str(home), "postgres")
+            return Target(kind, DATABASE, str(home), "postgres")
         if kind == "mariadb":
-            return Place(kind, DATABASE, str(proxy.socket_in(home, kind)), "root")
-        return self.place
+            return Target(kind, DATABASE, str(proxy.socket_in(home, kind)), "root")
+        return self.target
 
     def run(self) -> dict[str, Any]:
         """Have it all go wrong for so long; return what came of it."""
@@ -96,7 +95,7 @@ class Chaos:
                 terms=self.terms,
                 fleet=fleet,
                 server=self.server,
-                place=self.place,
+                target=self.target,
                 proxy=between,
                 drawn=random.Random(self.terms.seed),
                 offset=self.offset(),
@@ -104,7 +103,7 @@ class Chaos:
             return self.go_wrong(stage, client)
 
     def host(self, name: str) -> Host:
-        return Host(name, self.mark, self.place_for(name), self.files, self.terms)
+        return Host(name, self.mark, self.target_for(name), self.files, self.terms)
 
     def start_proxy(self, hosts: list[Host], stack: contextlib.ExitStack) -> proxy.Proxy | None:
         kind = self.terms.database
@@ -126,12 +125,12 @@ class Chaos:
 
         call_command("migrate", verbosity=0)
         with self.link() as link:
-            audit.install(link)
+            triggers.install(link)
         make_rules()
         self.first_ticks = put_schedules(self.terms)
 
     def link(self) -> contextlib.AbstractContextManager[Link]:
-        return contextlib.closing(connect(self.place))
+        return contextlib.closing(connect(self.target))
 
     def offset(self) -> float:
         """Return what the database's clock says more than the one that nobody sets."""
@@ -139,17 +138,17 @@ class Chaos:
         with self.link() as link:
             for _sample in range(SAMPLES):
                 before = time.monotonic()
-                reported = audit.clock(link)
+                reported = triggers.clock(link)
                 after = time.monotonic()
                 found.append((after - before, reported - (before + after) / 2))
         return min(found)[1]
 
     def go_wrong(self, stage: Stage, client: Host) -> dict[str, Any]:
         from .feeder import Feeder
-        from .steering import Steering
+        from .operators import Operators
 
-        feeder, steering = Feeder(self.terms), Steering(self.terms)
-        steering.start()
+        feeder, operators = Feeder(self.terms), Operators(self.terms)
+        operators.start()
         feeder.start()
         try:
             self.begin(stage)
@@ -158,16 +157,16 @@ class Chaos:
             seconds = time.monotonic() - began
         finally:
             feeder.stop()
-            steering.stop()
+            operators.stop()
         ticks = end_schedules(self.first_ticks)
         settled = time.monotonic()
-        steering.settle(self.terms.drain, stage.wait)
+        operators.settle(self.terms.drain, stage.wait)
         self.drain(stage)
         drained = time.monotonic() - settled
         leftovers = self.stop(stage)
-        seen = replace(self.gathered(stage, feeder, steering, leftovers), ticks=ticks)
+        seen = replace(self.gathered(stage, feeder, operators, leftovers), ticks=ticks)
         return {
-            **self.judged(seen),
+            **self.audited(seen),
             "seconds": seconds,
             "drained": drained,
             "said": said(stage.fleet, SAID_SO),
@@ -176,7 +175,7 @@ class Chaos:
 
     def version(self) -> str:
         with self.link() as link:
-            return audit.version(link)
+            return triggers.version(link)
 
     def begin(self, stage: Stage) -> None:
         for host in stage.fleet:
@@ -225,7 +224,7 @@ class Chaos:
         return found
 
     def gathered(
-        self, stage: Stage, feeder: Feeder, steering: Steering, leftovers: list[str]
+        self, stage: Stage, feeder: Feeder, operators: Operators, leftovers: list[str]
     ) -> history.History:
         """Return all that was seen; the connection of the beginning has not outlived it."""
         from django.db import connection
@@ -236,8 +235,8 @@ class Chaos:
         with self.link() as link:
             changes, closes = history.read_changes(link), history.read_closes(link)
             effects, edges = history.read_effects(link), history.read_edges(link)
-        asked = steering.asked(stage.offset)
-        stored, maybe_committed = steering.keys(row.key for row in rows)
+        asked = operators.asked(stage.offset)
+        stored, maybe_committed = operators.keys(row.key for row in rows)
         children = (f"{row.key}/child" for row in rows if row.type == "parent")
         caps = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
         return history.History(
@@ -256,16 +255,16 @@ class Chaos:
             drift=history.read_drift() + said(stage.fleet, CORRECTED),
             leftovers=leftovers,
             graph=(feeder.graph.nodes, feeder.graph.callbacks),
-            steered=Steered(
+            operations=Operations(
                 asked=asked,
-                webs=steering.notes.webs,
+                webs=operators.notes.webs,
                 refused=diary.refused,
                 edges=edges,
                 batches=history.read_batches(),
             ),
         )
 
-    def judged(self, seen: history.History) -> dict[str, Any]:
+    def audited(self, seen: history.History) -> dict[str, Any]:
         every = checker.violations(seen)
         found = of_each_kind(every)
         self.write_down(seen, found)
@@ -273,7 +272,7 @@ class Chaos:
             "tasks": len(seen.rows),
             "nodes": sum(row.key.startswith("node-") for row in seen.rows),
             "callbacks": sum("!" in row.key for row in seen.rows),
-            "steered": Counter(f"{one.verb}: {one.answer}" for one in seen.steered.asked),
+            "steered": Counter(f"{one.verb}: {one.answer}" for one in seen.operations.asked),
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),

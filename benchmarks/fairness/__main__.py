@@ -19,7 +19,7 @@ from benchmarks.runner import Runner
 from benchmarks.servers import Site
 
 from . import charts
-from .judge import judged
+from .audit import audited
 from .live import Job, limited
 from .report import MARKS, SIMULATED, report
 from .rules import OURS, RULES, played
@@ -138,7 +138,7 @@ def simulations(
         for processors in options.processors or PROCESSORS:
             for name, compute in rules.items():
                 runs, seconds = compute(scenario, processors)
-                found = judged(scenario, runs, processors=processors, seconds=seconds)
+                found = audited(scenario, runs, processors=processors, seconds=seconds)
                 yield described(scenario, name, processors, found)
 
 

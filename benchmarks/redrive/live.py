@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.database import this_target
+from benchmarks.environment import Environment
 from benchmarks.peers.base import manage
 from benchmarks.peers.perfectqueue import DISPATCH, PerfectQueue
-from benchmarks.place import this_place
 from benchmarks.scale import Scale
-from benchmarks.stand import Stand
 
 USERS = 1_000
 PROCESSORS = 2
@@ -66,9 +66,9 @@ class Load(PerfectQueue):
         task = Queue(DEAD).poll()
         assert task is not None
         task.fail()
-        number = "CAST(series.n AS CHAR)" if self.place.kind == "mariadb" else "series.n"
+        number = "CAST(series.n AS CHAR)" if self.target.kind == "mariadb" else "series.n"
         texts = {name: f"concat('{name}-', {number})" for name in ("key", "user")}
-        if self.place.kind == "sqlite":
+        if self.target.kind == "sqlite":
             texts = {name: f"'{name}-' || {number}" for name in texts}
         texts["user"] = texts["user"].replace("series.n", f"(series.n % {USERS})")
         self.copy(Task._meta.db_table, count - 1, texts)
@@ -85,14 +85,14 @@ class Load(PerfectQueue):
 
 
 class Run:
-    def __init__(self, job: Job, stand: Stand, load: Load) -> None:
-        self.job, self.stand, self.load = job, stand, load
+    def __init__(self, job: Job, environment: Environment, load: Load) -> None:
+        self.job, self.environment, self.load = job, environment, load
 
     def measured(self) -> dict[str, Any]:
-        self.stand.prepare(PROCESSORS)
+        self.environment.prepare(PROCESSORS)
         self.load.add_letters(self.job.letters)
-        self.stand.checkpoint()
-        self.stand.analyze()
+        self.environment.checkpoint()
+        self.environment.analyze()
         rounds = [self.compared(number) for number in range(ROUNDS)]
         beside = median(beside / alone for alone, beside in rounds)
         return {"rounds": rounds, "beside": beside, **self.killed()}
@@ -121,10 +121,10 @@ class Run:
         """Return how many of the tasks a second ran, from the first to the last."""
         tasks = self.job.tasks
         self.load.submit_many(range(before, before + tasks))
-        with self.stand.workers(PROCESSORS):
-            self.wait(lambda: self.stand.probe.count() > before, "The first task")
+        with self.environment.workers(PROCESSORS):
+            self.wait(lambda: self.environment.probe.count() > before, "The first task")
             began = time.monotonic()
-            self.wait(lambda: self.stand.probe.count() >= before + tasks, "The last task")
+            self.wait(lambda: self.environment.probe.count() >= before + tasks, "The last task")
             return tasks / (time.monotonic() - began)
 
     def killed(self) -> dict[str, Any]:
@@ -136,9 +136,9 @@ class Run:
         operation, began = self.begin(FASTEST), time.monotonic()
         for kill in range(1, self.job.kills + 1):
             some = kill * left // (self.job.kills + 1)
-            with self.stand.workers(PROCESSORS):
+            with self.environment.workers(PROCESSORS):
                 self.wait(lambda some=some: self.done(operation) >= some, "A part of it")  # type: ignore[misc]
-        with self.stand.workers(PROCESSORS):
+        with self.environment.workers(PROCESSORS):
             self.wait(lambda: operation.metadata().status == "finished", "The end of it")
         seconds = time.monotonic() - began
         found = self.audited()
@@ -174,15 +174,15 @@ class Run:
         }
 
     def wait(self, condition: Any, what: str) -> None:
-        self.stand.wait_for(condition, PATIENCE, what)
+        self.environment.wait_for(condition, PATIENCE, what)
 
 
 def main() -> None:
     job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
     try:
-        place = this_place()
-        load = Load(place)
-        found = Run(job, Stand(load, place, result.parent, Scale()), load).measured()
+        target = this_target()
+        load = Load(target)
+        found = Run(job, Environment(load, target, result.parent, Scale()), load).measured()
     except Exception as error:
         kind = type(error).__name__
         found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}

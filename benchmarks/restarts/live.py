@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.database import this_target
+from benchmarks.environment import Environment, StuckError, Workers
 from benchmarks.peers.base import manage
 from benchmarks.peers.perfectqueue import PerfectQueue
-from benchmarks.place import this_place
 from benchmarks.scale import Scale
-from benchmarks.stand import Stand, StuckError, Workers
 
-from .judge import Restart, judged
+from .audit import Restart, audited
 from .recorder import Reader
 
 DISPATCH = "benchmarks.workers.restarts.RecordedDispatch"
@@ -52,8 +52,8 @@ class Job:
 class Load(PerfectQueue):
     """This package, with tasks that sleep for a moment, and always more of them."""
 
-    def __init__(self, place: Any, reader: Reader, processors: int) -> None:
-        super().__init__(place)
+    def __init__(self, target: Any, reader: Reader, processors: int) -> None:
+        super().__init__(target)
         self.reader = reader
         self.stock = STOCK * processors
         self.submitted = 0
@@ -104,23 +104,23 @@ class Manager:
 
 
 class Run:
-    def __init__(self, job: Job, stand: Stand, load: Load, manager: Manager) -> None:
+    def __init__(self, job: Job, environment: Environment, load: Load, manager: Manager) -> None:
         self.job = job
-        self.stand = stand
+        self.environment = environment
         self.load = load
         self.manager = manager
 
     def measured(self) -> dict[str, Any]:
-        self.stand.prepare(self.job.processors)
+        self.environment.prepare(self.job.processors)
         self.load.top_up()
-        self.stand.analyze()
-        with self.stand.workers(self.job.processors) as workers:
+        self.environment.analyze()
+        with self.environment.workers(self.job.processors) as workers:
             self.feed_until(lambda: self.manager.ready() == 1, "The worker")
             began = time.monotonic()
             self.feed_for(self.job.before)
             restarts = [self.restart(workers, number) for number in range(self.job.times)]
             self.drain(workers)
-        found = judged(
+        found = audited(
             self.load.reader.read(), restarts, submitted=self.load.submitted, began=began
         )
         return {**found, **self.reported_by_rows()}
@@ -138,7 +138,7 @@ class Run:
             self.load.top_up()
             return condition()
 
-        self.stand.wait_for(reached, PATIENCE, what)
+        self.environment.wait_for(reached, PATIENCE, what)
 
     def feed_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -148,9 +148,9 @@ class Run:
 
     def drain(self, workers: Workers) -> None:
         """Have what is left run, and the worker leave."""
-        self.stand.wait_for(lambda: not self.load.pending(), PATIENCE * 2, "The last task")
+        self.environment.wait_for(lambda: not self.load.pending(), PATIENCE * 2, "The last task")
         workers.processes[0].terminate()
-        self.stand.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
+        self.environment.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
 
     def reported_by_rows(self) -> dict[str, int]:
         """Return what the database says of tasks that did not finish, or not at once."""
@@ -163,11 +163,11 @@ class Run:
 def main() -> None:
     job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
     try:
-        place = this_place()
+        target = this_target()
         manager = Manager(result.parent)
-        load = Load(place, Reader(), job.processors)
-        stand = Stand(load, place, result.parent, Scale())
-        found = Run(job, stand, load, manager).measured()
+        load = Load(target, Reader(), job.processors)
+        environment = Environment(load, target, result.parent, Scale())
+        found = Run(job, environment, load, manager).measured()
     except Exception as error:
         kind = type(error).__name__
         found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}

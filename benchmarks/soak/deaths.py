@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import tree
+from benchmarks import processes
+from benchmarks.database import Target, this_target
+from benchmarks.environment import Environment, StuckError, Workers
 from benchmarks.peers.base import manage
 from benchmarks.peers.perfectqueue import PerfectQueue
-from benchmarks.place import Place, this_place
 from benchmarks.scale import Scale
-from benchmarks.stand import Stand, StuckError, Workers
 from tests.databases.lifetime import children
 
-from .gauge import files, threads
+from .resources import files, threads
 from .witness import BORN, Reader
 
 DISPATCH = "benchmarks.workers.deaths.DeathsDispatch"
@@ -73,8 +73,8 @@ class Job:
 class Dying(PerfectQueue):
     """This package, with tasks most of which end their processor."""
 
-    def __init__(self, place: Place, job: Job, folder: Path) -> None:
-        super().__init__(place)
+    def __init__(self, target: Target, job: Job, folder: Path) -> None:
+        super().__init__(target)
         self.job = job
         self.folder = folder
         self.chance = random.Random(job.seed)
@@ -102,8 +102,8 @@ class Dying(PerfectQueue):
 class Run:
     """Feeds a worker until so many of its processors have died, and samples its supervisor."""
 
-    def __init__(self, stand: Stand, peer: Dying, workers: Workers, job: Job) -> None:
-        self.stand = stand
+    def __init__(self, environment: Environment, peer: Dying, workers: Workers, job: Job) -> None:
+        self.environment = environment
         self.peer = peer
         self.workers = workers
         self.job = job
@@ -126,14 +126,16 @@ class Run:
 
         def reached() -> bool:
             if self.workers.have_ended():
-                raise StuckError(f"The worker has ended by itself.\n{self.stand.end_of_log()}")
+                raise StuckError(
+                    f"The worker has ended by itself.\n{self.environment.end_of_log()}"
+                )
             self.peer.top_up(sum(self.reader.counts.values()) - self.reader.counts[BORN])
             self.kill_one()
             time.sleep(STEP)
             return self.deaths() > last
 
         while last < deaths:
-            self.stand.wait_for(reached, PATIENCE, "The next death")
+            self.environment.wait_for(reached, PATIENCE, "The next death")
             last = self.deaths()
 
     def kill_one(self) -> None:
@@ -153,11 +155,11 @@ class Run:
 
     def settled(self) -> dict[str, float]:
         """Return what is in use once nothing waits and every place is taken."""
-        self.stand.wait_for(lambda: not self.peer.pending(), PATIENCE, "The end of all tasks")
-        self.stand.wait_for(self.is_quiet, PATIENCE, "A worker with all its processes")
+        self.environment.wait_for(lambda: not self.peer.pending(), PATIENCE, "The end of all tasks")
+        self.environment.wait_for(self.is_quiet, PATIENCE, "A worker with all its processes")
         return {
             "deaths": float(self.deaths()),
-            "processes": float(len(tree.family(self.workers.pids))),
+            "processes": float(len(processes.family(self.workers.pids))),
             "files": float(files(self.supervisor)),
             "threads": float(threads(self.supervisor)),
             "memory_kib": own_memory(self.supervisor),
@@ -179,15 +181,15 @@ def own_memory(pid: int) -> float:
     return float(anonymous)
 
 
-def died(stand: Stand, peer: Dying, job: Job) -> dict[str, Any]:
+def died(environment: Environment, peer: Dying, job: Job) -> dict[str, Any]:
     """Have so many processors die; return the samples, and of what they died."""
-    stand.prepare(job.processors)
+    environment.prepare(job.processors)
     began = time.monotonic()
-    with stand.workers(job.processors) as workers:
-        run = Run(stand, peer, workers, job)
+    with environment.workers(job.processors) as workers:
+        run = Run(environment, peer, workers, job)
         samples = list(run.samples())
         workers.processes[0].terminate()
-        stand.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
+        environment.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
     counts = dict(run.reader.read())
     return {
         "samples": samples,
@@ -203,9 +205,9 @@ def main() -> None:
     folder = result.parent / "bells"
     folder.mkdir()
     try:
-        place = this_place()
-        peer = Dying(place, job, folder)
-        found = died(Stand(peer, place, result.parent, Scale()), peer, job)
+        target = this_target()
+        peer = Dying(target, job, folder)
+        found = died(Environment(peer, target, result.parent, Scale()), peer, job)
     except Exception as error:
         kind = type(error).__name__
         found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}

@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.driver import connect
+from benchmarks.database import connect, this_target
+from benchmarks.environment import Environment, StuckError
 from benchmarks.peers.base import manage
 from benchmarks.peers.perfectqueue import PerfectQueue
-from benchmarks.place import this_place
 from benchmarks.scale import Scale
-from benchmarks.stand import Stand, StuckError
 
-from .gauge import gauged
 from .load import is_busy, portions
+from .resources import resources_of
 
 DISPATCH = "benchmarks.workers.soak.SoakDispatch"
 EVERY = 0.5
-GAUGE_EVERY = 10.0
+SAMPLE_EVERY = 10.0
 ENDING = 60.0
 RETENTION = 60
 
@@ -57,30 +56,32 @@ class Soaked(PerfectQueue):
         return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]
 
 
-def soaked(stand: Stand, peer: Soaked, job: Job) -> dict[str, Any]:
+def soaked(environment: Environment, peer: Soaked, job: Job) -> dict[str, Any]:
     """Work and rest for so long; return the samples, and what became of the tasks."""
-    stand.prepare(job.processors)
+    environment.prepare(job.processors)
     coming = portions(job.rate, EVERY, job.seed)
     samples: list[dict[str, float]] = []
     submitted = 0
     with (
-        contextlib.closing(connect(stand.place)) as link,
-        stand.workers(job.processors) as workers,
+        contextlib.closing(connect(environment.target)) as link,
+        environment.workers(job.processors) as workers,
     ):
-        began = next_portion = next_gauge = time.monotonic()
+        began = next_portion = next_sample = time.monotonic()
         while (now := time.monotonic()) - began < job.minutes * 60:
             if workers.have_ended():
-                raise StuckError(f"The worker has ended by itself.\n{stand.end_of_log()}")
+                raise StuckError(f"The worker has ended by itself.\n{environment.end_of_log()}")
             if now >= next_portion:
                 next_portion = max(now, next_portion + EVERY)
                 if is_busy(now - began):
                     submitted += submit(peer, next(coming))
-            if now >= next_gauge:
-                next_gauge = max(now, next_gauge + GAUGE_EVERY)
-                samples.append({"at": now - began, **gauged(workers.pids, stand.place, link)})
+            if now >= next_sample:
+                next_sample = max(now, next_sample + SAMPLE_EVERY)
+                samples.append(
+                    {"at": now - began, **resources_of(workers.pids, environment.target, link)}
+                )
                 append(job.samples, samples[-1])
-            time.sleep(max(0.0, min(next_portion, next_gauge) - time.monotonic()))
-        stand.wait_for(lambda: not peer.pending(), ENDING, "The end of all tasks")
+            time.sleep(max(0.0, min(next_portion, next_sample) - time.monotonic()))
+        environment.wait_for(lambda: not peer.pending(), ENDING, "The end of all tasks")
         processor_time = workers.processor_time()
     return {"samples": samples, "submitted": submitted, "processor_time": processor_time}
 
@@ -95,9 +96,9 @@ def submit(peer: Soaked, portion: Any) -> int:
 def main() -> None:
     job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
     try:
-        place = this_place()
-        peer = Soaked(place)
-        found = soaked(Stand(peer, place, result.parent, Scale()), peer, job)
+        target = this_target()
+        peer = Soaked(target)
+        found = soaked(Environment(peer, target, result.parent, Scale()), peer, job)
     except Exception as error:
         kind = type(error).__name__
         found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import machine, plan
 from benchmarks.__main__ import count, lacking, leave, names, say, write
 from benchmarks.arguments import from_on, new_file
-from benchmarks.chaos.__main__ import FAREWELL, READING, can_be_had, is_bad, keep
+from benchmarks.chaos.__main__ import GRACE, READING, can_be_had, is_bad, keep
 from benchmarks.runner import Runner
 
 from .faults import FAULTS, for_database
@@ -121,7 +121,7 @@ def ran(options: argparse.Namespace, runner: Runner, one: Terms) -> dict[str, An
     with runner.room() as folder, progress(one, folder):
         try:
             module = f"{MODULE}.run"
-            return runner.run_in(folder, module, one.as_json(), os.environ, farewell=FAREWELL)
+            return runner.run_in(folder, module, one.as_json(), os.environ, grace=GRACE)
         finally:
             if options.keep:
                 keep(folder, options.keep / f"{one.database}-{one.seed}")

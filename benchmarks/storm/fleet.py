@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.chaos.fleet import ROOT, Fleet
 from benchmarks.chaos.fleet import Host as ChaosHost
-from benchmarks.undertaker import end_all
+from benchmarks.cleanup import end_all
 from tests.databases import die_with_parent
 
 from .scenario import BULK, SHARED

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos import history
+from benchmarks.chaos.operations import BULK
 from benchmarks.chaos.run import CLIENT, CORRECTED, SAID_SO, SHOWN, Chaos, leave, said
 from benchmarks.chaos.stage import Stage
-from benchmarks.chaos.steered import BULK
 from benchmarks.chaos.terms import FOLDER, HOST
-from benchmarks.place import Place
+from benchmarks.database import Target
 from benchmarks.servers import SERVERS
 
 from . import auditor, scenario
@@ -43,15 +43,15 @@ class Storm(Chaos):
     faults = FAULTS
     terms: Terms
 
-    def place_for(self, host: str) -> Place:
-        return self.place
+    def target_for(self, host: str) -> Target:
+        return self.target
 
     def offset(self) -> float:
         """Return 0: all times are those of the monotonic clock."""
         return 0.0
 
     def host(self, name: str) -> Host:
-        return Host(name, self.mark, self.place, self.files, self.terms)
+        return Host(name, self.mark, self.target, self.files, self.terms)
 
     def run(self) -> dict[str, Any]:
         """Let it storm for so long; return what came of it."""
@@ -64,7 +64,7 @@ class Storm(Chaos):
                 terms=self.terms,
                 fleet=crowd,
                 server=self.server,
-                place=self.place,
+                target=self.target,
                 proxy=None,
                 drawn=random.Random(self.terms.seed),
                 offset=self.offset(),
@@ -106,7 +106,7 @@ class Storm(Chaos):
         stuck += self.stop(stage)
         seen = self.recorded(stage, stuck)
         return {
-            **self.judged_by(auditor, seen),
+            **self.audited_by(auditor, seen),
             "seconds": seconds,
             "strikes": Counter(strike.fault for strike in stage.strikes),
             "said": said(crowd, SAID_SO),
@@ -153,11 +153,11 @@ class Storm(Chaos):
             forgets=self.terms.database == "postgresql",
         )
 
-    def judged_by(self, judge: Any, seen: auditor.Record) -> dict[str, Any]:
-        found = judge.violations(seen)
+    def audited_by(self, audit: Any, seen: auditor.Record) -> dict[str, Any]:
+        found = audit.violations(seen)
         with (self.files.folder / "evidence.txt").open("w") as file:
             for one in found[:SHOWN]:
-                file.write("\n".join([str(one), *judge.story(seen, one.task)]) + "\n\n")
+                file.write("\n".join([str(one), *audit.story(seen, one.task)]) + "\n\n")
         return {
             "calls": Counter(call.verb for call in seen.calls),
             "answers": Counter(call.answer or "none" for call in seen.calls),

@@ -52,7 +52,7 @@ class CommandTests(Folder, TransactionTestCase):
 @tag("no-database")
 class JudgeTests(SimpleTestCase):
     def test_what_is_lost_run_twice_or_unattended_is_found(self):
-        from benchmarks.restarts.judge import Restart, judged
+        from benchmarks.restarts.audit import Restart, audited
         from benchmarks.restarts.recorder import ACQUIRED, BEGAN, ENDED, Event
         from benchmarks.restarts.report import is_unbroken
 
@@ -65,7 +65,7 @@ class JudgeTests(SimpleTestCase):
             pid = 1 if moment < 5 else 2
             events += [Event(BEGAN, pid, task, moment - 0.1), Event(ENDED, pid, task, moment)]
         events.append(Event(BEGAN, 2, 3, 5.0))
-        found = judged(events, [Restart(3.0, 6.0)], submitted=7, began=0.0)
+        found = audited(events, [Restart(3.0, 6.0)], submitted=7, began=0.0)
         self.assertEqual((found["lost"], found["twice"]), (1, 1))
         self.assertAlmostEqual(found["unattended"], 4.5 - 4.3)
         self.assertEqual((found["usual"], found["lowest"]), (1.5, 1))
@@ -73,7 +73,7 @@ class JudgeTests(SimpleTestCase):
         self.assertFalse(is_unbroken({**found, "unfinished": 0, "attempts": 0}))
 
     def test_the_time_without_an_acquirer_is_what_no_tenure_covers(self):
-        from benchmarks.restarts.judge import uncovered
+        from benchmarks.restarts.audit import uncovered
 
         spans = [(0.0, 2.0), (1.0, 3.0), (3.5, 4.0)]
         self.assertEqual(uncovered(spans, 0.5, 5.0), [(3.0, 3.5), (4.0, 5.0)])

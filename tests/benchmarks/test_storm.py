@@ -162,8 +162,8 @@ class AuditorTests(SimpleTestCase):
 
     def test_one_that_is_replaced_or_cleared_is_not_lost(self):
         book = good().submit(20.0, "b")
-        place = {"queue": "apart", "key": "key-b"}
-        book.submit(21.0, "c", more=place, on_conflict="replace")
+        queue_key = {"queue": "apart", "key": "key-b"}
+        book.submit(21.0, "c", more=queue_key, on_conflict="replace")
         self.assert_good(book.row("c", result=None).steer(22.0, "force_finish", "b"))
         self.assert_good(good().submit(20.0, "b").call(21.0, "clear", queue="apart"))
 

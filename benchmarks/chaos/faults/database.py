@@ -9,7 +9,7 @@ import time
 
 from benchmarks.chaos.history import Strike
 from benchmarks.chaos.stage import Stage
-from benchmarks.driver import Link
+from benchmarks.database import Link
 
 from .base import SERVERS, fault
 

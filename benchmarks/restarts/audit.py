@@ -23,7 +23,7 @@ class Restart:
     done: float
 
 
-def judged(
+def audited(
     events: Sequence[Event], restarts: Sequence[Restart], *, submitted: int, began: float
 ) -> dict[str, Any]:
     """Return the figures of a run; the restarts are those that have been done."""

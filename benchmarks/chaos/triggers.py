@@ -6,7 +6,7 @@ An outcome that is empty is that of a task that was put back.
 
 from __future__ import annotations
 
-from benchmarks.driver import Link
+from benchmarks.database import Link
 
 TICKETS = """
 CREATE TABLE chaos_ticket (

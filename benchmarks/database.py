@@ -1,4 +1,4 @@
-"""Where one sample runs: a fresh database, how each library is configured for it, and a connection."""
+"""The fresh database of a sample: how each library is configured for it, and a connection."""
 
 from __future__ import annotations
 

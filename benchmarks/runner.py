@@ -15,7 +15,6 @@ from typing import Any
 
 from benchmarks import probe
 from benchmarks.cleanup import ROOT, RUN, end_all, start_cleanup
-from benchmarks.sample import Job
 from benchmarks.servers import Site
 from tests.databases import die_with_parent
 
@@ -38,10 +37,6 @@ class Runner:
     def __exit__(self, *exception: object) -> None:
         end_all(f"{RUN}={self.run}")
         self.cleanup.communicate()
-
-    def take(self, job: Job, site: Site) -> dict[str, Any]:
-        """Return what came of one sample; what went wrong is in it."""
-        return self.run_module("benchmarks.sample", job.as_json(), site)
 
     def run_module(self, module: str, job: dict[str, Any], site: Site) -> dict[str, Any]:
         """Run ``python -m module JOB RESULT`` on a fresh database, and return the result."""

@@ -7,20 +7,18 @@ It has a server, a proxy and hosts of its own, and ends them all.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
-import signal
-import sys
 import time
-import traceback
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from benchmarks.audit import Violation
+from benchmarks.child import answer
 from benchmarks.database import Link, Target, connect
 from benchmarks.servers import SERVERS
 from tests.databases import Server
@@ -230,7 +228,7 @@ class Chaos:
         from django.db import connection
 
         connection.close()
-        diary = history.read_diary(self.files.diary, stage.offset)
+        events = history.read_events(self.files.events, stage.offset)
         rows = history.read_rows()
         with self.link() as link:
             changes, closes = history.read_changes(link), history.read_closes(link)
@@ -243,11 +241,11 @@ class Chaos:
             rows=rows,
             changes=changes,
             closes=closes,
-            runs=diary.runs,
-            verbs=diary.verbs,
-            reported=diary.reported,
+            runs=events.runs,
+            verbs=events.verbs,
+            reported=events.reported,
             strikes=stage.strikes,
-            stored=frozenset([*feeder.stored, *diary.submitted, *stored]),
+            stored=frozenset([*feeder.stored, *events.submitted, *stored]),
             maybe_committed=frozenset([*feeder.maybe_committed, *children, *maybe_committed]),
             effects=effects,
             caps=caps,
@@ -258,7 +256,7 @@ class Chaos:
             operations=Operations(
                 asked=asked,
                 webs=operators.notes.webs,
-                refused=diary.refused,
+                refused=events.refused,
                 edges=edges,
                 batches=history.read_batches(),
             ),
@@ -288,7 +286,7 @@ class Chaos:
             "recoveries": [one.as_json() for one in recoveries(seen, self.terms)],
         }
 
-    def write_down(self, seen: history.History, found: list[checker.Violation]) -> None:
+    def write_down(self, seen: history.History, found: list[Violation]) -> None:
         """Keep all that was seen of the tasks to which something happened."""
         with (self.files.folder / "evidence.txt").open("w") as file:
             for one in found:
@@ -296,7 +294,7 @@ class Chaos:
                 file.write("\n".join(reported) + "\n\n")
 
 
-def of_each_kind(found: list[checker.Violation]) -> list[checker.Violation]:
+def of_each_kind(found: list[Violation]) -> list[checker.Violation]:
     """Return the first of each kind, so that none hides the others."""
     kinds = dict.fromkeys(one.kind for one in found)
     return [one for kind in kinds for one in [one for one in found if one.kind == kind][:OF_A_KIND]]
@@ -321,21 +319,11 @@ def ends_of_logs(fleet: Fleet) -> str:
     return "\n".join(host.log.read_text(errors="replace")[-1000:] for host in fleet)
 
 
-def leave(signum: int, _frame: object) -> NoReturn:
-    sys.exit(128 + signum)
-
-
-def main() -> None:
-    signal.signal(signal.SIGTERM, leave)
-    terms, result = Terms.of(sys.argv[1]), Path(sys.argv[2])
-    try:
-        with SERVERS[terms.database](durable=True) as server:
-            found = Chaos(terms, result.parent, server).run()
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    terms = Terms(**job)
+    with SERVERS[terms.database](durable=True) as server:
+        return Chaos(terms, folder, server).run()
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

@@ -10,9 +10,7 @@ from __future__ import annotations
 import heapq
 import json
 import statistics
-import sys
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,17 +19,16 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from benchmarks.child import answer
 from benchmarks.database import this_target
 from benchmarks.environment import Environment, StuckError, Workers
-from benchmarks.peers.base import manage
-from benchmarks.peers.perfectqueue import PerfectQueue
+from benchmarks.peers.perfectqueue import Load
 from benchmarks.probe import Start
 from benchmarks.scale import Scale
 
 from .audit import Run, audited
 from .scenario import Arrival, Followers, Scenario, arrivals, find
 
-DISPATCH = "benchmarks.workers.fairness.SleepDispatch"
 TICK = 0.005
 ENDING = 60.0
 AT_ONCE = 5_000
@@ -48,12 +45,6 @@ class Job:
     seconds: float | None = None
     tasks: int | None = None
 
-    def __str__(self) -> str:
-        return f"{Path(self.source).stem} on {self.database}, {self.processors} at once"
-
-    def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
     def scenario(self) -> Scenario:
         (found,) = limited(find([self.source]), seconds=self.seconds, tasks=self.tasks)
         return found
@@ -69,16 +60,15 @@ def limited(
         yield replace(scenario, **changes)
 
 
-class Sleepers(PerfectQueue):
+class Sleepers(Load):
     """This package with tasks that sleep, for the users of a scenario."""
+
+    dispatch = "benchmarks.workers.fairness.SleepDispatch"
 
     def __init__(self, target: Any, scenario: Scenario) -> None:
         super().__init__(target)
         self.scenario = scenario
-
-    def settings(self, processes: int) -> dict[str, Any]:
-        options = {"TASK_PREFETCH": self.scenario.prefetch, "RETENTION": {"*": None}}
-        return {"PERFECTQUEUE": options}
+        self.options = {"TASK_PREFETCH": scenario.prefetch, "RETENTION": {"*": None}}
 
     def prepare(self) -> None:
         super().prepare()
@@ -95,8 +85,8 @@ class Sleepers(PerfectQueue):
                 )
 
     def workers(self, processes: int) -> list[list[str]]:
-        queues = [word for queue in self.scenario.queues for word in ("--queue", queue)]
-        return [manage("pq_worker", DISPATCH, "--processors", processes, *queues)]
+        [command] = super().workers(processes)
+        return [[*command, *(word for one in self.scenario.queues for word in ("--queue", one))]]
 
 
 class Feeder:
@@ -273,18 +263,12 @@ def released(
     return found
 
 
-def main() -> None:
-    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    try:
-        target = this_target()
-        peer = Sleepers(target, job.scenario())
-        environment = Environment(peer, target, result.parent, Scale())
-        found = measured(environment, peer, job.processors)
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    of, target = Job(**job), this_target()
+    peer = Sleepers(target, of.scenario())
+    environment = Environment(peer, target, folder, Scale())
+    return measured(environment, peer, of.processors)
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -83,3 +83,17 @@ class PerfectQueue(DjangoPeer):
 
     def pending(self) -> int:
         return len(self.queue)
+
+
+class Load(PerfectQueue):
+    """This package with handlers and settings of its own, for a run on a real worker."""
+
+    dispatch = DISPATCH
+    options: Mapping[str, Any] = {}
+    constants: Mapping[str, Any] = {}
+
+    def settings(self, processes: int) -> dict[str, Any]:
+        return {"PERFECTQUEUE": self.options, "constants": self.constants}
+
+    def workers(self, processes: int) -> list[list[str]]:
+        return [manage("pq_worker", self.dispatch, "--processors", processes, "--verbosity", 0)]

@@ -5,19 +5,17 @@ One run on a real worker and a real database, in a process of its own:
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.child import answer
 from benchmarks.database import this_target
 from benchmarks.environment import Environment
 from benchmarks.peers.base import manage
-from benchmarks.peers.perfectqueue import DISPATCH, PerfectQueue
+from benchmarks.peers.perfectqueue import DISPATCH, Load
 from benchmarks.scale import Scale
 
 USERS = 1_000
@@ -32,24 +30,19 @@ PATIENCE = 3_600.0
 class Job:
     """How many dead letters there are, kills of the workers, and tasks of a drain beside it."""
 
-    database: str
     letters: int
     kills: int
     tasks: int
 
-    def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
 
-
-class Load(PerfectQueue):
+class Bulk(Load):
     """
     This package, with dead letters in a queue that no worker serves.
 
     A worker of its own runs the operation, so that those that drain have all their processors.
     """
 
-    def settings(self, processes: int) -> dict[str, Any]:
-        return {"PERFECTQUEUE": {"RETENTION": {"*": None}, "MAX_CRASHES": 50, "RETRY_WAIT": 0.05}}
+    options = {"RETENTION": {"*": None}, "MAX_CRASHES": 50, "RETRY_WAIT": 0.05}
 
     def workers(self, processes: int) -> list[list[str]]:
         return [
@@ -85,7 +78,7 @@ class Load(PerfectQueue):
 
 
 class Run:
-    def __init__(self, job: Job, environment: Environment, load: Load) -> None:
+    def __init__(self, job: Job, environment: Environment, load: Bulk) -> None:
         self.job, self.environment, self.load = job, environment, load
 
     def measured(self) -> dict[str, Any]:
@@ -177,17 +170,11 @@ class Run:
         self.environment.wait_for(condition, PATIENCE, what)
 
 
-def main() -> None:
-    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    try:
-        target = this_target()
-        load = Load(target)
-        found = Run(job, Environment(load, target, result.parent, Scale()), load).measured()
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    target = this_target()
+    load = Bulk(target)
+    return Run(Job(**job), Environment(load, target, folder, Scale()), load).measured()
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.child import answer
 from benchmarks.database import connect, this_target
 from benchmarks.environment import Environment, StuckError
-from benchmarks.peers.base import manage
-from benchmarks.peers.perfectqueue import PerfectQueue
+from benchmarks.peers.perfectqueue import Load
 from benchmarks.scale import Scale
 
 from .load import is_busy, portions
 from .resources import resources_of
 
-DISPATCH = "benchmarks.workers.soak.SoakDispatch"
 EVERY = 0.5
 SAMPLE_EVERY = 10.0
 ENDING = 60.0
@@ -37,23 +34,14 @@ class Job:
     rate: float
     seed: int
     samples: str
+    """The file for samples, so that a soak that is cut short leaves what it has seen."""
 
 
-def append(file: str, sample: dict[str, float]) -> None:
-    """Write the sample at once, so that a soak that is cut short leaves what it has seen."""
-    with open(file, "a") as out:
-        print(json.dumps(sample), file=out)
+class Soaked(Load):
+    """A retention that lets the tables become steady soon."""
 
-
-class Soaked(PerfectQueue):
-    """This package, with a retention that lets the tables become steady soon."""
-
-    def settings(self, processes: int) -> dict[str, Any]:
-        kept = {"RETENTION": {"*": RETENTION, "failed": RETENTION}, "USAGE_TIME": RETENTION}
-        return {"PERFECTQUEUE": kept}
-
-    def workers(self, processes: int) -> list[list[str]]:
-        return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]
+    dispatch = "benchmarks.workers.soak.SoakDispatch"
+    options = {"RETENTION": {"*": RETENTION, "failed": RETENTION}, "USAGE_TIME": RETENTION}
 
 
 def soaked(environment: Environment, peer: Soaked, job: Job) -> dict[str, Any]:
@@ -79,7 +67,8 @@ def soaked(environment: Environment, peer: Soaked, job: Job) -> dict[str, Any]:
                 samples.append(
                     {"at": now - began, **resources_of(workers.pids, environment.target, link)}
                 )
-                append(job.samples, samples[-1])
+                with open(job.samples, "a") as file:
+                    print(json.dumps(samples[-1]), file=file)
             time.sleep(max(0.0, min(next_portion, next_sample) - time.monotonic()))
         environment.wait_for(lambda: not peer.pending(), ENDING, "The end of all tasks")
         processor_time = workers.processor_time()
@@ -93,17 +82,11 @@ def submit(peer: Soaked, portion: Any) -> int:
     return len(portion.tasks)
 
 
-def main() -> None:
-    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    try:
-        target = this_target()
-        peer = Soaked(target)
-        found = soaked(Environment(peer, target, result.parent, Scale()), peer, job)
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    target = this_target()
+    peer = Soaked(target)
+    return soaked(Environment(peer, target, folder, Scale()), peer, Job(**job))
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

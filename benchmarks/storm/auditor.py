@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.audit import Checks, Violation
 
 from . import scenario
-from .log import BROKEN, STUMBLED, Call, Ref, refs
+from .calls import BROKEN, STUMBLED, Call, Ref, refs
 from .record import SLACK, End, Life, Record, Take, behind
 
 __all__ = ["KINDS", "Record", "story", "violations"]

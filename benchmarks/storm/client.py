@@ -24,7 +24,7 @@ import django
 from benchmarks.chaos.terms import Files, this_folder
 
 from . import scenario
-from .log import BROKEN, DONE, REFUSED, STUMBLED, UNDONE, Log, Ref
+from .calls import BROKEN, DONE, REFUSED, STUMBLED, UNDONE, CallRecorder, Ref
 from .terms import Terms
 
 MOST_HELD = 30
@@ -57,7 +57,7 @@ class Client:
         self.terms = terms
         self.name = f"{name}.{os.getpid()}"
         self.drawn = random.Random(f"{terms.seed} {name} {os.getpid()}")
-        self.log = Log(files.folder / "log", self.name)
+        self.recorder = CallRecorder(files.events, self.name)
         self.queues = {queue: Queue(queue) for queue in scenario.QUEUES}
         self.held: list[Any] = []
         self.keys: list[tuple[str, str]] = []
@@ -74,7 +74,7 @@ class Client:
 
         from django_perfectqueue.exceptions import TaskError
 
-        number = self.log.ask(verb, **given)
+        number = self.recorder.ask(verb, **given)
         reported: dict[str, Any] = {}
         self.reconnects.seen = False
         try:
@@ -94,7 +94,7 @@ class Client:
             answer, reported = STUMBLED, {"error": f"{type(error).__name__}: {str(error)[:200]}"}
         if self.reconnects.seen:
             reported = {**reported, "reconnected": True}
-        self.log.answer(number, answer, **reported)
+        self.recorder.answer(number, answer, **reported)
         if answer in (BROKEN, STUMBLED):
             connection.close()
         return answer
@@ -684,7 +684,7 @@ def main() -> None:
     number, text = sys.argv[1:]
     with until_reported() as is_over:
         django.setup()
-        Client(Terms.of(text), this_folder(), number).use_verbs(is_over)
+        Client(Terms(**json.loads(text)), this_folder(), number).use_verbs(is_over)
 
 
 if __name__ == "__main__":

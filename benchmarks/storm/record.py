@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.chaos.history import Row, Strike
 
 from . import scenario
-from .log import REFUSED, Call, Ref, refs
+from .calls import REFUSED, Call, Ref, refs
 
 SLACK = 0.05
 """Seconds by which the clocks of server and clients may differ in a run."""

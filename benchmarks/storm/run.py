@@ -10,27 +10,25 @@ import contextlib
 import json
 import os
 import random
-import signal
-import sys
 import threading
 import time
-import traceback
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos import history
 from benchmarks.chaos.operations import BULK
-from benchmarks.chaos.run import CLIENT, CORRECTED, SAID_SO, SHOWN, Chaos, leave, said
+from benchmarks.chaos.run import CLIENT, CORRECTED, SAID_SO, SHOWN, Chaos, said
 from benchmarks.chaos.stage import Stage
 from benchmarks.chaos.terms import FOLDER, HOST
+from benchmarks.child import answer
 from benchmarks.database import Target
 from benchmarks.servers import SERVERS
 
 from . import auditor, scenario
+from .calls import read_calls
 from .faults import FAULTS
 from .fleet import MARK, Crowd, Host
-from .log import read_calls
 from .terms import ISOLATION, Terms
 
 if TYPE_CHECKING:
@@ -104,9 +102,8 @@ class Storm(Chaos):
         stuck = [f"client {pid} did not end when asked to" for pid in crowd.clients()]
         self.drain(stage)
         stuck += self.stop(stage)
-        seen = self.recorded(stage, stuck)
         return {
-            **self.audited_by(auditor, seen),
+            **self.audited(self.recorded(stage, stuck)),
             "seconds": seconds,
             "strikes": Counter(strike.fault for strike in stage.strikes),
             "said": said(crowd, SAID_SO),
@@ -153,11 +150,11 @@ class Storm(Chaos):
             forgets=self.terms.database == "postgresql",
         )
 
-    def audited_by(self, audit: Any, seen: auditor.Record) -> dict[str, Any]:
-        found = audit.violations(seen)
+    def audited(self, seen: auditor.Record) -> dict[str, Any]:
+        found = auditor.violations(seen)
         with (self.files.folder / "evidence.txt").open("w") as file:
             for one in found[:SHOWN]:
-                file.write("\n".join([str(one), *audit.story(seen, one.task)]) + "\n\n")
+                file.write("\n".join([str(one), *auditor.story(seen, one.task)]) + "\n\n")
         return {
             "calls": Counter(call.verb for call in seen.calls),
             "answers": Counter(call.answer or "none" for call in seen.calls),
@@ -189,18 +186,11 @@ def make_rules() -> None:
         )
 
 
-def main() -> None:
-    signal.signal(signal.SIGTERM, leave)
-    terms, result = Terms.of(sys.argv[1]), Path(sys.argv[2])
-    assert isinstance(terms, Terms)
-    try:
-        with SERVERS[terms.database](durable=True) as server:
-            found = Storm(terms, result.parent, server).run()
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    terms = Terms(**job)
+    with SERVERS[terms.database](durable=True) as server:
+        return Storm(terms, folder, server).run()
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

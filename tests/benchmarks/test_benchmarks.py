@@ -62,7 +62,7 @@ class CommandTests(Command, SimpleTestCase):
         self.assertIn("| raw-100 |", printed)
         self.assert_nothing_is_left()
         self.page.write_text("before\n<!-- tables: begin -->\nstale\n<!-- tables: end -->\nafter\n")
-        self.run_to_the_end("--report", str(self.results), "--into", str(self.page))
+        self.run_to_the_end("--report", str(self.results), "--page", str(self.page))
         put = self.page.read_text()
         self.assertIn(printed.strip(), put)
         self.assertNotIn("stale", put)

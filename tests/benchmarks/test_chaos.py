@@ -524,7 +524,7 @@ class CommandTests(Command, unittest.TestCase):
     def setUp(self):
         super().setUp()
         self.database = kind_of(connection)
-        self.always = ("--json", self.results, "--database", self.database)
+        self.always = ("--output", self.results, "--databases", self.database)
         if self.database not in self.FAULTS:
             self.skipTest(f"The benchmarks cannot start {self.database}.")
         self.faults = self.FAULTS[self.database]

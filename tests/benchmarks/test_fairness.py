@@ -126,7 +126,7 @@ class ReportTests(Folder, SimpleTestCase):
             mock.patch.dict(sys.modules, {"matplotlib": None}),
             contextlib.redirect_stderr(io.StringIO()) as said,
         ):
-            __main__.hand_over(options, [record()])
+            __main__.Fairness().hand_over(options, [record()])
         self.assertIn("No charts: matplotlib is not installed.", said.getvalue())
         self.assertEqual([file.name for file in options.into.iterdir()], ["report.md"])
 

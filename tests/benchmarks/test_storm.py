@@ -31,9 +31,9 @@ class Book:
 
     def __init__(self):
         from benchmarks.chaos.history import Row, Strike
-        from benchmarks.storm import log, record
+        from benchmarks.storm import calls, record
 
-        self.kinds, self.row_kind, self.strike_kind = log, Row, Strike
+        self.kinds, self.row_kind, self.strike_kind = calls, Row, Strike
         self.record_kind = record.Record
         self.calls, self.rows, self.strikes = [], {}, []
 
@@ -433,8 +433,8 @@ def at_once(count, more):
 class ClientTests(TransactionTestCase):
     def test_what_is_rolled_back_with_a_lost_savepoint_is_not_said_to_be_stored(self):
         from benchmarks.chaos.terms import Files
+        from benchmarks.storm.calls import read_calls
         from benchmarks.storm.client import Client
-        from benchmarks.storm.log import read_calls
         from benchmarks.storm.terms import Terms
 
         with tempfile.TemporaryDirectory() as folder:
@@ -443,7 +443,7 @@ class ClientTests(TransactionTestCase):
             lost = OperationalError("The server is gone.")
             with mock.patch.object(connection, "savepoint_rollback", side_effect=lost):
                 client.submit_in_savepoint()
-            calls = read_calls(Path(folder, "log"))
+            calls = read_calls(Path(folder, "events"))
         self.assertEqual([call.answer for call in calls], ["done", "undone"])
         [kept] = Task.objects.all()
         self.assertEqual(kept.key, calls[0].given["tasks"][0]["key"])
@@ -458,7 +458,7 @@ class CommandTests(Command, unittest.TestCase):
     def setUp(self):
         super().setUp()
         self.database = kind_of(connection)
-        self.always = ("--json", self.results, "--database", self.database)
+        self.always = ("--output", self.results, "--databases", self.database)
         if self.database not in ("sqlite", "postgresql", "mariadb"):
             self.skipTest(f"The benchmarks cannot start {self.database}.")
 

@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.processes import ROOT
 from tests.databases.lifetime import folder_for_sockets, processes_with, remove_abandoned
 
-ROOT = Path(__file__).resolve().parent.parent
 RUN = "BENCHMARK_RUN"
 WORKERS = "BENCHMARK_WORKERS"
 

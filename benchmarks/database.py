@@ -8,6 +8,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 VARIABLE = "BENCHMARK_TARGET"
@@ -31,6 +32,15 @@ class Target:
     def dsn(self) -> str:
         """PostgreSQL's own words for it."""
         return f"postgresql://{self.user}@/{self.name}?host={self.host}"
+
+    @classmethod
+    def of(cls, kind: str, name: str, home: Path, server: int = 0) -> Target:
+        """Return a database of the server with this folder."""
+        if kind == "postgresql":
+            return cls(kind, name, str(home), "postgres", server)
+        if kind == "mariadb":
+            return cls(kind, name, str(home / "mysql.sock"), "root", server)
+        return cls(kind, str(home / f"{name}.sqlite3"))
 
     def environment(self) -> dict[str, str]:
         return {VARIABLE: json.dumps(asdict(self))}
@@ -59,6 +69,11 @@ def this_target() -> Target:
     return Target(**json.loads(os.environ[VARIABLE]))
 
 
+VERSIONS = {
+    "postgresql": "SHOW server_version",
+    "mariadb": "SELECT version()",
+    "sqlite": "SELECT sqlite_version()",
+}
 Rows = list[tuple[Any, ...]]
 
 
@@ -86,6 +101,9 @@ class Link:
 
     def spelled(self, sql: str) -> str:
         return sql.replace("%s", "?") if self.kind == "sqlite" else sql
+
+    def version(self) -> str:
+        return str(self.value(VERSIONS[self.kind])).split()[0]
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:

@@ -16,9 +16,7 @@ from benchmarks.cleanup import WORKERS, end_all
 from benchmarks.database import Target, connect
 from benchmarks.peers.base import Peer
 from benchmarks.scale import Scale
-from tests.databases import die_with_parent
 
-ROOT = Path(__file__).resolve().parent.parent
 STEP = 0.005
 
 
@@ -76,26 +74,14 @@ class Environment:
                     link.run(f"ANALYZE TABLE `{table}`")
 
     @contextlib.contextmanager
-    def workers(self, processes: int) -> Iterator[Workers]:
+    def workers(self, count: int) -> Iterator[Workers]:
         """Start the peer's workers, and kill them on leaving."""
         mark = uuid.uuid4().hex
         environment = {**os.environ, WORKERS: mark}
         started: list[subprocess.Popen[bytes]] = []
         try:
-            with self.log.open("ab") as log:
-                for command in self.peer.workers(processes):
-                    started.append(
-                        subprocess.Popen(
-                            command,
-                            cwd=ROOT,
-                            env=environment,
-                            stdin=subprocess.DEVNULL,
-                            stdout=log,
-                            stderr=log,
-                            start_new_session=True,
-                            preexec_fn=die_with_parent(),
-                        )
-                    )
+            for command in self.peer.workers(count):
+                started.append(processes.start(command, environment, self.log))
             yield Workers(started)
         finally:
             end_all(f"{WORKERS}={mark}")

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import probe
-from benchmarks.cleanup import ROOT, RUN, end_all, start_cleanup
+from benchmarks import probe, processes
+from benchmarks.cleanup import RUN, end_all, start_cleanup
 from benchmarks.servers import Site
-from tests.databases import die_with_parent
 
 PATIENCE = 900.0
 IN_MEMORY = Path("/dev/shm")
@@ -59,17 +58,9 @@ class Runner:
         Where it has to be ended before its time it is asked to, and has so many seconds.
         """
         result, log = folder / "result.json", folder / "sample.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, json.dumps(job), result],
-                cwd=ROOT,
-                env={**environment, RUN: self.run, probe.VARIABLE: str(folder / "probe")},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-                preexec_fn=die_with_parent(),
-            )
+        given = {**environment, RUN: self.run, probe.VARIABLE: str(folder / "probe")}
+        command = [sys.executable, "-m", module, json.dumps(job), result]
+        process = processes.start(command, given, log)
         try:
             process.wait(self.patience)
         except subprocess.TimeoutExpired:

@@ -16,7 +16,7 @@ SERVERS: dict[str, type[Server]] = {
     "mariadb": MariaDB,
     "sqlite": SQLite,
 }
-OWN_DATABASES = {"postgresql": "postgres", "mariadb": "mysql"}
+OWN_DATABASES = {"postgresql": "postgres", "mariadb": "mysql", "sqlite": ":memory:"}
 
 
 class Site:
@@ -55,14 +55,8 @@ class Site:
         return connect(self.target(), database=OWN_DATABASES[self.kind])
 
     def target(self, name: str = "") -> Target:
-        home = self.server.home
         process = self.server.process
-        pid = process.pid if process else 0
-        if self.kind == "postgresql":
-            return Target(self.kind, name, str(home), "postgres", pid)
-        if self.kind == "mariadb":
-            return Target(self.kind, name, str(home / "mysql.sock"), "root", pid)
-        return Target(self.kind, str(home / f"{name}.sqlite3"))
+        return Target.of(self.kind, name, self.server.home, process.pid if process else 0)
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[Target]:
@@ -92,12 +86,5 @@ class Site:
         return environment_for(self.server)
 
     def version(self) -> str:
-        if self.kind == "sqlite":
-            import sqlite3
-
-            return sqlite3.sqlite_version
         with contextlib.closing(self.link()) as link:
-            said = link.value(
-                "SHOW server_version" if self.kind == "postgresql" else "SELECT version()"
-            )
-        return str(said).split()[0]
+            return link.version()

@@ -10,19 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
+from benchmarks import processes
 from benchmarks.cleanup import end_all
 from benchmarks.database import Target
-from tests.databases import die_with_parent
 from tests.databases.lifetime import children, processes_with
 
 from .clock import Clock
 from .operations import WEBS
 from .terms import FOLDER, HOST, Files, Terms
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 MARK = "CHAOS_MARK"
 RESTART_AFTER = 0.2
 
@@ -89,17 +87,8 @@ class Host:
 
     def start(self) -> None:
         self.wanted = True
-        with self.log.open("ab") as log:
-            self.launcher = subprocess.Popen(
-                [sys.executable, "-m", "django", *self.command, "--verbosity", "0"],
-                cwd=ROOT,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=die_with_parent(),
-            )
+        command = [sys.executable, "-m", "django", *self.command, "--verbosity", "0"]
+        self.launcher = processes.start(command, self.environment, self.log)
 
     def keep(self) -> None:
         """Start the worker anew where it has ended and should not have."""

@@ -238,19 +238,9 @@ def read_events(file: Path, offset: float) -> Events:
     found.verbs[:] = [broken_off(verb, found.reported) for verb in found.verbs]
     for name, line in begun.items():
         end, how = ended.get(name, (None, ""))
-        found.runs.append(
-            Run(
-                task=line["task"],
-                attempt=line["attempt"],
-                holder=line["holder"],
-                pid=line["pid"],
-                host=line["host"],
-                began=line["at"],
-                ended=end,
-                how=how,
-                rival=line["rival"],
-            )
-        )
+        known = {field: line[field] for field in ("task", "attempt", "holder", "pid", "host")}
+        run = Run(**known, began=line["at"], ended=end, how=how, rival=line["rival"])
+        found.runs.append(run)
     return found
 
 

@@ -64,21 +64,13 @@ class Chaos:
     @property
     def target(self) -> Target:
         """The database, without anything in between."""
-        home, kind = self.server.home, self.terms.database
-        if kind == "postgresql":
-            return Target(kind, DATABASE, str(home), "postgres")
-        if kind == "mariadb":
-            return Target(kind, DATABASE, str(home / "mysql.sock"), "root")
-        return Target(kind, str(home / f"{DATABASE}.sqlite3"))
+        return Target.of(self.terms.database, DATABASE, self.server.home)
 
     def target_for(self, host: str) -> Target:
         """The database as a host reaches it: through the proxy."""
-        kind, home = self.terms.database, self.files.home(host)
-        if kind == "postgresql":
-            return Target(kind, DATABASE, str(home), "postgres")
-        if kind == "mariadb":
-            return Target(kind, DATABASE, str(proxy.socket_in(home, kind)), "root")
-        return self.target
+        if self.terms.database == "sqlite":
+            return self.target
+        return Target.of(self.terms.database, DATABASE, self.files.home(host))
 
     def run(self) -> dict[str, Any]:
         """Have it all go wrong for so long; return what came of it."""
@@ -173,7 +165,7 @@ class Chaos:
 
     def version(self) -> str:
         with self.link() as link:
-            return triggers.version(link)
+            return link.version()
 
     def begin(self, stage: Stage) -> None:
         for host in stage.fleet:
@@ -294,7 +286,7 @@ class Chaos:
                 file.write("\n".join(reported) + "\n\n")
 
 
-def of_each_kind(found: list[Violation]) -> list[checker.Violation]:
+def of_each_kind(found: list[Violation]) -> list[Violation]:
     """Return the first of each kind, so that none hides the others."""
     kinds = dict.fromkeys(one.kind for one in found)
     return [one for kind in kinds for one in [one for one in found if one.kind == kind][:OF_A_KIND]]

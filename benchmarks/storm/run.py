@@ -141,7 +141,7 @@ class Storm(Chaos):
             f"{row.key} has no end" for row in rows if row.type == BULK and not row.outcome
         ]
         return auditor.Record(
-            calls=read_calls(self.files.folder / "log"),
+            calls=read_calls(self.files.events),
             rows=[row for row in rows if row.type != BULK],
             strikes=stage.strikes,
             drift=history.read_drift() + said(stage.fleet, CORRECTED),

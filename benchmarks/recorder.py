@@ -16,7 +16,8 @@ from typing import Any
 
 from benchmarks import probe
 
-EVENTS = "events"
+EVENTS, CALLS = "events", "calls"
+"""The files of a run for what handlers do, and for what is asked of the store and answered."""
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 

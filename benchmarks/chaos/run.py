@@ -12,7 +12,7 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,12 +53,12 @@ class StuckError(Exception):
 
 class Chaos:
     faults: Mapping[str, Fault] = FAULTS
+    host_class = Host
 
     def __init__(self, terms: Terms, folder: Path, server: Server) -> None:
         self.terms = terms
         self.files = Files(folder)
         self.server = server
-        self.names = terms.names()
         self.mark = uuid.uuid4().hex
 
     @property
@@ -75,11 +75,16 @@ class Chaos:
     def run(self) -> dict[str, Any]:
         """Have it all go wrong for so long; return what came of it."""
         with contextlib.ExitStack() as stack:
-            client = self.host(CLIENT)
-            hosts = [self.host(name) for name in self.names]
+            client, hosts = self.host(CLIENT), list(map(self.host, self.terms.names()))
             between = self.start_proxy([client, *hosts], stack)
-            self.prepare(client)
-            fleet = Fleet(hosts)
+            os.environ.update({**client.environment, **self.variables})
+            import django
+            from django.core.management import call_command
+
+            django.setup()
+            call_command("migrate", verbosity=0)
+            self.prepare()
+            fleet = self.fleet(hosts)
             stack.callback(fleet.end)
             stage = Stage(
                 terms=self.terms,
@@ -90,10 +95,26 @@ class Chaos:
                 drawn=random.Random(self.terms.seed),
                 offset=self.offset(),
             )
-            return self.go_wrong(stage, client)
+            found = self.work(stage)
+            with self.link() as link:
+                version = link.version()
+            return {
+                **found,
+                "strikes": Counter(strike.fault for strike in stage.strikes),
+                "said": said(fleet, SAID_SO),
+                "version": version,
+            }
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What else this process has in its environment, with those that it starts."""
+        return {HOST: CLIENT, FOLDER: str(self.files.folder)}
+
+    def fleet(self, hosts: Sequence[Host]) -> Fleet:
+        return Fleet(hosts)
 
     def host(self, name: str) -> Host:
-        return Host(name, self.mark, self.target_for(name), self.files, self.terms)
+        return self.host_class(name, self.mark, self.target_for(name), self.files, self.terms)
 
     def start_proxy(self, hosts: list[Host], stack: contextlib.ExitStack) -> proxy.Proxy | None:
         kind = self.terms.database
@@ -104,16 +125,10 @@ class Chaos:
         sockets = [proxy.socket_in(host.home, kind) for host in hosts]
         return stack.enter_context(proxy.running(server, sockets, log))
 
-    def prepare(self, client: Host) -> None:
-        """Make the tables, the triggers and the rules; this process is a host, too."""
-        os.environ.update({**client.environment, HOST: CLIENT, FOLDER: str(self.files.folder)})
-        import django
-        from django.core.management import call_command
-
-        django.setup()
+    def prepare(self) -> None:
+        """Make the triggers and the rules."""
         from .feeder import make_rules
 
-        call_command("migrate", verbosity=0)
         with self.link() as link:
             triggers.install(link)
         make_rules()
@@ -133,7 +148,7 @@ class Chaos:
                 found.append((after - before, reported - (before + after) / 2))
         return min(found)[1]
 
-    def go_wrong(self, stage: Stage, client: Host) -> dict[str, Any]:
+    def work(self, stage: Stage) -> dict[str, Any]:
         from .feeder import Feeder
         from .operators import Operators
 
@@ -142,9 +157,7 @@ class Chaos:
         feeder.start()
         try:
             self.begin(stage)
-            began = time.monotonic()
-            self.strike(stage)
-            seconds = time.monotonic() - began
+            seconds = self.strike(stage)
         finally:
             feeder.stop()
             operators.stop()
@@ -159,13 +172,7 @@ class Chaos:
             **self.audited(seen),
             "seconds": seconds,
             "drained": drained,
-            "said": said(stage.fleet, SAID_SO),
-            "version": self.version(),
         }
-
-    def version(self) -> str:
-        with self.link() as link:
-            return link.version()
 
     def begin(self, stage: Stage) -> None:
         for host in stage.fleet:
@@ -173,12 +180,13 @@ class Chaos:
         if not stage.wait_for(lambda: all(h.processors() for h in stage.fleet), BEGIN_WITHIN):
             raise StuckError(f"The workers do not start.\n{ends_of_logs(stage.fleet)}")
 
-    def strike(self, stage: Stage) -> None:
+    def strike(self, stage: Stage) -> float:
         """
         Strike with one fault after another, each as often as the others. One for which
         there was nothing to strike comes again later.
         """
-        until = time.monotonic() + self.terms.seconds
+        began = time.monotonic()
+        until = began + self.terms.seconds
         deck: list[str] = []
         while time.monotonic() < until and len(stage.strikes) != self.terms.strikes:
             stage.wait(stage.drawn.uniform(self.terms.least_pause, self.terms.most_pause))
@@ -192,6 +200,7 @@ class Chaos:
                 continue
             stage.strikes.append(struck)
             tell(struck)
+        return time.monotonic() - began
 
     def drain(self, stage: Stage) -> None:
         """Wait until nothing is left to do; what is left then has been lost."""
@@ -257,7 +266,7 @@ class Chaos:
     def audited(self, seen: history.History) -> dict[str, Any]:
         every = checker.violations(seen)
         found = of_each_kind(every)
-        self.write_down(seen, found)
+        self.write_down(found, lambda one: history.story(seen, one.task) if one.task else ())
         return {
             "tasks": len(seen.rows),
             "nodes": sum(row.key.startswith("node-") for row in seen.rows),
@@ -272,18 +281,18 @@ class Chaos:
             "reported": Counter(reported.reason for reported in seen.reported),
             "doubtful": sum(not key.endswith("/child") for key in seen.maybe_committed),
             "forgotten": len(checker.forgotten(seen)),
-            "strikes": Counter(strike.fault for strike in seen.strikes),
             "kinds": Counter(one.kind for one in every),
             "violations": list(map(str, found)),
             "recoveries": [one.as_json() for one in recoveries(seen, self.terms)],
         }
 
-    def write_down(self, seen: history.History, found: list[Violation]) -> None:
+    def write_down(
+        self, found: Sequence[Violation], story: Callable[[Violation], Iterable[str]]
+    ) -> None:
         """Keep all that was seen of the tasks to which something happened."""
         with (self.files.folder / "evidence.txt").open("w") as file:
             for one in found:
-                reported = [str(one), *(history.story(seen, one.task) if one.task else ())]
-                file.write("\n".join(reported) + "\n\n")
+                file.write("\n".join([str(one), *story(one)]) + "\n\n")
 
 
 def of_each_kind(found: list[Violation]) -> list[Violation]:

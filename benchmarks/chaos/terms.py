@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recorder import EVENTS
+from benchmarks.recorder import CALLS, EVENTS
 
 HOST = "CHAOS_HOST"
 
@@ -52,6 +52,10 @@ class Files:
     @property
     def events(self) -> Path:
         return self.folder / EVENTS
+
+    @property
+    def calls(self) -> Path:
+        return self.folder / CALLS
 
     @property
     def locks(self) -> Path:

@@ -22,7 +22,7 @@ def recorder() -> CallRecorder:
     """Return this process's own."""
     by = f"worker.{os.getpid()}"
     if Own.recorder is None or Own.recorder.known["by"] != by:
-        Own.recorder = CallRecorder(this_folder().events, by)
+        Own.recorder = CallRecorder(this_folder().calls, by)
     return Own.recorder
 
 

@@ -6,28 +6,26 @@ It has a server, a worker and clients of its own, and ends them all.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos import history
 from benchmarks.chaos.operations import BULK
-from benchmarks.chaos.run import CLIENT, CORRECTED, SAID_SO, SHOWN, Chaos, said
+from benchmarks.chaos.run import CORRECTED, SHOWN, Chaos, said
 from benchmarks.chaos.stage import Stage
-from benchmarks.chaos.terms import FOLDER, HOST
 from benchmarks.child import answer
 from benchmarks.database import Target
 from benchmarks.servers import SERVERS
 
 from . import auditor, scenario
 from .calls import read_calls
-from .faults import FAULTS
+from .faults import FAULTS, crowd_of
 from .fleet import MARK, Crowd, Host
 from .terms import ISOLATION, Terms
 
@@ -39,6 +37,7 @@ END_WITHIN = 30.0
 
 class Storm(Chaos):
     faults = FAULTS
+    host_class = Host
     terms: Terms
 
     def target_for(self, host: str) -> Target:
@@ -48,67 +47,37 @@ class Storm(Chaos):
         """Return 0: all times are those of the monotonic clock."""
         return 0.0
 
-    def host(self, name: str) -> Host:
-        return Host(name, self.mark, self.target, self.files, self.terms)
+    @property
+    def variables(self) -> dict[str, str]:
+        return {**super().variables, ISOLATION: self.terms.isolation}
 
-    def run(self) -> dict[str, Any]:
-        """Let it storm for so long; return what came of it."""
-        with contextlib.ExitStack() as stack:
-            client = self.host(CLIENT)
-            self.prepare(client)
-            crowd = self.crowd(client)
-            stack.callback(crowd.end)
-            stage = Stage(
-                terms=self.terms,
-                fleet=crowd,
-                server=self.server,
-                target=self.target,
-                proxy=None,
-                drawn=random.Random(self.terms.seed),
-                offset=self.offset(),
-            )
-            return self.storm(stage, crowd)
+    def start_proxy(self, hosts: object, stack: object) -> None:
+        """There is none: workers and clients reach the server themselves."""
 
-    def prepare(self, client: ChaosHost) -> None:
-        """Make the tables and the rules; this process uses the database, too."""
-        os.environ.update(client.environment)
-        os.environ.update({HOST: CLIENT, FOLDER: str(self.files.folder)})
-        os.environ[ISOLATION] = self.terms.isolation
-        import django
-        from django.core.management import call_command
-
-        django.setup()
-        call_command("migrate", verbosity=0)
+    def prepare(self) -> None:
         make_rules()
 
-    def crowd(self, client: ChaosHost) -> Crowd:
+    def fleet(self, hosts: Sequence[ChaosHost]) -> Crowd:
         # The name of what marks a host's processes is that of the worker's, to be ended apart.
         return Crowd(
-            [self.host(name) for name in self.names],
+            hosts,
             clients=self.terms.clients,
-            command=["benchmarks.storm.client", json.dumps(self.terms.as_json())],
+            command=["benchmarks.storm.process", json.dumps(self.terms.as_json())],
             environment={**os.environ, MARK: self.mark},
             log=self.files.folder / "clients.log",
         )
 
-    def storm(self, stage: Stage, crowd: Crowd) -> dict[str, Any]:
+    def work(self, stage: Stage) -> dict[str, Any]:
+        crowd = crowd_of(stage)
         self.begin(stage)
         crowd.wanted = True
-        began = time.monotonic()
-        self.strike(stage)
-        seconds = time.monotonic() - began
+        seconds = self.strike(stage)
         crowd.dismiss()
         stage.wait_for(lambda: not crowd.clients(), END_WITHIN)
         stuck = [f"client {pid} did not end when asked to" for pid in crowd.clients()]
         self.drain(stage)
         stuck += self.stop(stage)
-        return {
-            **self.audited(self.recorded(stage, stuck)),
-            "seconds": seconds,
-            "strikes": Counter(strike.fault for strike in stage.strikes),
-            "said": said(crowd, SAID_SO),
-            "version": self.version(),
-        }
+        return {**self.audited(self.recorded(stage, stuck)), "seconds": seconds}
 
     def drain(self, stage: Stage) -> None:
         """Lift all pauses, and work until nothing is left; what is left then has been lost."""
@@ -141,7 +110,7 @@ class Storm(Chaos):
             f"{row.key} has no end" for row in rows if row.type == BULK and not row.outcome
         ]
         return auditor.Record(
-            calls=read_calls(self.files.events),
+            calls=read_calls(self.files.calls),
             rows=[row for row in rows if row.type != BULK],
             strikes=stage.strikes,
             drift=history.read_drift() + said(stage.fleet, CORRECTED),
@@ -152,9 +121,7 @@ class Storm(Chaos):
 
     def audited(self, seen: auditor.Record) -> dict[str, Any]:
         found = auditor.violations(seen)
-        with (self.files.folder / "evidence.txt").open("w") as file:
-            for one in found[:SHOWN]:
-                file.write("\n".join([str(one), *auditor.story(seen, one.task)]) + "\n\n")
+        self.write_down(found[:SHOWN], lambda one: auditor.story(seen, one.task))
         return {
             "calls": Counter(call.verb for call in seen.calls),
             "answers": Counter(call.answer or "none" for call in seen.calls),

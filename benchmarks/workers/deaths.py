@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from benchmarks.recorder import note
 from django_perfectqueue.application import Application, Dispatch
-from django_perfectqueue.application.middleware import replace_processor
+from django_perfectqueue.application.middleware import wanted
 
 BORN = "born"
 DIES_AT_START = 0.05
@@ -75,7 +75,7 @@ class Grow(Noted):
 
 class Replace(Noted):
     def act(self) -> None:
-        replace_processor()
+        wanted.set()
 
 
 class DeathsDispatch(Dispatch):

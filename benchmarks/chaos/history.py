@@ -364,7 +364,7 @@ def read_edges(link: Link) -> list[tuple[int, int]]:
 
 
 def read_batches() -> dict[str, tuple[Counted, Counted]]:
-    """Return what each batch that was steered says, and what its tasks and those in it are."""
+    """Return what each batch that is operated on says, and what its tasks and those in it are."""
     from django_perfectqueue.models import Batch, Task
     from django_perfectqueue.queue import Queue
 

@@ -1,4 +1,4 @@
-"""What was steered at random, and what must not have come of it."""
+"""What was asked for at random, and what must not have come of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .history import Close, History, Row
 
 WEBS, POND = "webs", "pond"
-"""The queues of what is steered: graphs in batches, and tasks that only bulk work changes."""
+"""The queues of what is changed: graphs in batches, and tasks that only bulk work changes."""
 DONE, REFUSED, BROKEN = "done", "refused", "broken"
 BULK = "perfectqueue.bulk"
 STOPS_WITHIN = 5.0
@@ -209,7 +209,7 @@ def bulk(history: History) -> Iterator[Finding]:
             yield row.id, f"says {dict(done)}, and has edited {marks[one.key]}"
         if one.verb == "bulk retry" and done["retried"] > marks[one.key]:
             yield row.id, f"says {dict(done)}, and has edited {marks[one.key]} of these"
-        happened = steered_by(history, one)
+        happened = changes_by(history, one)
         for word, outcome in (("retried", ""), ("cancelled", "cancelled")):
             if done[word] > happened[outcome]:
                 yield row.id, f"says {dict(done)}; of these {happened[outcome]} were {word}"
@@ -220,7 +220,7 @@ def bulk(history: History) -> Iterator[Finding]:
     yield from never_stopped(history, rows)
 
 
-def steered_by(history: History, one: Asked) -> Counter[str]:
+def changes_by(history: History, one: Asked) -> Counter[str]:
     """Return how often tasks of an operation's web came to each end since it was asked for."""
     return Counter(
         close.outcome

@@ -1,4 +1,4 @@
-"""Steers graphs and batches at random while all goes wrong, and notes what it asks: see steered."""
+"""Change graphs and batches at random while all goes wrong, and note what is asked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RATES = (20.0, 200.0, 10_000.0)
 
 @dataclass(frozen=True)
 class Notes:
-    """What all steerers have asked for, and the webs that may be there."""
+    """What all operators have asked for, and the webs that may be there."""
 
     asked: list[Asked]
     webs: list[Web]
@@ -50,7 +50,7 @@ class Operator(threading.Thread):
     """Draws one act after another, until it is stopped."""
 
     def __init__(self, number: int, terms: Terms, notes: Notes) -> None:
-        super().__init__(name=f"steerer-{number}", daemon=True)
+        super().__init__(name=f"operator-{number}", daemon=True)
         self.drawn = random.Random(f"{terms.seed} {number}")
         self.notes = notes
         self.queue = Queue(WEBS)
@@ -253,14 +253,14 @@ class Operator(threading.Thread):
 
 
 class Operators:
-    """All steerers of a run, and the end of what they have begun."""
+    """All operators of a run, and the end of what they have begun."""
 
     def __init__(self, terms: Terms) -> None:
         self.notes = Notes([], [], itertools.count(1))
         self.operators = [Operator(number, terms, self.notes) for number in range(OPERATORS)]
 
     def start(self) -> None:
-        """Fill the pond, whose tasks nothing but bulk work may change; then steer."""
+        """Fill the pond, whose tasks nothing but bulk work may change; then begin."""
         task = {"type": "strand", "data": {}, "run_at": LATER}
         Queue(POND).submit_many({**task, "key": key} for key in POOL)
         for operator in self.operators:

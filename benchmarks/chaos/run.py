@@ -271,7 +271,7 @@ class Chaos:
             "tasks": len(seen.rows),
             "nodes": sum(row.key.startswith("node-") for row in seen.rows),
             "callbacks": sum("!" in row.key for row in seen.rows),
-            "steered": Counter(f"{one.verb}: {one.answer}" for one in seen.operations.asked),
+            "operations": Counter(f"{one.verb}: {one.answer}" for one in seen.operations.asked),
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),

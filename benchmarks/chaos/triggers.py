@@ -1,5 +1,5 @@
 """
-The database as a witness: its triggers write down every change of a ticket's hands and
+The database records, too: its triggers write down every change of a ticket's hands and
 every end of a task, in the transaction that makes it and by the server's own clock.
 An outcome that is empty is that of a task that was put back.
 """

@@ -54,7 +54,7 @@ class Reconnects(logging.Handler):
 
 
 class Client:
-    """``held`` are leases, of which some have run out; ``keys`` are what it steers."""
+    """``held`` are leases, of which some have run out; ``keys`` are what it operates on."""
 
     def __init__(self, terms: Terms, files: Files, name: str) -> None:
         self.terms = terms
@@ -421,7 +421,7 @@ class Client:
 
     # What anyone may do
 
-    def steer(self) -> None:
+    def operate(self) -> None:
         if not self.keys:
             return
         queue, key = self.drawn.choice(self.keys)
@@ -454,7 +454,7 @@ class Client:
             act = partial(task.wait_for, [parent], if_failed="run")
             self.call("link", act, queue=queue, key=key, parent=parent)
 
-    def steer_batch(self) -> None:
+    def operate_batch(self) -> None:
         if self.batches:
             queue, name = self.drawn.choice(self.batches)
             what = self.drawn.choice(("retry", "cancel"))
@@ -462,7 +462,7 @@ class Client:
             act = lambda: getattr(self.queues[queue].batch_named(name), word)() and None  # noqa: E731
             self.call("batch", act, whom=name, what=what)
 
-    def steer_herd(self) -> None:
+    def operate_herd(self) -> None:
         """Retry, edit or cancel all tasks of a user, and leave that off on its way sometimes."""
         what = self.drawn.choice(("retry", "edit", "cancel"))
         operation = Operation(
@@ -555,10 +555,10 @@ class Client:
             self.update: 4,
             self.heartbeat: 6,
             self.forget: 2,
-            self.steer: 8,
+            self.operate: 8,
             self.link: 6,
-            self.steer_batch: 2,
-            self.steer_herd: 1,
+            self.operate_batch: 2,
+            self.operate_herd: 1,
             self.tidy: 4,
             self.clear: 1,
             self.set_rules: 1,

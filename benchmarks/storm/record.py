@@ -26,9 +26,9 @@ FORGETFUL = 5.0
 """Seconds before a crash in which PostgreSQL may not yet have kept an acquire."""
 SETTLES = ("finish", "acquire", "retry", "release", "fail", "cancel", "snooze")
 MAY_END = {"finish": "finished", "acquire": "finished", "fail": "failed", "cancel": "cancelled"}
-STEERS = ("force_finish", "cancel_request", "retry_ended", "unlink")
+OPERATIONS = ("force_finish", "cancel_request", "retry_ended", "unlink")
 MANY = ("bulk", "batch")
-"""Verbs that steer tasks that they do not name, at any time since they were asked for."""
+"""Verbs that change tasks that they do not name, at any time since they were asked for."""
 
 
 @dataclass
@@ -143,7 +143,7 @@ class Record:
         """Return by queue and key what anyone did to a task, and who took its key."""
         found: dict[tuple[str, str], list[Call]] = defaultdict(list)
         for call in self.calls:
-            if call.verb in STEERS:
+            if call.verb in OPERATIONS:
                 found[call.given["queue"], call.given["key"]].append(call)
             for task in call.given.get("tasks", ()):
                 if call.given.get("on_conflict") == "replace":
@@ -236,9 +236,9 @@ class Record:
         for take in life.takes:
             if take.call and take.call.verb == "run":
                 yield End("finished", take.call, False, take.ref)
-        yield from self.steered_ends(life)
+        yield from self.operated_ends(life)
 
-    def steered_ends(self, life: Life) -> Iterator[End]:
+    def operated_ends(self, life: Life) -> Iterator[End]:
         for call in self.operations.get(life.queue_key, ()):
             if not call.may_hold:
                 continue

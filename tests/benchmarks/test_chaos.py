@@ -370,7 +370,7 @@ class CheckerTests(CheckerCase):
 
 @tag("no-database")
 class SteeredTests(CheckerCase):
-    """What is steered at random: graphs, batches and bulk work."""
+    """What is asked for at random: graphs, batches and bulk work."""
 
     def operations(self, *asked, **more):
         """Return what was asked, each as a verb, a key and a moment, with whatever else."""

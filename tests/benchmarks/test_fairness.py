@@ -1,4 +1,4 @@
-"""The fairness benchmark: what it reads, how it judges, and that processors do as simulated."""
+"""The fairness benchmark: what it reads, what it finds, and that processors do as simulated."""
 
 import contextlib
 import dataclasses

@@ -10,7 +10,6 @@ from typing import Any
 
 from benchmarks.peers import OURS
 
-BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 MARKS = (
     ("capped", lambda found: bool(found.get("capped")), "†"),
     ("narrow", lambda found: bool(found.get("narrow")), "*"),
@@ -47,7 +46,7 @@ def read(file: Path) -> list[Record]:
         ) from None
 
 
-def put(text: str, page: Path, marks: tuple[str, str] = (BEGIN, END)) -> None:
+def put(text: str, page: Path, marks: tuple[str, str]) -> None:
     """Replace the tables of a page; raise ValueError when it has no place for them."""
     before, begin, rest = page.read_text().partition(marks[0])
     _, end, after = rest.partition(marks[1])

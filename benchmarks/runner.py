@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import probe
-from benchmarks.sample import Job
+from benchmarks import probe, processes
+from benchmarks.cleanup import RUN, end_all, start_cleanup
 from benchmarks.servers import Site
-from benchmarks.undertaker import ROOT, RUN, end_all, hire
-from tests.databases import die_with_parent
 
 PATIENCE = 900.0
 IN_MEMORY = Path("/dev/shm")
@@ -32,21 +30,17 @@ class Runner:
 
     def __enter__(self) -> Runner:
         self.folder = Path(tempfile.mkdtemp(prefix="pq-benchmark-", dir=in_memory()))
-        self.undertaker = hire(self.run, self.folder)
+        self.cleanup = start_cleanup(self.run, self.folder)
         return self
 
     def __exit__(self, *exception: object) -> None:
         end_all(f"{RUN}={self.run}")
-        self.undertaker.communicate()
-
-    def take(self, job: Job, site: Site) -> dict[str, Any]:
-        """Return what came of one sample; what went wrong is in it."""
-        return self.run_module("benchmarks.sample", job.as_json(), site)
+        self.cleanup.communicate()
 
     def run_module(self, module: str, job: dict[str, Any], site: Site) -> dict[str, Any]:
         """Run ``python -m module JOB RESULT`` on a fresh database, and return the result."""
-        with site.fresh() as place, self.room() as folder:
-            environment = {**site.environment(), **place.environment()}
+        with site.fresh() as target, self.room() as folder:
+            environment = {**site.environment(), **target.environment()}
             return self.run_in(folder, module, job, environment)
 
     def run_in(
@@ -56,7 +50,7 @@ class Runner:
         job: dict[str, Any],
         environment: Mapping[str, str],
         *,
-        farewell: float = 0.0,
+        grace: float = 0.0,
     ) -> dict[str, Any]:
         """
         Run it with its files in this folder, and return the result.
@@ -64,24 +58,16 @@ class Runner:
         Where it has to be ended before its time it is asked to, and has so many seconds.
         """
         result, log = folder / "result.json", folder / "sample.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, json.dumps(job), result],
-                cwd=ROOT,
-                env={**environment, RUN: self.run, probe.VARIABLE: str(folder / "probe")},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-                preexec_fn=die_with_parent(),
-            )
+        given = {**environment, RUN: self.run, probe.VARIABLE: str(folder / "probe")}
+        command = [sys.executable, "-m", module, json.dumps(job), result]
+        process = processes.start(command, given, log)
         try:
             process.wait(self.patience)
         except subprocess.TimeoutExpired:
             return {"error": f"It took longer than {self.patience:g} s."}
         finally:
-            if farewell:
-                take_leave(process, farewell)
+            if grace:
+                end_in_order(process, grace)
             end_all(f"{RUN}={self.run}")
             process.wait()
         if not result.exists():
@@ -95,7 +81,7 @@ class Runner:
             yield Path(folder)
 
 
-def take_leave(process: subprocess.Popen[bytes], seconds: float) -> None:
+def end_in_order(process: subprocess.Popen[bytes], seconds: float) -> None:
     """Ask a process to end, and give it some time to tidy up."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

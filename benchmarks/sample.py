@@ -6,18 +6,16 @@ So each peer has its own Django, and nothing of one sample is left for the next.
 
 from __future__ import annotations
 
-import json
-import sys
-import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.child import answer
+from benchmarks.database import this_target
+from benchmarks.environment import Environment
 from benchmarks.measures import MEASURES
 from benchmarks.peers import make
-from benchmarks.place import this_place
 from benchmarks.scale import Scale
-from benchmarks.stand import Stand
 
 
 @dataclass(frozen=True)
@@ -29,29 +27,16 @@ class Job:
     peer: str
     scale: Scale
 
-    def __str__(self) -> str:
-        return f"{self.metric} {self.variant}: {self.peer} on {self.database}"
-
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def read(text: str) -> Job:
-    fields = json.loads(text)
-    return Job(**{**fields, "scale": Scale(**fields["scale"])})
-
-
-def main() -> None:
-    job, result = read(sys.argv[1]), Path(sys.argv[2])
-    place = this_place()
-    try:
-        stand = Stand(make(job.peer, place), place, result.parent, job.scale)
-        found = MEASURES[job.metric].measure(stand, job.variant)
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    taken = Job(**{**job, "scale": Scale(**job["scale"])})
+    target = this_target()
+    environment = Environment(make(taken.peer, target), target, folder, taken.scale)
+    return MEASURES[taken.metric].measure(environment, taken.variant)
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

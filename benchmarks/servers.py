@@ -7,8 +7,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.driver import Link, connect
-from benchmarks.place import Place
+from benchmarks.database import Link, Target, connect
 from tests.databases import MariaDB, PostgreSQL, Server, SQLite, environment_for
 
 STATEMENTS = "pg_stat_statements"
@@ -17,7 +16,7 @@ SERVERS: dict[str, type[Server]] = {
     "mariadb": MariaDB,
     "sqlite": SQLite,
 }
-QUIET_DATABASES = {"postgresql": "postgres", "mariadb": "mysql"}
+OWN_DATABASES = {"postgresql": "postgres", "mariadb": "mysql", "sqlite": ":memory:"}
 
 
 class Site:
@@ -53,33 +52,27 @@ class Site:
             self.execute("SELECT pg_reload_conf()")
 
     def link(self) -> Link:
-        return connect(self.place(), database=QUIET_DATABASES[self.kind])
+        return connect(self.target(), database=OWN_DATABASES[self.kind])
 
-    def place(self, name: str = "") -> Place:
-        home = self.server.home
+    def target(self, name: str = "") -> Target:
         process = self.server.process
-        pid = process.pid if process else 0
-        if self.kind == "postgresql":
-            return Place(self.kind, name, str(home), "postgres", pid)
-        if self.kind == "mariadb":
-            return Place(self.kind, name, str(home / "mysql.sock"), "root", pid)
-        return Place(self.kind, str(home / f"{name}.sqlite3"))
+        return Target.of(self.kind, name, self.server.home, process.pid if process else 0)
 
     @contextlib.contextmanager
-    def fresh(self) -> Iterator[Place]:
+    def fresh(self) -> Iterator[Target]:
         """Make a database, and drop it on leaving."""
         name = f"sample_{next(self.numbers)}"
-        place = self.place(name)
+        target = self.target(name)
         if self.kind == "sqlite":
             try:
-                yield place
+                yield target
             finally:
-                for file in Path(place.name).parent.glob(f"{name}.sqlite3*"):
+                for file in Path(target.name).parent.glob(f"{name}.sqlite3*"):
                     file.unlink(missing_ok=True)
             return
         self.execute(f"CREATE DATABASE {name}")
         try:
-            yield place
+            yield target
         finally:
             if self.server.is_running:
                 force = " WITH (FORCE)" if self.kind == "postgresql" else ""
@@ -93,12 +86,5 @@ class Site:
         return environment_for(self.server)
 
     def version(self) -> str:
-        if self.kind == "sqlite":
-            import sqlite3
-
-            return sqlite3.sqlite_version
         with contextlib.closing(self.link()) as link:
-            said = link.value(
-                "SHOW server_version" if self.kind == "postgresql" else "SELECT version()"
-            )
-        return str(said).split()[0]
+            return link.version()

@@ -3,7 +3,7 @@
 import json
 import os
 
-from benchmarks.place import this_place
+from benchmarks.database import this_target
 from django_perfectqueue.conf import Options
 
 given = json.loads(os.environ.get("BENCHMARK_DJANGO", "{}"))
@@ -12,7 +12,7 @@ SECRET_KEY = "not a secret"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = given.pop("apps", [])
-DATABASES = {"default": this_place().django(persistent=given.pop("persistent", False))}
+DATABASES = {"default": this_target().django(persistent=given.pop("persistent", False))}
 
 # What is no setting, but a constant of the package.
 for _name, _value in given.pop("constants", {}).items():

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from itertools import combinations, pairwise
 
-from benchmarks.findings import Checks, Violation
+from benchmarks.audit import Checks, Violation
 
-from . import scenario, steered
+from . import operations, scenario
 from .graph import mistakes
 from .history import RUNNING, Change, Close, History, Run
 
@@ -94,7 +94,7 @@ def never_ended(history: History) -> Iterator[Finding]:
     # The last first: what is to end others comes after them.
     for row in reversed(history.rows):
         if not row.outcome:
-            parents = [parent for child, parent in history.steered.edges if child == row.id]
+            parents = [parent for child, parent in history.operations.edges if child == row.id]
             names = (history.by_id[p].key if p > 0 else f"batch {-p}" for p in sorted(parents))
             yield row.id, "has no end" + "".join(f", waits for {one}" for one in names)
         elif row.has_ticket:
@@ -137,23 +137,23 @@ def out_of_order(history: History) -> Iterator[Finding]:
             ends[key] = closes[0].at
     for key, what in mistakes(history.graph, outcomes, begins, ends):
         yield ids.get(key), f"{key} {what}"
-    yield from steered.too_early(history)
-    yield from steered.callbacks(history)
+    yield from operations.too_early(history)
+    yield from operations.callbacks(history)
 
 
 @check("circle")
 def circle(history: History) -> Iterator[Finding]:
-    yield from steered.circles(history)
+    yield from operations.circles(history)
 
 
 @check("batch")
 def batch(history: History) -> Iterator[Finding]:
-    yield from steered.batches(history)
+    yield from operations.batches(history)
 
 
 @check("bulk")
 def bulk(history: History) -> Iterator[Finding]:
-    yield from steered.bulk(history)
+    yield from operations.bulk(history)
 
 
 @check("ended twice")

@@ -10,19 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from benchmarks.place import Place
-from benchmarks.undertaker import end_all
-from tests.databases import die_with_parent
+from benchmarks import processes
+from benchmarks.cleanup import end_all
+from benchmarks.database import Target
 from tests.databases.lifetime import children, processes_with
 
 from .clock import Clock
-from .steered import WEBS
+from .operations import WEBS
 from .terms import FOLDER, HOST, Files, Terms
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 MARK = "CHAOS_MARK"
 RESTART_AFTER = 0.2
 
@@ -38,10 +36,10 @@ class Host:
     settings = "benchmarks.chaos.settings"
     command: tuple[str, ...] = ("pq_worker", "--queue", "default", "--queue", WEBS)
 
-    def __init__(self, name: str, mark: str, place: Place, files: Files, terms: Terms) -> None:
+    def __init__(self, name: str, mark: str, target: Target, files: Files, terms: Terms) -> None:
         self.name = name
         self.mark = f"{MARK}={mark}-{name}"
-        self.place = place
+        self.target = target
         self.files = files
         self.home = files.home(name)
         self.home.mkdir()
@@ -80,7 +78,7 @@ class Host:
         name, _, value = self.mark.partition("=")
         return {
             **os.environ,
-            **self.place.environment(),
+            **self.target.environment(),
             name: value,
             HOST: self.name,
             FOLDER: str(self.files.folder),
@@ -89,17 +87,8 @@ class Host:
 
     def start(self) -> None:
         self.wanted = True
-        with self.log.open("ab") as log:
-            self.launcher = subprocess.Popen(
-                [sys.executable, "-m", "django", *self.command, "--verbosity", "0"],
-                cwd=ROOT,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=die_with_parent(),
-            )
+        command = [sys.executable, "-m", "django", *self.command, "--verbosity", "0"]
+        self.launcher = processes.start(command, self.environment, self.log)
 
     def keep(self) -> None:
         """Start the worker anew where it has ended and should not have."""

@@ -124,16 +124,16 @@ def mistakes(
     for node in nodes:
         if node.key in outcomes:
             due = "failed" if node.key in doomed else expected_of_node(node, outcomes)
-            yield from judged(node.key, due, node.parents, outcomes, begins, ends)
+            yield from audited(node.key, due, node.parents, outcomes, begins, ends)
     for one in callbacks:
         if one.key in outcomes:
             due = expected_of_callback(one, outcomes)
-            yield from judged(one.key, due, one.members, outcomes, begins, ends)
+            yield from audited(one.key, due, one.members, outcomes, begins, ends)
         elif any(member in outcomes for member in one.members):
             yield one.key, "is not there, though members of its batch are"
 
 
-def judged(
+def audited(
     key: str,
     due: str,
     before: Sequence[str],

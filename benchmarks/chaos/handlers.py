@@ -20,8 +20,8 @@ from django_perfectqueue.exceptions import (
 )
 
 from .clock import spread
+from .operations import BULK
 from .recorder import recorder
-from .steered import BULK
 from .terms import HOST, this_folder
 
 INTERRUPTIONS = (PreemptedError, CancelRequestedError, ProcessStopError)
@@ -63,7 +63,7 @@ class Watched(Application):
             raise interruption
 
     def kill(self, reason: BaseException) -> None:
-        recorder().write("reported", self.task.lease, reason=type(reason).__name__)
+        recorder().record("reported", self.task.lease, reason=type(reason).__name__)
         super().kill(reason)
 
     def verb(self, word: str, act: Callable[[], Any]) -> None:
@@ -76,7 +76,7 @@ class Watched(Application):
             answer = "refused"
             raise
         finally:
-            recorder().write("verb", self.task.lease, verb=word, asked=asked, answer=answer)
+            recorder().record("verb", self.task.lease, verb=word, asked=asked, answer=answer)
 
     def sleep(self) -> None:
         time.sleep(self.task.data.get("seconds", 0.0))
@@ -128,7 +128,7 @@ class Attentive(Watched):
         self.reason: BaseException | None = None
 
     def kill(self, reason: BaseException) -> None:
-        recorder().write("reported", self.task.lease, reason=type(reason).__name__)
+        recorder().record("reported", self.task.lease, reason=type(reason).__name__)
         self.reason = reason
 
     def perform(self) -> None:
@@ -176,7 +176,7 @@ class Parent(Watched):
                     raise RuntimeError("as it should")
         except AlreadyExistsError:
             return
-        recorder().write("submitted", self.task.lease, key=child)
+        recorder().record("submitted", self.task.lease, key=child)
 
 
 class Strand(Watched):
@@ -192,9 +192,9 @@ class Strand(Watched):
             try:
                 task.batch.submit(key, "strand", {"seconds": 0.01})
             except BatchEndedError:
-                recorder().write("refused", task.lease, key=key)
+                recorder().record("refused", task.lease, key=key)
             else:
-                recorder().write("submitted", task.lease, key=key)
+                recorder().record("submitted", task.lease, key=key)
         if task.lease.attempt <= data.get("deaths", 0):
             raise RuntimeError("as it should")
 

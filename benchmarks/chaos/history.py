@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.driver import Link
+from benchmarks.database import Link
+from benchmarks.recorder import read_lines
 
 from .graph import Callback, Node
-from .steered import WEBS, Counted, Steered, counted
+from .operations import WEBS, Counted, Operations, counted
 
 RUNNING, GONE = 2, -1
 
@@ -161,7 +161,7 @@ class History:
     leftovers: Sequence[str] = ()
     ticks: Mapping[str, Ticks] = field(default_factory=dict)
     graph: tuple[Sequence[Node], Sequence[Callback]] = ((), ())
-    steered: Steered = field(default_factory=Steered)
+    operations: Operations = field(default_factory=Operations)
 
     @cached_property
     def changes_of(self) -> dict[int, list[Change]]:
@@ -205,7 +205,7 @@ def grouped(things: Iterable[Any]) -> dict[int, list[Any]]:
 
 
 @dataclass(frozen=True)
-class Diary:
+class Events:
     """What the handlers have written, with times of the database's clock."""
 
     runs: list[Run]
@@ -215,42 +215,32 @@ class Diary:
     refused: list[str]
 
 
-def read_diary(file: Path, offset: float) -> Diary:
+def read_events(file: Path, offset: float) -> Events:
     """Read it all; ``offset`` is what the database's clock says more than the handlers'."""
     begun: dict[tuple[int, int, int], dict[str, Any]] = {}
     ended: dict[tuple[int, int, int], tuple[float, str]] = {}
-    found = Diary([], [], [], [], [])
-    for line in lines(file):
+    found = Events([], [], [], [], [])
+    for line in read_lines(file):
         at, name = line["at"] + offset, (line["task"], line["attempt"], line["pid"])
-        if line["word"] == "began":
+        if line["event"] == "began":
             begun[name] = {**line, "at": at}
-        elif line["word"] == "ended":
+        elif line["event"] == "ended":
             ended.setdefault(name, (at, line["how"]))
-        elif line["word"] == "reported":
+        elif line["event"] == "reported":
             found.reported.append(Interruption(*name, at, line["reason"]))
-        elif line["word"] == "verb":
+        elif line["event"] == "verb":
             asked = line["asked"] + offset
             found.verbs.append(Verb(*name, line["verb"], asked, at, line["answer"]))
-        elif line["word"] == "submitted":
+        elif line["event"] == "submitted":
             found.submitted.append(line["key"])
-        elif line["word"] == "refused":
+        elif line["event"] == "refused":
             found.refused.append(line["key"])
     found.verbs[:] = [broken_off(verb, found.reported) for verb in found.verbs]
     for name, line in begun.items():
         end, how = ended.get(name, (None, ""))
-        found.runs.append(
-            Run(
-                task=line["task"],
-                attempt=line["attempt"],
-                holder=line["holder"],
-                pid=line["pid"],
-                host=line["host"],
-                began=line["at"],
-                ended=end,
-                how=how,
-                rival=line["rival"],
-            )
-        )
+        known = {field: line[field] for field in ("task", "attempt", "holder", "pid", "host")}
+        run = Run(**known, began=line["at"], ended=end, how=how, rival=line["rival"])
+        found.runs.append(run)
     return found
 
 
@@ -267,12 +257,6 @@ def broken_off(verb: Verb, reported: Sequence[Interruption]) -> Verb:
         for one in reported
     )
     return replace(verb, answer="broken") if meanwhile else verb
-
-
-def lines(file: Path) -> Iterator[dict[str, Any]]:
-    with file.open() as opened:
-        for line in opened:
-            yield json.loads(line)
 
 
 def read_changes(link: Link) -> list[Change]:
@@ -380,7 +364,7 @@ def read_edges(link: Link) -> list[tuple[int, int]]:
 
 
 def read_batches() -> dict[str, tuple[Counted, Counted]]:
-    """Return what each batch that was steered says, and what its tasks and those in it are."""
+    """Return what each batch that is operated on says, and what its tasks and those in it are."""
     from django_perfectqueue.models import Batch, Task
     from django_perfectqueue.queue import Queue
 

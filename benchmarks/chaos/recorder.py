@@ -1,9 +1,5 @@
 """
-What the handlers see and do, kept where no death and no clock can spoil it.
-
-Each line is written by one call that appends, so processes don't mix theirs, and what has
-been said outlives its process. The time is of the clock that all processes of a machine
-share and that nobody sets.
+What the handlers see and do, and which attempts run at once.
 
 Whether two attempts of a task run at once is not left to times: each attempt holds a lock
 in a file while it runs, which the kernel takes from it no later than its process is seen to
@@ -14,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import struct
-import time
 from typing import Any
+
+from benchmarks.recorder import Recorder
 
 from .terms import HOST, this_folder
 
@@ -27,39 +23,27 @@ SLOTS = 64
 """How many attempts of a task can have locks of their own, of how many bytes."""
 
 
-class Recorder:
+class AttemptRecorder(Recorder):
     """Opened by each process for itself: a lock belongs to the process that took it."""
 
     def __init__(self) -> None:
         files = this_folder()
-        self.pid = os.getpid()
-        self.host = os.environ[HOST]
-        flags = os.O_CREAT | os.O_CLOEXEC
-        self.diary = os.open(files.diary, flags | os.O_WRONLY | os.O_APPEND, 0o600)
-        self.locks = os.open(files.locks, flags | os.O_RDWR, 0o600)
+        super().__init__(files.events, pid=os.getpid(), host=os.environ[HOST])
+        self.locks = os.open(files.locks, os.O_CREAT | os.O_CLOEXEC | os.O_RDWR, 0o600)
 
-    def write(self, word: str, lease: Any, **more: Any) -> None:
-        line = {
-            "word": word,
-            "at": time.monotonic(),
-            "task": lease.task_id,
-            "attempt": lease.attempt,
-            "holder": lease.holder,
-            "pid": self.pid,
-            "host": self.host,
-            **more,
-        }
-        os.write(self.diary, json.dumps(line).encode() + b"\n")
+    def record(self, event: str, lease: Any, **more: Any) -> None:
+        attempt = {"task": lease.task_id, "attempt": lease.attempt, "holder": lease.holder}
+        self.write(event=event, **attempt, **more)
 
     def begin(self, lease: Any) -> None:
         """Say that an attempt runs from now on, and who else runs the task at this moment."""
         rival = self.rival(lease)
         self.lock(fcntl.F_WRLCK, lease)
-        self.write("began", lease, rival=rival)
+        self.record("began", lease, rival=rival)
 
     def end(self, lease: Any, how: str) -> None:
         """Say that an attempt has done all that it does, but for writing what became of it."""
-        self.write("ended", lease, how=how)
+        self.record("ended", lease, how=how)
         self.lock(fcntl.F_UNLCK, lease)
 
     def lock(self, kind: int, lease: Any) -> None:
@@ -75,12 +59,12 @@ class Recorder:
         return None if kind == fcntl.F_UNLCK else int(pid)
 
 
-class Mine:
-    recorder: Recorder | None = None
+class Own:
+    recorder: AttemptRecorder | None = None
 
 
-def recorder() -> Recorder:
+def recorder() -> AttemptRecorder:
     """Return this process's own."""
-    if Mine.recorder is None or Mine.recorder.pid != os.getpid():
-        Mine.recorder = Recorder()
-    return Mine.recorder
+    if Own.recorder is None or Own.recorder.known["pid"] != os.getpid():
+        Own.recorder = AttemptRecorder()
+    return Own.recorder

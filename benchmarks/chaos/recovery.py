@@ -169,46 +169,24 @@ Measure = Callable[[Index, Strike], float | None]
 Bound = Callable[[Terms], float]
 
 
-def poll(terms: Terms) -> float:
-    return terms.poll_interval
-
-
 def lease(terms: Terms) -> float:
     return terms.alive_time + GRACE
 
 
-def promptly(terms: Terms) -> float:
-    return RETURN
-
-
-def soon(terms: Terms) -> float:
-    return GRACE
-
-
+ON_WORKERS = ("supervisor", "launcher", "usr1", "hup", "int", "term", "quit", "scale")
+ON_DATABASES = (
+    *("helper", "backend", "restarted-server", "crashed-server", "crashed-backend"),
+    *("cut", "black-hole", "slow", "locked-file", "clock"),
+)
+FROZEN: list[tuple[str, Measure, Bound | None]] = [
+    (GIVEN_BACK, given_back, lease),
+    (INTERRUPTED, interrupted, lambda _terms: GRACE),
+]
 MEASURES: dict[str, list[tuple[str, Measure, Bound | None]]] = {
-    "processor": [(GIVEN_BACK, given_back, poll)],
-    "helper": [(WORKS, works_again, promptly)],
-    "supervisor": [(HOST_WORKS, host_works, None)],
-    "launcher": [(HOST_WORKS, host_works, None)],
+    "processor": [(GIVEN_BACK, given_back, lambda terms: terms.poll_interval)],
     "host": [(GIVEN_BACK, given_back, lease)],
-    "frozen-processor": [
-        (GIVEN_BACK, given_back, lease),
-        (INTERRUPTED, interrupted, soon),
-    ],
-    "frozen-host": [(GIVEN_BACK, given_back, lease), (INTERRUPTED, interrupted, soon)],
-    "usr1": [(HOST_WORKS, host_works, None)],
-    "hup": [(HOST_WORKS, host_works, None)],
-    "int": [(HOST_WORKS, host_works, None)],
-    "term": [(HOST_WORKS, host_works, None)],
-    "quit": [(HOST_WORKS, host_works, None)],
-    "scale": [(HOST_WORKS, host_works, None)],
-    "backend": [(WORKS, works_again, promptly)],
-    "restarted-server": [(WORKS, works_again, promptly)],
-    "crashed-server": [(WORKS, works_again, promptly)],
-    "crashed-backend": [(WORKS, works_again, promptly)],
-    "cut": [(WORKS, works_again, promptly)],
-    "black-hole": [(WORKS, works_again, promptly)],
-    "slow": [(WORKS, works_again, promptly)],
-    "locked-file": [(WORKS, works_again, promptly)],
-    "clock": [(WORKS, works_again, promptly)],
+    "frozen-processor": FROZEN,
+    "frozen-host": FROZEN,
+    **{name: [(HOST_WORKS, host_works, None)] for name in ON_WORKERS},
+    **{name: [(WORKS, works_again, lambda _terms: RETURN)] for name in ON_DATABASES},
 }

@@ -7,7 +7,6 @@ from typing import Any
 
 from benchmarks.report import in_columns, machine
 
-MARKS = ("<!-- chaos: begin -->", "<!-- chaos: end -->")
 NOTHING = "-"
 
 Record = dict[str, Any]

@@ -7,38 +7,35 @@ It has a server, a proxy and hosts of its own, and ends them all.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
-import signal
-import sys
 import time
-import traceback
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.driver import Link, connect
-from benchmarks.place import Place
+from benchmarks.audit import Violation
+from benchmarks.child import answer
+from benchmarks.database import Link, Target, connect
 from benchmarks.servers import SERVERS
 from tests.databases import Server
 from tests.databases.server import DATABASE
 
-from . import audit, checker, history, proxy, scenario
+from . import checker, history, proxy, scenario, triggers
 from .faults import FAULTS, Fault
 from .fleet import Fleet, Host
+from .operations import Operations
 from .recovery import recoveries
 from .schedules import end_schedules, put_schedules
 from .stage import Stage
-from .steered import Steered
 from .terms import FOLDER, HOST, Files, Terms
 
 if TYPE_CHECKING:
     from .feeder import Feeder
-    from .steering import Steering
+    from .operators import Operators
 
 CLIENT = "client"
 BEGIN_WITHIN = 60.0
@@ -56,55 +53,68 @@ class StuckError(Exception):
 
 class Chaos:
     faults: Mapping[str, Fault] = FAULTS
+    host_class = Host
 
     def __init__(self, terms: Terms, folder: Path, server: Server) -> None:
         self.terms = terms
         self.files = Files(folder)
         self.server = server
-        self.names = terms.names()
         self.mark = uuid.uuid4().hex
 
     @property
-    def place(self) -> Place:
+    def target(self) -> Target:
         """The database, without anything in between."""
-        home, kind = self.server.home, self.terms.database
-        if kind == "postgresql":
-            return Place(kind, DATABASE, str(home), "postgres")
-        if kind == "mariadb":
-            return Place(kind, DATABASE, str(home / "mysql.sock"), "root")
-        return Place(kind, str(home / f"{DATABASE}.sqlite3"))
+        return Target.of(self.terms.database, DATABASE, self.server.home)
 
-    def place_for(self, host: str) -> Place:
+    def target_for(self, host: str) -> Target:
         """The database as a host reaches it: through the proxy."""
-        kind, home = self.terms.database, self.files.home(host)
-        if kind == "postgresql":
-            return Place(kind, DATABASE, str(home), "postgres")
-        if kind == "mariadb":
-            return Place(kind, DATABASE, str(proxy.socket_in(home, kind)), "root")
-        return self.place
+        if self.terms.database == "sqlite":
+            return self.target
+        return Target.of(self.terms.database, DATABASE, self.files.home(host))
 
     def run(self) -> dict[str, Any]:
         """Have it all go wrong for so long; return what came of it."""
         with contextlib.ExitStack() as stack:
-            client = self.host(CLIENT)
-            hosts = [self.host(name) for name in self.names]
+            client, hosts = self.host(CLIENT), list(map(self.host, self.terms.names()))
             between = self.start_proxy([client, *hosts], stack)
-            self.prepare(client)
-            fleet = Fleet(hosts)
+            os.environ.update({**client.environment, **self.variables})
+            import django
+            from django.core.management import call_command
+
+            django.setup()
+            call_command("migrate", verbosity=0)
+            self.prepare()
+            fleet = self.fleet(hosts)
             stack.callback(fleet.end)
             stage = Stage(
                 terms=self.terms,
                 fleet=fleet,
                 server=self.server,
-                place=self.place,
+                target=self.target,
                 proxy=between,
                 drawn=random.Random(self.terms.seed),
                 offset=self.offset(),
             )
-            return self.go_wrong(stage, client)
+            found = self.work(stage)
+            with self.link() as link:
+                version = link.version()
+            return {
+                **found,
+                "strikes": Counter(strike.fault for strike in stage.strikes),
+                "said": said(fleet, SAID_SO),
+                "version": version,
+            }
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What else this process has in its environment, with those that it starts."""
+        return {HOST: CLIENT, FOLDER: str(self.files.folder)}
+
+    def fleet(self, hosts: Sequence[Host]) -> Fleet:
+        return Fleet(hosts)
 
     def host(self, name: str) -> Host:
-        return Host(name, self.mark, self.place_for(name), self.files, self.terms)
+        return self.host_class(name, self.mark, self.target_for(name), self.files, self.terms)
 
     def start_proxy(self, hosts: list[Host], stack: contextlib.ExitStack) -> proxy.Proxy | None:
         kind = self.terms.database
@@ -115,23 +125,17 @@ class Chaos:
         sockets = [proxy.socket_in(host.home, kind) for host in hosts]
         return stack.enter_context(proxy.running(server, sockets, log))
 
-    def prepare(self, client: Host) -> None:
-        """Make the tables, the triggers and the rules; this process is a host, too."""
-        os.environ.update({**client.environment, HOST: CLIENT, FOLDER: str(self.files.folder)})
-        import django
-        from django.core.management import call_command
-
-        django.setup()
+    def prepare(self) -> None:
+        """Make the triggers and the rules."""
         from .feeder import make_rules
 
-        call_command("migrate", verbosity=0)
         with self.link() as link:
-            audit.install(link)
+            triggers.install(link)
         make_rules()
         self.first_ticks = put_schedules(self.terms)
 
     def link(self) -> contextlib.AbstractContextManager[Link]:
-        return contextlib.closing(connect(self.place))
+        return contextlib.closing(connect(self.target))
 
     def offset(self) -> float:
         """Return what the database's clock says more than the one that nobody sets."""
@@ -139,44 +143,36 @@ class Chaos:
         with self.link() as link:
             for _sample in range(SAMPLES):
                 before = time.monotonic()
-                reported = audit.clock(link)
+                reported = triggers.clock(link)
                 after = time.monotonic()
                 found.append((after - before, reported - (before + after) / 2))
         return min(found)[1]
 
-    def go_wrong(self, stage: Stage, client: Host) -> dict[str, Any]:
+    def work(self, stage: Stage) -> dict[str, Any]:
         from .feeder import Feeder
-        from .steering import Steering
+        from .operators import Operators
 
-        feeder, steering = Feeder(self.terms), Steering(self.terms)
-        steering.start()
+        feeder, operators = Feeder(self.terms), Operators(self.terms)
+        operators.start()
         feeder.start()
         try:
             self.begin(stage)
-            began = time.monotonic()
-            self.strike(stage)
-            seconds = time.monotonic() - began
+            seconds = self.strike(stage)
         finally:
             feeder.stop()
-            steering.stop()
+            operators.stop()
         ticks = end_schedules(self.first_ticks)
         settled = time.monotonic()
-        steering.settle(self.terms.drain, stage.wait)
+        operators.settle(self.terms.drain, stage.wait)
         self.drain(stage)
         drained = time.monotonic() - settled
         leftovers = self.stop(stage)
-        seen = replace(self.gathered(stage, feeder, steering, leftovers), ticks=ticks)
+        seen = replace(self.gathered(stage, feeder, operators, leftovers), ticks=ticks)
         return {
-            **self.judged(seen),
+            **self.audited(seen),
             "seconds": seconds,
             "drained": drained,
-            "said": said(stage.fleet, SAID_SO),
-            "version": self.version(),
         }
-
-    def version(self) -> str:
-        with self.link() as link:
-            return audit.version(link)
 
     def begin(self, stage: Stage) -> None:
         for host in stage.fleet:
@@ -184,12 +180,13 @@ class Chaos:
         if not stage.wait_for(lambda: all(h.processors() for h in stage.fleet), BEGIN_WITHIN):
             raise StuckError(f"The workers do not start.\n{ends_of_logs(stage.fleet)}")
 
-    def strike(self, stage: Stage) -> None:
+    def strike(self, stage: Stage) -> float:
         """
         Strike with one fault after another, each as often as the others. One for which
         there was nothing to strike comes again later.
         """
-        until = time.monotonic() + self.terms.seconds
+        began = time.monotonic()
+        until = began + self.terms.seconds
         deck: list[str] = []
         while time.monotonic() < until and len(stage.strikes) != self.terms.strikes:
             stage.wait(stage.drawn.uniform(self.terms.least_pause, self.terms.most_pause))
@@ -203,6 +200,7 @@ class Chaos:
                 continue
             stage.strikes.append(struck)
             tell(struck)
+        return time.monotonic() - began
 
     def drain(self, stage: Stage) -> None:
         """Wait until nothing is left to do; what is left then has been lost."""
@@ -225,30 +223,30 @@ class Chaos:
         return found
 
     def gathered(
-        self, stage: Stage, feeder: Feeder, steering: Steering, leftovers: list[str]
+        self, stage: Stage, feeder: Feeder, operators: Operators, leftovers: list[str]
     ) -> history.History:
         """Return all that was seen; the connection of the beginning has not outlived it."""
         from django.db import connection
 
         connection.close()
-        diary = history.read_diary(self.files.diary, stage.offset)
+        events = history.read_events(self.files.events, stage.offset)
         rows = history.read_rows()
         with self.link() as link:
             changes, closes = history.read_changes(link), history.read_closes(link)
             effects, edges = history.read_effects(link), history.read_edges(link)
-        asked = steering.asked(stage.offset)
-        stored, maybe_committed = steering.keys(row.key for row in rows)
+        asked = operators.asked(stage.offset)
+        stored, maybe_committed = operators.keys(row.key for row in rows)
         children = (f"{row.key}/child" for row in rows if row.type == "parent")
         caps = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
         return history.History(
             rows=rows,
             changes=changes,
             closes=closes,
-            runs=diary.runs,
-            verbs=diary.verbs,
-            reported=diary.reported,
+            runs=events.runs,
+            verbs=events.verbs,
+            reported=events.reported,
             strikes=stage.strikes,
-            stored=frozenset([*feeder.stored, *diary.submitted, *stored]),
+            stored=frozenset([*feeder.stored, *events.submitted, *stored]),
             maybe_committed=frozenset([*feeder.maybe_committed, *children, *maybe_committed]),
             effects=effects,
             caps=caps,
@@ -256,24 +254,24 @@ class Chaos:
             drift=history.read_drift() + said(stage.fleet, CORRECTED),
             leftovers=leftovers,
             graph=(feeder.graph.nodes, feeder.graph.callbacks),
-            steered=Steered(
+            operations=Operations(
                 asked=asked,
-                webs=steering.notes.webs,
-                refused=diary.refused,
+                webs=operators.notes.webs,
+                refused=events.refused,
                 edges=edges,
                 batches=history.read_batches(),
             ),
         )
 
-    def judged(self, seen: history.History) -> dict[str, Any]:
+    def audited(self, seen: history.History) -> dict[str, Any]:
         every = checker.violations(seen)
         found = of_each_kind(every)
-        self.write_down(seen, found)
+        self.write_down(found, lambda one: history.story(seen, one.task) if one.task else ())
         return {
             "tasks": len(seen.rows),
             "nodes": sum(row.key.startswith("node-") for row in seen.rows),
             "callbacks": sum("!" in row.key for row in seen.rows),
-            "steered": Counter(f"{one.verb}: {one.answer}" for one in seen.steered.asked),
+            "operations": Counter(f"{one.verb}: {one.answer}" for one in seen.operations.asked),
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),
@@ -283,21 +281,21 @@ class Chaos:
             "reported": Counter(reported.reason for reported in seen.reported),
             "doubtful": sum(not key.endswith("/child") for key in seen.maybe_committed),
             "forgotten": len(checker.forgotten(seen)),
-            "strikes": Counter(strike.fault for strike in seen.strikes),
             "kinds": Counter(one.kind for one in every),
             "violations": list(map(str, found)),
             "recoveries": [one.as_json() for one in recoveries(seen, self.terms)],
         }
 
-    def write_down(self, seen: history.History, found: list[checker.Violation]) -> None:
+    def write_down(
+        self, found: Sequence[Violation], story: Callable[[Violation], Iterable[str]]
+    ) -> None:
         """Keep all that was seen of the tasks to which something happened."""
         with (self.files.folder / "evidence.txt").open("w") as file:
             for one in found:
-                reported = [str(one), *(history.story(seen, one.task) if one.task else ())]
-                file.write("\n".join(reported) + "\n\n")
+                file.write("\n".join([str(one), *story(one)]) + "\n\n")
 
 
-def of_each_kind(found: list[checker.Violation]) -> list[checker.Violation]:
+def of_each_kind(found: list[Violation]) -> list[Violation]:
     """Return the first of each kind, so that none hides the others."""
     kinds = dict.fromkeys(one.kind for one in found)
     return [one for kind in kinds for one in [one for one in found if one.kind == kind][:OF_A_KIND]]
@@ -322,21 +320,11 @@ def ends_of_logs(fleet: Fleet) -> str:
     return "\n".join(host.log.read_text(errors="replace")[-1000:] for host in fleet)
 
 
-def leave(signum: int, _frame: object) -> NoReturn:
-    sys.exit(128 + signum)
-
-
-def main() -> None:
-    signal.signal(signal.SIGTERM, leave)
-    terms, result = Terms.of(sys.argv[1]), Path(sys.argv[2])
-    try:
-        with SERVERS[terms.database](durable=True) as server:
-            found = Chaos(terms, result.parent, server).run()
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    terms = Terms(**job)
+    with SERVERS[terms.database](durable=True) as server:
+        return Chaos(terms, folder, server).run()
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

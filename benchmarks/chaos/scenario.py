@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .steered import BULK
+from .operations import BULK
 
 CAPPED, CAP = "capped", 2
 NARROW, WIDTH = "narrow", 2

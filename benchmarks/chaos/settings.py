@@ -5,13 +5,13 @@ import os
 
 from benchmarks.chaos.clock import pretend
 from benchmarks.chaos.terms import HOST, this_folder
-from benchmarks.place import this_place
+from benchmarks.database import this_target
 from django_perfectqueue.conf import CHECKS, Options
 
 SECRET_KEY = "not a secret"
 USE_TZ = True
 INSTALLED_APPS = ["django_perfectqueue"]
-DATABASES = {"default": this_place().django(persistent=True)}
+DATABASES = {"default": this_target().django(persistent=True)}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

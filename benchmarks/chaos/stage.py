@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from benchmarks.driver import Link, connect
-from benchmarks.place import Place
+from benchmarks.database import Link, Target, connect
 from tests.databases import Server
 
 from .fleet import Fleet, Host
@@ -27,7 +26,7 @@ class Stage:
     terms: Terms
     fleet: Fleet
     server: Server
-    place: Place
+    target: Target
     proxy: Proxy | None
     drawn: random.Random
     offset: float
@@ -72,5 +71,5 @@ class Stage:
     @contextlib.contextmanager
     def link(self) -> Iterator[Link]:
         """Have a connection to the database that no fault of the network touches."""
-        with contextlib.closing(connect(self.place)) as link:
+        with contextlib.closing(connect(self.target)) as link:
             yield link

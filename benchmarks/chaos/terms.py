@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "CHAOS_TERMS"
+from benchmarks.recorder import CALLS, EVENTS
+
 HOST = "CHAOS_HOST"
 
 
@@ -24,7 +25,7 @@ class Terms:
     seconds: float
     strikes: int | None = None
     seed: int = 1
-    faults: tuple[str, ...] = ()
+    faults: Sequence[str] = ()
     hosts: int = 3
     processors: int = 2
     alive_time: float = 5.0
@@ -33,11 +34,6 @@ class Terms:
     most_pause: float = 3.0
     backlog: int = 150
     drain: float = 90.0
-
-    @classmethod
-    def of(cls, text: str) -> Terms:
-        given: dict[str, Any] = json.loads(text)
-        return cls(**{**given, "faults": tuple(given["faults"])})
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,8 +50,12 @@ class Files:
     folder: Path
 
     @property
-    def diary(self) -> Path:
-        return self.folder / "diary"
+    def events(self) -> Path:
+        return self.folder / EVENTS
+
+    @property
+    def calls(self) -> Path:
+        return self.folder / CALLS
 
     @property
     def locks(self) -> Path:

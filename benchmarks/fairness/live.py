@@ -10,9 +10,7 @@ from __future__ import annotations
 import heapq
 import json
 import statistics
-import sys
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,17 +19,16 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.base import manage
-from benchmarks.peers.perfectqueue import PerfectQueue
-from benchmarks.place import this_place
+from benchmarks.child import answer
+from benchmarks.database import this_target
+from benchmarks.environment import Environment, StuckError, Workers
+from benchmarks.peers.perfectqueue import Load
 from benchmarks.probe import Start
 from benchmarks.scale import Scale
-from benchmarks.stand import Stand, StuckError, Workers
 
-from .judge import Run, judged
+from .audit import Run, audited
 from .scenario import Arrival, Followers, Scenario, arrivals, find
 
-DISPATCH = "benchmarks.workers.fairness.SleepDispatch"
 TICK = 0.005
 ENDING = 60.0
 AT_ONCE = 5_000
@@ -48,12 +45,6 @@ class Job:
     seconds: float | None = None
     tasks: int | None = None
 
-    def __str__(self) -> str:
-        return f"{Path(self.source).stem} on {self.database}, {self.processors} at once"
-
-    def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
     def scenario(self) -> Scenario:
         (found,) = limited(find([self.source]), seconds=self.seconds, tasks=self.tasks)
         return found
@@ -69,16 +60,15 @@ def limited(
         yield replace(scenario, **changes)
 
 
-class Sleepers(PerfectQueue):
+class Sleepers(Load):
     """This package with tasks that sleep, for the users of a scenario."""
 
-    def __init__(self, place: Any, scenario: Scenario) -> None:
-        super().__init__(place)
-        self.scenario = scenario
+    dispatch = "benchmarks.workers.fairness.SleepDispatch"
 
-    def settings(self, processes: int) -> dict[str, Any]:
-        options = {"TASK_PREFETCH": self.scenario.prefetch, "RETENTION": {"*": None}}
-        return {"PERFECTQUEUE": options}
+    def __init__(self, target: Any, scenario: Scenario) -> None:
+        super().__init__(target)
+        self.scenario = scenario
+        self.options = {"TASK_PREFETCH": scenario.prefetch, "RETENTION": {"*": None}}
 
     def prepare(self) -> None:
         super().prepare()
@@ -95,8 +85,8 @@ class Sleepers(PerfectQueue):
                 )
 
     def workers(self, processes: int) -> list[list[str]]:
-        queues = [word for queue in self.scenario.queues for word in ("--queue", queue)]
-        return [manage("pq_worker", DISPATCH, "--processors", processes, *queues)]
+        [command] = super().workers(processes)
+        return [[*command, *(word for one in self.scenario.queues for word in ("--queue", one))]]
 
 
 class Feeder:
@@ -177,45 +167,45 @@ def store_schedules(tasks: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     notify_workers(using="default")
 
 
-def measured(stand: Stand, peer: Sleepers, processors: int) -> dict[str, Any]:
+def measured(environment: Environment, peer: Sleepers, processors: int) -> dict[str, Any]:
     """Run a scenario until it ends; return its figures."""
     scenario = peer.scenario
     coming = arrivals(scenario, processors)
-    stand.prepare(processors)
+    environment.prepare(processors)
     feeder = Feeder(peer, coming)
     feeder.submit_until(0.0)
-    stand.analyze()
+    environment.analyze()
     began = time.monotonic()
-    with stand.workers(processors) as workers:
+    with environment.workers(processors) as workers:
         if feeder.sent:
-            stand.wait_for_first(workers)
-            began = stand.probe.read()[0].at / 1e9
-        feed(stand, feeder, began)
+            environment.wait_for_first(workers)
+            began = environment.probe.read()[0].at / 1e9
+        feed(environment, feeder, began)
         stopped = time.monotonic()
-        stop(stand, workers)
+        stop(environment, workers)
     seconds = stopped - began
     sent, rows = feeder.sent, runs_of(feeder.sent)
     stretch = stretch_of(sent, rows.values())
-    again = released(sent, stand.probe.read(), rows, began=began, stretch=stretch)
+    again = released(sent, environment.probe.read(), rows, began=began, stretch=stretch)
     runs = sorted([*rows.values(), *again], key=attrgetter("due"))
-    return judged(scenario, runs, processors=processors, seconds=seconds)
+    return audited(scenario, runs, processors=processors, seconds=seconds)
 
 
-def feed(stand: Stand, feeder: Feeder, began: float) -> None:
+def feed(environment: Environment, feeder: Feeder, began: float) -> None:
     scenario = feeder.peer.scenario
     while (now := time.monotonic() - began) < scenario.seconds:
-        feeder.follow(stand.probe.read(), began)
+        feeder.follow(environment.probe.read(), began)
         feeder.submit_until(now)
-        if scenario.tasks is not None and stand.probe.count() >= scenario.tasks:
+        if scenario.tasks is not None and environment.probe.count() >= scenario.tasks:
             return
         time.sleep(TICK)
 
 
-def stop(stand: Stand, workers: Workers) -> None:
+def stop(environment: Environment, workers: Workers) -> None:
     """Have the workers write what has run, and leave."""
     for process in workers.processes:
         process.terminate()
-    stand.wait_for(workers.have_ended, ENDING, "The end of the workers")
+    environment.wait_for(workers.have_ended, ENDING, "The end of the workers")
 
 
 def runs_of(sent: Sequence[Arrival]) -> dict[int, Run]:
@@ -273,18 +263,12 @@ def released(
     return found
 
 
-def main() -> None:
-    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    try:
-        place = this_place()
-        peer = Sleepers(place, job.scenario())
-        stand = Stand(peer, place, result.parent, Scale())
-        found = measured(stand, peer, job.processors)
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    of, target = Job(**job), this_target()
+    peer = Sleepers(target, of.scenario())
+    environment = Environment(peer, target, folder, Scale())
+    return measured(environment, peer, of.processors)
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

@@ -8,7 +8,6 @@ from typing import Any
 from benchmarks.plan import DATABASES
 from benchmarks.report import in_columns, machine
 
-MARKS = ("<!-- fairness: begin -->", "<!-- fairness: end -->")
 SIMULATED = "simulated"
 NOTHING = "-"
 

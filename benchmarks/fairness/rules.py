@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from .judge import Run
+from .audit import Run
 from .scenario import Followers, Scenario, arrivals
 
 NOISY = 0.1

@@ -19,7 +19,7 @@ from django_perfectqueue.worker.processor.pacing import Prefetch
 from django_perfectqueue.worker.processor.processor import TICK
 from django_perfectqueue.worker.shared.status import Crowd, ProcessorStatus, account_of
 
-from .judge import Run
+from .audit import Run
 from .lines import Held, Lines, Task
 from .scenario import Arrival, Followers, Scenario, arrivals
 

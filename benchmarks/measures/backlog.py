@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.stand import Stand
+from benchmarks.environment import Environment
 
 from .drain import drained
 
 VARIANTS = ("waiting-few", "waiting-many", "scheduled-many", "finished-many")
 
 
-def measure(stand: Stand, variant: str) -> dict[str, Any]:
+def measure(environment: Environment, variant: str) -> dict[str, Any]:
     kind, _, amount = variant.partition("-")
-    few, many = stand.scale.few, stand.scale.many
-    stand.prepare(1)
+    few, many = environment.scale.few, environment.scale.many
+    environment.prepare(1)
     if kind == "waiting":
-        stand.peer.stock("waiting", few if amount == "few" else many)
+        environment.peer.stock("waiting", few if amount == "few" else many)
     else:
-        stand.peer.stock("waiting", few)
-        stand.peer.stock(kind, many)
-    stand.checkpoint()
-    stand.analyze()
-    count = min(stand.size(stand.scale.tasks), few)
-    return {**drained(stand, 1, count, leave=True), "few": few, "many": many}
+        environment.peer.stock("waiting", few)
+        environment.peer.stock(kind, many)
+    environment.checkpoint()
+    environment.analyze()
+    count = min(environment.size(environment.scale.tasks), few)
+    return {**drained(environment, 1, count, leave=True), "few": few, "many": many}

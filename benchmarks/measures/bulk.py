@@ -5,22 +5,22 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from benchmarks.stand import Stand
+from benchmarks.environment import Environment
 
 VARIANTS = ("many",)
 
 
-def measure(stand: Stand, variant: str) -> dict[str, Any]:
-    count = stand.scale.bulk
-    stand.prepare(1)
-    stand.checkpoint()
-    stand.peer.submit_many(range(count, count + 100))
-    server, began = stand.server_time(), time.monotonic()
-    stand.peer.submit_many(range(count))
+def measure(environment: Environment, variant: str) -> dict[str, Any]:
+    count = environment.scale.bulk
+    environment.prepare(1)
+    environment.checkpoint()
+    environment.peer.submit_many(range(count, count + 100))
+    server, began = environment.server_time(), time.monotonic()
+    environment.peer.submit_many(range(count))
     seconds = time.monotonic() - began
     return {
         "n": count,
         "rate": count / seconds,
-        **stand.server_us(server, count),
-        "whole": stand.peer.pending() == count + 100,
+        **environment.server_us(server, count),
+        "whole": environment.peer.pending() == count + 100,
     }

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from benchmarks.driver import Link, connect
-from benchmarks.stand import Stand
+from benchmarks.database import Link, connect
+from benchmarks.environment import Environment
 
 VARIANTS = ("1",)
 FLUSH = 1.2
@@ -24,47 +24,49 @@ COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = %s"
 LOG = "SELECT to_jsonb(pg_stat_wal) FROM pg_stat_wal"
 
 
-def measure(stand: Stand, variant: str) -> dict[str, Any]:
-    count = min(stand.size(stand.scale.tasks), stand.scale.tasks)
-    link = connect(stand.place, database="postgres")
+def measure(environment: Environment, variant: str) -> dict[str, Any]:
+    count = min(environment.size(environment.scale.tasks), environment.scale.tasks)
+    link = connect(environment.target, database="postgres")
     link.run("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
-    stand.prepare(1)
-    stand.peer.submit(WARM_UP)
-    stand.checkpoint()
+    environment.prepare(1)
+    environment.peer.submit(WARM_UP)
+    environment.checkpoint()
     track(link, "top")
     try:
-        submit = counted(stand, link, count)
-        stand.analyze()
-        before = look(stand, link)
-        with stand.workers(1) as workers:
-            stand.wait_for_first(workers)
-            stand.wait_for(lambda: stand.probe.count() > count, stand.scale.cap, "The last task")
+        submit = counted(environment, link, count)
+        environment.analyze()
+        before = look(environment, link)
+        with environment.workers(1) as workers:
+            environment.wait_for_first(workers)
+            environment.wait_for(
+                lambda: environment.probe.count() > count, environment.scale.cap, "The last task"
+            )
             time.sleep(FLUSH)
-        finish = per_task(before, look(stand, link), count + 1)
+        finish = per_task(before, look(environment, link), count + 1)
     finally:
         track(link, "none")
     return {
         "n": count,
         "submit": submit,
         "finish": finish,
-        "whole": stand.peer.pending() == 0 and stand.probe.count() == count + 1,
+        "whole": environment.peer.pending() == 0 and environment.probe.count() == count + 1,
     }
 
 
-def counted(stand: Stand, link: Link, count: int) -> dict[str, float]:
+def counted(environment: Environment, link: Link, count: int) -> dict[str, float]:
     """
     Submit one by one, with the server's counters beside.
 
     A session reports what it has counted when it is used again after a second.
     """
     time.sleep(FLUSH)
-    stand.peer.submit(0)
-    before = look(stand, link)
+    environment.peer.submit(0)
+    before = look(environment, link)
     for index in range(1, count - 1):
-        stand.peer.submit(index)
+        environment.peer.submit(index)
     time.sleep(FLUSH)
-    stand.peer.submit(count - 1)
-    return per_task(before, look(stand, link), count - 1)
+    environment.peer.submit(count - 1)
+    return per_task(before, look(environment, link), count - 1)
 
 
 def track(link: Link, what: str) -> None:
@@ -73,13 +75,13 @@ def track(link: Link, what: str) -> None:
     time.sleep(0.3)
 
 
-def look(stand: Stand, link: Link) -> dict[str, float]:
+def look(environment: Environment, link: Link) -> dict[str, float]:
     """Return the counters, once the sessions that have ended have reported theirs."""
     time.sleep(0.5)
     log = link.value(LOG)
     return {
-        "statements": float(link.value(STATEMENTS, stand.place.name)),
-        "commits": float(link.value(COMMITS, stand.place.name)),
+        "statements": float(link.value(STATEMENTS, environment.target.name)),
+        "commits": float(link.value(COMMITS, environment.target.name)),
         "wal_bytes": float(log["wal_bytes"]),
         "wal_records": float(log["wal_records"]),
         **({"syncs": float(log["wal_sync"])} if "wal_sync" in log else {}),

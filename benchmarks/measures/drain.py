@@ -11,9 +11,9 @@ import time
 from collections import Counter
 from typing import Any
 
-from benchmarks import tree
+from benchmarks import processes
+from benchmarks.environment import Environment, Workers
 from benchmarks.probe import Start
-from benchmarks.stand import Stand, Workers
 
 VARIANTS = ("1", "2", "4")
 NARROW = 0.3
@@ -21,31 +21,33 @@ LOOK = 0.02
 ENDING = 30.0
 
 
-def measure(stand: Stand, variant: str) -> dict[str, Any]:
+def measure(environment: Environment, variant: str) -> dict[str, Any]:
     processes = int(variant)
-    count = stand.size(stand.scale.tasks) * (1 if processes == 1 else 2)
-    stand.prepare(processes)
-    found = stand.peer.instead("drain", count, processes)
+    count = environment.size(environment.scale.tasks) * (1 if processes == 1 else 2)
+    environment.prepare(processes)
+    found = environment.peer.instead("drain", count, processes)
     if found:
         return found
-    stand.checkpoint()
-    stand.peer.fill(count)
-    stand.analyze()
-    return drained(stand, processes, count)
+    environment.checkpoint()
+    environment.peer.fill(count)
+    environment.analyze()
+    return drained(environment, processes, count)
 
 
-def drained(stand: Stand, processes: int, count: int, *, leave: bool = False) -> dict[str, Any]:
+def drained(
+    environment: Environment, processes: int, count: int, *, leave: bool = False
+) -> dict[str, Any]:
     """Run so many tasks; ``leave`` has more waiting, and ends with the last one's start."""
     launched = time.monotonic_ns()
-    with stand.workers(processes) as workers:
-        stand.wait_for_first(workers)
-        wait_for_all(stand, processes, count)
-        before = Used(stand, workers)
-        capped = not reached(stand, count)
-        after = Used(stand, workers)
-        pending = 0 if leave or capped else ended(stand)
+    with environment.workers(processes) as workers:
+        environment.wait_for_first(workers)
+        wait_for_all(environment, processes, count)
+        before = Used(environment, workers)
+        capped = not reached(environment, count)
+        after = Used(environment, workers)
+        pending = 0 if leave or capped else ended(environment)
         last = time.monotonic_ns()
-    starts = sorted(stand.probe.read(), key=lambda start: start.at)
+    starts = sorted(environment.probe.read(), key=lambda start: start.at)
     if leave:
         starts = starts[:count]
     if leave or capped:
@@ -64,39 +66,39 @@ def drained(stand: Stand, processes: int, count: int, *, leave: bool = False) ->
 class Used:
     """What had been run and used at one moment."""
 
-    def __init__(self, stand: Stand, workers: Workers) -> None:
-        self.tasks = stand.probe.count()
+    def __init__(self, environment: Environment, workers: Workers) -> None:
+        self.tasks = environment.probe.count()
         self.workers = workers.processor_time()
-        self.server = stand.server_time()
-        self.has_server = bool(stand.place.server)
+        self.server = environment.server_time()
+        self.has_server = bool(environment.target.server)
         self.own = time.process_time()
-        self.busy = tree.busy()
+        self.busy = processes.busy()
         self.at = time.monotonic()
 
 
-def wait_for_all(stand: Stand, processes: int, count: int) -> None:
+def wait_for_all(environment: Environment, processes: int, count: int) -> None:
     """Wait until each process has run a task, or all tasks are done without some of them."""
     deadline = time.monotonic() + ENDING
-    while stand.probe.count() < count and time.monotonic() < deadline:
-        stand.probe.read()
-        if len(stand.probe.pids) >= processes:
+    while environment.probe.count() < count and time.monotonic() < deadline:
+        environment.probe.read()
+        if len(environment.probe.pids) >= processes:
             return
         time.sleep(LOOK)
 
 
-def reached(stand: Stand, count: int) -> bool:
-    deadline = time.monotonic() + stand.scale.cap
-    while stand.probe.count() < count:
+def reached(environment: Environment, count: int) -> bool:
+    deadline = time.monotonic() + environment.scale.cap
+    while environment.probe.count() < count:
         if time.monotonic() > deadline:
             return False
         time.sleep(LOOK)
     return True
 
 
-def ended(stand: Stand) -> int:
+def ended(environment: Environment) -> int:
     """Wait until nothing is pending; return how many still are when that does not come."""
     deadline = time.monotonic() + ENDING
-    while (left := stand.peer.pending()) and time.monotonic() < deadline:
+    while (left := environment.peer.pending()) and time.monotonic() < deadline:
         time.sleep(LOOK / 4)
     return left
 

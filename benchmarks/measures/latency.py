@@ -7,7 +7,7 @@ import random
 import time
 from typing import Any
 
-from benchmarks.stand import Stand
+from benchmarks.environment import Environment
 
 VARIANTS = ("1", "8")
 REST = 1.5
@@ -15,24 +15,24 @@ SHORTEST, LONGEST = 0.02, 0.05
 WARM_UP = -1
 
 
-def measure(stand: Stand, variant: str) -> dict[str, Any]:
+def measure(environment: Environment, variant: str) -> dict[str, Any]:
     processes = int(variant)
-    stand.prepare(processes)
-    with stand.workers(processes) as workers:
-        stand.peer.submit(WARM_UP)
-        stand.wait_for_first(workers)
+    environment.prepare(processes)
+    with environment.workers(processes) as workers:
+        environment.peer.submit(WARM_UP)
+        environment.wait_for_first(workers)
         time.sleep(REST)
         memory = workers.memory()
         count = workers.count()
-        used, server, began = workers.processor_time(), stand.server_time(), time.monotonic()
-        time.sleep(stand.scale.idle)
+        used, server, began = workers.processor_time(), environment.server_time(), time.monotonic()
+        time.sleep(environment.scale.idle)
         idle = time.monotonic() - began
         worker_idle = (workers.processor_time() - used) / idle * 100
-        server_idle = (stand.server_time() - server) / idle * 100
-        sent = submitted(stand)
-        expected = stand.scale.latencies + 1
-        stand.wait_for(lambda: stand.probe.count() >= expected, 60, "The last task")
-    began_at = {start.task: start.at for start in stand.probe.read()}
+        server_idle = (environment.server_time() - server) / idle * 100
+        sent = submitted(environment)
+        expected = environment.scale.latencies + 1
+        environment.wait_for(lambda: environment.probe.count() >= expected, 60, "The last task")
+    began_at = {start.task: start.at for start in environment.probe.read()}
     waits = sorted((began_at[index] - at) / 1e6 for index, at in sent.items())
     return {
         "n": len(waits),
@@ -42,18 +42,18 @@ def measure(stand: Stand, variant: str) -> dict[str, Any]:
         "processes": count,
         "worker_idle": worker_idle,
         "server_idle": server_idle,
-        "repeated": stand.probe.count() - expected,
-        "whole": stand.probe.count() == expected,
+        "repeated": environment.probe.count() - expected,
+        "whole": environment.probe.count() == expected,
     }
 
 
-def submitted(stand: Stand) -> dict[int, int]:
+def submitted(environment: Environment) -> dict[int, int]:
     pauses = random.Random(1)
     sent = {}
-    for index in range(stand.scale.latencies):
+    for index in range(environment.scale.latencies):
         time.sleep(pauses.uniform(SHORTEST, LONGEST))
         sent[index] = time.monotonic_ns()
-        stand.peer.submit(index)
+        environment.peer.submit(index)
     return sent
 
 

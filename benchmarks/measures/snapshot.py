@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from benchmarks.driver import connect
-from benchmarks.place import Place
-from benchmarks.stand import Stand
+from benchmarks.database import Target, connect
+from benchmarks.environment import Environment
 
 from .drain import drained
 
@@ -27,22 +26,22 @@ OPEN = {
 LONGER = 2
 
 
-def measure(stand: Stand, variant: str) -> dict[str, Any]:
-    stand.prepare(1)
-    count = stand.size(stand.scale.tasks) * LONGER
-    stand.checkpoint()
-    stand.peer.fill(count)
-    stand.analyze()
+def measure(environment: Environment, variant: str) -> dict[str, Any]:
+    environment.prepare(1)
+    count = environment.size(environment.scale.tasks) * LONGER
+    environment.checkpoint()
+    environment.peer.fill(count)
+    environment.analyze()
     with contextlib.ExitStack() as held:
         if variant == "held":
-            held.enter_context(snapshot(stand.place))
-        return drained(stand, 1, count)
+            held.enter_context(snapshot(environment.target))
+        return drained(environment, 1, count)
 
 
 @contextlib.contextmanager
-def snapshot(place: Place) -> Any:
-    link = connect(place)
-    for statement in OPEN[place.kind]:
+def snapshot(target: Target) -> Any:
+    link = connect(target)
+    for statement in OPEN[target.kind]:
         link.run(statement)
     try:
         yield

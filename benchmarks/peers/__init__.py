@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from benchmarks.place import Place
+from benchmarks.database import Target
 
 from .base import Peer
 
@@ -41,8 +41,8 @@ def kind_of(name: str) -> type[Peer]:
     return found
 
 
-def make(name: str, place: Place) -> Peer:
-    return kind_of(name)(place, **PEERS[name][1])
+def make(name: str, target: Target) -> Peer:
+    return kind_of(name)(target, **PEERS[name][1])
 
 
 def missing(name: str) -> str:

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from benchmarks.driver import Link, connect
-from benchmarks.place import Place
+from benchmarks.database import Link, Target, connect
 
 EVERYWHERE = ("postgresql", "mariadb", "sqlite")
 CHUNK = 1000
@@ -50,8 +49,8 @@ class Peer:
     backlogs: ClassVar[tuple[str, ...]] = ()
     size: float = 1.0
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, target: Target) -> None:
+        self.target = target
 
     @classmethod
     def lacks(cls) -> str:
@@ -103,27 +102,27 @@ class Peer:
 
     @functools.cached_property
     def link(self) -> Link:
-        return connect(self.place)
+        return connect(self.target)
 
     def uuid(self) -> str:
         """Return an expression for an id of its own in each row that is copied."""
-        return UUID[self.place.kind].format(seed=time.time_ns() % 1_000_000)
+        return UUID[self.target.kind].format(seed=time.time_ns() % 1_000_000)
 
     def copy(self, table: str, count: int, columns: dict[str, str]) -> None:
         """Add copies of one row, with these expressions in place of some columns."""
         names = [name for name in self.columns(table) if name != "id" or "id" in columns]
         taken = ", ".join(self.quoted(name) for name in names)
         given = ", ".join(columns.get(name, f"one.{self.quoted(name)}") for name in names)
-        series = SERIES[self.place.kind].format(count=count)
+        series = SERIES[self.target.kind].format(count=count)
         row = f"(SELECT * FROM {table} LIMIT 1) AS one"
         self.link.run(
             f"INSERT INTO {table} ({taken}) SELECT {given} FROM {row} CROSS JOIN {series}"
         )
 
     def columns(self, table: str) -> list[str]:
-        if self.place.kind == "sqlite":
+        if self.target.kind == "sqlite":
             return [row[1] for row in self.link.run(f"PRAGMA table_info({table})")]
-        here = "current_schema()" if self.place.kind == "postgresql" else "database()"
+        here = "current_schema()" if self.target.kind == "postgresql" else "database()"
         rows = self.link.run(
             "SELECT column_name FROM information_schema.columns"
             f" WHERE table_schema = {here} AND table_name = '{table}' AND is_generated = 'NEVER'"
@@ -132,7 +131,7 @@ class Peer:
         return [str(name) for (name,) in rows]
 
     def quoted(self, name: str) -> str:
-        mark = "`" if self.place.kind == "mariadb" else '"'
+        mark = "`" if self.target.kind == "mariadb" else '"'
         return f"{mark}{name}{mark}"
 
 

@@ -45,7 +45,7 @@ class DjQueue(DjangoPeer):
         id_ = self.uuid()
         job = {"id": id_}
         if kind == "finished":
-            job["finished_at"] = NOW[self.place.kind]
+            job["finished_at"] = NOW[self.target.kind]
         self.copy(self.jobs, count, job)
         if kind == "waiting":
             self.copy(self.ready, count, {"job_id": id_})

@@ -35,7 +35,7 @@ class DjangoOx(DjangoPeer):
         enqueue_many(self.noop, [((index,), {}) for index in indexes])
 
     def stock(self, kind: str, count: int) -> None:
-        where = self.place.kind
+        where = self.target.kind
         self.submit(0)
         columns = {
             "waiting": {},

@@ -28,7 +28,7 @@ class DjangoTasksDb(DjangoPeer):
         self.noop.enqueue(index)
 
     def stock(self, kind: str, count: int) -> None:
-        where = self.place.kind
+        where = self.target.kind
         self.submit(0)
         columns = {
             "waiting": {},

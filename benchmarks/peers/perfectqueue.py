@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from benchmarks.place import Place
+from benchmarks.database import Target
 
 from .base import DjangoPeer, manage
 
@@ -26,8 +26,8 @@ class PerfectQueue(DjangoPeer):
     persistent = False
     size = 2.0
 
-    def __init__(self, place: Place, *, type: str = "noop", users: int = 0) -> None:
-        super().__init__(place)
+    def __init__(self, target: Target, *, type: str = "noop", users: int = 0) -> None:
+        super().__init__(target)
         self.type = type
         self.users = users
 
@@ -72,9 +72,9 @@ class PerfectQueue(DjangoPeer):
         task = self.queue.poll()
         assert task is not None
         task.finish()
-        number = "CAST(series.n AS CHAR)" if self.place.kind == "mariadb" else "series.n"
+        number = "CAST(series.n AS CHAR)" if self.target.kind == "mariadb" else "series.n"
         joined = f"concat('done-', {number})"
-        if self.place.kind == "sqlite":
+        if self.target.kind == "sqlite":
             joined = f"'done-' || {number}"
         self.copy(Task._meta.db_table, count, {"key": joined})
 
@@ -83,3 +83,17 @@ class PerfectQueue(DjangoPeer):
 
     def pending(self) -> int:
         return len(self.queue)
+
+
+class Load(PerfectQueue):
+    """This package with handlers and settings of its own, for a run on a real worker."""
+
+    dispatch = DISPATCH
+    options: Mapping[str, Any] = {}
+    constants: Mapping[str, Any] = {}
+
+    def settings(self, processes: int) -> dict[str, Any]:
+        return {"PERFECTQUEUE": self.options, "constants": self.constants}
+
+    def workers(self, processes: int) -> list[list[str]]:
+        return [manage("pq_worker", self.dispatch, "--processors", processes, "--verbosity", 0)]

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from benchmarks.place import Place
-from benchmarks.tree import processor_time
+from benchmarks.database import Target
+from benchmarks.processes import processor_time
 from benchmarks.workers.raw import TABLE
 from tests.databases.postgresql import packaged_folders
 from tests.databases.server import find_programs
@@ -41,8 +41,8 @@ class PgBench(Raw):
     metrics = ("submit", "drain")
     backlogs = ()
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place, batch=1)
+    def __init__(self, target: Target) -> None:
+        super().__init__(target, batch=1)
         self.size = 2.0
 
     @classmethod
@@ -63,13 +63,13 @@ class PgBench(Raw):
 
     def bench(self, script: str, count: int, clients: int) -> dict[str, Any]:
         each = count // clients
-        before = processor_time([self.place.server])
+        before = processor_time([self.target.server])
         done = subprocess.run(
             [
                 *(str(program()), "-n", "-M", "prepared", "-f", "-"),
-                *("-h", self.place.host, "-U", self.place.user),
+                *("-h", self.target.host, "-U", self.target.user),
                 *("-c", str(clients), "-j", str(min(clients, 2)), "-t", str(each)),
-                self.place.name,
+                self.target.name,
             ],
             input=script,
             capture_output=True,
@@ -78,7 +78,7 @@ class PgBench(Raw):
         found = RATE.search(done.stdout)
         if not found:
             raise RuntimeError(f"pgbench said:\n{done.stderr[-2000:]}")
-        spent = processor_time([self.place.server]) - before
+        spent = processor_time([self.target.server]) - before
         return {
             "rate": float(found[1]),
             "n": each * clients,

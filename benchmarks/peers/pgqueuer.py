@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterable
 
-from benchmarks.place import Place
+from benchmarks.database import Target
 
 from .base import NOW, Peer, script
 
@@ -17,18 +17,18 @@ class PgQueuer(Peer):
     backlogs = ("waiting", "scheduled")
     size = 4.0
 
-    def __init__(self, place: Place, *, batch: int | None = None) -> None:
-        super().__init__(place)
+    def __init__(self, target: Target, *, batch: int | None = None) -> None:
+        super().__init__(target)
         self.options = [] if batch is None else ["--batch-size", batch]
 
     def prepare(self) -> None:
-        install = script("pgq", "--pg-dsn", self.place.dsn, "install")
+        install = script("pgq", "--pg-dsn", self.target.dsn, "install")
         subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
         import psycopg
         from pgqueuer.db import SyncPsycopgDriver
         from pgqueuer.queries import SyncQueries
 
-        connection = psycopg.connect(self.place.dsn, autocommit=True)
+        connection = psycopg.connect(self.target.dsn, autocommit=True)
         self.queries = SyncQueries(SyncPsycopgDriver(connection))
 
     def submit(self, index: int) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import ClassVar
 
-from benchmarks.place import Place
+from benchmarks.database import Target
 from benchmarks.workers.raw import TABLE
 
 from .base import NOW, Peer
@@ -29,13 +29,13 @@ class Raw(Peer):
     metrics: ClassVar[tuple[str, ...]] = ("submit", "bulk", "drain", "snapshot", "counts")
     backlogs: ClassVar[tuple[str, ...]] = ("waiting",)
 
-    def __init__(self, place: Place, *, batch: int) -> None:
-        super().__init__(place)
+    def __init__(self, target: Target, *, batch: int) -> None:
+        super().__init__(target)
         self.batch = batch
         self.size = 1.0 if batch == 1 else 10.0
 
     def prepare(self) -> None:
-        kind = self.place.kind
+        kind = self.target.kind
         self.link.run(f"CREATE TABLE {TABLE} ({COLUMNS[kind]})")
         if kind != "mariadb":
             self.link.run(f"CREATE INDEX {TABLE}_line ON {TABLE} (run_at, id) WHERE state = 0")
@@ -45,7 +45,7 @@ class Raw(Peer):
 
     def submit_many(self, indexes: Iterable[int]) -> None:
         payloads = [str(index) for index in indexes]
-        if self.place.kind == "postgresql":
+        if self.target.kind == "postgresql":
             sql = f"INSERT INTO {TABLE} (payload) SELECT unnest(%s::text[])"
             self.link.run(sql, payloads)
             return
@@ -55,7 +55,7 @@ class Raw(Peer):
 
     def stock(self, kind: str, count: int) -> None:
         self.submit(0)
-        self.copy(TABLE, count - 1, {"run_at": NOW[self.place.kind]})
+        self.copy(TABLE, count - 1, {"run_at": NOW[self.target.kind]})
 
     def workers(self, processes: int) -> list[list[str]]:
         return [[sys.executable, "-m", "benchmarks.workers.raw", str(self.batch)]] * processes

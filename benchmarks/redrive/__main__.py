@@ -3,66 +3,50 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import signal
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from benchmarks import plan
-from benchmarks.__main__ import count, lacking, leave, names, say, started
-from benchmarks.runner import Runner
+from benchmarks.command import EPILOG, Record, RunCommand, count, run
 
-from .live import Job
-
-LETTERS, KILLS, TASKS, PATIENCE = 1_000_000, 3, 100_000, 7_200.0
 LEAST = 0.8
-EPILOG = """
+
+
+class Redrive(RunCommand):
+    name = "redrive"
+    about = "Retry many dead letters in bulk: is each put back once, and who else waits?"
+    epilog = (
+        EPILOG
+        + """
 After each kill of the workers the operation goes on when its lease has run out, within a minute.
-It prints a JSON object a database, and ends with 1 where a task was put back twice or never, or
-where a drain beside the operation was slower than 0.8 of the same drain before it, in the median
-of three rounds.
+It ends with 1 where a task was put back twice or never, or where a drain beside the operation was
+slower than 0.8 of the same drain before it, in the median of three rounds.
 """
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = parsed(arguments)
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, leave)
-    if lack := lacking():
-        say(lack)
-        return 1
-    well = True
-    with contextlib.ExitStack() as stack:
-        sites = started(options.databases or ["postgresql"], stack)
-        runner = stack.enter_context(Runner(patience=PATIENCE))
-        for database, site in sites.items():
-            job = Job(database, options.letters, options.kills, options.tasks)
-            found = runner.run_module("benchmarks.redrive.live", job.as_json(), site)
-            print(json.dumps({"database": database, **found}), flush=True)
-            well &= found.get("whole", False) and found["beside"] >= LEAST
-    return 0 if well else 1
-
-
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.redrive",
-        description="Retry many dead letters in bulk: is each put back once, and who else waits?",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    option = parser.add_argument
-    option("--databases", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
-    option("--letters", type=count, default=LETTERS, help=f"how many dead letters; {LETTERS}")
-    option("--kills", type=count, default=KILLS, help=f"how often to kill the workers; {KILLS}")
-    option("--tasks", type=count, default=TASKS, help=f"how many to drain beside it; {TASKS}")
-    return parser.parse_args(arguments)
+    child = "live"
+    databases = ("postgresql",)
+
+    def add_options(self, option: Callable[..., Any]) -> None:
+        option("--letters", type=count, default=1_000_000, help="dead letters; %(default)s")
+        option("--kills", type=count, default=3, help="how often to kill the workers; %(default)s")
+        option("--tasks", type=count, default=100_000, help="to drain beside it; %(default)s")
+
+    def terms(self, options: argparse.Namespace, database: str) -> Record:
+        return {name: getattr(options, name) for name in ("letters", "kills", "tasks")}
+
+    def patience(self, terms: Record) -> float:
+        return 7_200.0
+
+    def summary(self, record: Record) -> str:
+        whole = "each once" if record["whole"] else "NOT each once"
+        return f"{record['left']:,} put back, {whole}; {record['beside']:.2f} beside it"
+
+    def is_bad(self, record: Record) -> bool:
+        return "error" in record or not record["whole"] or record["beside"] < LEAST
+
+    def report(self, records: Sequence[Record]) -> str:
+        return "\n".join(json.dumps(record) for record in records if "machine" not in record)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        os.write(2, b"Interrupted; nothing is left running.\n")
-        sys.exit(130)
+    run(Redrive())

@@ -5,20 +5,18 @@ One run on a real worker and a real database, in a process of its own:
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.child import answer
+from benchmarks.database import this_target
+from benchmarks.environment import Environment
 from benchmarks.peers.base import manage
-from benchmarks.peers.perfectqueue import DISPATCH, PerfectQueue
-from benchmarks.place import this_place
+from benchmarks.peers.perfectqueue import DISPATCH, Load
 from benchmarks.scale import Scale
-from benchmarks.stand import Stand
 
 USERS = 1_000
 PROCESSORS = 2
@@ -32,24 +30,19 @@ PATIENCE = 3_600.0
 class Job:
     """How many dead letters there are, kills of the workers, and tasks of a drain beside it."""
 
-    database: str
     letters: int
     kills: int
     tasks: int
 
-    def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
 
-
-class Load(PerfectQueue):
+class Bulk(Load):
     """
     This package, with dead letters in a queue that no worker serves.
 
     A worker of its own runs the operation, so that those that drain have all their processors.
     """
 
-    def settings(self, processes: int) -> dict[str, Any]:
-        return {"PERFECTQUEUE": {"RETENTION": {"*": None}, "MAX_CRASHES": 50, "RETRY_WAIT": 0.05}}
+    options = {"RETENTION": {"*": None}, "MAX_CRASHES": 50, "RETRY_WAIT": 0.05}
 
     def workers(self, processes: int) -> list[list[str]]:
         return [
@@ -66,9 +59,9 @@ class Load(PerfectQueue):
         task = Queue(DEAD).poll()
         assert task is not None
         task.fail()
-        number = "CAST(series.n AS CHAR)" if self.place.kind == "mariadb" else "series.n"
+        number = "CAST(series.n AS CHAR)" if self.target.kind == "mariadb" else "series.n"
         texts = {name: f"concat('{name}-', {number})" for name in ("key", "user")}
-        if self.place.kind == "sqlite":
+        if self.target.kind == "sqlite":
             texts = {name: f"'{name}-' || {number}" for name in texts}
         texts["user"] = texts["user"].replace("series.n", f"(series.n % {USERS})")
         self.copy(Task._meta.db_table, count - 1, texts)
@@ -85,14 +78,14 @@ class Load(PerfectQueue):
 
 
 class Run:
-    def __init__(self, job: Job, stand: Stand, load: Load) -> None:
-        self.job, self.stand, self.load = job, stand, load
+    def __init__(self, job: Job, environment: Environment, load: Bulk) -> None:
+        self.job, self.environment, self.load = job, environment, load
 
     def measured(self) -> dict[str, Any]:
-        self.stand.prepare(PROCESSORS)
+        self.environment.prepare(PROCESSORS)
         self.load.add_letters(self.job.letters)
-        self.stand.checkpoint()
-        self.stand.analyze()
+        self.environment.checkpoint()
+        self.environment.analyze()
         rounds = [self.compared(number) for number in range(ROUNDS)]
         beside = median(beside / alone for alone, beside in rounds)
         return {"rounds": rounds, "beside": beside, **self.killed()}
@@ -121,10 +114,10 @@ class Run:
         """Return how many of the tasks a second ran, from the first to the last."""
         tasks = self.job.tasks
         self.load.submit_many(range(before, before + tasks))
-        with self.stand.workers(PROCESSORS):
-            self.wait(lambda: self.stand.probe.count() > before, "The first task")
+        with self.environment.workers(PROCESSORS):
+            self.wait(lambda: self.environment.probe.count() > before, "The first task")
             began = time.monotonic()
-            self.wait(lambda: self.stand.probe.count() >= before + tasks, "The last task")
+            self.wait(lambda: self.environment.probe.count() >= before + tasks, "The last task")
             return tasks / (time.monotonic() - began)
 
     def killed(self) -> dict[str, Any]:
@@ -136,9 +129,9 @@ class Run:
         operation, began = self.begin(FASTEST), time.monotonic()
         for kill in range(1, self.job.kills + 1):
             some = kill * left // (self.job.kills + 1)
-            with self.stand.workers(PROCESSORS):
+            with self.environment.workers(PROCESSORS):
                 self.wait(lambda some=some: self.done(operation) >= some, "A part of it")  # type: ignore[misc]
-        with self.stand.workers(PROCESSORS):
+        with self.environment.workers(PROCESSORS):
             self.wait(lambda: operation.metadata().status == "finished", "The end of it")
         seconds = time.monotonic() - began
         found = self.audited()
@@ -174,20 +167,14 @@ class Run:
         }
 
     def wait(self, condition: Any, what: str) -> None:
-        self.stand.wait_for(condition, PATIENCE, what)
+        self.environment.wait_for(condition, PATIENCE, what)
 
 
-def main() -> None:
-    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    try:
-        place = this_place()
-        load = Load(place)
-        found = Run(job, Stand(load, place, result.parent, Scale()), load).measured()
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    target = this_target()
+    load = Bulk(target)
+    return Run(Job(**job), Environment(load, target, folder, Scale()), load).measured()
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

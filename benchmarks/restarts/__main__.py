@@ -3,112 +3,73 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import signal
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import machine, plan
-from benchmarks.__main__ import count, lacking, leave, names, say, started, write
-from benchmarks.arguments import from_on, new_file
-from benchmarks.report import put, read
-from benchmarks.runner import Runner
+from benchmarks.command import EPILOG, Record, RunCommand, count, failures, from_on, run
+from benchmarks.report import in_columns, machine
 
-from .live import Job
-from .report import MARKS, is_unbroken, report
-
-TIMES, PROCESSORS, BEFORE = 50, 4, 10.0
-MODULE = "benchmarks.restarts"
-EPILOG = """
-The results are written as they come, one JSON object a line; --report makes a table of them.
-It ends with 1 when a task was lost or run twice, or when for a moment nobody acquired.
-"""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = parsed(arguments)
-    try:
-        if options.report:
-            records = [record for file in options.report for record in read(file)]
-        else:
-            for signum in (signal.SIGTERM, signal.SIGHUP):
-                signal.signal(signum, leave)
-            if lack := lacking():
-                say(lack)
-                return 1
-            records = taken(options)
-        hand_over(options, report(records))
-    except (OSError, ValueError) as error:
-        say(str(error))
-        return 1
-    samples = [record for record in records if "machine" not in record]
-    return 0 if samples and all(map(is_unbroken, samples)) else 1
+COLUMNS = (
+    ("restarts", lambda one: one["restarts"]),
+    ("tasks", lambda one: f"{one['tasks']:,}"),
+    ("lost", lambda one: one["lost"] + one["unfinished"]),
+    ("run twice", lambda one: one["twice"] + one["attempts"]),
+    ("longest without an acquirer ms", lambda one: f"{one['unattended'] * 1e3:.0f}"),
+    ("between two acquires ms", lambda one: f"{one['between'] * 1e3:.0f}"),
+    ("before ms", lambda one: f"{one['between_before'] * 1e3:.0f}"),
+    ("tasks a second before", lambda one: f"{one['usual']:.0f}"),
+    ("lowest before", lambda one: one["lowest_before"]),
+    ("median", lambda one: f"{one['median']:.0f}"),
+    ("lowest", lambda one: one["lowest"]),
+    ("lowest %", lambda one: f"{one['lowest_part'] * 100:.0f}"),
+    ("a restart takes s", lambda one: f"{one['took']:.2f}"),
+    ("at most s", lambda one: f"{one['took_longest']:.2f}"),
+)
+BAD = ("lost", "unfinished", "twice", "attempts", "unattended")
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {MODULE}",
-        description="Restart a worker under load, and find out whether anyone could notice.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    option = parser.add_argument
-    option("--times", type=count, default=TIMES, help=f"how often to restart; {TIMES}")
-    option("--databases", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
-    option("--processors", type=count, default=PROCESSORS, help=f"how many; {PROCESSORS}")
-    option(
-        "--before",
-        type=from_on(2, "seconds"),
-        default=BEFORE,
-        help="seconds before the first restart; 10",
-    )
-    option("--output", type=Path, help="where results go; a new file in the temporary folder")
-    option("--report", type=Path, nargs="+", metavar="FILE", help="print a table of results")
-    option("--page", type=Path, metavar="PAGE", help="replace the table there")
-    return parser.parse_args(arguments)
-
-
-def taken(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure on each database, and write each result to the file at once."""
-    output = options.output or new_file("restarts")
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(output.open("w"))
-        sites = started(options.databases or plan.DATABASES, stack)
-        servers = {database: site.version() for database, site in sites.items()}
-        runner = stack.enter_context(Runner())
-        records = [{"machine": machine.described(["perfectqueue"], servers, module=MODULE)}]
-        write(file, records[0])
-        for database, site in sites.items():
-            job = Job(database, options.processors, options.times, options.before)
-            found = runner.run_module(f"{MODULE}.live", job.as_json(), site)
-            records.append({"database": database, "processors": options.processors, **found})
-            write(file, records[-1])
-            say(reported(records[-1]))
-    return records
-
-
-def reported(record: dict[str, Any]) -> str:
-    if "error" in record:
-        return f"{record['database']}: FAILED: {record['error']}"
-    return (
-        f"{record['database']}: {record['restarts']} restarts, {record['tasks']:,} tasks,"
-        f" lowest second {record['lowest_part'] * 100:.0f} %"
+class Restarts(RunCommand):
+    child = "live"
+    name = "restarts"
+    about = "Restart a worker under load, and find out whether anyone could notice."
+    epilog = EPILOG + (
+        "It ends with 1 when a task was lost or run twice, or when for a moment nobody acquired."
     )
 
+    def add_options(self, option: Callable[..., Any]) -> None:
+        seconds = from_on(2, "seconds")
+        option("--times", type=count, default=50, help="how often to restart; %(default)s")
+        option("--processors", type=count, default=4, help="how many; %(default)s")
+        option("--before", type=seconds, default=10.0, help="seconds before the first restart; 10")
+        option("--seed", type=int, default=1, help="draws the pauses; %(default)s")
 
-def hand_over(options: argparse.Namespace, text: str) -> None:
-    if options.page:
-        put(text, options.page, MARKS)
-    else:
-        print(text)
+    def terms(self, options: argparse.Namespace, database: str) -> Record:
+        return {name: getattr(options, name) for name in ("processors", "times", "before", "seed")}
+
+    def summary(self, record: Record) -> str:
+        return (
+            f"{record['restarts']} restarts, {record['tasks']:,} tasks,"
+            f" lowest second {record['lowest_part'] * 100:.0f} %"
+        )
+
+    def is_bad(self, record: Record) -> bool:
+        """Return whether a task was lost or run twice, or nobody acquired for a moment."""
+        return "error" in record or any(record[name] for name in BAD)
+
+    def report(self, records: Sequence[Record]) -> str:
+        parts = [machine(record["machine"]) for record in records if "machine" in record]
+        rows = [
+            [
+                f"{one['database']}, {one['terms']['processors']}",
+                *(str(cell(one)) for _name, cell in COLUMNS),
+            ]
+            for one in records
+            if "restarts" in one
+        ]
+        if rows:
+            parts.append(in_columns(["", *(name for name, _cell in COLUMNS)], rows))
+        return "\n\n".join([*parts, *failures(records)])
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        os.write(2, b"Interrupted; nothing is left running, and what was measured is kept.\n")
-        sys.exit(130)
+    run(Restarts())

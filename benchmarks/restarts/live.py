@@ -5,29 +5,25 @@ One run on a real worker and a real database, in a process of its own:
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import socket
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.base import manage
-from benchmarks.peers.perfectqueue import PerfectQueue
-from benchmarks.place import this_place
+from benchmarks.child import answer
+from benchmarks.database import Target, this_target
+from benchmarks.environment import Environment, StuckError, Workers
+from benchmarks.peers import perfectqueue as peers
+from benchmarks.recorder import Reader
 from benchmarks.scale import Scale
-from benchmarks.stand import Stand, StuckError, Workers
 
-from .judge import Restart, judged
-from .recorder import Reader
+from .audit import BEGAN, Event, Restart, audited
 
-DISPATCH = "benchmarks.workers.restarts.RecordedDispatch"
 SECONDS = 0.02
 STOCK = 100
 USERS = 10
@@ -40,33 +36,36 @@ STEP = 0.02
 class Job:
     """``before`` is for how many seconds it runs before the first restart."""
 
-    database: str
     processors: int
     times: int
     before: float
-
-    def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
+    seed: int
 
 
-class Load(PerfectQueue):
-    """This package, with tasks that sleep for a moment, and always more of them."""
+class Load(peers.Load):
+    """Tasks that sleep for a moment, and always more of them."""
 
-    def __init__(self, place: Any, reader: Reader, processors: int) -> None:
-        super().__init__(place)
-        self.reader = reader
-        self.stock = STOCK * processors
+    dispatch = "benchmarks.workers.restarts.RecordedDispatch"
+    options = {"RETENTION": {"*": None}}
+
+    def __init__(self, target: Target, job: Job) -> None:
+        super().__init__(target)
+        self.reader = Reader()
+        self.events: list[Event] = []
+        self.stock = STOCK * job.processors
         self.submitted = 0
+        self.begun = 0
 
-    def settings(self, processes: int) -> dict[str, Any]:
-        return {"PERFECTQUEUE": {"RETENTION": {"*": None}}}
-
-    def workers(self, processes: int) -> list[list[str]]:
-        return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]
+    def read(self) -> list[Event]:
+        """Return all that processors have done so far."""
+        fresh = [Event(**event) for event in self.reader.read()]
+        self.events += fresh
+        self.begun += sum(event.event == BEGAN for event in fresh)
+        return self.events
 
     def top_up(self) -> None:
-        self.reader.read()
-        while self.submitted - self.reader.begun < self.stock:
+        self.read()
+        while self.submitted - self.begun < self.stock:
             first = self.submitted
             self.submitted += self.stock
             self.queue.submit_many(
@@ -104,25 +103,24 @@ class Manager:
 
 
 class Run:
-    def __init__(self, job: Job, stand: Stand, load: Load, manager: Manager) -> None:
+    def __init__(self, job: Job, environment: Environment, load: Load, manager: Manager) -> None:
         self.job = job
-        self.stand = stand
+        self.environment = environment
         self.load = load
         self.manager = manager
+        self.drawn = random.Random(job.seed)
 
     def measured(self) -> dict[str, Any]:
-        self.stand.prepare(self.job.processors)
+        self.environment.prepare(self.job.processors)
         self.load.top_up()
-        self.stand.analyze()
-        with self.stand.workers(self.job.processors) as workers:
+        self.environment.analyze()
+        with self.environment.workers(self.job.processors) as workers:
             self.feed_until(lambda: self.manager.ready() == 1, "The worker")
             began = time.monotonic()
             self.feed_for(self.job.before)
             restarts = [self.restart(workers, number) for number in range(self.job.times)]
             self.drain(workers)
-        found = judged(
-            self.load.reader.read(), restarts, submitted=self.load.submitted, began=began
-        )
+        found = audited(self.load.read(), restarts, submitted=self.load.submitted, began=began)
         return {**found, **self.reported_by_rows()}
 
     def restart(self, workers: Workers, number: int) -> Restart:
@@ -130,7 +128,7 @@ class Run:
         workers.processes[0].send_signal(signal.SIGUSR1)
         self.feed_until(lambda: self.manager.ready() == number + 2, f"Restart {number + 1}")
         done = time.monotonic()
-        self.feed_for(random.uniform(*PAUSE))
+        self.feed_for(self.drawn.uniform(*PAUSE))
         return Restart(asked, done)
 
     def feed_until(self, condition: Callable[[], bool], what: str) -> None:
@@ -138,7 +136,7 @@ class Run:
             self.load.top_up()
             return condition()
 
-        self.stand.wait_for(reached, PATIENCE, what)
+        self.environment.wait_for(reached, PATIENCE, what)
 
     def feed_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -148,9 +146,9 @@ class Run:
 
     def drain(self, workers: Workers) -> None:
         """Have what is left run, and the worker leave."""
-        self.stand.wait_for(lambda: not self.load.pending(), PATIENCE * 2, "The last task")
+        self.environment.wait_for(lambda: not self.load.pending(), PATIENCE * 2, "The last task")
         workers.processes[0].terminate()
-        self.stand.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
+        self.environment.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
 
     def reported_by_rows(self) -> dict[str, int]:
         """Return what the database says of tasks that did not finish, or not at once."""
@@ -160,19 +158,12 @@ class Run:
         return {"unfinished": unfinished, "attempts": Attempt.objects.count()}
 
 
-def main() -> None:
-    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    try:
-        place = this_place()
-        manager = Manager(result.parent)
-        load = Load(place, Reader(), job.processors)
-        stand = Stand(load, place, result.parent, Scale())
-        found = Run(job, stand, load, manager).measured()
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    of, target = Job(**job), this_target()
+    load = Load(target, of)
+    environment = Environment(load, target, folder, Scale())
+    return Run(of, environment, load, Manager(folder)).measured()
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

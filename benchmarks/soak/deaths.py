@@ -6,30 +6,27 @@ Thousands of processors that die in every way, on one database, in a process of 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
-import sys
 import time
-import traceback
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import tree
-from benchmarks.peers.base import manage
-from benchmarks.peers.perfectqueue import PerfectQueue
-from benchmarks.place import Place, this_place
+from benchmarks import processes
+from benchmarks.child import answer
+from benchmarks.database import Target, this_target
+from benchmarks.environment import Environment, StuckError, Workers
+from benchmarks.peers.perfectqueue import Load
+from benchmarks.recorder import Reader
 from benchmarks.scale import Scale
-from benchmarks.stand import Stand, StuckError, Workers
 from tests.databases.lifetime import children
 
-from .gauge import files, threads
-from .witness import BORN, Reader
+from .resources import files, threads
 
-DISPATCH = "benchmarks.workers.deaths.DeathsDispatch"
 CAUSES = {
     "kill": 30,
     "count": 200,
@@ -39,6 +36,8 @@ CAUSES = {
     "silent": 1,
     "grow": 1,
 }
+BORN = "born"
+"""The event of a new processor; the others are the types of tasks that have begun."""
 STOCK = 20
 WARM_UP = 1_000
 HELPERS = len(("janitor", "listener"))
@@ -70,22 +69,19 @@ class Job:
     seed: int
 
 
-class Dying(PerfectQueue):
-    """This package, with tasks most of which end their processor."""
+class Dying(Load):
+    """Tasks most of which end their processor."""
 
-    def __init__(self, place: Place, job: Job, folder: Path) -> None:
-        super().__init__(place)
+    dispatch = "benchmarks.workers.deaths.DeathsDispatch"
+    constants = CONSTANTS
+
+    def __init__(self, target: Target, job: Job, folder: Path) -> None:
+        super().__init__(target)
+        self.options = {**SETTINGS, "NOTIFY": str(folder)}
         self.job = job
         self.folder = folder
         self.chance = random.Random(job.seed)
         self.submitted = 0
-
-    def settings(self, processes: int) -> dict[str, Any]:
-        given = {**SETTINGS, "NOTIFY": str(self.folder)}
-        return {"PERFECTQUEUE": given, "constants": CONSTANTS}
-
-    def workers(self, processes: int) -> list[list[str]]:
-        return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]
 
     def top_up(self, begun: int) -> None:
         """Have about so many tasks wait that no processor lacks one."""
@@ -102,12 +98,13 @@ class Dying(PerfectQueue):
 class Run:
     """Feeds a worker until so many of its processors have died, and samples its supervisor."""
 
-    def __init__(self, stand: Stand, peer: Dying, workers: Workers, job: Job) -> None:
-        self.stand = stand
+    def __init__(self, environment: Environment, peer: Dying, workers: Workers, job: Job) -> None:
+        self.environment = environment
         self.peer = peer
         self.workers = workers
         self.job = job
         self.reader = Reader()
+        self.counts: Counter[str] = Counter()
         self.chance = random.Random(job.seed)
         self.killed = 0
 
@@ -119,21 +116,28 @@ class Run:
             yield self.settled()
 
     def deaths(self) -> int:
-        return max(0, self.reader.read()[BORN] - self.job.processors)
+        return max(0, self.begun()[BORN] - self.job.processors)
+
+    def begun(self) -> Counter[str]:
+        """Return how many processors were born, and how many tasks of each type began."""
+        self.counts.update(event["event"] for event in self.reader.read())
+        return self.counts
 
     def feed_until(self, deaths: int) -> None:
         last = self.deaths()
 
         def reached() -> bool:
             if self.workers.have_ended():
-                raise StuckError(f"The worker has ended by itself.\n{self.stand.end_of_log()}")
-            self.peer.top_up(sum(self.reader.counts.values()) - self.reader.counts[BORN])
+                raise StuckError(
+                    f"The worker has ended by itself.\n{self.environment.end_of_log()}"
+                )
+            self.peer.top_up(self.counts.total() - self.counts[BORN])
             self.kill_one()
             time.sleep(STEP)
             return self.deaths() > last
 
         while last < deaths:
-            self.stand.wait_for(reached, PATIENCE, "The next death")
+            self.environment.wait_for(reached, PATIENCE, "The next death")
             last = self.deaths()
 
     def kill_one(self) -> None:
@@ -153,11 +157,11 @@ class Run:
 
     def settled(self) -> dict[str, float]:
         """Return what is in use once nothing waits and every place is taken."""
-        self.stand.wait_for(lambda: not self.peer.pending(), PATIENCE, "The end of all tasks")
-        self.stand.wait_for(self.is_quiet, PATIENCE, "A worker with all its processes")
+        self.environment.wait_for(lambda: not self.peer.pending(), PATIENCE, "The end of all tasks")
+        self.environment.wait_for(self.is_quiet, PATIENCE, "A worker with all its processes")
         return {
             "deaths": float(self.deaths()),
-            "processes": float(len(tree.family(self.workers.pids))),
+            "processes": float(len(processes.family(self.workers.pids))),
             "files": float(files(self.supervisor)),
             "threads": float(threads(self.supervisor)),
             "memory_kib": own_memory(self.supervisor),
@@ -179,38 +183,31 @@ def own_memory(pid: int) -> float:
     return float(anonymous)
 
 
-def died(stand: Stand, peer: Dying, job: Job) -> dict[str, Any]:
+def died(environment: Environment, peer: Dying, job: Job) -> dict[str, Any]:
     """Have so many processors die; return the samples, and of what they died."""
-    stand.prepare(job.processors)
+    environment.prepare(job.processors)
     began = time.monotonic()
-    with stand.workers(job.processors) as workers:
-        run = Run(stand, peer, workers, job)
+    with environment.workers(job.processors) as workers:
+        run = Run(environment, peer, workers, job)
         samples = list(run.samples())
         workers.processes[0].terminate()
-        stand.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
-    counts = dict(run.reader.read())
+        environment.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
+    counts = run.begun()
     return {
         "samples": samples,
-        "begun": {cause: counts.get(cause, 0) for cause in CAUSES},
+        "begun": {cause: counts[cause] for cause in CAUSES},
         "killed": run.killed,
         "seconds": time.monotonic() - began,
         "left": sorted(str(path.name) for path in peer.folder.rglob("*")),
     }
 
 
-def main() -> None:
-    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    folder = result.parent / "bells"
-    folder.mkdir()
-    try:
-        place = this_place()
-        peer = Dying(place, job, folder)
-        found = died(Stand(peer, place, result.parent, Scale()), peer, job)
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    of, target, sockets = Job(**job), this_target(), folder / "sockets"
+    sockets.mkdir()
+    peer = Dying(target, of, sockets)
+    return died(Environment(peer, target, folder, Scale()), peer, of)
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

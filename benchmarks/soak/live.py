@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.driver import connect
-from benchmarks.peers.base import manage
-from benchmarks.peers.perfectqueue import PerfectQueue
-from benchmarks.place import this_place
+from benchmarks.child import answer
+from benchmarks.database import connect, this_target
+from benchmarks.environment import Environment, StuckError
+from benchmarks.peers.perfectqueue import Load
 from benchmarks.scale import Scale
-from benchmarks.stand import Stand, StuckError
 
-from .gauge import gauged
 from .load import is_busy, portions
+from .resources import resources_of
 
-DISPATCH = "benchmarks.workers.soak.SoakDispatch"
 EVERY = 0.5
-GAUGE_EVERY = 10.0
+SAMPLE_EVERY = 10.0
 ENDING = 60.0
 RETENTION = 60
 
@@ -38,49 +34,43 @@ class Job:
     rate: float
     seed: int
     samples: str
+    """The file for samples, so that a soak that is cut short leaves what it has seen."""
 
 
-def append(file: str, sample: dict[str, float]) -> None:
-    """Write the sample at once, so that a soak that is cut short leaves what it has seen."""
-    with open(file, "a") as out:
-        print(json.dumps(sample), file=out)
+class Soaked(Load):
+    """A retention that lets the tables become steady soon."""
+
+    dispatch = "benchmarks.workers.soak.SoakDispatch"
+    options = {"RETENTION": {"*": RETENTION, "failed": RETENTION}, "USAGE_TIME": RETENTION}
 
 
-class Soaked(PerfectQueue):
-    """This package, with a retention that lets the tables become steady soon."""
-
-    def settings(self, processes: int) -> dict[str, Any]:
-        kept = {"RETENTION": {"*": RETENTION, "failed": RETENTION}, "USAGE_TIME": RETENTION}
-        return {"PERFECTQUEUE": kept}
-
-    def workers(self, processes: int) -> list[list[str]]:
-        return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]
-
-
-def soaked(stand: Stand, peer: Soaked, job: Job) -> dict[str, Any]:
+def soaked(environment: Environment, peer: Soaked, job: Job) -> dict[str, Any]:
     """Work and rest for so long; return the samples, and what became of the tasks."""
-    stand.prepare(job.processors)
+    environment.prepare(job.processors)
     coming = portions(job.rate, EVERY, job.seed)
     samples: list[dict[str, float]] = []
     submitted = 0
     with (
-        contextlib.closing(connect(stand.place)) as link,
-        stand.workers(job.processors) as workers,
+        contextlib.closing(connect(environment.target)) as link,
+        environment.workers(job.processors) as workers,
     ):
-        began = next_portion = next_gauge = time.monotonic()
+        began = next_portion = next_sample = time.monotonic()
         while (now := time.monotonic()) - began < job.minutes * 60:
             if workers.have_ended():
-                raise StuckError(f"The worker has ended by itself.\n{stand.end_of_log()}")
+                raise StuckError(f"The worker has ended by itself.\n{environment.end_of_log()}")
             if now >= next_portion:
                 next_portion = max(now, next_portion + EVERY)
                 if is_busy(now - began):
                     submitted += submit(peer, next(coming))
-            if now >= next_gauge:
-                next_gauge = max(now, next_gauge + GAUGE_EVERY)
-                samples.append({"at": now - began, **gauged(workers.pids, stand.place, link)})
-                append(job.samples, samples[-1])
-            time.sleep(max(0.0, min(next_portion, next_gauge) - time.monotonic()))
-        stand.wait_for(lambda: not peer.pending(), ENDING, "The end of all tasks")
+            if now >= next_sample:
+                next_sample = max(now, next_sample + SAMPLE_EVERY)
+                samples.append(
+                    {"at": now - began, **resources_of(workers.pids, environment.target, link)}
+                )
+                with open(job.samples, "a") as file:
+                    print(json.dumps(samples[-1]), file=file)
+            time.sleep(max(0.0, min(next_portion, next_sample) - time.monotonic()))
+        environment.wait_for(lambda: not peer.pending(), ENDING, "The end of all tasks")
         processor_time = workers.processor_time()
     return {"samples": samples, "submitted": submitted, "processor_time": processor_time}
 
@@ -92,17 +82,11 @@ def submit(peer: Soaked, portion: Any) -> int:
     return len(portion.tasks)
 
 
-def main() -> None:
-    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    try:
-        place = this_place()
-        peer = Soaked(place)
-        found = soaked(Stand(peer, place, result.parent, Scale()), peer, job)
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    target = this_target()
+    peer = Soaked(target)
+    return soaked(Environment(peer, target, folder, Scale()), peer, Job(**job))
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

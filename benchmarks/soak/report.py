@@ -1,9 +1,11 @@
-"""A table of what grows."""
+"""Tables of what grows, with time or with each death, in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from benchmarks.report import in_columns
 
 from .load import CYCLE
 from .trend import Trend, trend
@@ -17,6 +19,15 @@ NAMES = {
     "connections": "connections",
     "database_mib": "database on disk, MiB",
 }
+OF_DEATHS = {
+    "processes": "processes of the worker",
+    "files": "open files of the supervisor",
+    "threads": "threads of the supervisor",
+    "memory_kib": "anonymous memory of the supervisor, KiB",
+    "folder": "sockets in the folder of NOTIFY",
+}
+ALLOWED_BY_DEATHS = {"memory_kib": 256.0}
+"""What may be more at the end; the allocator keeps some memory that it has had."""
 
 
 def trends(samples: Sequence[Mapping[str, float]]) -> dict[str, Trend]:
@@ -30,25 +41,49 @@ def growing(found: Mapping[str, Trend]) -> list[str]:
     return [name for name, one in found.items() if one.grows(ALLOWED)]
 
 
+def grown_by_deaths(samples: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return the figures that are greater at the end than after the first deaths."""
+    first, last = samples[0], samples[-1]
+    allowed = ALLOWED_BY_DEATHS
+    return [name for name in OF_DEATHS if last[name] > first[name] + allowed.get(name, 0.0)]
+
+
 def report(record: Mapping[str, Any]) -> str:
-    """Return a table in Markdown for one database."""
-    return "\n".join(rows(record))
-
-
-def rows(record: Mapping[str, Any]) -> Iterator[str]:
-    found = trends(record["samples"])
-    yield (
-        f"{record['database']}: {record['minutes']:g} minutes, {record['submitted']:,} tasks,"
-        f" {record['processors']} processors"
-    )
-    yield ""
-    yield "| Figure | least | mean | most | a day would add | |"
-    yield "| --- | ---: | ---: | ---: | ---: | --- |"
+    terms, found = record["terms"], trends(record["samples"])
     grown = growing(found)
-    for name, one in found.items():
-        label = NAMES.get(name) or f"rows of `{name.removeprefix('rows_')}`"
-        error = one.error * 24
-        yield (
-            f"| {label} | {one.least:,.1f} | {one.mean:,.1f} | {one.most:,.1f}"
-            f" | {one.after_a_day:+,.1f} ± {error:,.1f} | {'grows' if name in grown else 'flat'} |"
-        )
+    rows = [
+        [
+            NAMES.get(name) or f"rows of `{name.removeprefix('rows_')}`",
+            *(f"{value:,.1f}" for value in (one.least, one.mean, one.most)),
+            f"{one.after_a_day:+,.1f} ± {one.error * 24:,.1f}",
+            "grows" if name in grown else "flat",
+        ]
+        for name, one in found.items()
+    ]
+    return (
+        f"{record['database']}: {terms['minutes']:g} minutes, {record['submitted']:,} tasks,"
+        f" {terms['processors']} processors\n\n"
+        + in_columns(["Figure", "least", "mean", "most", "a day would add", ""], rows)
+    )
+
+
+def deaths_report(record: Mapping[str, Any]) -> str:
+    samples = record["samples"]
+    first, last, grown = samples[0], samples[-1], grown_by_deaths(samples)
+    begun = ", ".join(f"{cause} {count:,}" for cause, count in record["begun"].items())
+    rows = [
+        [
+            label,
+            f"{first[name]:,.0f}",
+            f"{max(sample[name] for sample in samples):,.0f}",
+            f"{last[name]:,.0f}",
+            "grows" if name in grown else "flat",
+        ]
+        for name, label in OF_DEATHS.items()
+    ]
+    return (
+        f"{record['database']}: {last['deaths']:,.0f} deaths in {record['seconds']:,.0f} s,"
+        f" {record['terms']['processors']} processors, {record['killed']} more processes killed\n"
+        f"Tasks begun: {begun}\n\n"
+        + in_columns(["Figure", f"after {first['deaths']:,.0f}", "most", "at the end", ""], rows)
+    )

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Any
 
-from benchmarks.findings import Checks, Violation
+from benchmarks.audit import Checks, Violation
 
 from . import scenario
-from .log import BROKEN, STUMBLED, Call, Ref, refs
+from .calls import BROKEN, STUMBLED, Call, Ref, refs
 from .record import SLACK, End, Life, Record, Take, behind
 
 __all__ = ["KINDS", "Record", "story", "violations"]
@@ -49,7 +49,7 @@ def lost(record: Record) -> Iterator[Finding]:
 
 def may_be_gone(record: Record, life: Life) -> bool:
     since = life.call.asked
-    for call in record.steers.get(life.place, ()):
+    for call in record.operations.get(life.queue_key, ()):
         if call.verb == "submit" and call is not life.call and call.may_hold:
             return True
     if any(c.given["queue"] == life.task["queue"] and c.answered >= since for c in record.clears):
@@ -82,8 +82,8 @@ def refused_as_known(record: Record) -> Iterator[Finding]:
             users.setdefault((task["queue"], task["key"]), []).append(call)
     for call in submits:
         if call.reported.get("error") == "AlreadyExistsError":
-            places = [(task["queue"], task["key"]) for task in call.given["tasks"]]
-            if all(users[place] == [call] for place in places):
+            queue_keys = [(task["queue"], task["key"]) for task in call.given["tasks"]]
+            if all(users[queue_key] == [call] for queue_key in queue_keys):
                 yield call.given["tasks"][0]["life"], "was refused as known, and is new"
 
 
@@ -328,8 +328,8 @@ def pauses(record: Record, key: str) -> Iterator[tuple[float, float]]:
 def before_its_time(record: Record) -> Iterator[Finding]:
     for life in record.lives.values():
         delay = life.task.get("delay")
-        steered = record.steers.get(life.place) or record.with_others(life, "retry")
-        if delay is None or steered:
+        operated = record.operations.get(life.queue_key) or record.with_others(life, "retry")
+        if delay is None or operated:
             continue
         for take in life.takes:
             if take.answered < life.call.asked + delay - SLACK:
@@ -340,13 +340,13 @@ def before_its_time(record: Record) -> Iterator[Finding]:
 def before_what_it_waits_for(record: Record) -> Iterator[Finding]:
     """No task is given out before each of those may have ended for which it was made to wait."""
     ends = {
-        life.place: record.may_have_ended(life)
+        life.queue_key: record.may_have_ended(life)
         for life in record.lives.values()
         if life.alone and life.fate == "sure"
     }
     for life in record.lives.values():
         back = record.may_have_been_put_back(life, -math.inf, math.inf)
-        unlinked = any(call.verb == "unlink" for call in record.steers.get(life.place, ()))
+        unlinked = any(call.verb == "unlink" for call in record.operations.get(life.queue_key, ()))
         if not life.alone or back or unlinked:
             continue
         for take in life.takes:
@@ -448,7 +448,7 @@ def story(record: Record, life: str | None) -> list[str]:
     calls: Iterable[Call] = [
         found.call,
         *found.settles,
-        *record.steers.get(found.place, ()),
+        *record.operations.get(found.queue_key, ()),
         *(take.call for take in found.takes if take.call),
         *(end.call for end in found.ends),
     ]

@@ -1,5 +1,5 @@
 """
-A client of the storm: ``python -m benchmarks.storm.client NUMBER TERMS``.
+A client of the storm, which ``benchmarks.storm.process`` runs.
 
 It uses every verb at random, writes down what it asks and what it is answered, and holds
 leases for longer than they last. It ends by SIGTERM, or by whatever the storm does to it.
@@ -11,20 +11,25 @@ import json
 import logging
 import os
 import random
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import django
+from django.db import Error, InterfaceError, OperationalError, connection, transaction
 
-from benchmarks.chaos.terms import Files, this_folder
+from benchmarks.chaos.terms import Files
+from django_perfectqueue import store
+from django_perfectqueue.bulk import Operation, Selection, submit_bulk
+from django_perfectqueue.exceptions import TaskError
+from django_perfectqueue.fairness.limits import remove_limit, set_limit
+from django_perfectqueue.fairness.shares import set_share
+from django_perfectqueue.models import Outcome, Ticket
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.values import ClaimRequest, new_holder
 
 from . import scenario
-from .log import BROKEN, DONE, REFUSED, STUMBLED, UNDONE, Log, Ref
+from .calls import BROKEN, DONE, REFUSED, STUMBLED, UNDONE, CallRecorder, Ref
 from .terms import Terms
 
 MOST_HELD = 30
@@ -49,15 +54,13 @@ class Reconnects(logging.Handler):
 
 
 class Client:
-    """``held`` are leases, of which some have run out; ``keys`` are what it steers."""
+    """``held`` are leases, of which some have run out; ``keys`` are what it operates on."""
 
     def __init__(self, terms: Terms, files: Files, name: str) -> None:
-        from django_perfectqueue.queue import Queue
-
         self.terms = terms
         self.name = f"{name}.{os.getpid()}"
         self.drawn = random.Random(f"{terms.seed} {name} {os.getpid()}")
-        self.log = Log(files.folder / "log", self.name)
+        self.recorder = CallRecorder(files.calls, self.name)
         self.queues = {queue: Queue(queue) for queue in scenario.QUEUES}
         self.held: list[Any] = []
         self.keys: list[tuple[str, str]] = []
@@ -70,11 +73,7 @@ class Client:
 
     def call(self, verb: str, act: Callable[[], dict[str, Any] | None], **given: Any) -> str:
         """Write down a call and its answer; return that. ``act`` returns the answer."""
-        from django.db import Error, InterfaceError, OperationalError, connection
-
-        from django_perfectqueue.exceptions import TaskError
-
-        number = self.log.ask(verb, **given)
+        number = self.recorder.ask(verb, **given)
         reported: dict[str, Any] = {}
         self.reconnects.seen = False
         try:
@@ -94,7 +93,7 @@ class Client:
             answer, reported = STUMBLED, {"error": f"{type(error).__name__}: {str(error)[:200]}"}
         if self.reconnects.seen:
             reported = {**reported, "reconnected": True}
-        self.log.answer(number, answer, **reported)
+        self.recorder.answer(number, answer, **reported)
         if answer in (BROKEN, STUMBLED):
             connection.close()
         return answer
@@ -140,10 +139,6 @@ class Client:
         )()
 
     def backlog(self) -> int:
-        from django.db import Error, connection
-
-        from django_perfectqueue.models import Ticket
-
         try:
             return Ticket.objects.count()
         except Error:
@@ -162,8 +157,6 @@ class Client:
         del self.keys[:-RECENT]
 
     def submit_in_transaction(self) -> None:
-        from django.db import transaction
-
         tasks = [self.new_task() for _ in range(self.drawn.randint(1, 3))]
 
         def act() -> None:
@@ -175,8 +168,6 @@ class Client:
         self.submitted(tasks, "transaction", act)
 
     def submit_and_roll_back(self) -> None:
-        from django.db import transaction
-
         task = self.new_task()
 
         def act() -> None:
@@ -188,8 +179,6 @@ class Client:
         self.submitted([task], "rolled back", act)
 
     def submit_in_savepoint(self) -> None:
-        from django.db import transaction
-
         kept, dropped = self.new_task(), self.new_task()
 
         def act() -> None:
@@ -258,9 +247,6 @@ class Client:
     # Takes
 
     def acquire(self) -> None:
-        from django_perfectqueue import store
-        from django_perfectqueue.store.values import ClaimRequest
-
         finished = self.completions(self.some_held()) if self.drawn.random() < 0.3 else []
         queues = self.some_queues()
         refused: list[Any] = []
@@ -285,16 +271,12 @@ class Client:
         self.drop([done.lease for done in finished])
 
     def take_alone(self) -> None:
-        from django_perfectqueue import store
-
         [queue, *_others] = self.some_queues()
         self.take("take_alone", lambda terms: store.take_alone(queue, limit=3, **terms), [])
 
     def take(
         self, verb: str, act: Callable[[dict[str, Any]], Any], refused: list[Any], **given: Any
     ) -> None:
-        from django_perfectqueue.store.values import new_holder
-
         terms = {
             "alive_time": self.terms.alive_time,
             "holder": new_holder(),
@@ -334,8 +316,6 @@ class Client:
         return (life_of(lease), lease.attempt, lease.holder)
 
     def completions(self, leases: Sequence[Any]) -> list[Any]:
-        from django_perfectqueue import store
-
         now = time.monotonic()
         return [
             store.Completion(
@@ -353,10 +333,6 @@ class Client:
         self.drop(leases)
 
     def finish(self) -> None:
-        from django.db import transaction
-
-        from django_perfectqueue import store
-
         leases = self.some_held()
         how = self.drawn.choice(("", "", "", "transaction", "rolled back"))
 
@@ -379,8 +355,6 @@ class Client:
             self.settle("finish", leases, act, how=how)
 
     def release(self) -> None:
-        from django_perfectqueue import store
-
         if not (leases := self.some_held()):
             return
 
@@ -395,8 +369,6 @@ class Client:
         self.settle("release", leases, act)
 
     def heartbeat(self) -> None:
-        from django_perfectqueue import store
-
         if not (leases := self.some_held()):
             return
 
@@ -409,8 +381,6 @@ class Client:
 
     def with_one(self, verb: str, ending: Any) -> None:
         """Settle one lease; its task may be cancelled instead."""
-        from django_perfectqueue import store
-
         terms = {"seconds": self.drawn.uniform(0.0, 0.2), "using": "default", "worker": self.name}
         for lease in self.some_held()[:1]:
 
@@ -424,29 +394,19 @@ class Client:
             self.settle(verb, [lease], reported)
 
     def retry(self) -> None:
-        from django_perfectqueue import store
-
         why, wait = store.Failure(error="Error"), self.drawn.uniform(0.0, 1.0)
         self.with_one("retry", store.Ending.retry(wait, why))
 
     def snooze(self) -> None:
-        from django_perfectqueue import store
-
         self.with_one("snooze", store.Ending.snooze(self.drawn.uniform(0.0, 1.0)))
 
     def fail(self) -> None:
-        from django_perfectqueue import store
-
         self.with_one("fail", store.Ending.fail(store.Failure(error="Error")))
 
     def cancel(self) -> None:
-        from django_perfectqueue import store
-
         self.with_one("cancel", store.Ending.cancel())
 
     def update(self) -> None:
-        from django_perfectqueue import store
-
         for lease in self.some_held()[:1]:
             self.count += 1
             edit = f"{self.name}/{self.count}"
@@ -461,7 +421,7 @@ class Client:
 
     # What anyone may do
 
-    def steer(self) -> None:
+    def operate(self) -> None:
         if not self.keys:
             return
         queue, key = self.drawn.choice(self.keys)
@@ -494,7 +454,7 @@ class Client:
             act = partial(task.wait_for, [parent], if_failed="run")
             self.call("link", act, queue=queue, key=key, parent=parent)
 
-    def steer_batch(self) -> None:
+    def operate_batch(self) -> None:
         if self.batches:
             queue, name = self.drawn.choice(self.batches)
             what = self.drawn.choice(("retry", "cancel"))
@@ -502,11 +462,8 @@ class Client:
             act = lambda: getattr(self.queues[queue].batch_named(name), word)() and None  # noqa: E731
             self.call("batch", act, whom=name, what=what)
 
-    def steer_herd(self) -> None:
+    def operate_herd(self) -> None:
         """Retry, edit or cancel all tasks of a user, and leave that off on its way sometimes."""
-        from django_perfectqueue.bulk import Operation, Selection, submit_bulk
-        from django_perfectqueue.queue import Queue
-
         what = self.drawn.choice(("retry", "edit", "cancel"))
         operation = Operation(
             verb=what,  # type: ignore[arg-type]
@@ -527,8 +484,6 @@ class Client:
             self.call("cancel_bulk", lambda: task.cancel_request() and None)
 
     def tidy(self) -> None:
-        from django_perfectqueue import store
-
         verb = self.drawn.choice(
             ("purge", "purge", "alarms", "alarms", "wake_forgotten_lanes", "sum")
         )
@@ -544,9 +499,6 @@ class Client:
         self.call(verb, lambda: acts[verb]() and None)
 
     def purge(self) -> None:
-        from django_perfectqueue import store
-        from django_perfectqueue.models import Outcome
-
         kept = {outcome.value: self.drawn.choice((0.0, 2.0, None)) for outcome in Outcome}
         over = store.upkeep.surplus(50, using="default").last if self.drawn.random() < 0.3 else {}
         store.upkeep.purge(
@@ -560,9 +512,6 @@ class Client:
         self.call("clear", lambda: self.queues[queue].clear() and None, queue=queue)
 
     def set_rules(self) -> None:
-        from django_perfectqueue.fairness.limits import remove_limit, set_limit
-        from django_perfectqueue.fairness.shares import set_share
-
         drawn = self.drawn
         scope, name = drawn.choice((("name", scenario.LOOSE), ("type", "flaky"), ("user", "ann")))
         acts: dict[str, Callable[[], Any]] = {
@@ -581,9 +530,6 @@ class Client:
         self.pause(self.drawn.choice(scenario.PAUSES), self.drawn.random() < 0.5)
 
     def pause(self, whom: str, paused: bool) -> str:
-        from django_perfectqueue.fairness.limits import set_limit
-        from django_perfectqueue.fairness.shares import set_share
-
         scope, _, name = whom.partition(":")
         acts: dict[str, Callable[[], Any]] = {
             "user": lambda: set_share(name, paused=paused),
@@ -609,10 +555,10 @@ class Client:
             self.update: 4,
             self.heartbeat: 6,
             self.forget: 2,
-            self.steer: 8,
+            self.operate: 8,
             self.link: 6,
-            self.steer_batch: 2,
-            self.steer_herd: 1,
+            self.operate_batch: 2,
+            self.operate_herd: 1,
             self.tidy: 4,
             self.clear: 1,
             self.set_rules: 1,
@@ -637,8 +583,6 @@ class Client:
             time.sleep(0.05)
 
     def lift(self) -> bool:
-        from django_perfectqueue.fairness.limits import remove_limit
-
         done = [self.pause(whom, False) == DONE for whom in scenario.PAUSES]
         for scope, name in (("name", scenario.LOOSE), ("type", "flaky"), ("user", "ann")):
             lifted = self.call(
@@ -651,8 +595,6 @@ class Client:
         return all(done)
 
     def close(self, leases: Sequence[Any]) -> dict[str, Any]:
-        from django_perfectqueue import store
-
         refused = store.finish(self.completions(leases), using="default", worker=self.name)
         return {"refused": [self.ref(one.lease) for one in refused]}
 
@@ -670,22 +612,3 @@ def life_of(lease: Any) -> str:
 
 def edit_of(lease: Any) -> str | None:
     return json.loads(lease.payload)["edit"]  # type: ignore[no-any-return]
-
-
-@contextmanager
-def until_reported() -> Iterator[Callable[[], bool]]:
-    """Return a function that says whether SIGTERM has come."""
-    reported: list[int] = []
-    signal.signal(signal.SIGTERM, lambda signum, _frame: reported.append(signum))
-    yield lambda: bool(reported)
-
-
-def main() -> None:
-    number, text = sys.argv[1:]
-    with until_reported() as is_over:
-        django.setup()
-        Client(Terms.of(text), this_folder(), number).use_verbs(is_over)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,9 +6,8 @@ import os
 import signal
 from collections.abc import Callable
 
+from benchmarks.chaos.faults import DATABASES, Fault
 from benchmarks.chaos.faults import FAULTS as CHAOS
-from benchmarks.chaos.faults import Fault
-from benchmarks.chaos.faults.base import DATABASES
 from benchmarks.chaos.history import Strike
 from benchmarks.chaos.stage import Stage
 

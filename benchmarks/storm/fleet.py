@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.chaos.fleet import ROOT, Fleet
+from benchmarks import processes
+from benchmarks.chaos.fleet import Fleet
 from benchmarks.chaos.fleet import Host as ChaosHost
-from benchmarks.undertaker import end_all
-from tests.databases import die_with_parent
+from benchmarks.cleanup import end_all
 
 from .scenario import BULK, SHARED
 
@@ -66,17 +66,8 @@ class Crowd(Fleet):
 
     def start(self, number: int) -> subprocess.Popen[bytes]:
         module, *arguments = self.command
-        with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", module, f"client-{number}", *arguments],
-                cwd=ROOT,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=die_with_parent(),
-            )
+        command = [sys.executable, "-m", module, f"client-{number}", *arguments]
+        return processes.start(command, self.environment, self.log)
 
     def dismiss(self) -> None:
         """Ask the clients to stop."""

@@ -11,19 +11,19 @@ from benchmarks.chaos.handlers import ChaosDispatch
 from benchmarks.chaos.terms import this_folder
 from django_perfectqueue.application import Application
 
-from .log import DONE, UNDONE, Log
+from .calls import DONE, UNDONE, CallRecorder
 
 
-class Mine:
-    log: Log | None = None
+class Own:
+    recorder: CallRecorder | None = None
 
 
-def own_log() -> Log:
+def recorder() -> CallRecorder:
     """Return this process's own."""
     by = f"worker.{os.getpid()}"
-    if Mine.log is None or Mine.log.by != by:
-        Mine.log = Log(this_folder().folder / "log", by)
-    return Mine.log
+    if Own.recorder is None or Own.recorder.known["by"] != by:
+        Own.recorder = CallRecorder(this_folder().calls, by)
+    return Own.recorder
 
 
 class Watched(Application):
@@ -34,7 +34,7 @@ class Watched(Application):
     def perform(self) -> Any:
         lease, data = self.task.lease, self.task.data
         ref = (data["life"], lease.attempt, lease.holder)
-        number = own_log().ask("run", taken=[{"ref": ref, "edit": data["edit"]}])
+        number = recorder().ask("run", taken=[{"ref": ref, "edit": data["edit"]}])
         ending = UNDONE
         try:
             drawn = random.Random(f"{ref}")
@@ -44,7 +44,7 @@ class Watched(Application):
             ending = DONE
             return ref
         finally:
-            own_log().answer(number, ending)
+            recorder().answer(number, ending)
 
 
 class StormDispatch(ChaosDispatch):

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.chaos.history import Row, Strike
 
 from . import scenario
-from .log import REFUSED, Call, Ref, refs
+from .calls import REFUSED, Call, Ref, refs
 
 SLACK = 0.05
 """Seconds by which the clocks of server and clients may differ in a run."""
@@ -26,9 +26,9 @@ FORGETFUL = 5.0
 """Seconds before a crash in which PostgreSQL may not yet have kept an acquire."""
 SETTLES = ("finish", "acquire", "retry", "release", "fail", "cancel", "snooze")
 MAY_END = {"finish": "finished", "acquire": "finished", "fail": "failed", "cancel": "cancelled"}
-STEERS = ("force_finish", "cancel_request", "retry_ended", "unlink")
+OPERATIONS = ("force_finish", "cancel_request", "retry_ended", "unlink")
 MANY = ("bulk", "batch")
-"""Verbs that steer tasks that they do not name, at any time since they were asked for."""
+"""Verbs that change tasks that they do not name, at any time since they were asked for."""
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Life:
     """The batches that it may be in."""
 
     @property
-    def place(self) -> tuple[str, str]:
+    def queue_key(self) -> tuple[str, str]:
         return (self.task["queue"], self.task["key"])
 
 
@@ -119,14 +119,14 @@ class Record:
     @cached_property
     def lives(self) -> dict[str, Life]:
         found = {life.life: life for life in self.submitted()}
-        for lives in grouped(found.values(), lambda life: life.place).values():
+        for lives in grouped(found.values(), lambda life: life.queue_key).values():
             for life in lives:
                 life.alone = len(lives) == 1
                 # One that takes another's place takes that in its batch, too.
                 replaces = life.call.given.get("on_conflict") == "replace"
                 life.batches = [one.task.get("batch") for one in (lives if replaces else [life])]
                 life.parents = [(queue, key) for queue, key in life.task.get("after", ())]
-                life.parents += self.links[life.place]
+                life.parents += self.links[life.queue_key]
         for take in self.taken():
             found.setdefault(take.life, stray(take)).takes.append(take)
         for call in self.calls:
@@ -139,11 +139,11 @@ class Record:
         return found
 
     @cached_property
-    def steers(self) -> dict[tuple[str, str], list[Call]]:
+    def operations(self) -> dict[tuple[str, str], list[Call]]:
         """Return by queue and key what anyone did to a task, and who took its key."""
         found: dict[tuple[str, str], list[Call]] = defaultdict(list)
         for call in self.calls:
-            if call.verb in STEERS:
+            if call.verb in OPERATIONS:
                 found[call.given["queue"], call.given["key"]].append(call)
             for task in call.given.get("tasks", ()):
                 if call.given.get("on_conflict") == "replace":
@@ -156,8 +156,8 @@ class Record:
         found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         for call in self.calls:
             if call.verb == "link" and call.may_hold:
-                place = (call.given["queue"], call.given["key"])
-                found[place].append((call.given["queue"], call.given["parent"]))
+                queue_key = (call.given["queue"], call.given["key"])
+                found[queue_key].append((call.given["queue"], call.given["parent"]))
         return found
 
     @cached_property
@@ -170,11 +170,11 @@ class Record:
 
     def with_others(self, life: Life, what: str) -> list[Call]:
         """Return what may have cancelled or put back a task together with others."""
-        steered = {life.task["user"], *life.batches}
+        operated = {life.task["user"], *life.batches}
         found = [
             call
             for call in self.of_many
-            if call.given["what"] == what and call.given["whom"] in steered
+            if call.given["what"] == what and call.given["whom"] in operated
         ]
         return found + (self.graph_cancels if what == "cancel" and life.parents else [])
 
@@ -236,10 +236,10 @@ class Record:
         for take in life.takes:
             if take.call and take.call.verb == "run":
                 yield End("finished", take.call, False, take.ref)
-        yield from self.steered_ends(life)
+        yield from self.operated_ends(life)
 
-    def steered_ends(self, life: Life) -> Iterator[End]:
-        for call in self.steers.get(life.place, ()):
+    def operated_ends(self, life: Life) -> Iterator[End]:
+        for call in self.operations.get(life.queue_key, ()):
             if not call.may_hold:
                 continue
             if call.verb == "force_finish":
@@ -266,7 +266,7 @@ class Record:
     def may_end(self, life: Life, take: Take, *, but: Call | None = None) -> float:
         """Return from when on somebody, in some other call, may have ended a lease."""
         own = [call for call in life.settles if take.ref in call.refs and call.verb in SETTLES]
-        others = list(self.steers.get(life.place, ()))
+        others = list(self.operations.get(life.queue_key, ()))
         others += [call for call in self.clears if call.given["queue"] == life.task["queue"]]
         calls = own + [call for call in others if call.answered > take.asked]
         calls += self.with_others(life, "cancel")
@@ -296,7 +296,7 @@ class Record:
             and call.may_hold
             and call.answered >= after
             and call.asked <= before
-            for call in self.steers.get(life.place, ())
+            for call in self.operations.get(life.queue_key, ())
         ) or any(call.asked <= before for call in self.with_others(life, "retry"))
 
     def may_have_ended(self, life: Life) -> float:

@@ -6,31 +6,27 @@ It has a server, a worker and clients of its own, and ends them all.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
-import signal
-import sys
 import threading
 import time
-import traceback
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos import history
-from benchmarks.chaos.run import CLIENT, CORRECTED, SAID_SO, SHOWN, Chaos, leave, said
+from benchmarks.chaos.operations import BULK
+from benchmarks.chaos.run import CORRECTED, SHOWN, Chaos, said
 from benchmarks.chaos.stage import Stage
-from benchmarks.chaos.steered import BULK
-from benchmarks.chaos.terms import FOLDER, HOST
-from benchmarks.place import Place
+from benchmarks.child import answer
+from benchmarks.database import Target
 from benchmarks.servers import SERVERS
 
 from . import auditor, scenario
-from .faults import FAULTS
+from .calls import read_calls
+from .faults import FAULTS, crowd_of
 from .fleet import MARK, Crowd, Host
-from .log import read_calls
 from .terms import ISOLATION, Terms
 
 if TYPE_CHECKING:
@@ -41,77 +37,47 @@ END_WITHIN = 30.0
 
 class Storm(Chaos):
     faults = FAULTS
+    host_class = Host
     terms: Terms
 
-    def place_for(self, host: str) -> Place:
-        return self.place
+    def target_for(self, host: str) -> Target:
+        return self.target
 
     def offset(self) -> float:
         """Return 0: all times are those of the monotonic clock."""
         return 0.0
 
-    def host(self, name: str) -> Host:
-        return Host(name, self.mark, self.place, self.files, self.terms)
+    @property
+    def variables(self) -> dict[str, str]:
+        return {**super().variables, ISOLATION: self.terms.isolation}
 
-    def run(self) -> dict[str, Any]:
-        """Let it storm for so long; return what came of it."""
-        with contextlib.ExitStack() as stack:
-            client = self.host(CLIENT)
-            self.prepare(client)
-            crowd = self.crowd(client)
-            stack.callback(crowd.end)
-            stage = Stage(
-                terms=self.terms,
-                fleet=crowd,
-                server=self.server,
-                place=self.place,
-                proxy=None,
-                drawn=random.Random(self.terms.seed),
-                offset=self.offset(),
-            )
-            return self.storm(stage, crowd)
+    def start_proxy(self, hosts: object, stack: object) -> None:
+        """There is none: workers and clients reach the server themselves."""
 
-    def prepare(self, client: ChaosHost) -> None:
-        """Make the tables and the rules; this process uses the database, too."""
-        os.environ.update(client.environment)
-        os.environ.update({HOST: CLIENT, FOLDER: str(self.files.folder)})
-        os.environ[ISOLATION] = self.terms.isolation
-        import django
-        from django.core.management import call_command
-
-        django.setup()
-        call_command("migrate", verbosity=0)
+    def prepare(self) -> None:
         make_rules()
 
-    def crowd(self, client: ChaosHost) -> Crowd:
+    def fleet(self, hosts: Sequence[ChaosHost]) -> Crowd:
         # The name of what marks a host's processes is that of the worker's, to be ended apart.
         return Crowd(
-            [self.host(name) for name in self.names],
+            hosts,
             clients=self.terms.clients,
-            command=["benchmarks.storm.client", json.dumps(self.terms.as_json())],
+            command=["benchmarks.storm.process", json.dumps(self.terms.as_json())],
             environment={**os.environ, MARK: self.mark},
             log=self.files.folder / "clients.log",
         )
 
-    def storm(self, stage: Stage, crowd: Crowd) -> dict[str, Any]:
+    def work(self, stage: Stage) -> dict[str, Any]:
+        crowd = crowd_of(stage)
         self.begin(stage)
         crowd.wanted = True
-        began = time.monotonic()
-        self.strike(stage)
-        seconds = time.monotonic() - began
+        seconds = self.strike(stage)
         crowd.dismiss()
         stage.wait_for(lambda: not crowd.clients(), END_WITHIN)
         stuck = [f"client {pid} did not end when asked to" for pid in crowd.clients()]
         self.drain(stage)
         stuck += self.stop(stage)
-        seen = self.recorded(stage, stuck)
-        return {
-            **self.judged_by(auditor, seen),
-            "seconds": seconds,
-            "strikes": Counter(strike.fault for strike in stage.strikes),
-            "said": said(crowd, SAID_SO),
-            "version": self.version(),
-        }
+        return {**self.audited(self.recorded(stage, stuck)), "seconds": seconds}
 
     def drain(self, stage: Stage) -> None:
         """Lift all pauses, and work until nothing is left; what is left then has been lost."""
@@ -144,7 +110,7 @@ class Storm(Chaos):
             f"{row.key} has no end" for row in rows if row.type == BULK and not row.outcome
         ]
         return auditor.Record(
-            calls=read_calls(self.files.folder / "log"),
+            calls=read_calls(self.files.calls),
             rows=[row for row in rows if row.type != BULK],
             strikes=stage.strikes,
             drift=history.read_drift() + said(stage.fleet, CORRECTED),
@@ -153,11 +119,9 @@ class Storm(Chaos):
             forgets=self.terms.database == "postgresql",
         )
 
-    def judged_by(self, judge: Any, seen: auditor.Record) -> dict[str, Any]:
-        found = judge.violations(seen)
-        with (self.files.folder / "evidence.txt").open("w") as file:
-            for one in found[:SHOWN]:
-                file.write("\n".join([str(one), *judge.story(seen, one.task)]) + "\n\n")
+    def audited(self, seen: auditor.Record) -> dict[str, Any]:
+        found = auditor.violations(seen)
+        self.write_down(found[:SHOWN], lambda one: auditor.story(seen, one.task))
         return {
             "calls": Counter(call.verb for call in seen.calls),
             "answers": Counter(call.answer or "none" for call in seen.calls),
@@ -189,18 +153,11 @@ def make_rules() -> None:
         )
 
 
-def main() -> None:
-    signal.signal(signal.SIGTERM, leave)
-    terms, result = Terms.of(sys.argv[1]), Path(sys.argv[2])
-    assert isinstance(terms, Terms)
-    try:
-        with SERVERS[terms.database](durable=True) as server:
-            found = Storm(terms, result.parent, server).run()
-    except Exception as error:
-        kind = type(error).__name__
-        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
-    result.write_text(json.dumps(found))
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    terms = Terms(**job)
+    with SERVERS[terms.database](durable=True) as server:
+        return Storm(terms, folder, server).run()
 
 
 if __name__ == "__main__":
-    main()
+    answer(measure)

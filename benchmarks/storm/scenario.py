@@ -10,7 +10,7 @@ SHARED, APART, SCRAP = "shared", "apart", "scrap"
 """Workers take from the first queue, clients from all; SCRAP is cleared now and then."""
 QUEUES = (SHARED, APART, SCRAP)
 BULK = "bulk"
-"""Only the worker takes from this queue: its tasks steer others."""
+"""Only the worker takes from this queue: its tasks change others."""
 
 CAPPED, VARIED, HALTED_USER = "capped", "varied", "halted"
 WEIGHTS = {"ann": 1.0, "bob": 3.0, CAPPED: 1.0, VARIED: 2.0, HALTED_USER: 1.0}

@@ -6,10 +6,11 @@ import signal
 import time
 from typing import NoReturn
 
-from benchmarks.soak.witness import BORN, note
+from benchmarks.recorder import note
 from django_perfectqueue.application import Application, Dispatch
-from django_perfectqueue.application.middleware import replace_processor
+from django_perfectqueue.application.middleware import wanted
 
+BORN = "born"
 DIES_AT_START = 0.05
 SHORT = 0.05
 LARGE = 256 * 2**20
@@ -74,7 +75,7 @@ class Grow(Noted):
 
 class Replace(Noted):
     def act(self) -> None:
-        replace_processor()
+        wanted.set()
 
 
 class DeathsDispatch(Dispatch):

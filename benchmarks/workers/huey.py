@@ -6,21 +6,21 @@ from huey import SqliteHuey
 from huey.contrib.sql_huey import SqlHuey
 from peewee import MySQLDatabase, PostgresqlDatabase
 
-from benchmarks.place import Place, this_place
+from benchmarks.database import Target, this_target
 from benchmarks.probe import note
 
 
-def storage(place: Place) -> Any:
-    if place.kind == "sqlite":
-        return SqliteHuey("benchmark", filename=place.name)
-    if place.kind == "mariadb":
-        database = MySQLDatabase(place.name, unix_socket=place.host, user=place.user)
+def storage(target: Target) -> Any:
+    if target.kind == "sqlite":
+        return SqliteHuey("benchmark", filename=target.name)
+    if target.kind == "mariadb":
+        database = MySQLDatabase(target.name, unix_socket=target.host, user=target.user)
     else:
-        database = PostgresqlDatabase(place.name, host=place.host, user=place.user)
+        database = PostgresqlDatabase(target.name, host=target.host, user=target.user)
     return SqlHuey("benchmark", database=database)
 
 
-huey = storage(this_place())
+huey = storage(this_target())
 
 
 @huey.task()

@@ -8,13 +8,13 @@ from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
 
-from benchmarks.place import this_place
+from benchmarks.database import this_target
 from benchmarks.probe import note
 
 
 @asynccontextmanager
 async def main() -> AsyncIterator[PgQueuer]:
-    connection = await asyncpg.connect(this_place().dsn)
+    connection = await asyncpg.connect(this_target().dsn)
     queuer = PgQueuer(AsyncpgDriver(connection))
 
     @queuer.entrypoint("noop")

@@ -11,8 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from benchmarks.driver import Link, Rows, connect
-from benchmarks.place import this_place
+from benchmarks.database import Link, Rows, connect, this_target
 from benchmarks.probe import note
 
 TABLE = "raw_queue"
@@ -77,9 +76,9 @@ def delete(link: Link, ids: list[int]) -> None:
 
 
 def main() -> None:
-    place, count = this_place(), int(sys.argv[1])
-    link, take = connect(place), TAKE[place.kind]
-    if place.kind == "mariadb":
+    target, count = this_target(), int(sys.argv[1])
+    link, take = connect(target), TAKE[target.kind]
+    if target.kind == "mariadb":
         link.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     while True:
         rows = take(link, count)

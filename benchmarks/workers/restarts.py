@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.restarts.recorder import ACQUIRED, BEGAN, ENDED, note
+from benchmarks.recorder import note
+from benchmarks.restarts.audit import ACQUIRED, BEGAN, ENDED
 from django_perfectqueue import store
 from django_perfectqueue.application import Application, Dispatch
 
@@ -20,9 +21,9 @@ class Recorded(Application):
 
     def perform(self) -> None:
         data = self.task.data
-        note(BEGAN, data["i"])
+        note(BEGAN, task=data["i"])
         time.sleep(data["seconds"])
-        note(ENDED, data["i"])
+        note(ENDED, task=data["i"])
 
 
 def noting(acquire: Callable[..., Any]) -> Callable[..., Any]:

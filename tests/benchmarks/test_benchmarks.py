@@ -28,7 +28,7 @@ class ImportTests(unittest.TestCase):
         files = (ROOT / "benchmarks").rglob("*.py")
         programs = [file for file in files if '__name__ == "__main__"' in file.read_text()]
         names = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in programs]
-        self.assertIn("benchmarks.storm.client", names)
+        self.assertIn("benchmarks.storm.process", names)
         code = "; ".join(f"import {name}" for name in sorted(names))
         environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
         done = subprocess.run(
@@ -62,7 +62,7 @@ class CommandTests(Command, SimpleTestCase):
         self.assertIn("| raw-100 |", printed)
         self.assert_nothing_is_left()
         self.page.write_text("before\n<!-- tables: begin -->\nstale\n<!-- tables: end -->\nafter\n")
-        self.run_to_the_end("--report", str(self.results), "--into", str(self.page))
+        self.run_to_the_end("--report", str(self.results), "--page", str(self.page))
         put = self.page.read_text()
         self.assertIn(printed.strip(), put)
         self.assertNotIn("stale", put)

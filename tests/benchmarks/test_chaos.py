@@ -370,14 +370,14 @@ class CheckerTests(CheckerCase):
 
 @tag("no-database")
 class SteeredTests(CheckerCase):
-    """What is steered at random: graphs, batches and bulk work."""
+    """What is asked for at random: graphs, batches and bulk work."""
 
-    def steered(self, *asked, **more):
+    def operations(self, *asked, **more):
         """Return what was asked, each as a verb, a key and a moment, with whatever else."""
-        from benchmarks.chaos.steered import Asked, Steered
+        from benchmarks.chaos.operations import Asked, Operations
 
         calls = [Asked(verb, key, at, at, **terms) for verb, key, at, terms in asked]
-        return Steered(asked=calls, **more)
+        return Operations(asked=calls, **more)
 
     def put_back(self, outcome):
         """Return a task that has ended, was put back, and has finished."""
@@ -402,13 +402,13 @@ class SteeredTests(CheckerCase):
     def test_a_link_that_was_made_holds(self):
         link = ("link", "steady-2", 11.0, {"other": "steady-1"})
         for began, kinds in ((13.0, []), (11.5, ["out of order"])):
-            self.assertEqual(self.found(waited(began), steered=self.steered(link)), kinds)
+            self.assertEqual(self.found(waited(began), operations=self.operations(link)), kinds)
         unlink = ("unlink", "steady-2", 11.3, {})
-        self.assertEqual(self.found(waited(11.5), steered=self.steered(link, unlink)), [])
+        self.assertEqual(self.found(waited(11.5), operations=self.operations(link, unlink)), [])
 
     def callback(self, when, outcome, began=13.0, *asked):
         """Return what is found where a batch's task has ended so, and a callback began then."""
-        from benchmarks.chaos.steered import Web
+        from benchmarks.chaos.operations import Web
 
         book, key = waited(began), f"web-1!{when}"
         book.closes = [
@@ -417,7 +417,7 @@ class SteeredTests(CheckerCase):
         book.rows[1] = replace(book.rows[1], key="web-1-0", type="strand", outcome=outcome)
         book.rows[2] = replace(book.rows[2], key=key, type="strand")
         web = Web("web-1", {"web-1": ["web-1-0"]}, {key: "web-1"})
-        return self.found(book, steered=self.steered(*asked, webs=[web]))
+        return self.found(book, operations=self.operations(*asked, webs=[web]))
 
     def test_a_callback_comes_after_its_batch_and_as_that_has_ended(self):
         for when, outcome in (("done", "failed"), ("finished", "finished"), ("failed", "failed")):
@@ -429,21 +429,21 @@ class SteeredTests(CheckerCase):
     def test_tasks_that_wait_for_one_another_are_found(self):
         book = good().close(12.2, task=2, attempt=0).close(12.2, task=3, attempt=0)
         chain, circle = [(1, 2), (2, 3)], [(1, 2), (2, 3), (3, 1)]
-        self.assertNotIn("circle", self.found(book, steered=self.steered(edges=chain)))
-        self.assertIn("circle", self.found(book, steered=self.steered(edges=circle)))
+        self.assertNotIn("circle", self.found(book, operations=self.operations(edges=chain)))
+        self.assertIn("circle", self.found(book, operations=self.operations(edges=circle)))
 
     def test_a_batch_that_says_other_than_its_tasks_is_found(self):
-        from benchmarks.chaos.steered import Counted
+        from benchmarks.chaos.operations import Counted
 
         for there, kinds in ((Counted(2, 2, 0), []), (Counted(2, 1, 1), ["batch"])):
-            steered = self.steered(batches={"web-1": (Counted(2, 2, 0), there)})
-            self.assertEqual(self.found(good(), steered=steered), kinds)
+            operations = self.operations(batches={"web-1": (Counted(2, 2, 0), there)})
+            self.assertEqual(self.found(good(), operations=operations), kinds)
 
     def test_a_batch_that_refuses_a_task_of_its_own_is_found(self):
         refused = {"refused": ["web-1.in-2+1"]}
-        self.assert_found("batch", good(), steered=self.steered(**refused))
+        self.assert_found("batch", good(), operations=self.operations(**refused))
         stopped = ("cancel batch", "web-1", 10.0, {})
-        self.assertEqual(self.found(good(), steered=self.steered(stopped, **refused)), [])
+        self.assertEqual(self.found(good(), operations=self.operations(stopped, **refused)), [])
 
     def bulk(self, verb, done, outcome="finished", *asked, edits=(), whom="pond"):
         """Return what is found of an operation on two tasks, of which it has edited some."""
@@ -456,7 +456,7 @@ class SteeredTests(CheckerCase):
             book.changes.pop()
             book.rows[task] = replace(book.rows[task], key=f"pond-{task}", type="strand", data=data)
         call = (f"bulk {verb}", "m", 9.0, {"other": whom, "value": "bulk-1"})
-        return self.found(book, steered=self.steered(call, *asked))
+        return self.found(book, operations=self.operations(call, *asked))
 
     def test_bulk_work_that_says_other_than_it_did_is_found(self):
         self.assertEqual(self.bulk("edit", {"edited": 2}, edits=(2, 3)), [])
@@ -524,7 +524,7 @@ class CommandTests(Command, unittest.TestCase):
     def setUp(self):
         super().setUp()
         self.database = kind_of(connection)
-        self.always = ("--json", self.results, "--database", self.database)
+        self.always = ("--output", self.results, "--databases", self.database)
         if self.database not in self.FAULTS:
             self.skipTest(f"The benchmarks cannot start {self.database}.")
         self.faults = self.FAULTS[self.database]

@@ -1,4 +1,4 @@
-"""The fairness benchmark: what it reads, how it judges, and that processors do as simulated."""
+"""The fairness benchmark: what it reads, what it finds, and that processors do as simulated."""
 
 import contextlib
 import dataclasses
@@ -126,7 +126,7 @@ class ReportTests(Folder, SimpleTestCase):
             mock.patch.dict(sys.modules, {"matplotlib": None}),
             contextlib.redirect_stderr(io.StringIO()) as said,
         ):
-            __main__.hand_over(options, [record()])
+            __main__.Fairness().hand_over(options, [record()])
         self.assertIn("No charts: matplotlib is not installed.", said.getvalue())
         self.assertEqual([file.name for file in options.into.iterdir()], ["report.md"])
 
@@ -179,11 +179,11 @@ class ReportTests(Folder, SimpleTestCase):
 
 def record():
     """Return what a scenario came to, computed in an instant."""
-    from benchmarks.fairness.judge import Run, judged
+    from benchmarks.fairness.audit import Run, audited
     from benchmarks.fairness.scenario import Group, Scenario
 
     scenario = Scenario(name="one", title="One", groups=(Group(name="ann", user="ann"),))
-    found = judged(scenario, [Run("ann", 0.0, 0.0, 1.0, 1.0)], processors=1, seconds=2.0)
+    found = audited(scenario, [Run("ann", 0.0, 0.0, 1.0, 1.0)], processors=1, seconds=2.0)
     about = {"scenario": "one", "title": "One", "about": "", "reach": 1.0}
     return {**about, "database": "simulated", "processors": 1, **found}
 
@@ -264,7 +264,7 @@ class ShippedTests(SimpleTestCase):
     @tag("thorough")
     def test_each_keeps_its_promise_when_simulated(self):
         from benchmarks.fairness.__main__ import can_be_simulated
-        from benchmarks.fairness.judge import judged
+        from benchmarks.fairness.audit import audited
         from benchmarks.fairness.scenario import find, shipped
         from benchmarks.fairness.simulation import simulated
 
@@ -272,14 +272,14 @@ class ShippedTests(SimpleTestCase):
             for processors in (1, 4):
                 with self.subTest(f"{scenario.name}, {processors}"):
                     runs, seconds = simulated(scenario, processors)
-                    found = judged(scenario, runs, processors=processors, seconds=seconds)
+                    found = audited(scenario, runs, processors=processors, seconds=seconds)
                     self.assertGreater(found["used"], 0.95)
                     if scenario.reach is not None:
                         self.assertLessEqual(found["share_error"] * 100, scenario.reach)
 
     def test_a_newcomer_begins_within_a_batch_and_a_task(self):
         """However long others' tasks are, and however many of them wait."""
-        from benchmarks.fairness.judge import judged
+        from benchmarks.fairness.audit import audited
         from benchmarks.fairness.scenario import find
         from benchmarks.fairness.simulation import simulated
         from django_perfectqueue.worker.processor.pacing import SPAN, TOO_FAR
@@ -287,7 +287,7 @@ class ShippedTests(SimpleTestCase):
         for scenario in find(["newcomer", "suddenly-long"]):
             for processors in (1, 4):
                 runs, seconds = simulated(scenario, processors)
-                found = judged(scenario, runs, processors=processors, seconds=seconds)
+                found = audited(scenario, runs, processors=processors, seconds=seconds)
                 for one in found["newcomers"]:
                     with self.subTest(f"{scenario.name}, {processors}, {one['user']}"):
                         self.assertLess(one["wait"], SPAN * TOO_FAR + found["longest"])
@@ -309,7 +309,7 @@ class OverrunTests(SimpleTestCase):
         another user comes with tasks: of each when it is due, how long it takes and how often
         it is released before it ends.
         """
-        from benchmarks.fairness.judge import Run, spread
+        from benchmarks.fairness.audit import Run, spread
         from benchmarks.fairness.lines import Lines, Task
         from benchmarks.fairness.simulation import Simulation
 
@@ -393,10 +393,10 @@ class RulesTests(SimpleTestCase):
         return found, *rules.played(rules.RULES[rule][0])(found, processors)
 
     def error(self, name, rule, **changed):
-        from benchmarks.fairness.judge import judged
+        from benchmarks.fairness.audit import audited
 
         scenario, runs, seconds = self.play(name, rule, 4, **changed)
-        return judged(scenario, runs, processors=4, seconds=seconds)
+        return audited(scenario, runs, processors=4, seconds=seconds)
 
     def test_dispatches_give_time_by_length(self):
         found = self.error("lengths-20-1", "by dispatches")
@@ -478,7 +478,7 @@ class EntitledTests(SimpleTestCase):
 @tag("no-database")
 class JudgeTests(SimpleTestCase):
     def test_time_is_counted_inside_what_was_measured(self):
-        from benchmarks.fairness.judge import Run, spread
+        from benchmarks.fairness.audit import Run, spread
 
         steps = [0.0] * 4
         for started, ended in ((-1.0, 0.5), (0.75, 2.25), (3.5, 9.0), (None, None)):
@@ -486,7 +486,7 @@ class JudgeTests(SimpleTestCase):
         self.assertEqual(steps, [0.75, 1.0, 0.25, 0.5])
 
     def test_the_longest_time_without_a_start(self):
-        from benchmarks.fairness.judge import Run, longest_gap
+        from benchmarks.fairness.audit import Run, longest_gap
 
         def gap(*times):
             return longest_gap([Run("ann", *time, None, 1.0) for time in times], 10.0)
@@ -497,14 +497,14 @@ class JudgeTests(SimpleTestCase):
         self.assertEqual(gap((0.0, 1.0), (3.0, None), (4.0, None)), 7.0)
 
     def test_jain_is_one_of_equals_and_a_part_of_one_who_has_all(self):
-        from benchmarks.fairness.judge import jain
+        from benchmarks.fairness.audit import jain
 
         self.assertEqual(jain([2.0, 2.0, 2.0]), 1.0)
         self.assertEqual(jain([4.0, 0.0, 0.0, 0.0]), 0.25)
 
     def test_shares_are_of_what_was_given(self):
         """Half of the time went to each, and one was to have three quarters."""
-        from benchmarks.fairness.judge import Run, judged
+        from benchmarks.fairness.audit import Run, audited
         from benchmarks.fairness.scenario import Group, Scenario
 
         groups = (
@@ -518,7 +518,7 @@ class JudgeTests(SimpleTestCase):
         ]
         runs += [Run(user, 0.0, None, None, 1.0) for user in ("ann", "bob") for _ in range(9)]
         scenario = Scenario(name="two", title="Two", groups=groups)
-        found = judged(scenario, runs, processors=1, seconds=8.0)
+        found = audited(scenario, runs, processors=1, seconds=8.0)
 
         self.assertAlmostEqual(found["share_error"], 0.25)
         self.assertAlmostEqual(found["used"], 1.0)

@@ -1,4 +1,4 @@
-"""Restarts under load: a short form of the benchmark, and how it judges."""
+"""Restarts under load: a short form of the benchmark, and what its audit finds."""
 
 import json
 
@@ -50,30 +50,29 @@ class CommandTests(Folder, TransactionTestCase):
 
 
 @tag("no-database")
-class JudgeTests(SimpleTestCase):
+class AuditTests(SimpleTestCase):
     def test_what_is_lost_run_twice_or_unattended_is_found(self):
-        from benchmarks.restarts.judge import Restart, judged
-        from benchmarks.restarts.recorder import ACQUIRED, BEGAN, ENDED, Event
-        from benchmarks.restarts.report import is_unbroken
+        from benchmarks.restarts.__main__ import Restarts
+        from benchmarks.restarts.audit import ACQUIRED, BEGAN, ENDED, Event, Restart, audited
 
         events = [
-            Event(ACQUIRED, pid, 0, moment)
+            Event(moment, pid, ACQUIRED)
             for pid, moments in ((1, (0.0, 2.0, 4.0)), (2, (4.5, 9.0)))
             for moment in moments
         ]
         for task, moment in enumerate([1.2, 1.8, 2.5, 3.5, 4.3, 5.5]):
             pid = 1 if moment < 5 else 2
-            events += [Event(BEGAN, pid, task, moment - 0.1), Event(ENDED, pid, task, moment)]
-        events.append(Event(BEGAN, 2, 3, 5.0))
-        found = judged(events, [Restart(3.0, 6.0)], submitted=7, began=0.0)
+            events += [Event(moment - 0.1, pid, BEGAN, task), Event(moment, pid, ENDED, task)]
+        events.append(Event(5.0, 2, BEGAN, 3))
+        found = audited(events, [Restart(3.0, 6.0)], submitted=7, began=0.0)
         self.assertEqual((found["lost"], found["twice"]), (1, 1))
         self.assertAlmostEqual(found["unattended"], 4.5 - 4.3)
         self.assertEqual((found["usual"], found["lowest"]), (1.5, 1))
         self.assertEqual(found["took"], 3.0)
-        self.assertFalse(is_unbroken({**found, "unfinished": 0, "attempts": 0}))
+        self.assertTrue(Restarts().is_bad({**found, "unfinished": 0, "attempts": 0}))
 
     def test_the_time_without_an_acquirer_is_what_no_tenure_covers(self):
-        from benchmarks.restarts.judge import uncovered
+        from benchmarks.restarts.audit import uncovered
 
         spans = [(0.0, 2.0), (1.0, 3.0), (3.5, 4.0)]
         self.assertEqual(uncovered(spans, 0.5, 5.0), [(3.0, 3.5), (4.0, 5.0)])

@@ -1,8 +1,14 @@
 from django.test import SimpleTestCase, tag
 
-from benchmarks.soak import deadly
 from benchmarks.soak.load import BUSY, CYCLE, KINDS, is_busy, portions
-from benchmarks.soak.report import growing, report, trends
+from benchmarks.soak.report import (
+    ALLOWED_BY_DEATHS,
+    OF_DEATHS,
+    growing,
+    grown_by_deaths,
+    report,
+    trends,
+)
 from benchmarks.soak.trend import trend
 
 HOUR = 3600
@@ -49,8 +55,7 @@ class ReportTests(SimpleTestCase):
         self.assertEqual(growing(trends(samples)), ["memory_mib"])
         record = {
             "database": "sqlite",
-            "minutes": 60,
-            "processors": 2,
+            "terms": {"minutes": 60, "processors": 2},
             "submitted": 7,
             "samples": samples,
         }
@@ -60,18 +65,18 @@ class ReportTests(SimpleTestCase):
 
 
 @tag("no-database")
-class DeadlyTests(SimpleTestCase):
+class DeathsTests(SimpleTestCase):
     def test_a_file_more_at_the_end_is_growth(self):
-        first = {**dict.fromkeys(deadly.NAMES, 8.0), "deaths": 200.0}
-        self.assertEqual(deadly.growing([first, {**first, "deaths": 900.0}]), [])
-        self.assertEqual(deadly.growing([first, {**first, "files": 9.0}]), ["files"])
+        first = {**dict.fromkeys(OF_DEATHS, 8.0), "deaths": 200.0}
+        self.assertEqual(grown_by_deaths([first, {**first, "deaths": 900.0}]), [])
+        self.assertEqual(grown_by_deaths([first, {**first, "files": 9.0}]), ["files"])
 
     def test_what_the_allocator_keeps_is_no_growth(self):
-        first = dict.fromkeys(deadly.NAMES, 8.0)
-        more = deadly.ALLOWED["memory_kib"]
-        self.assertEqual(deadly.growing([first, {**first, "memory_kib": 8.0 + more}]), [])
+        first = dict.fromkeys(OF_DEATHS, 8.0)
+        more = ALLOWED_BY_DEATHS["memory_kib"]
+        self.assertEqual(grown_by_deaths([first, {**first, "memory_kib": 8.0 + more}]), [])
         self.assertEqual(
-            deadly.growing([first, {**first, "memory_kib": 9.0 + more}]), ["memory_kib"]
+            grown_by_deaths([first, {**first, "memory_kib": 9.0 + more}]), ["memory_kib"]
         )
 
 

@@ -31,9 +31,9 @@ class Book:
 
     def __init__(self):
         from benchmarks.chaos.history import Row, Strike
-        from benchmarks.storm import log, record
+        from benchmarks.storm import calls, record
 
-        self.kinds, self.row_kind, self.strike_kind = log, Row, Strike
+        self.kinds, self.row_kind, self.strike_kind = calls, Row, Strike
         self.record_kind = record.Record
         self.calls, self.rows, self.strikes = [], {}, []
 
@@ -69,7 +69,7 @@ class Book:
             self.row(life, attempt)
         return self.call(at, verb, leases=[ref], answer=answer, reported=reported, **more)
 
-    def steer(self, at, verb, life="a", **reported):
+    def operate(self, at, verb, life="a", **reported):
         return self.call(at, verb, queue="apart", key=f"key-{life}", reported=reported)
 
     def row(self, life="a", attempt=1, **more):
@@ -162,9 +162,9 @@ class AuditorTests(SimpleTestCase):
 
     def test_one_that_is_replaced_or_cleared_is_not_lost(self):
         book = good().submit(20.0, "b")
-        place = {"queue": "apart", "key": "key-b"}
-        book.submit(21.0, "c", more=place, on_conflict="replace")
-        self.assert_good(book.row("c", result=None).steer(22.0, "force_finish", "b"))
+        queue_key = {"queue": "apart", "key": "key-b"}
+        book.submit(21.0, "c", more=queue_key, on_conflict="replace")
+        self.assert_good(book.row("c", result=None).operate(22.0, "force_finish", "b"))
         self.assert_good(good().submit(20.0, "b").call(21.0, "clear", queue="apart"))
 
     def test_one_in_the_place_of_another_may_be_cancelled_with_its_batch(self):
@@ -209,7 +209,7 @@ class AuditorTests(SimpleTestCase):
         book = Book().submit(10.0, "a").take(11.0).take(15.0)
         self.assert_found("taken twice", book.settle(16.0))
         book = Book().submit(10.0, "a").take(11.0, attempt=2).take(15.0)
-        self.assert_found("taken twice", book.row(result=None).steer(16.0, "force_finish"))
+        self.assert_found("taken twice", book.row(result=None).operate(16.0, "force_finish"))
 
     def test_a_crash_of_postgresql_may_have_forgotten_an_acquire(self):
         book = Book().submit(10.0, "a").take(11.0).strike("crashed-server", 11.5, 12.0, crash=True)
@@ -226,7 +226,7 @@ class AuditorTests(SimpleTestCase):
     def test_one_after_the_other_they_are_no_violation(self):
         book = Book().submit(10.0, "a").take(11.0).take(14.0, attempt=2)
         self.assert_good(book.settle(15.0, attempt=2))
-        book = Book().submit(10.0, "a").take(11.0).steer(12.0, "force_finish")
+        book = Book().submit(10.0, "a").take(11.0).operate(12.0, "force_finish")
         self.assert_good(book.row(result=None))
 
     def test_a_worker_and_a_client_at_one_moment_are_found(self):
@@ -241,7 +241,7 @@ class AuditorTests(SimpleTestCase):
         book = Book().submit(10.0, "a").take(11.0).settle(12.0, "fail")
         book.take(20.0, attempt=2).row(outcome="failed", result=None)
         self.assert_found("ran after its end", book)
-        self.assert_good(book.steer(13.0, "retry_ended"))
+        self.assert_good(book.operate(13.0, "retry_ended"))
 
     def test_two_ends_are_found(self):
         book = good().row(attempt=2).settle(14.05, "finish", attempt=3)
@@ -268,11 +268,11 @@ class AuditorTests(SimpleTestCase):
                 self.assert_found("fence passed", book)
 
     def test_a_write_after_someone_has_ended_it_is_found(self):
-        book = Book().submit(10.0, "a").take(11.0).steer(11.5, "force_finish")
+        book = Book().submit(10.0, "a").take(11.0).operate(11.5, "force_finish")
         self.assert_found("fence passed", book.settle(12.0, "heartbeat").row(result=None))
 
     def test_a_write_after_it_was_put_back_is_none(self):
-        book = Book().submit(10.0, "a").take(11.0).settle(11.5, "fail").steer(12.0, "retry_ended")
+        book = Book().submit(10.0, "a").take(11.0).settle(11.5, "fail").operate(12.0, "retry_ended")
         self.assert_good(book.take(13.0, attempt=2).settle(14.0, attempt=2))
 
     def test_two_leases_that_one_call_finishes_are_found(self):
@@ -359,7 +359,7 @@ class AuditorTests(SimpleTestCase):
             self.assert_found("before what it waits for", child(11.2, linked=linked))
         self.assert_good(child(11.2).call(11.0, "unlink", queue="apart", key="key-b"))
 
-    def test_what_is_steered_with_others_may_have_ended_or_come_back(self):
+    def test_what_is_changed_with_others_may_have_ended_or_come_back(self):
         more = {"user": "herd"}
         book = Book().submit(10.0, "a", more=more).take(11.0)
         refused = {"refused": [["a", 1, 10]]}
@@ -400,7 +400,7 @@ class AuditorTests(SimpleTestCase):
 
     def test_an_error_that_no_verb_may_raise_is_found(self):
         error = {"error": "IntegrityError"}
-        book = good().steer(20.0, "retry_ended", error="")
+        book = good().operate(20.0, "retry_ended", error="")
         book.calls[-1] = replace(book.calls[-1], answer="stumbled", reported=error)
         self.assert_found("stumbled", book)
 
@@ -433,8 +433,8 @@ def at_once(count, more):
 class ClientTests(TransactionTestCase):
     def test_what_is_rolled_back_with_a_lost_savepoint_is_not_said_to_be_stored(self):
         from benchmarks.chaos.terms import Files
+        from benchmarks.storm.calls import read_calls
         from benchmarks.storm.client import Client
-        from benchmarks.storm.log import read_calls
         from benchmarks.storm.terms import Terms
 
         with tempfile.TemporaryDirectory() as folder:
@@ -443,7 +443,7 @@ class ClientTests(TransactionTestCase):
             lost = OperationalError("The server is gone.")
             with mock.patch.object(connection, "savepoint_rollback", side_effect=lost):
                 client.submit_in_savepoint()
-            calls = read_calls(Path(folder, "log"))
+            calls = read_calls(Path(folder, "calls"))
         self.assertEqual([call.answer for call in calls], ["done", "undone"])
         [kept] = Task.objects.all()
         self.assertEqual(kept.key, calls[0].given["tasks"][0]["key"])
@@ -458,7 +458,7 @@ class CommandTests(Command, unittest.TestCase):
     def setUp(self):
         super().setUp()
         self.database = kind_of(connection)
-        self.always = ("--json", self.results, "--database", self.database)
+        self.always = ("--output", self.results, "--databases", self.database)
         if self.database not in ("sqlite", "postgresql", "mariadb"):
             self.skipTest(f"The benchmarks cannot start {self.database}.")
 

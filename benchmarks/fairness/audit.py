@@ -32,7 +32,7 @@ class Run:
     seconds: float
 
 
-def judged(
+def audited(
     scenario: Scenario, runs: Sequence[Run], *, processors: int, seconds: float
 ) -> dict[str, Any]:
     """Return the figures of a scenario that was measured from 0 until so many seconds."""

@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.processes import ROOT
 from tests.databases.lifetime import folder_for_sockets, processes_with, remove_abandoned
 
-ROOT = Path(__file__).resolve().parent.parent
 RUN = "BENCHMARK_RUN"
 WORKERS = "BENCHMARK_WORKERS"
 
@@ -30,10 +30,10 @@ def end_all(setting: str, patience: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def hire(run: str, folder: Path) -> subprocess.Popen[bytes]:
+def start_cleanup(run: str, folder: Path) -> subprocess.Popen[bytes]:
     """Start a process that waits for this one's end."""
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.undertaker", run, str(folder)],
+        [sys.executable, "-m", "benchmarks.cleanup", run, str(folder)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         start_new_session=True,

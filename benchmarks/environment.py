@@ -11,15 +11,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import probe, tree
-from benchmarks.driver import connect
+from benchmarks import probe, processes
+from benchmarks.cleanup import WORKERS, end_all
+from benchmarks.database import Target, connect
 from benchmarks.peers.base import Peer
-from benchmarks.place import Place
 from benchmarks.scale import Scale
-from benchmarks.undertaker import WORKERS, end_all
-from tests.databases import die_with_parent
 
-ROOT = Path(__file__).resolve().parent.parent
 STEP = 0.005
 
 
@@ -33,22 +30,22 @@ class Workers:
         self.processes = processes
 
     def processor_time(self) -> float:
-        return tree.processor_time(self.pids)
+        return processes.processor_time(self.pids)
 
     def memory(self) -> float:
-        return tree.memory(self.pids)
+        return processes.memory(self.pids)
 
     def count(self) -> int:
-        return len(tree.family(self.pids))
+        return len(processes.family(self.pids))
 
     def have_ended(self) -> bool:
         return all(process.poll() is not None for process in self.processes)
 
 
-class Stand:
-    def __init__(self, peer: Peer, place: Place, folder: Path, scale: Scale) -> None:
+class Environment:
+    def __init__(self, peer: Peer, target: Target, folder: Path, scale: Scale) -> None:
         self.peer = peer
-        self.place = place
+        self.target = target
         self.folder = folder
         self.scale = scale
         self.probe = probe.Reader(Path(os.environ[probe.VARIABLE]))
@@ -63,40 +60,28 @@ class Stand:
 
     def checkpoint(self) -> None:
         """Have PostgreSQL write now what it would otherwise write during the measure."""
-        if self.place.kind == "postgresql":
-            with contextlib.closing(connect(self.place)) as link:
+        if self.target.kind == "postgresql":
+            with contextlib.closing(connect(self.target)) as link:
                 link.run("CHECKPOINT")
 
     def analyze(self) -> None:
         """Have the server know now how many rows there are, as it would in a while."""
-        with contextlib.closing(connect(self.place)) as link:
-            if self.place.kind == "postgresql":
+        with contextlib.closing(connect(self.target)) as link:
+            if self.target.kind == "postgresql":
                 link.run("ANALYZE")
-            elif self.place.kind == "mariadb":
+            elif self.target.kind == "mariadb":
                 for (table,) in link.run("SHOW TABLES"):
                     link.run(f"ANALYZE TABLE `{table}`")
 
     @contextlib.contextmanager
-    def workers(self, processes: int) -> Iterator[Workers]:
+    def workers(self, count: int) -> Iterator[Workers]:
         """Start the peer's workers, and kill them on leaving."""
         mark = uuid.uuid4().hex
         environment = {**os.environ, WORKERS: mark}
         started: list[subprocess.Popen[bytes]] = []
         try:
-            with self.log.open("ab") as log:
-                for command in self.peer.workers(processes):
-                    started.append(
-                        subprocess.Popen(
-                            command,
-                            cwd=ROOT,
-                            env=environment,
-                            stdin=subprocess.DEVNULL,
-                            stdout=log,
-                            stderr=log,
-                            start_new_session=True,
-                            preexec_fn=die_with_parent(),
-                        )
-                    )
+            for command in self.peer.workers(count):
+                started.append(processes.start(command, environment, self.log))
             yield Workers(started)
         finally:
             end_all(f"{WORKERS}={mark}")
@@ -132,9 +117,9 @@ class Stand:
 
     def server_us(self, since: float, tasks: int) -> dict[str, float]:
         """Return what the server used per task since then, where there is a server."""
-        if not self.place.server:
+        if not self.target.server:
             return {}
         return {"server_us": (self.server_time() - since) / tasks * 1e6}
 
     def server_time(self) -> float:
-        return tree.processor_time([self.place.server]) if self.place.server else 0.0
+        return processes.processor_time([self.target.server]) if self.target.server else 0.0

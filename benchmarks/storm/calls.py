@@ -1,21 +1,14 @@
-"""
-What clients and handlers ask and are answered, appended to a file outside of the database.
-
-Each line is written by one call that appends, so it outlives its process and mixes with no
-other. Times are of the monotonic clock, which all processes of a machine share.
-"""
+"""What clients and handlers ask and are answered."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import os
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from benchmarks.recorder import Recorder, read_lines
 
 DONE, REFUSED, BROKEN, UNDONE, STUMBLED = "done", "refused", "broken", "undone", "stumbled"
 """
@@ -69,14 +62,12 @@ def refs(lists: Any) -> list[Ref]:
     return [(life, attempt, holder) for life, attempt, holder in lists]
 
 
-class Log:
+class CallRecorder(Recorder):
     """Opened by each process for itself."""
 
     def __init__(self, file: Path, by: str) -> None:
-        self.by = by
+        super().__init__(file, by=by)
         self.numbers = itertools.count(1)
-        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
-        self.file = os.open(file, flags, 0o600)
 
     def ask(self, verb: str, **given: Any) -> int:
         """Write what is asked, before it is; return the number under which it is answered."""
@@ -87,16 +78,12 @@ class Log:
     def answer(self, number: int, answer: str, **reported: Any) -> None:
         self.write(number=number, answer=answer, reported=reported)
 
-    def write(self, **line: Any) -> None:
-        line = {"by": self.by, "at": time.monotonic(), **line}
-        os.write(self.file, json.dumps(line).encode() + b"\n")
-
 
 def read_calls(file: Path) -> list[Call]:
     """Return all calls, in the order in which they were asked."""
     asked: dict[tuple[str, int], dict[str, Any]] = {}
     found: list[Call] = []
-    for line in lines(file):
+    for line in read_lines(file):
         name = (line["by"], line["number"])
         if "verb" in line:
             asked[name] = line
@@ -110,9 +97,3 @@ def call(
     line: dict[str, Any], at: float = math.inf, answer: str = "", reported: Any = None
 ) -> Call:
     return Call(line["by"], line["verb"], line["at"], at, answer, line["given"], reported or {})
-
-
-def lines(file: Path) -> Iterator[dict[str, Any]]:
-    with file.open() as opened:
-        for line in opened:
-            yield json.loads(line)

@@ -1,4 +1,4 @@
-"""What was steered at random, and what must not have come of it."""
+"""What was asked for at random, and what must not have come of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .history import Close, History, Row
 
 WEBS, POND = "webs", "pond"
-"""The queues of what is steered: graphs in batches, and tasks that only bulk work changes."""
+"""The queues of what is changed: graphs in batches, and tasks that only bulk work changes."""
 DONE, REFUSED, BROKEN = "done", "refused", "broken"
 BULK = "perfectqueue.bulk"
 STOPS_WITHIN = 5.0
@@ -69,7 +69,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Steered:
+class Operations:
     """
     What was asked, and what is seen at the end.
 
@@ -92,9 +92,9 @@ def too_early(history: History) -> Iterator[Finding]:
     """No task begins while one runs for which it was made to wait."""
     rows = {row.key: row for row in history.rows}
     unlinked = defaultdict(list)
-    for one in history.steered.by_verb("unlink"):
+    for one in history.operations.by_verb("unlink"):
         unlinked[one.key].append(one.answered)
-    for link in history.steered.by_verb("link"):
+    for link in history.operations.by_verb("link"):
         child, parent = rows.get(link.key), rows.get(link.other)
         if link.answer != DONE or child is None or parent is None:
             continue
@@ -126,9 +126,9 @@ def callbacks(history: History) -> Iterator[Finding]:
     added = defaultdict(list)
     for key, row in rows.items():
         added[key.partition("+")[0]].append(row)
-    steered = {one.other for one in history.steered.by_verb("bulk cancel")}
-    touched = {one.key for one in history.steered.by_verb("cancel", "link", "unlink")}
-    for web in history.steered.webs:
+    operations = {one.other for one in history.operations.by_verb("bulk cancel")}
+    touched = {one.key for one in history.operations.by_verb("cancel", "link", "unlink")}
+    for web in history.operations.webs:
         for key, batch in web.callbacks.items():
             row = rows.get(key)
             if row is None or key in touched:
@@ -138,13 +138,13 @@ def callbacks(history: History) -> Iterator[Finding]:
             ends = {member: ended_by(history, rows[member], begin) for member in members}
             more = [ended_by(history, one, begin) for member in members for one in added[member]]
             if not math.isinf(begin):
-                yield from judged(row, ends, more)
+                yield from audited(row, ends, more)
             when = key.rpartition("!")[2]
-            if when != "failed" and row.outcome != "finished" and web.name not in steered:
+            if when != "failed" and row.outcome != "finished" and web.name not in operations:
                 yield row.id, f"{key} is {row.outcome or 'open'} though nobody has cancelled it"
 
 
-def judged(row: Row, ends: Mapping[str, set[str]], more: Sequence[set[str]]) -> Iterator[Finding]:
+def audited(row: Row, ends: Mapping[str, set[str]], more: Sequence[set[str]]) -> Iterator[Finding]:
     """``ends`` are those of the batch's tasks before the callback began, ``more`` of added ones."""
     when = row.key.rpartition("!")[2]
     if open_ones := [key for key, outcomes in ends.items() if not outcomes]:
@@ -164,7 +164,7 @@ def ended_by(history: History, row: Row, at: float) -> set[str]:
 def circles(history: History) -> Iterator[Finding]:
     """No tasks wait for one another."""
     waits = defaultdict(set)
-    for child, parent in history.steered.edges:
+    for child, parent in history.operations.edges:
         waits[child].add(parent)
     left = set(waits)
     # Who waits for none that waits is in no circle, and nor is who waits for such ones.
@@ -181,11 +181,11 @@ def circles(history: History) -> Iterator[Finding]:
 
 def batches(history: History) -> Iterator[Finding]:
     """What a batch says is what its tasks say, and one that is open takes more tasks."""
-    for name, (said, there) in history.steered.batches.items():
+    for name, (said, there) in history.operations.batches.items():
         if said != there:
             yield None, f"{name} says {said}, and has {there}"
-    stopped = {web_of(one.key) for one in history.steered.by_verb("cancel batch")}
-    for key in history.steered.refused:
+    stopped = {web_of(one.key) for one in history.operations.by_verb("cancel batch")}
+    for key in history.operations.refused:
         if web_of(key) not in stopped:
             yield None, f"{key} was refused by the batch of the task that adds it"
 
@@ -200,7 +200,7 @@ def bulk(history: History) -> Iterator[Finding]:
     rows = {row.key: row for row in history.rows if row.type == BULK}
     pond = [row for row in history.rows if row.key.startswith(f"{POND}-")]
     marks = Counter(mark for row in history.rows for mark in row.data.get("edits", ()))
-    for one in history.steered.by_verb("bulk retry", "bulk edit", "bulk cancel"):
+    for one in history.operations.by_verb("bulk retry", "bulk edit", "bulk cancel"):
         row = rows.get(str(one.value))
         if row is None:
             continue
@@ -209,7 +209,7 @@ def bulk(history: History) -> Iterator[Finding]:
             yield row.id, f"says {dict(done)}, and has edited {marks[one.key]}"
         if one.verb == "bulk retry" and done["retried"] > marks[one.key]:
             yield row.id, f"says {dict(done)}, and has edited {marks[one.key]} of these"
-        happened = steered_by(history, one)
+        happened = changes_by(history, one)
         for word, outcome in (("retried", ""), ("cancelled", "cancelled")):
             if done[word] > happened[outcome]:
                 yield row.id, f"says {dict(done)}; of these {happened[outcome]} were {word}"
@@ -220,7 +220,7 @@ def bulk(history: History) -> Iterator[Finding]:
     yield from never_stopped(history, rows)
 
 
-def steered_by(history: History, one: Asked) -> Counter[str]:
+def changes_by(history: History, one: Asked) -> Counter[str]:
     """Return how often tasks of an operation's web came to each end since it was asked for."""
     return Counter(
         close.outcome
@@ -232,7 +232,7 @@ def steered_by(history: History, one: Asked) -> Counter[str]:
 
 
 def never_stopped(history: History, rows: Mapping[str, Row]) -> Iterator[Finding]:
-    for one in history.steered.by_verb("cancel bulk"):
+    for one in history.operations.by_verb("cancel bulk"):
         row = rows.get(one.other)
         if row is None or one.answer != DONE or was_struck(history, one.answered):
             continue

@@ -1,12 +1,12 @@
 """
-The database as a witness: its triggers write down every change of a ticket's hands and
+The database records, too: its triggers write down every change of a ticket's hands and
 every end of a task, in the transaction that makes it and by the server's own clock.
 An outcome that is empty is that of a task that was put back.
 """
 
 from __future__ import annotations
 
-from benchmarks.driver import Link
+from benchmarks.database import Link
 
 TICKETS = """
 CREATE TABLE chaos_ticket (
@@ -110,12 +110,6 @@ CLOCKS = {
     "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400.0",
 }
 
-VERSIONS = {
-    "postgresql": "SHOW server_version",
-    "mariadb": "SELECT version()",
-    "sqlite": "SELECT sqlite_version()",
-}
-
 
 def install(link: Link) -> None:
     """Make the tables and the triggers; no task may have been submitted yet."""
@@ -129,7 +123,3 @@ def install(link: Link) -> None:
 def clock(link: Link) -> float:
     """Return the server's time, in seconds since 1970."""
     return float(link.value(CLOCKS[link.kind]))
-
-
-def version(link: Link) -> str:
-    return str(link.value(VERSIONS[link.kind])).split()[0]

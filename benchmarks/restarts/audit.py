@@ -7,12 +7,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from .recorder import ACQUIRED, BEGAN, ENDED, Event
-
+ACQUIRED, BEGAN, ENDED = "acquired", "began", "ended"
 FIRST_SECONDS = 1.0
 """How much of the time before the restarts is left out: caches fill, paces are found."""
+
+
+class Event(NamedTuple):
+    """What a processor did; ``at`` is in seconds of the recorder's clock."""
+
+    at: float
+    pid: int
+    event: str
+    task: int = 0
 
 
 @dataclass(frozen=True)
@@ -23,14 +31,14 @@ class Restart:
     done: float
 
 
-def judged(
+def audited(
     events: Sequence[Event], restarts: Sequence[Restart], *, submitted: int, began: float
 ) -> dict[str, Any]:
     """Return the figures of a run; the restarts are those that have been done."""
     first, last = restarts[0].asked, restarts[-1].done
-    begins = Counter(event.task for event in events if event.kind == BEGAN)
-    ends = [event for event in events if event.kind == ENDED]
-    acquires = sorted(event.at for event in events if event.kind == ACQUIRED)
+    begins = Counter(event.task for event in events if event.event == BEGAN)
+    ends = [event for event in events if event.event == ENDED]
+    acquires = sorted(event.at for event in events if event.event == ACQUIRED)
     before = per_second(ends, began + FIRST_SECONDS, first)
     during = per_second(ends, first, last)
     usual = statistics.median(before)
@@ -63,7 +71,7 @@ def tenures(events: Iterable[Event]) -> list[tuple[float, float]]:
     """
     found: dict[int, tuple[float, float]] = {}
     for event in sorted(events, key=lambda one: one.at):
-        if event.kind == ACQUIRED or event.pid in found:
+        if event.event == ACQUIRED or event.pid in found:
             since, _until = found.get(event.pid, (event.at, event.at))
             found[event.pid] = (since, event.at)
     return sorted(found.values())

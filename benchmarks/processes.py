@@ -1,17 +1,37 @@
-"""What a process and all that it started use, as Linux reports it."""
+"""Starts processes, and says what they and all that they started use, as Linux reports it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tests.databases import die_with_parent
 from tests.databases.lifetime import running
 
+ROOT = Path(__file__).resolve().parent.parent
 TICKS = os.sysconf("SC_CLK_TCK")
 TIMES = slice(11, 15)
+
+
+def start(
+    command: Sequence[object], environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, which dies with this one; it writes to the log."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            list(map(str, command)),
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            preexec_fn=die_with_parent(),
+        )
 
 
 def family(roots: Iterable[int]) -> set[int]:

@@ -1,4 +1,4 @@
-"""Steers graphs and batches at random while all goes wrong, and notes what it asks: see steered."""
+"""Change graphs and batches at random while all goes wrong, and note what is asked."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from django_perfectqueue.exceptions import TaskError
 from django_perfectqueue.models import State, Task, Ticket
 from django_perfectqueue.queue import Batch, Queue
 
-from .steered import BROKEN, BULK, DONE, POND, REFUSED, WEBS, Asked, Web
+from .operations import BROKEN, BULK, DONE, POND, REFUSED, WEBS, Asked, Web
 from .terms import Terms
 
-STEERERS = 2
+OPERATORS = 2
 PAUSE = 0.05
 OPEN = 150
 """No web is added while so many of their tasks wait or run."""
@@ -39,18 +39,18 @@ RATES = (20.0, 200.0, 10_000.0)
 
 @dataclass(frozen=True)
 class Notes:
-    """What all steerers have asked for, and the webs that may be there."""
+    """What all operators have asked for, and the webs that may be there."""
 
     asked: list[Asked]
     webs: list[Web]
     numbers: itertools.count[int]
 
 
-class Steerer(threading.Thread):
+class Operator(threading.Thread):
     """Draws one act after another, until it is stopped."""
 
     def __init__(self, number: int, terms: Terms, notes: Notes) -> None:
-        super().__init__(name=f"steerer-{number}", daemon=True)
+        super().__init__(name=f"operator-{number}", daemon=True)
         self.drawn = random.Random(f"{terms.seed} {number}")
         self.notes = notes
         self.queue = Queue(WEBS)
@@ -66,7 +66,7 @@ class Steerer(threading.Thread):
             self.cancel_graph: 2,
             self.cancel_batch: 1,
             self.retry_batch: 4,
-            self.steer_web: 4,
+            self.operate_web: 4,
             self.edit_pond: 1,
         }
         try:
@@ -217,7 +217,7 @@ class Steerer(threading.Thread):
 
     # Bulk work
 
-    def steer_web(self) -> None:
+    def operate_web(self) -> None:
         """Retry, edit or cancel all tasks of a web, by a task of the queue."""
         web, verb = self.some_web(), self.drawn.choice(("retry", "edit", "cancel"))
         if web is not None and self.count(task__type=BULK) < OPERATIONS:
@@ -252,30 +252,30 @@ class Steerer(threading.Thread):
             raise self.trouble
 
 
-class Steering:
-    """All steerers of a run, and the end of what they have begun."""
+class Operators:
+    """All operators of a run, and the end of what they have begun."""
 
     def __init__(self, terms: Terms) -> None:
         self.notes = Notes([], [], itertools.count(1))
-        self.steerers = [Steerer(number, terms, self.notes) for number in range(STEERERS)]
+        self.operators = [Operator(number, terms, self.notes) for number in range(OPERATORS)]
 
     def start(self) -> None:
-        """Fill the pond, whose tasks nothing but bulk work may change; then steer."""
+        """Fill the pond, whose tasks nothing but bulk work may change; then begin."""
         task = {"type": "strand", "data": {}, "run_at": LATER}
         Queue(POND).submit_many({**task, "key": key} for key in POOL)
-        for steerer in self.steerers:
-            steerer.start()
+        for operator in self.operators:
+            operator.start()
 
     def stop(self) -> None:
-        for steerer in self.steerers:
-            steerer.stop()
+        for operator in self.operators:
+            operator.stop()
 
     def settle(self, within: float, wait: Callable[[float], None]) -> None:
         """Empty the pond, and put back what has died of batches until all of them have finished."""
         connection.close()  # It may not have outlived the server.
         until = time.monotonic() + within
         while time.monotonic() < until:
-            if self.steerers[0].bulk("cancel", Selection(queue=POND), POND, often=0.0) == DONE:
+            if self.operators[0].bulk("cancel", Selection(queue=POND), POND, often=0.0) == DONE:
                 break
         while time.monotonic() < until and put_back_some():
             wait(0.2)

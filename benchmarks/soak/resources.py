@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from benchmarks import tree
-from benchmarks.driver import Link
-from benchmarks.place import Place
+from benchmarks import processes
+from benchmarks.database import Link, Target
 
 TABLES = ("task", "ticket", "account", "lane", "attempt", "deadletter", "usage", "worker")
 CONNECTIONS = {
@@ -23,18 +22,18 @@ SIZE = {
 }
 
 
-def gauged(workers: list[int], place: Place, link: Link) -> dict[str, float]:
+def resources_of(workers: list[int], target: Target, link: Link) -> dict[str, float]:
     """Return what is used, and how many rows there are, by name."""
-    family = tree.family(workers)
+    family = processes.family(workers)
     found = {
         "processes": float(len(family)),
-        "memory_mib": tree.memory(workers),
+        "memory_mib": processes.memory(workers),
         "files": float(sum(map(files, family))),
         "threads": float(sum(map(threads, family))),
-        "database_mib": size(place, link) / 2**20,
+        "database_mib": size(target, link) / 2**20,
     }
-    if place.kind in CONNECTIONS:
-        found["connections"] = float(link.value(CONNECTIONS[place.kind]))
+    if target.kind in CONNECTIONS:
+        found["connections"] = float(link.value(CONNECTIONS[target.kind]))
     for table in TABLES:
         found[f"rows_{table}"] = float(link.value(f"SELECT count(*) FROM perfectqueue_{table}"))
     return found
@@ -52,9 +51,9 @@ def threads(pid: int) -> int:
     return 0
 
 
-def size(place: Place, link: Link) -> float:
+def size(target: Target, link: Link) -> float:
     """Return the bytes that the database has on disk."""
-    if place.kind in SIZE:
-        return float(link.value(SIZE[place.kind]) or 0)
-    path = Path(place.name)
+    if target.kind in SIZE:
+        return float(link.value(SIZE[target.kind]) or 0)
+    path = Path(target.name)
     return float(sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*")))

@@ -1,0 +1,353 @@
+"""What goes wrong in a run: each fault, and on which databases there is it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from benchmarks.database import Link
+
+from .fleet import Host, signal_all
+from .history import Strike
+from .proxy import socket_in
+from .stage import Stage
+
+SERVERS = ("postgresql", "mariadb")
+DATABASES = (*SERVERS, "sqlite")
+
+Act = Callable[[Stage], Strike | None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """
+    ``act`` strikes, waits, and puts right what does not get right by itself; it returns
+    what it has done, or None where there was nothing to strike.
+    """
+
+    name: str
+    act: Act
+    databases: tuple[str, ...]
+
+    @property
+    def about(self) -> str:
+        return " ".join((self.act.__doc__ or "").split())
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(name: str, *, databases: Iterable[str] = DATABASES) -> Callable[[Act], Act]:
+    def put(act: Act) -> Act:
+        FAULTS[name] = Fault(name, act, tuple(databases))
+        return act
+
+    return put
+
+
+def for_database(database: str) -> list[str]:
+    """Return the names of the faults that there are on a database."""
+    return [name for name, one in FAULTS.items() if database in one.databases]
+
+
+# Processes that die without a word, and processes that stand still
+
+
+def kill(stage: Stage, name: str, chosen: Callable[[Host], list[int]]) -> Strike | None:
+    host = stage.some_host()
+    pids = chosen(host)
+    if not pids:
+        return None
+    at = stage.now()
+    signal_all(pids, signal.SIGKILL)
+    return Strike(name, at, at, host.name, tuple(pids))
+
+
+@fault("processor")
+def kill_processor(stage: Stage) -> Strike | None:
+    """One processor is killed (SIGKILL)."""
+    return kill(stage, "processor", lambda host: stage.one_of(host.current_processors()))
+
+
+@fault("helper")
+def kill_helper(stage: Stage) -> Strike | None:
+    """One listener or janitor is killed."""
+    return kill(stage, "helper", lambda host: stage.one_of(host.helpers()))
+
+
+@fault("supervisor")
+def kill_supervisor(stage: Stage) -> Strike | None:
+    """A supervisor is killed; the service manager starts another worker."""
+    return kill(stage, "supervisor", lambda host: stage.one_of(host.supervisors()))
+
+
+@fault("launcher")
+def kill_launcher(stage: Stage) -> Strike | None:
+    """A launcher is killed; the service manager starts another worker."""
+
+    def launcher(host: Host) -> list[int]:
+        return [host.launcher.pid] if host.launcher and not host.has_ended() else []
+
+    return kill(stage, "launcher", launcher)
+
+
+@fault("host")
+def kill_host(stage: Stage) -> Strike | None:
+    """All processes of a worker are killed at once; it is started again a moment later."""
+    host = stage.some_host()
+    host.wanted = False
+    at = stage.now()
+    struck: set[int] = set()
+    while pids := host.pids():
+        struck.update(pids)
+        signal_all(pids, signal.SIGKILL)
+    stage.wait(stage.drawn.uniform(0.0, 2.0))
+    host.wanted = True
+    return Strike("host", at, at, host.name, tuple(struck))
+
+
+def freeze(stage: Stage, name: str, chosen: Callable[[Host], list[int]]) -> Strike | None:
+    host = stage.some_host()
+    stopped: set[int] = set()
+    at = stage.now()
+    while pids := set(chosen(host)) - stopped:
+        signal_all(pids, signal.SIGSTOP)
+        stopped |= pids
+    if not stopped:
+        return None
+    stage.wait(stage.past_the_lease())
+    restored = stage.now()
+    signal_all(stopped, signal.SIGCONT)
+    return Strike(name, at, restored, host.name, tuple(stopped), freezes=True)
+
+
+@fault("frozen-processor")
+def freeze_processor(stage: Stage) -> Strike | None:
+    """One processor stands still (SIGSTOP) until its leases are gone, and then goes on."""
+    chosen: list[int] = []
+
+    def once(host: Host) -> list[int]:
+        if not chosen:
+            chosen.extend(stage.one_of(host.current_processors()))
+        return chosen
+
+    return freeze(stage, "frozen-processor", once)
+
+
+@fault("frozen-host")
+def freeze_host(stage: Stage) -> Strike | None:
+    """A whole worker stands still until its leases are gone, and then goes on."""
+    return freeze(stage, "frozen-host", lambda host: host.pids())
+
+
+# What operators do to workers on any day
+
+
+SETTLING = 2.5
+MOST_MORE = 2
+
+
+def tell(stage: Stage, name: str, signum: int) -> Strike | None:
+    host = stage.some_host()
+    if host.has_ended():
+        return None
+    at, pids = stage.now(), tuple(host.processors())
+    host.send(signum)
+    stage.wait(SETTLING)
+    return Strike(name, at, at, host.name, pids)
+
+
+@fault("usr1")
+def restart(stage: Stage) -> Strike | None:
+    """Graceful restart: another generation takes over while the old one drains (USR1)."""
+    return tell(stage, "usr1", signal.SIGUSR1)
+
+
+@fault("hup")
+def restart_now(stage: Stage) -> Strike | None:
+    """Immediate restart: the old generation is killed once the new one is there (HUP)."""
+    return tell(stage, "hup", signal.SIGHUP)
+
+
+@fault("int")
+def detach(stage: Stage) -> Strike | None:
+    """The launcher leaves while its worker drains (INT); another one is started."""
+    return tell(stage, "int", signal.SIGINT)
+
+
+@fault("term")
+def stop(stage: Stage) -> Strike | None:
+    """The worker is stopped in good order (TERM); another one is started."""
+    return tell(stage, "term", signal.SIGTERM)
+
+
+@fault("quit")
+def stop_now(stage: Stage) -> Strike | None:
+    """The worker is stopped at once (QUIT); another one is started."""
+    return tell(stage, "quit", signal.SIGQUIT)
+
+
+@fault("scale")
+def scale(stage: Stage) -> Strike | None:
+    """A graceful restart to another number of processors."""
+    host = stage.some_host()
+    usual = stage.terms.processors
+    others = [n for n in range(1, usual + MOST_MORE) if n != host.options["PROCESSORS"]]
+    host.configure(PROCESSORS=stage.drawn.choice(others))
+    at, pids = stage.now(), tuple(host.processors())
+    host.send(signal.SIGUSR1)
+    stage.wait(SETTLING)
+    return Strike("scale", at, at, host.name, pids)
+
+
+# The server loses connections, is restarted, or crashes; or its file is locked
+
+
+MOST_BACKENDS = 6
+BACKENDS = {
+    "postgresql": (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    ),
+    "mariadb": (
+        "SELECT id FROM information_schema.processlist"
+        " WHERE db = database() AND id <> connection_id()"
+    ),
+}
+END = {"postgresql": "SELECT pg_terminate_backend(%s)", "mariadb": "KILL %s"}
+
+
+@fault("backend", databases=SERVERS)
+def end_backends(stage: Stage) -> Strike | None:
+    """The server ends some connections, whoever's and whatever they are at."""
+    with stage.link() as link:
+        found = [int(pid) for (pid,) in link.run(BACKENDS[link.kind])]
+        chosen = stage.drawn.sample(found, min(len(found), stage.drawn.randint(1, MOST_BACKENDS)))
+        at = stage.now()
+        for backend in chosen:
+            with contextlib.suppress(Exception):  # it has ended by itself
+                link.run(END[link.kind], backend)
+    return Strike("backend", at, at)
+
+
+@fault("restarted-server", databases=SERVERS)
+def restart_server(stage: Stage) -> Strike | None:
+    """The server is stopped in good order, is away for a moment, and is started again."""
+    at = stage.now()
+    stage.server.stop()
+    stage.wait(stage.drawn.uniform(0.0, 2.0))
+    stage.server.start()
+    return Strike("restarted-server", at, stage.now())
+
+
+@fault("crashed-server", databases=SERVERS)
+def crash_server(stage: Stage) -> Strike | None:
+    """The server and all its processes are killed; it is started again and recovers."""
+    at = stage.now()
+    stage.server.kill()
+    stage.wait(stage.drawn.uniform(0.0, 1.0))
+    stage.server.start()
+    forgets = stage.terms.database == "postgresql"
+    return Strike("crashed-server", at, stage.now(), crash=forgets)
+
+
+@fault("crashed-backend", databases=["postgresql"])
+def crash_backend(stage: Stage) -> Strike | None:
+    """One of the server's processes is killed, which makes it restart all of them."""
+    with stage.link() as link:
+        [pid] = stage.one_of([int(pid) for (pid,) in link.run(BACKENDS[link.kind])]) or [0]
+        if not pid:
+            return None
+        at = stage.now()
+        os.kill(pid, signal.SIGKILL)
+        has_lost_us(stage, link)
+    stage.server.wait_until_it_answers()
+    return Strike("crashed-backend", at, stage.now(), crash=True)
+
+
+def has_lost_us(stage: Stage, link: Link) -> None:
+    """Wait until the server has ended this connection as well, as it does all."""
+    until = time.monotonic() + stage.server.patience
+    while time.monotonic() < until:
+        try:
+            link.run("SELECT 1")
+        except Exception:
+            return
+        time.sleep(0.01)
+
+
+@fault("locked-file", databases=["sqlite"])
+def lock_file(stage: Stage) -> Strike | None:
+    """Another program writes to the database file, and takes its time."""
+    with stage.link() as link:
+        link.run("BEGIN IMMEDIATE")
+        at = stage.now()
+        stage.wait(stage.drawn.uniform(0.5, 4.0))
+        link.run("ROLLBACK")
+        return Strike("locked-file", at, stage.now())
+
+
+# The connection between a host and the database, by a proxy that spoils it
+
+
+def order(stage: Stage, host: Host, mode: str, **how: float) -> None:
+    assert stage.proxy is not None
+    stage.proxy.order(socket_in(host.home, stage.terms.database), mode, **how)
+
+
+@fault("cut", databases=SERVERS)
+def cut(stage: Stage) -> Strike | None:
+    """All connections of a host are cut."""
+    host = stage.some_host()
+    at = stage.now()
+    order(stage, host, "cut")
+    return Strike("cut", at, at, host.name)
+
+
+@fault("black-hole", databases=SERVERS)
+def black_hole(stage: Stage) -> Strike | None:
+    """
+    Nothing that a host and the server say arrives, for less or more than a lease; then all
+    of it does, or the connections are cut.
+    """
+    host = stage.some_host()
+    at = stage.now()
+    order(stage, host, "hole")
+    stage.wait(stage.drawn.uniform(0.5, stage.past_the_lease()))
+    if stage.drawn.random() < 0.5:
+        order(stage, host, "cut")
+    order(stage, host, "pass")
+    return Strike("black-hole", at, stage.now(), host.name)
+
+
+@fault("slow", databases=SERVERS)
+def slow(stage: Stage) -> Strike | None:
+    """Each message of a host or to it takes long, and the longer the more it says."""
+    host = stage.some_host()
+    at = stage.now()
+    delay, rate = stage.drawn.uniform(0.01, 0.15), stage.drawn.uniform(20e3, 200e3)
+    order(stage, host, "slow", delay=delay, rate=rate)
+    stage.wait(stage.drawn.uniform(1.0, 4.0))
+    order(stage, host, "pass")
+    return Strike("slow", at, stage.now(), host.name)
+
+
+# Wall clocks that jump. On SQLite they decide about leases, so that none is touched there
+
+
+JUMPS = (-86_400.0, -3_600.0, -7.0, 7.0, 3_600.0, 86_400.0)
+
+
+@fault("clock", databases=SERVERS)
+def jump(stage: Stage) -> Strike | None:
+    """The clock of a host jumps, by seconds, an hour or a day, and later jumps back."""
+    host = stage.some_host()
+    at = stage.now()
+    host.clock.ahead = stage.drawn.choice(JUMPS)
+    stage.wait(stage.drawn.uniform(1.0, 4.0))
+    host.clock.ahead = 0.0
+    return Strike("clock", at, stage.now(), host.name)

@@ -122,6 +122,17 @@ class Locked(Application):
         re.match(r"(a+)+$", "a" * 60 + "b")
 
 
+class Blocking(Application):
+    """A coroutine that blocks its event loop for good."""
+
+    time_limit = 0.2
+    kill_wait = 0.2
+    max_attempts = 1
+
+    async def perform(self):
+        time.sleep(600)
+
+
 class Limited(Dispatch):
     routes = {
         "sleep": Sleep,
@@ -129,6 +140,7 @@ class Limited(Dispatch):
         "endless": Endless,
         "deaf": Deaf,
         "locked": Locked,
+        "blocking": Blocking,
         "report": lambda task: None,
     }
 
@@ -358,3 +370,17 @@ class ForceTests(ForkedWorkerTestCase):
         self.wait_for_status("locked", "failed")
         letter = DeadLetter.objects.get()
         self.assertEqual((letter.group, letter.errors, letter.crashes), (TIMED_OUT, 1, 0))
+
+    def test_a_coroutine_that_blocks_its_loop_is_ended(self):
+        self.end_blocking("process")
+
+    def test_so_is_one_that_blocks_the_loop_of_others(self):
+        self.end_blocking("async")
+
+    def end_blocking(self, type_):
+        self.submit("blocking", "blocking")
+        self.submit("behind", "report")
+        self.worker(Limited, PROCESSOR_TYPE=type_)
+        self.wait_for_status("blocking", "failed")
+        self.wait_for_status("behind", "finished")
+        self.assertEqual(DeadLetter.objects.get().group, TIMED_OUT)

@@ -11,8 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -189,7 +188,13 @@ class FaultsCommand(RunCommand):
         terms = {one: self.terms(options, one) for one in options.databases or self.databases}
         head = machine.described((), {}, module=self.module)
         there = list(filter(can_be_had, terms))
-        pool = stack.enter_context(ThreadPoolExecutor(max(1, len(there))))
+        start: Callable[..., Iterable[Record]] = map
+        if options.at_once:
+            # It imports logging, which has hooks around each fork: Python ignores an interrupt
+            # that comes in one of them. Here only the pool's threads fork, which get none.
+            from concurrent.futures import ThreadPoolExecutor
+
+            start = stack.enter_context(ThreadPoolExecutor(max(1, len(there)))).map
         # They are left before the pool, which waits for what they have started.
         runners = {
             one: stack.enter_context(Runner(patience=self.patience(terms[one]))) for one in there
@@ -207,7 +212,7 @@ class FaultsCommand(RunCommand):
                         keep(folder, options.keep / f"{database}-{of['seed']}")
             return {"database": database, "terms": of, **found}
 
-        for record in (pool.map if options.at_once else map)(run, there):
+        for record in start(run, there):
             yield record
             head["servers"][record["database"]] = record.get("version", "")
         yield {"machine": head}

@@ -207,7 +207,7 @@ class Progress(NamedTuple):
 
 
 @retry_transaction
-def worth_it(batches: Collection[int] | None, *, using: str) -> list[int]:
+def batches_to_count(batches: Collection[int] | None, *, using: str) -> list[int]:
     """
     Return which batches are to be counted: no task is open, or there are many deltas.
 

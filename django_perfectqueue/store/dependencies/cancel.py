@@ -11,7 +11,7 @@ from django.db import connections
 from django_perfectqueue.exceptions import NotSupportedError
 
 from ..database.transaction import reading, retry_transaction
-from ..tasks.steer import cancel_each, is_in_block, look_at, seen
+from ..tasks.steer import cancel_each, is_in_block, look_at, seen_task
 from .graph import ancestors, descendants
 
 LIVE_TASKS = """
@@ -47,7 +47,7 @@ def cancel_request(
     waiting = dependents([task_id], using=using).ids
     if waiting and not together:
         with reading(using) as db:
-            key = seen(db, task_id).key
+            key = seen_task(db, task_id).key
         raise NotSupportedError(
             f"{len(waiting)} tasks wait for task '{key}', directly or not."
             " Cancel them with it: cancel_request(together=True)."

@@ -29,7 +29,7 @@ from ..records.dependency_events import Work, acting, followers, note
 from ..tasks.close import EndedAttempt, add_dead_letters
 from ..upkeep.timers import admit
 from ..values import Failure
-from .batches import count, worth_it
+from .batches import batches_to_count, count
 from .graph import ParentState, follow
 
 EVENTS = 200
@@ -126,7 +126,7 @@ def fold(work: Work, *, using: str, now: datetime | None = None) -> int:
         for _round in range(ROUNDS):
             work, acting[connection] = acting[connection], Work()
             if work.batches is None or work.batches:
-                due += worth_it(work.batches, using=using)
+                due += batches_to_count(work.batches, using=using)
             if not (work.events or due):
                 break
             some, due = set(due[:BATCHES]), due[BATCHES:]

@@ -23,7 +23,7 @@ from ..records.dependency_events import MemberCounts, join, note
 from ..records.journal import tag_fresh
 from ..tasks.close import lock_tickets
 from ..tasks.revise import replace
-from ..tasks.steer import refuse, seen
+from ..tasks.steer import refuse, seen_task
 from ..tasks.submit import stored_before
 from ..values import Parent, Submission
 from .batches import refuse_ended_batch, share
@@ -264,7 +264,7 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
             ids = [edge[1] for edge in find_parents(db, parents).edges(task_id, parents, 0)]
         refuse_unblocked(db, task_id)
         if strange := set(ids).difference(id_ for (id_,) in db.rows(LINKED, ids=[task_id])):
-            key, other = (seen(db, id_).key for id_ in (task_id, min(strange)))
+            key, other = (seen_task(db, id_).key for id_ in (task_id, min(strange)))
             raise NotFoundError(f"Task '{key}' does not wait for task '{other}'.")
         which = "" if parents is None else ' AND "parent_id" IN ({ids})'
         db.execute(UNLINK + which, {"task_id": task_id}, ids=ids)
@@ -277,7 +277,7 @@ def refuse_unblocked(db: Session, task_id: int) -> None:
     NotFoundError where it is gone, AlreadyFinishedError where it has ended.
     """
     if [ticket.state for ticket in lock_tickets(db, [task_id])] != [State.BLOCKED]:
-        task = seen(db, task_id)
+        task = seen_task(db, task_id)
         refuse(task)
         raise NotSupportedError(
             f"Task '{task.key}' is not blocked: what it waits for can be changed only until then."

@@ -355,10 +355,10 @@ def steer(
 def look_at(task_id: int, verb: str = "", *, using: str) -> None:
     """Raise what refuse() raises for a task as it is now, or NotFoundError."""
     with reading(using) as db:
-        refuse(seen(db, task_id), verb)
+        refuse(seen_task(db, task_id), verb)
 
 
-def seen(db: Session, task_id: int) -> SeenTask:
+def seen_task(db: Session, task_id: int) -> SeenTask:
     """Return a task as it is now; raise NotFoundError when there is none."""
     row = db.execute(SEEN, {"task_id": task_id}).fetchone()
     if row is None:

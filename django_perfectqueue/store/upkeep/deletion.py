@@ -28,7 +28,7 @@ from ..database.transaction import (
 from ..lanes.accounts import Accounts
 from ..records.dependency_events import counts_without, note_counts, note_gone
 from ..tasks.park import forget_story, forget_tasks
-from ..tasks.steer import seen
+from ..tasks.steer import seen_task
 
 BATCH = 1000
 COUNTED = 10_000
@@ -214,7 +214,7 @@ def delete_ended(task_id: int, *, using: str) -> None:
     if kept_for:
         raise NotSupportedError(" ".join(kept_for))
     with reading(using) as db:
-        task = seen(db, task_id)
+        task = seen_task(db, task_id)
         if task.outcome:
             raise NotSupportedError(
                 f"Task '{task.key}' is kept until the tasks that wait for it, or for its batch,"

@@ -12,18 +12,8 @@ from django.db.models import F, FloatField, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Cast
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue import models
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import (
-    Batch,
-    BatchDelta,
-    DeadLetter,
-    Dependency,
-    IfFailed,
-    State,
-    Status,
-    Task,
-    TaskQuerySet,
-)
 from django_perfectqueue.store.database.transaction import reading
 from django_perfectqueue.store.dependencies import When, batches_around
 
@@ -33,7 +23,7 @@ COUNTED = 10_000
 LETTERS = 1_000
 COUNTS = ("total", "finished", "dead")
 WHENS = {
-    **{mode.value: mode.name.lower() for mode in IfFailed},
+    **{mode.value: mode.name.lower() for mode in models.IfFailed},
     **{when.value: when.name.lower() for when in When},
 }
 COLUMNS = ("id", "child_id", "parent_id", "if_failed", "state")
@@ -81,7 +71,7 @@ class Relative:
     @property
     def word(self) -> str:
         """Its status, in the language of the one who asks."""
-        return str(BATCH_STATES[self.status] if self.is_batch else Status(self.status).label)
+        return str(BATCH_STATES[self.status] if self.is_batch else models.Status(self.status).label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +129,8 @@ class Known:
 
     @classmethod
     def everything(cls, using: str) -> Known:
-        tasks = Task.objects.using(using).only("queue", "key", "user", "type", "outcome")
-        return cls(tasks, summed(Batch.objects.using(using)))
+        tasks = models.Task.objects.using(using).only("queue", "key", "user", "type", "outcome")
+        return cls(tasks, summed(models.Batch.objects.using(using)))
 
 
 def family(
@@ -151,7 +141,7 @@ def family(
 
     Each level is read by one statement.
     """
-    found, links = Family(task_id), dict[int, Dependency]()
+    found, links = Family(task_id), dict[int, models.Dependency]()
     ways = [Way("child_id", "parent_id", task_id), Way("parent_id", "child_id", task_id)]
     for level in range(levels):
         for way, rows in zip(ways, links_of(ways, most + 1, using), strict=True):
@@ -180,7 +170,7 @@ class Way:
         # Whether there are links beyond those that were followed last.
         self.goes_on = False
 
-    def follow(self, rows: Sequence[Any], most: int) -> dict[int, Dependency]:
+    def follow(self, rows: Sequence[Any], most: int) -> dict[int, models.Dependency]:
         """Return the links by which to go on, as long as no more than ``most`` are reached."""
         links, before = {}, self.seen
         for row in rows:
@@ -208,15 +198,19 @@ def links_of(ways: Sequence[Way], most: int, using: str) -> list[list[Any]]:
     found: list[list[Any]] = [[] for _way in ways]
     with reading(using) as db:
         for number, goes_on, *values in db.union(queries):
-            row: Any = Dependency(**dict(zip(COLUMNS, values, strict=True)))
+            row: Any = models.Dependency(**dict(zip(COLUMNS, values, strict=True)))
             row.goes_on = bool(goes_on)
             found[number].append(row)
     return found
 
 
-def link(row: Dependency) -> FamilyLink:
-    known = max(row.state, Dependency.State.AWAITED)
-    state = Dependency.State(known).name.lower() if known in Dependency.State else str(known)
+def link(row: models.Dependency) -> FamilyLink:
+    known = max(row.state, models.Dependency.State.AWAITED)
+    state = (
+        models.Dependency.State(known).name.lower()
+        if known in models.Dependency.State
+        else str(known)
+    )
     return FamilyLink(row.parent_id, row.child_id, WHENS.get(row.if_failed, "?"), state)
 
 
@@ -235,9 +229,11 @@ def relatives(ids: Iterable[int], *, using: str, known: Known | None = None) -> 
     return found
 
 
-def summed(rows: QuerySet[Batch]) -> QuerySet[Batch]:
+def summed(rows: QuerySet[models.Batch]) -> QuerySet[models.Batch]:
     """Return batches with the sums of what has yet to be folded, for exact()."""
-    deltas: Any = BatchDelta.objects.filter(batch_id=OuterRef("pk")).order_by().values("batch_id")
+    deltas: Any = (
+        models.BatchDelta.objects.filter(batch_id=OuterRef("pk")).order_by().values("batch_id")
+    )
     # As floats, since SQLite fails where a sum of integers is too large for one.
     sums = {
         name: deltas.annotate(found=Sum(Cast(name, FloatField()))).values("found")
@@ -254,7 +250,7 @@ def exact(rows: Iterable[Any]) -> list[Any]:
     return found
 
 
-def state_of(batch: Batch) -> str:
+def state_of(batch: models.Batch) -> str:
     """Return the state of a batch, one of BATCH_STATES."""
     if batch.stopped:
         return "cancelled"
@@ -281,21 +277,21 @@ def held_up(*, using: str) -> tuple[int, dict[str, str]]:
     ended with one of them, at most COUNTED; and such a pair: the key of the *parent* that
     failed or the name of the *batch*, and the key of the *child*.
     """
-    letters = DeadLetter.objects.using(using).order_by("-ended_at")
+    letters = models.DeadLetter.objects.using(using).order_by("-ended_at")
     dead = list(letters.values_list("task_id", flat=True)[:LETTERS])
     if not dead:
         return 0, {}
     batches = ended_with(dead, using=using)
-    links = Dependency.objects.using(using).order_by()
-    blocked = links.filter(child__ticket__state=State.BLOCKED).filter(
-        Q(parent_id__in=dead, state=Dependency.State.FAILED)
-        | Q(parent_id__in=[-id_ for id_ in batches], state__lt=Dependency.State.MET)
+    links = models.Dependency.objects.using(using).order_by()
+    blocked = links.filter(child__ticket__state=models.State.BLOCKED).filter(
+        Q(parent_id__in=dead, state=models.Dependency.State.FAILED)
+        | Q(parent_id__in=[-id_ for id_ in batches], state__lt=models.Dependency.State.MET)
     )
     if (first := blocked.values_list("parent_id", "child__key").first()) is None:
         return 0, {}
     count = len(blocked.values_list("child_id", flat=True).distinct()[:COUNTED])
     parent_id, child = first
-    tasks = Task.objects.using(using).filter(pk=parent_id).values_list("key", flat=True)
+    tasks = models.Task.objects.using(using).filter(pk=parent_id).values_list("key", flat=True)
     # The parent may have been deleted since.
     kind, name = ("batch", batches[-parent_id]) if parent_id < 0 else ("parent", tasks.first())
     return count, {kind: printable(name or ""), "child": printable(child)}
@@ -304,7 +300,9 @@ def held_up(*, using: str) -> tuple[int, dict[str, str]]:
 def ended_with(dead: Collection[int], *, using: str) -> dict[int, str]:
     """Return the names of the batches, by id, that ended with one of these tasks in them."""
     around = batches_around(dead, using=using)
-    rows = Batch.objects.using(using).filter(pk__in=around, ended_at__isnull=False, dead__gt=0)
+    rows = models.Batch.objects.using(using).filter(
+        pk__in=around, ended_at__isnull=False, dead__gt=0
+    )
     return dict(rows.values_list("pk", "name"))
 
 
@@ -317,14 +315,16 @@ def callbacks(
     return [(found[row.child_id], link(row)) for row in rows if row.child_id in found]
 
 
-def members(batches: Iterable[int], *, using: str) -> TaskQuerySet:
+def members(batches: Iterable[int], *, using: str) -> models.TaskQuerySet:
     """Return the tasks of batches, as a QuerySet with their status."""
-    rows: TaskQuerySet = Task.objects.using(using).filter(membership__batch_id__in=batches)
+    rows: models.TaskQuerySet = models.Task.objects.using(using).filter(
+        membership__batch_id__in=batches
+    )
     return rows
 
 
-def counts(tasks: TaskQuerySet) -> dict[str, int]:
+def counts(tasks: models.TaskQuerySet) -> dict[str, int]:
     """Return how many of the first COUNTED of these tasks have each status, in their order."""
     rows: Any = tasks.order_by()
     found = Counter(rows.values_list("status", flat=True)[:COUNTED])
-    return {status.value: found[status] for status in Status if found[status]}
+    return {status.value: found[status] for status in models.Status if found[status]}

@@ -13,15 +13,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import Error
 
-from django_perfectqueue import store
-from django_perfectqueue.exceptions import (
-    NotFoundError,
-    TaskCancelledError,
-    TaskExpiredError,
-    TaskFailedError,
-    WaitInTransactionError,
-    WaitTimeoutError,
-)
+from django_perfectqueue import exceptions, store
 from django_perfectqueue.models import Journal, Outcome, Task, TaskQuerySet
 from django_perfectqueue.payload import codecs
 
@@ -33,9 +25,9 @@ SOONEST_IF_NOTIFIED, LATEST_IF_NOTIFIED = 0.5, 5.0
 
 COLUMNS = ("pk", "status", "tries", "ticket__watched")
 
-ERRORS: dict[str, type[TaskFailedError]] = {
-    Outcome.CANCELLED: TaskCancelledError,
-    Outcome.EXPIRED: TaskExpiredError,
+ERRORS: dict[str, type[exceptions.TaskFailedError]] = {
+    Outcome.CANCELLED: exceptions.TaskCancelledError,
+    Outcome.EXPIRED: exceptions.TaskExpiredError,
 }
 
 
@@ -62,7 +54,7 @@ class End:
         finished, PayloadError when its result can't be read.
         """
         if self.status != Outcome.FINISHED:
-            kind = ERRORS.get(self.status, TaskFailedError)
+            kind = ERRORS.get(self.status, exceptions.TaskFailedError)
             raise kind(self.key, self.status, self.error, self.message)
         return None if self.result_text is None else codecs.decode(self.result_text)
 
@@ -188,12 +180,12 @@ class ResultWaiter:
     def check(self) -> None:
         """Raise WaitTimeoutError after the timeout, WaitInTransactionError in a transaction."""
         if self.timeout is not None and time.monotonic() >= self.since + self.timeout:
-            raise WaitTimeoutError(
+            raise exceptions.WaitTimeoutError(
                 f"Not ended in queue '{self.queue}' after {self.timeout:g} s:"
                 f" {list_keys(self.keys)}."
             )
         if store.notify.in_callers_transaction(self.using):
-            raise WaitInTransactionError(
+            raise exceptions.WaitInTransactionError(
                 f"A transaction is open, in which the end of {list_keys(self.keys)} may never be"
                 " seen; and what was submitted in it does not run before it commits."
                 " Wait after the atomic block; with ATOMIC_REQUESTS all of a view is one."
@@ -248,8 +240,8 @@ class ResultWaiter:
             self.listener.close()
 
 
-def missing(queue: str, keys: list[str]) -> NotFoundError:
-    return NotFoundError(
+def missing(queue: str, keys: list[str]) -> exceptions.NotFoundError:
+    return exceptions.NotFoundError(
         f"Queue '{queue}' has no task with the key {list_keys(keys)}."
         " If there was one, it has been deleted."
     )

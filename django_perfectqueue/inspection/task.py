@@ -17,19 +17,7 @@ from django.db.models import Count, QuerySet, Sum
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.models import (
-    DISCARDED_GROUP,
-    Attempt,
-    DeadLetter,
-    Journal,
-    LastEnding,
-    Outcome,
-    State,
-    Status,
-    Step,
-    Task,
-    Ticket,
-)
+from django_perfectqueue import models
 
 from .schedules import TaskOrigin, origin_of
 from .steering import actions_of
@@ -74,7 +62,7 @@ def about(task: Any) -> list[Fact]:
     ]
 
 
-def times(task: Task) -> list[Fact]:
+def times(task: models.Task) -> list[Fact]:
     """Return a task's moments in order."""
     return [
         Fact("created_at", _("created"), task.created_at),
@@ -91,15 +79,15 @@ def span(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-def ticket_of(task: Task) -> Ticket | None:
+def ticket_of(task: models.Task) -> models.Ticket | None:
     return getattr(task, "ticket", None)
 
 
-def is_held(task: Task) -> bool:
-    return task.status in (Status.RUNNING, Status.STALLED)
+def is_held(task: models.Task) -> bool:
+    return task.status in (models.Status.RUNNING, models.Status.STALLED)
 
 
-def lease_until(task: Task) -> datetime | None:
+def lease_until(task: models.Task) -> datetime | None:
     """Return until when a processor has a task, or had it; None where none has."""
     ticket = ticket_of(task)
     return ticket.timer_at if ticket and is_held(task) else None
@@ -116,10 +104,10 @@ class Story:
         self.task = task
         self.using = using
         self.ticket = ticket_of(task)
-        self.letter: DeadLetter | None = getattr(task, "dead_letter", None)
+        self.letter: models.DeadLetter | None = getattr(task, "dead_letter", None)
         self.case = Case(task, self.ticket, using, task.clock) if self.ticket else None
         self.attempts = newest_tries(task, most)
-        self.journals: Sequence[Journal] = list(journals_of(task, using=using))
+        self.journals: Sequence[models.Journal] = list(journals_of(task, using=using))
         self.actions = list(actions_of(task, using=using))
         self.tags = [tag.tag for tag in task.tags.order_by("pk")]
         self.origin: TaskOrigin | None = origin_of(task)
@@ -136,7 +124,7 @@ class Story:
         return episodes(self.task, self.attempts, self.journals)
 
     @property
-    def progress(self) -> Journal | None:
+    def progress(self) -> models.Journal | None:
         return present(self.task, self.journals)
 
     def about(self) -> list[Fact]:
@@ -151,7 +139,7 @@ class Story:
         ]
 
     def times(self) -> list[Fact]:
-        waits = self.task.status == Status.WAITING
+        waits = self.task.status == models.Status.WAITING
         return [
             *times(self.task),
             Fact("", _("waiting for"), self.task.clock - due_at(self.task) if waits else None),
@@ -186,7 +174,7 @@ class Story:
         ]
 
 
-def newest_tries(task: Task, most: int | None) -> list[Try]:
+def newest_tries(task: models.Task, most: int | None) -> list[Try]:
     """Return a task's newest attempts, the first of them first."""
     newest = list(task.attempts.order_by("-pk")[:most])[::-1]
     if most is None or len(newest) < most:
@@ -225,7 +213,7 @@ class Try:
     traceback: str = ""
 
 
-def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
+def tries(task: models.Task, rows: Sequence[models.Attempt], *, before: int = 0) -> list[Try]:
     """Return a task's attempts; ``rows`` are those that did not finish it, but the first few."""
     numbers = list(accumulate((1 + row.omitted for row in rows), initial=before))
     found = [
@@ -243,12 +231,12 @@ def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
         )
         for number, row in zip(numbers[1:], rows, strict=True)
     ]
-    if task.outcome == Outcome.FINISHED and task.started_at and task.ended_at:
+    if task.outcome == models.Outcome.FINISHED and task.started_at and task.ended_at:
         success = Try(
             number=numbers[-1] + 1,
             acquired=task.attempt,
-            ending=Outcome.FINISHED.value,
-            label=str(Outcome.FINISHED.label),
+            ending=models.Outcome.FINISHED.value,
+            label=str(models.Outcome.FINISHED.label),
             worker=task.worker,
             started_at=task.started_at,
             ended_at=task.ended_at,
@@ -266,21 +254,23 @@ class Episode:
     """
 
     attempt: Try | None
-    journal: Journal | None
+    journal: models.Journal | None
     is_running: bool = False
 
 
-def journals_of(task: Task, *, using: str) -> QuerySet[Journal]:
+def journals_of(task: models.Task, *, using: str) -> QuerySet[models.Journal]:
     """Return the first JOURNALS journals of a task's attempts, the first one first."""
-    return Journal.objects.using(using).filter(task_id=task.pk).order_by("number")[:JOURNALS]
+    return models.Journal.objects.using(using).filter(task_id=task.pk).order_by("number")[:JOURNALS]
 
 
-def steps_of(task: Task, *, using: str) -> QuerySet[Step]:
+def steps_of(task: models.Task, *, using: str) -> QuerySet[models.Step]:
     """Return the steps of a task that are kept, in order."""
-    return Step.objects.using(using).filter(task_id=task.pk).order_by("pk")
+    return models.Step.objects.using(using).filter(task_id=task.pk).order_by("pk")
 
 
-def episodes(task: Task, attempts: Sequence[Try], journals: Sequence[Journal]) -> list[Episode]:
+def episodes(
+    task: models.Task, attempts: Sequence[Try], journals: Sequence[models.Journal]
+) -> list[Episode]:
     """Return a task's attempts with their journals, in order; none of attempts not shown."""
     tried = {one.acquired: one for one in attempts}
     known = {journal.number: journal for journal in journals}
@@ -292,57 +282,61 @@ def episodes(task: Task, attempts: Sequence[Try], journals: Sequence[Journal]) -
     ]
 
 
-def running_number(task: Task) -> int | None:
+def running_number(task: models.Task) -> int | None:
     """Return the number of the attempt that runs, if one does."""
     ticket = ticket_of(task)
     return ticket.attempt if ticket and is_held(task) else None
 
 
-def present(task: Task, journals: Sequence[Journal]) -> Journal | None:
+def present(task: models.Task, journals: Sequence[models.Journal]) -> models.Journal | None:
     """Return the journal with a task's progress; None where it has finished or reported none."""
     ticket = ticket_of(task)
     number = ticket.attempt if ticket else task.attempt
-    if task.outcome == Outcome.FINISHED:
+    if task.outcome == models.Outcome.FINISHED:
         return None
     return next((one for one in journals if one.number == number and one.tells_progress), None)
 
 
-def remark(task: Task) -> str:
+def remark(task: models.Task) -> str:
     """Return what the status alone does not say, in a sentence, or an empty text."""
     ticket = ticket_of(task)
-    if task.outcome == Outcome.FINISHED and task.started_at is None:
+    if task.outcome == models.Outcome.FINISHED and task.started_at is None:
         return gettext("Someone closed it as finished.")
     if ticket and ticket.is_parked:
         return gettext("A worker gave it back: it has no handler for its type.")
-    if ticket and is_put_off(task, LastEnding.RELEASED):
+    if ticket and is_put_off(task, models.LastEnding.RELEASED):
         return gettext(
             "A worker gave it back untried; perhaps no worker has a handler for its type."
         )
-    if ticket and is_put_off(task, LastEnding.SNOOZED):
+    if ticket and is_put_off(task, models.LastEnding.SNOOZED):
         return gettext("Its handler has snoozed it.")
-    letter: DeadLetter | None = getattr(task, "dead_letter", None)
-    if task.outcome == Outcome.CANCELLED and letter and letter.group == DISCARDED_GROUP:
+    letter: models.DeadLetter | None = getattr(task, "dead_letter", None)
+    if (
+        task.outcome == models.Outcome.CANCELLED
+        and letter
+        and letter.group == models.DISCARDED_GROUP
+    ):
         return gettext("Its handler has discarded it.")
     return ""
 
 
-def is_put_off(task: Task, ending: LastEnding) -> bool:
+def is_put_off(task: models.Task, ending: models.LastEnding) -> bool:
     """Return whether a task waits for its time because its last attempt ended like this."""
-    return task.status == Status.SCHEDULED and task.ticket.last_ending == ending
+    return task.status == models.Status.SCHEDULED and task.ticket.last_ending == ending
 
 
-def due_at(task: Task) -> datetime:
+def due_at(task: models.Task) -> datetime:
     """Return when a task may start, or when it was wanted if it has ended."""
     ticket = ticket_of(task)
     if ticket is None:
         return task.run_at
-    if ticket.state == State.SCHEDULED and ticket.timer_at and not ticket.is_parked:
+    if ticket.state == models.State.SCHEDULED and ticket.timer_at and not ticket.is_parked:
         return ticket.timer_at
     # A ticket whose task has an expected start is ordered by that.
     return task.run_at if ticket.run_at == task.expected_at else ticket.run_at
 
 
-def waited(task: Task, attempts: Sequence[Try]) -> float | None:
+def waited(task: models.Task, attempts: Sequence[Try]) -> float | None:
     """
     Return the seconds from when it was first due until it first started.
 

@@ -16,25 +16,10 @@ from typing import Any
 from django.db.models import IntegerField, OuterRef, Q, QuerySet, Subquery, TextField, Value
 from django.db.models.functions import Concat
 
+from django_perfectqueue import models
 from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.limits import next_at
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import (
-    UNFINISHED,
-    Account,
-    Batch,
-    Dependency,
-    Lane,
-    LastEnding,
-    Limit,
-    Meter,
-    Pausable,
-    State,
-    Task,
-    Ticket,
-    Worker,
-    WorkerQuerySet,
-)
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.models.worker import routes_in
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
@@ -50,7 +35,11 @@ LIMITS = 1_000
 
 
 def why_waiting(
-    task: Task, *, using: str, now: datetime | None = None, ticket: Ticket | None = None
+    task: models.Task,
+    *,
+    using: str,
+    now: datetime | None = None,
+    ticket: models.Ticket | None = None,
 ) -> Reason:
     """
     Return what holds a task back, or that it is running or has ended.
@@ -58,7 +47,7 @@ def why_waiting(
     With ``now``, a ``ticket`` that was read just then is not read again.
     """
     if now is None or ticket is None:
-        rows = Ticket.objects.using(using).annotate(clock=ServerNow())
+        rows = models.Ticket.objects.using(using).annotate(clock=ServerNow())
         found: Any = None if task.outcome else rows.filter(pk=task.pk).first()
         if found is None:
             return Reason(code=Code.ENDED, name=task.outcome)
@@ -66,17 +55,17 @@ def why_waiting(
     return Case(task, ticket, using, now).reason
 
 
-def workers_serving(*, using: str, now: datetime | None = None) -> Sequence[Worker]:
+def workers_serving(*, using: str, now: datetime | None = None) -> Sequence[models.Worker]:
     """Return the workers that take tasks, those seen last first; without ``now``, at present."""
-    workers = Worker.objects.using(using)
+    workers = models.Worker.objects.using(using)
     now = now or workers.values_list(ServerNow(), flat=True).first()
     if now is None:
         return ()
     return list(serving(using, now))
 
 
-def serving(using: str, now: datetime) -> WorkerQuerySet:
-    rows = Worker.objects.using(using).serving(now).order_by("-seen_at")
+def serving(using: str, now: datetime) -> models.WorkerQuerySet:
+    rows = models.Worker.objects.using(using).serving(now).order_by("-seen_at")
     return rows.only("queues_text", "routes_text", "problem")[:WORKERS]
 
 
@@ -92,7 +81,7 @@ class Rows(Subquery):
 class Case:
     """One task that has yet to end, looked at from all sides until one explains it."""
 
-    def __init__(self, task: Task, ticket: Ticket, using: str, now: datetime) -> None:
+    def __init__(self, task: models.Task, ticket: models.Ticket, using: str, now: datetime) -> None:
         self.task = task
         self.ticket = ticket
         self.using = using
@@ -116,15 +105,15 @@ class Case:
         yield self.check_position()
 
     def in_hand(self) -> Iterator[Reason]:
-        if self.ticket.state == State.RUNNING and self.wait > 0:
+        if self.ticket.state == models.State.RUNNING and self.wait > 0:
             yield self.timed(Code.RUNNING)
-        elif self.ticket.state == State.BLOCKED:
+        elif self.ticket.state == models.State.BLOCKED:
             yield self.by_its_parents()
 
     def by_its_parents(self) -> Reason:
         """Name one that it waits for: one that has failed, if any."""
-        rows = Dependency.objects.using(self.using).filter(
-            child_id=self.task.pk, state__lt=Dependency.State.MET
+        rows = models.Dependency.objects.using(self.using).filter(
+            child_id=self.task.pk, state__lt=models.Dependency.State.MET
         )
         links = rows.order_by("-state").only("parent_id", "state")[: COUNTED + 1]
         if not links:
@@ -132,12 +121,12 @@ class Case:
         first, count = links[0], len(links)
         if first.parent_id < 0:
             return self.by_its_batch(-first.parent_id)
-        parents = Task.objects.using(self.using).select_related("dead_letter")
+        parents = models.Task.objects.using(self.using).select_related("dead_letter")
         parent = parents.filter(pk=first.parent_id).only("key", "ended_at", "dead_letter").first()
         if parent is None:
             return Reason(code=Code.BLOCKED)
         name = printable(parent.key)
-        if first.state == Dependency.State.FAILED and parent.ended_at:
+        if first.state == models.Dependency.State.FAILED and parent.ended_at:
             return Reason(
                 code=Code.PARENT_FAILED,
                 name=name,
@@ -149,7 +138,7 @@ class Case:
         return Reason(code=Code.BLOCKED, name=name, parents=count)
 
     def by_its_batch(self, batch: int) -> Reason:
-        rows = Batch.objects.using(self.using).filter(pk=batch)
+        rows = models.Batch.objects.using(self.using).filter(pk=batch)
         for row in exact(summed(rows)):
             count = row.total - row.finished - row.dead
             code = Code.BATCH_OPEN
@@ -160,20 +149,20 @@ class Case:
 
     def by_its_expiry(self) -> Iterator[Reason]:
         at = self.task.expires_at
-        if at is not None and at <= self.now and self.ticket.state != State.RUNNING:
+        if at is not None and at <= self.now and self.ticket.state != models.State.RUNNING:
             wait = (at - self.now).total_seconds()
             yield Reason(code=Code.EXPIRED, at=at, wait=wait)
 
     def by_the_clock(self) -> Iterator[Reason]:
         """Check whether a worker gave it back because it has no handler for its type."""
-        if self.ticket.state != State.SCHEDULED or self.wait <= 0:
+        if self.ticket.state != models.State.SCHEDULED or self.wait <= 0:
             return
         last = self.ticket.last_ending
-        if self.ticket.is_parked or last == LastEnding.RELEASED:
+        if self.ticket.is_parked or last == models.LastEnding.RELEASED:
             yield from self.by_workers()
         if self.ticket.is_parked:
             return
-        yield self.timed(Code.RETRYING if last in UNFINISHED else Code.SCHEDULED)
+        yield self.timed(Code.RETRYING if last in models.UNFINISHED else Code.SCHEDULED)
 
     def by_workers(self) -> Iterator[Reason]:
         listening = list(self.listening())
@@ -189,7 +178,7 @@ class Case:
                 yield worker.routes_text
 
     def by_a_lapsed_lease(self) -> Iterator[Reason]:
-        if self.ticket.state == State.RUNNING:
+        if self.ticket.state == models.State.RUNNING:
             yield self.timed(Code.STALLED)
 
     def by_its_user(self) -> Iterator[Reason]:
@@ -219,15 +208,15 @@ class Case:
         owners = (key.partition(":") for key in keys)
         held = reduce(or_, (Q(scope=scope, name=name) for scope, _colon, name in owners))
         key = Concat(OuterRef("scope"), Value(":"), OuterRef("name"), output_field=TextField())
-        meters = Meter.objects.filter(key=key)
-        rows = Limit.objects.using(self.using).filter(held)
+        meters = models.Meter.objects.filter(key=key)
+        rows = models.Limit.objects.using(self.using).filter(held)
         return rows.annotate(
             running=Subquery(meters.values("running")), next_at=Subquery(meters.values("next_at"))
         )[:LIMITS]
 
     def by_limit(self, limit: Any) -> Reason | None:
-        of_queue = limit.scope == Limit.Scope.QUEUE
-        name = limit.name if limit.scope == Limit.Scope.NAME else limit.key
+        of_queue = limit.scope == models.Limit.Scope.QUEUE
+        name = limit.name if limit.scope == models.Limit.Scope.NAME else limit.key
         if limit.paused and of_queue:
             return self.paused(Code.QUEUE_PAUSED, limit.name, limit)
         if limit.paused:
@@ -257,8 +246,8 @@ class Case:
         own = (self.ticket.rank, self.ticket.run_at, self.ticket.pk)
         # The first that wait in its lane. No values_list(), of which Django would order by what
         # is selected, past the index.
-        line: Any = Ticket.objects.using(self.using)
-        line = line.filter(lane=self.ticket.lane, state=State.WAITING).only("rank", "run_at")
+        line: Any = models.Ticket.objects.using(self.using)
+        line = line.filter(lane=self.ticket.lane, state=models.State.WAITING).only("rank", "run_at")
         earlier = {f"earlier_{number}": Rows(rows) for number, rows in enumerate(self.earlier())}
         first = list(line.annotate(**earlier).order_by("rank", "run_at", "task_id")[:COUNTED])
         before = sum((one.rank, one.run_at, one.pk) < own for one in first)
@@ -274,39 +263,39 @@ class Case:
         """
         if not self.behind and self.lane.id != self.ticket.lane:
             return
-        users = Account.objects.filter(queue=self.task.queue)
+        users = models.Account.objects.filter(queue=self.task.queue)
         # Compared like this, it is found by the index on every database.
         users = users.filter(ready__in=[True], turn__lt=self.lane.turn)
         # A turn loses its last digits on the way: the own one is never before itself.
         yield users.exclude(pk=self.lane.id).order_by().values("pk")
         if self.behind and self.behind.held_by:
-            lanes = Lane.objects.filter(held_by=self.behind.held_by, turn__lt=self.lane.turn)
+            lanes = models.Lane.objects.filter(held_by=self.behind.held_by, turn__lt=self.lane.turn)
             yield lanes.exclude(account=self.lane.id).order_by().values("pk")
 
     @cached_property
-    def lane(self) -> Account:
+    def lane(self) -> models.Account:
         """Its user's account; one that has yet to be made has its user's share."""
         ids = {self.behind.account} if self.behind else {self.ticket.lane, self.plain}
-        found = Account.objects.using(self.using).in_bulk(ids)
+        found = models.Account.objects.using(self.using).in_bulk(ids)
         return found.get(self.ticket.lane) or next(iter(found.values()), None) or self.new_lane()
 
     @cached_property
-    def behind(self) -> Lane | None:
+    def behind(self) -> models.Lane | None:
         """Its lane, where it keeps to limits: the plain one has no row."""
         if self.ticket.lane == self.plain:
             return None
-        return Lane.objects.using(self.using).filter(pk=self.ticket.lane).first()
+        return models.Lane.objects.using(self.using).filter(pk=self.ticket.lane).first()
 
     @property
     def plain(self) -> int:
         """Its user's account, which is also the lane of tasks without limits."""
         return lane_id(self.task.queue, self.task.user)
 
-    def new_lane(self) -> Account:
+    def new_lane(self) -> models.Account:
         share = edit.share_in_force(self.task.user, self.task.queue, using=self.using)
-        return Account(max_running=share.max_running, paused=share.paused)
+        return models.Account(max_running=share.max_running, paused=share.paused)
 
-    def paused(self, code: Code, name: str, rule: Pausable) -> Reason:
+    def paused(self, code: Code, name: str, rule: models.Pausable) -> Reason:
         at = rule.paused_until
         wait = (at - self.now).total_seconds() if at else None
         return Reason(code=code, name=name, at=at, wait=wait, by=rule.paused_by, note=rule.note)

@@ -50,10 +50,14 @@ from ..parts.cells import NOTHING, badge, broken_at_dots, mark, moment, page_url
 from ..parts.rules import PauseForm, RuleAdmin, RuleForm, Suggesting
 
 SECONDS = _("Seconds, or a span such as 15m.")
+SPANS = ("every", "time_limit", "expires_after", "delay", "jitter", "deadline")
 
 
 class SpanField(forms.CharField):
     """Seconds, or a span such as 15m."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "required": False})
 
     def to_python(self, value: object) -> float | None:  # type: ignore[override]
         text = super().to_python(value)
@@ -76,12 +80,6 @@ class SpanField(forms.CharField):
             return True
 
 
-def span_field(name: str, text: Any = "") -> SpanField:
-    field: Any = Schedule._meta.get_field(name)
-    label, help_text = field.verbose_name.capitalize(), text or field.help_text or SECONDS
-    return SpanField(label=label, required=False, help_text=help_text)
-
-
 class ScheduleForm(RuleForm):
     """A schedule as people write it; ``terms`` are those of Schedules.put() once it is valid."""
 
@@ -91,16 +89,12 @@ class ScheduleForm(RuleForm):
     data = forms.JSONField(  # type: ignore[assignment]
         label=_("Data"), required=False, help_text=_("The data of its tasks, as JSON.")
     )
-    every = span_field("every", SECONDS)
-    time_limit = span_field("time_limit")
-    expires_after = span_field("expires_after")
-    delay = span_field("delay")
-    jitter = span_field("jitter")
-    deadline = span_field("deadline")
 
     class Meta:
         model = Schedule
         fields = ("name", "type", *CHECKS)
+        field_classes = dict.fromkeys(SPANS, SpanField)
+        help_texts = dict.fromkeys(("every", "time_limit"), SECONDS)
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)

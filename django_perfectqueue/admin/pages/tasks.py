@@ -18,19 +18,10 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
+from django_perfectqueue import models
 from django_perfectqueue.bulk import TYPE
 from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import (
-    BatchMember,
-    DeadLetter,
-    Outcome,
-    Status,
-    Task,
-    TaskQuerySet,
-    Watch,
-    id_for,
-)
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
@@ -43,7 +34,7 @@ from ..parts.task_story import task_story
 from .batches import family_page, known_to
 
 
-@admin.register(Task)
+@admin.register(models.Task)
 class TaskAdmin(SteeringAdmin):
     user_path = "user"
     story_template = "task/story"
@@ -73,7 +64,7 @@ class TaskAdmin(SteeringAdmin):
         return self.listed(super().get_queryset(request))  # type: ignore[arg-type]
 
     @staticmethod
-    def listed(rows: TaskQuerySet) -> TaskQuerySet:
+    def listed(rows: models.TaskQuerySet) -> models.TaskQuerySet:
         """Add what a list shows, and leave out the data."""
         rows = rows.with_tries().select_related("ticket", "dead_letter")
         return rows.defer("payload", "result_text", "dead_letter__message")
@@ -85,9 +76,9 @@ class TaskAdmin(SteeringAdmin):
         ids = filters.numbers([object_id])
         rows: Any = self.get_queryset(request).filter(pk__in=ids)
         if own := own_operations(request, ids):
-            rows = self.listed(Task.objects.using(database()).filter(pk__in=own))
+            rows = self.listed(models.Task.objects.using(database()).filter(pk__in=own))
         watched = filters.watched_by(request).filter(task_id=OuterRef("pk"))
-        member = BatchMember.objects.filter(task_id__in=ids).values("batch_id")
+        member = models.BatchMember.objects.filter(task_id__in=ids).values("batch_id")
         batch = known_to(request, self.admin_site).batches.filter(pk__in=member).order_by()
         more = {"known_batch": Subquery(batch.values("pk")[:1])}
         more |= {"batch_name": Subquery(batch.values("name")[:1]), "is_watched": Exists(watched)}
@@ -95,11 +86,11 @@ class TaskAdmin(SteeringAdmin):
 
     def get_ordering(self, request: HttpRequest | None) -> list[Any]:
         status = request.GET.get("status") if request else None
-        return [f"-{id_for(status)}"]
+        return [f"-{models.id_for(status)}"]
 
     def get_paginator(self, request: HttpRequest, *given: Any, **options: Any) -> BoundedPaginator:
         """SQLite and MariaDB find what the clock will move by its time, and sort it by id."""
-        by_ticket = id_for(request.GET.get("status")) == "ticket__task_id"
+        by_ticket = models.id_for(request.GET.get("status")) == "ticket__task_id"
         return (IdsFirstPaginator if by_ticket else BoundedPaginator)(*given, **options)
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
@@ -151,11 +142,11 @@ class TaskAdmin(SteeringAdmin):
                 filters.watched_by(request).filter(task_id=task_id).delete()
             else:
                 person = str(request.user.pk)
-                Watch.objects.using(database()).get_or_create(task_id=task_id, person=person)
+                models.Watch.objects.using(database()).get_or_create(task_id=task_id, person=person)
         return HttpResponseRedirect(self.way_back(request))
 
-    def fitting_verbs(self, request: HttpRequest, task: Task) -> list[object]:
-        status = Status(task.status)
+    def fitting_verbs(self, request: HttpRequest, task: models.Task) -> list[object]:
+        status = models.Status(task.status)
         # The data of a bulk operation are signed for its key.
         refused = (EDIT, COPY) if task.type == TYPE else ()
         fitting = [verb for verb in VERBS.values() if status in verb.statuses]
@@ -173,7 +164,7 @@ class TaskAdmin(SteeringAdmin):
     created = column(_("created"), lambda task: cells.ago(task.created_at))
 
     @admin.display(description=_("when"))
-    def when(self, task: Task) -> SafeString:
+    def when(self, task: models.Task) -> SafeString:
         fact: Any = cells.next_moment(task)
         return format_html(
             '{} <span class="pq-quiet">{}</span>', cells.short(fact.value), fact.label
@@ -182,7 +173,7 @@ class TaskAdmin(SteeringAdmin):
     attempts = column(_("attempts"), lambda task: int(task.tries))
 
 
-@admin.register(DeadLetter)
+@admin.register(models.DeadLetter)
 class DeadLetterAdmin(SteeringAdmin):
     """The newest failure first, by when it ended: a task may be much older than that."""
 
@@ -202,7 +193,7 @@ class DeadLetterAdmin(SteeringAdmin):
     list_select_related = ["task"]
     ordering = ["-ended_at", "-pk"]
     actions = ["retry", "move", "edit", "purge"]
-    status_shown = Outcome.FAILED.value
+    status_shown = models.Outcome.FAILED.value
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         rows = super().get_queryset(request).select_related("task")
@@ -225,7 +216,7 @@ class DeadLetterAdmin(SteeringAdmin):
     badge = column(_("status"), lambda letter: cells.badge(letter.status))
 
     @admin.display(description=_("task"))
-    def named(self, letter: DeadLetter) -> SafeString:
+    def named(self, letter: models.DeadLetter) -> SafeString:
         task = letter.task
         link = cells.task_link(task.pk, task)
         return cells.with_fold(link, task.type, task.user, task.queue, letter.group, said(letter))
@@ -239,7 +230,7 @@ class DeadLetterAdmin(SteeringAdmin):
     of_queue = column(_("queue"), lambda letter: narrowed(letter, "queue"))
 
     @admin.display(description=_("group and message"), empty_value=cells.NOTHING)
-    def cause(self, letter: DeadLetter) -> SafeString | None:
+    def cause(self, letter: models.DeadLetter) -> SafeString | None:
         """Return the group, with a link to all of it, and below it the message."""
         if not letter.group:
             return None
@@ -250,11 +241,11 @@ class DeadLetterAdmin(SteeringAdmin):
     ended = column(_("ended"), lambda letter: cells.ago(letter.ended_at))
 
 
-def said(letter: DeadLetter) -> str:
+def said(letter: models.DeadLetter) -> str:
     return printable(Truncator(letter.message).chars(120))
 
 
-def narrowed(letter: DeadLetter, name: str, shown: SafeString | None = None) -> SafeString:
+def narrowed(letter: models.DeadLetter, name: str, shown: SafeString | None = None) -> SafeString:
     """Return what its task has under a name, with a link to all dead letters that have it."""
     value = getattr(letter.task, name)
     query = urlencode({"status": letter.status, name: value})

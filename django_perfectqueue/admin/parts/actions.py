@@ -11,17 +11,9 @@ from typing import Any
 from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue import bulk
+from django_perfectqueue import bulk, exceptions
 from django_perfectqueue.bulk import Answer, Operation
 from django_perfectqueue.bulk.selection import ALLOWED
-from django_perfectqueue.exceptions import (
-    AlreadyExistsError,
-    AlreadyFinishedError,
-    InvalidTaskError,
-    NotFoundError,
-    NotSupportedError,
-    PayloadError,
-)
 from django_perfectqueue.models import LIVE, Status
 
 
@@ -55,7 +47,7 @@ class Verb:
         try:
             return Operation(verb=self.does, by=by, patch=json.loads(value))
         except (ValueError, RecursionError) as error:
-            raise InvalidTaskError(gettext("This is no JSON: %s.") % error) from error
+            raise exceptions.InvalidTaskError(gettext("This is no JSON: %s.") % error) from error
 
     @property
     def permission(self) -> str:
@@ -87,12 +79,12 @@ class ActionReport:
 
 
 REFUSALS: Mapping[type[Exception], str] = {
-    AlreadyFinishedError: "ended",
-    NotFoundError: "gone",
-    NotSupportedError: "unfit",
-    AlreadyExistsError: "taken",
-    InvalidTaskError: "data",
-    PayloadError: "data",
+    exceptions.AlreadyFinishedError: "ended",
+    exceptions.NotFoundError: "gone",
+    exceptions.NotSupportedError: "unfit",
+    exceptions.AlreadyExistsError: "taken",
+    exceptions.InvalidTaskError: "data",
+    exceptions.PayloadError: "data",
 }
 
 

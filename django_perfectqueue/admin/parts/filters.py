@@ -13,23 +13,11 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue import models
 from django_perfectqueue.bulk import in_time, within
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection.scope import in_scope, scope_of
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import (
-    DEAD,
-    LIVE,
-    Batch,
-    DeadLetter,
-    Status,
-    Tag,
-    Task,
-    TaskQuerySet,
-    Ticket,
-    Watch,
-    type_condition,
-)
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import names
 
@@ -44,7 +32,7 @@ GROUPS = 50
 FOUND = 1_000
 KEPT = "_perfectqueue_queues"
 FEW_HAVE = ("tag", "watched")
-FEW = (*DEAD, Status.RUNNING, Status.STALLED)
+FEW = (*models.DEAD, models.Status.RUNNING, models.Status.STALLED)
 
 
 class ValueFilter(admin.SimpleListFilter):
@@ -58,7 +46,7 @@ class ValueFilter(admin.SimpleListFilter):
     words: Mapping[str, object] = {}
 
     def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any) -> None:
-        self.is_of_letters = model is DeadLetter
+        self.is_of_letters = model is models.DeadLetter
         super().__init__(request, params, model, model_admin)
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
@@ -80,7 +68,7 @@ class ValueFilter(admin.SimpleListFilter):
 class StatusFilter(ValueFilter):
     title = _("status")
     parameter_name = "status"
-    words = dict(Status.choices)
+    words = dict(models.Status.choices)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         value = self.value()
@@ -95,10 +83,10 @@ class EndingFilter(ValueFilter):
 
     title = _("status")
     parameter_name = "status"
-    words = {outcome.value: outcome.label for outcome in DEAD}
+    words = {outcome.value: outcome.label for outcome in models.DEAD}
 
     def value(self) -> str:
-        return super().value() or Status.FAILED.value
+        return super().value() or models.Status.FAILED.value
 
     def condition(self, value: str) -> Q:
         return Q() if value == ALL else Q(status=value)
@@ -138,7 +126,7 @@ class BatchFilter(ValueFilter):
             return []
         if not numbers([value]):
             raise IncorrectLookupParameters
-        batches = in_scope(Batch.objects.using(database()), request, "user")
+        batches = in_scope(models.Batch.objects.using(database()), request, "user")
         names = batches.filter(pk=value).values_list("name", flat=True)
         return [(value, printable(names.first() or value))]
 
@@ -160,7 +148,7 @@ class GroupFilter(ValueFilter):
         for other in model_admin.list_filter:
             if other is not GroupFilter:
                 given = dict(request.GET.lists())
-                rows = other(request, given, DeadLetter, model_admin).queryset(request, rows)
+                rows = other(request, given, models.DeadLetter, model_admin).queryset(request, rows)
         times = rows.order_by("-ended_at").values_list("ended_at", flat=True)
         for oldest in times[COUNTED - 1 : COUNTED]:
             rows = rows.filter(ended_at__gte=oldest)
@@ -214,7 +202,7 @@ class TagFilter(TextFilter):
     hint = _("exactly")
 
     def condition(self, value: str) -> Q:
-        return Q(pk__in=Tag.objects.filter(tag=value).values("task_id"))
+        return Q(pk__in=models.Tag.objects.filter(tag=value).values("task_id"))
 
 
 class WatchedFilter(ValueFilter):
@@ -228,9 +216,9 @@ class WatchedFilter(ValueFilter):
         return Q(pk__in=watched_by(self.request).values("task_id"))
 
 
-def watched_by(request: HttpRequest) -> QuerySet[Watch]:
+def watched_by(request: HttpRequest) -> QuerySet[models.Watch]:
     """Return what the person of a request watches."""
-    return Watch.objects.using(database()).filter(person=str(request.user.pk))
+    return models.Watch.objects.using(database()).filter(person=str(request.user.pk))
 
 
 class SinceFilter(TextFilter):
@@ -262,7 +250,7 @@ class TypeFilter(TextFilter):
     hint = _("exactly, or report*")
 
     def condition(self, value: str) -> Q:
-        return type_condition(value)
+        return models.type_condition(value)
 
 
 class ReachFilter(ValueFilter):
@@ -292,7 +280,7 @@ class ReachFilter(ValueFilter):
         if self.value() == ALL:
             return queryset
         status = request.GET.get("status")
-        if status in LIVE:
+        if status in models.LIVE:
             return self.newest_live(queryset)
         floor = self.floor(request.GET.get("user", ""))
         newest = Q(pk__gt=floor)
@@ -304,7 +292,7 @@ class ReachFilter(ValueFilter):
 
     def newest_live(self, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Look among those that have yet to end, however many that are younger have ended."""
-        live = Ticket.objects.using(database()).order_by("-pk").values_list("pk", flat=True)
+        live = models.Ticket.objects.using(database()).order_by("-pk").values_list("pk", flat=True)
         floor = next(iter(live[REACH : REACH + 1]), 0)
         return queryset.filter(pk__gt=floor, ticket__task_id__gt=floor)
 
@@ -338,7 +326,7 @@ class DeadReachFilter(ReachFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         if self.value() == ALL or not self.has_output():
             return queryset
-        times = DeadLetter.objects.using(database()).order_by("-ended_at")
+        times = models.DeadLetter.objects.using(database()).order_by("-ended_at")
         for oldest in times.values_list("ended_at", flat=True)[REACH : REACH + 1]:
             return queryset.filter(ended_at__gt=oldest)
         return queryset
@@ -382,9 +370,9 @@ def ids_by_key(start: str, request: HttpRequest) -> list[int]:
     ]
 
 
-def plain() -> TaskQuerySet:
+def plain() -> models.TaskQuerySet:
     """Return tasks without their status, and so without a join."""
-    return TaskQuerySet(Task, using=database())
+    return models.TaskQuerySet(models.Task, using=database())
 
 
 def numbers(words: Sequence[str]) -> list[int]:

@@ -274,6 +274,8 @@ class NightTests(BrowserCase):
             register(
                 host=host, pid=pid, types=("report", "mail", "slow"), release="shop-7", now=None
             )
+        # They stay alive however long the browser takes.
+        Worker.objects.update(seen_at=now() + timedelta(hours=1))
         types = ("report", "mail")
         tallies = {type_key("default", type_): Tally(ended=9, seconds=9.0) for type_ in types}
         tallies |= {

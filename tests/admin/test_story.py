@@ -208,7 +208,7 @@ class StoryTests(AdminTestCase):
         response = self.story(failed("k1", data={}))
 
         self.assertContains(response, "boom")
-        self.assertContains(response, "It is given up")
+        self.assertContains(response, "It has failed")
         self.assertEqual(
             [verb.name for verb in response.context["verbs"]], ["retry", "move", "edit", "copy"]
         )

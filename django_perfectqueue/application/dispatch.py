@@ -72,6 +72,10 @@ class Dispatch:
             known = cls.checked(pattern)
             if known == type_ if isinstance(known, str) else known.search(type_):
                 return cls.handler_at(pattern)
+        return cls._unrouted(type_)
+
+    @classmethod
+    def _unrouted(cls, type_: str) -> type[Application]:
         raise UnknownTypeError(f"{cls.__name__} has no route for tasks of type '{type_}'.")
 
     @classmethod

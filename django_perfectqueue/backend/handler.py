@@ -281,11 +281,10 @@ def with_django_tasks(dispatch: type[Dispatch]) -> type[Dispatch]:
     first = itertools.takewhile(lambda route: isinstance(route, str), own)
     django_tasks = {name: handler_of(task) for name, task in definitions.items() if name not in own}
     routes: dict[Any, object] = {**{route: own[route] for route in first}, **django_tasks, **own}
-    inherited: Any = dispatch.look_up
+    unrouted = dispatch._unrouted
 
-    def look_up(cls: type[Dispatch], type_: str) -> Any:
+    def late(cls: type[Dispatch], type_: str) -> type[Application]:
         # A handler may import a module of tasks later.
-        late = type_ in definitions and type_ not in routes
-        return handler_of(definitions[type_]) if late else inherited.__func__(cls, type_)
+        return handler_of(definitions[type_]) if type_ in definitions else unrouted(type_)
 
-    return derived(dispatch, dispatch, routes=routes, look_up=classmethod(look_up))
+    return derived(dispatch, dispatch, routes=routes, _unrouted=classmethod(late))

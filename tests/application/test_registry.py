@@ -70,5 +70,5 @@ class RegistryTests(SimpleTestCase):
             handler(lambda task: None)
 
     def test_only_handlers_may_be_registered(self):
-        with self.assertRaisesMessage(ConfigError, "no Application"):
+        with self.assertRaisesMessage(ConfigError, "not an Application"):
             handler("new")(dict)

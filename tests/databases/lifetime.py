@@ -108,8 +108,12 @@ def make_folder(name: str) -> Path:
     """
     parent = folder_for_sockets()
     remove_abandoned(parent)
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{name}-", dir=parent))
-    hold(folder)
+    # It is held before it has the name by which others find what is abandoned.
+    made = Path(tempfile.mkdtemp(prefix=f"new-{PREFIX}{name}-", dir=parent))
+    lock = os.open(made / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    folder = made.rename(parent / made.name.removeprefix("new-"))
+    held[folder] = lock
     return folder
 
 
@@ -118,12 +122,6 @@ def folder_for_sockets() -> Path:
     fits = len(str(wanted)) < LONGEST_FOLDER
     open_to_all = all(step.stat().st_mode & 0o001 for step in (wanted, *wanted.parents))
     return wanted if fits and open_to_all else Path("/tmp")
-
-
-def hold(folder: Path) -> None:
-    lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    held[folder] = lock
 
 
 held: dict[Path, int] = {}

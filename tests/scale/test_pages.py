@@ -19,7 +19,7 @@ from django.test import tag
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
-from django_perfectqueue.metrics import families, text
+from django_perfectqueue.metrics import families, views
 from django_perfectqueue.store.records.usage import MOST_TYPES, Tally, UsageKey, type_key
 
 from ..factories import register
@@ -49,7 +49,7 @@ FULLER = (
 
 def scrape():
     families.kept.clear()
-    text.of_database("default")
+    views.of_database("default")
 
 
 FIGURES = page("overview/figures/", queue="default", user="user3", over="month")

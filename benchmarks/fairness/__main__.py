@@ -18,7 +18,7 @@ from . import charts
 from .audit import audited
 from .live import Job, limited
 from .report import SIMULATED, report
-from .rules import OURS, RULES, played
+from .rules import OURS, RULES, SHOWN, played
 from .scenario import Scenario, arrivals, find, shipped
 
 PROCESSORS = [1, 4]
@@ -94,7 +94,7 @@ def counts(text: str) -> list[int]:
 
 def chosen(options: argparse.Namespace) -> list[Scenario]:
     """Return the scenarios; raise ScenarioError for one that can't be run."""
-    options.scenarios = options.scenarios or list(shipped())
+    options.scenarios = options.scenarios or (list(SHOWN) if options.rules else list(shipped()))
     found = list(limited(find(options.scenarios), seconds=options.seconds, tasks=options.tasks))
     for scenario in found:
         arrivals(scenario, max(options.processors or PROCESSORS))

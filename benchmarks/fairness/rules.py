@@ -23,6 +23,11 @@ NOISY = 0.1
 NOISY_IN_FLIGHT = 30
 RECENT = 60.0
 OURS = "by measured time"
+# What --rules plays where no scenarios are named.
+SHOWN = (
+    *("ten-lengths", "light-beside-heavy", "one-against-50", "overrun"),
+    *("newcomers-for-ever", "weights-1-3"),
+)
 
 
 @dataclass(slots=True)

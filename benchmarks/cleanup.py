@@ -1,4 +1,4 @@
-"""Ends what a benchmark has started, when whoever runs the benchmark is no more."""
+"""Ends what a benchmark has started, when its process is gone."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,7 +38,7 @@ SPARE = 900.0
 Record = dict[str, Any]
 
 
-class Command:
+class Command(ABC):
     """A kind of measure: ``samples`` yields what it finds, ``report`` makes tables of it."""
 
     name = ""
@@ -54,19 +55,20 @@ class Command:
         name = self.name or "tables"
         return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
-    def add_options(self, option: Callable[..., Any]) -> None:
+    def add_options(self, option: Callable[..., Any]) -> None:  # noqa: B027, some have none
         """Add the options that only this command has."""
 
+    @abstractmethod
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
         """Yield records, one of the machine among them; raise ValueError for what cannot be."""
-        raise NotImplementedError
 
+    @abstractmethod
     def report(self, records: Sequence[Record]) -> str:
-        raise NotImplementedError
+        """Return the tables of these records."""
 
+    @abstractmethod
     def line(self, record: Record) -> str:
         """Return what is said of a sample when it has been taken."""
-        raise NotImplementedError
 
     def is_bad(self, record: Record) -> bool:
         """Return whether a sample has failed or found something wrong."""
@@ -140,17 +142,17 @@ class RunCommand(Command):
     child = "run"
     databases: Sequence[str] = plan.DATABASES
 
+    @abstractmethod
     def terms(self, options: argparse.Namespace, database: str) -> Record:
         """Return what is to be done; raise ValueError where it cannot be done there."""
-        raise NotImplementedError
 
     def patience(self, terms: Record) -> float:
         """Return for how many seconds a run may go on."""
         return SPARE
 
+    @abstractmethod
     def summary(self, record: Record) -> str:
         """Return in a line what a run has found."""
-        raise NotImplementedError
 
     def line(self, record: Record) -> str:
         failed = f"FAILED: {record['error']}" if "error" in record else ""
@@ -171,7 +173,7 @@ class RunCommand(Command):
 class FaultsCommand(RunCommand):
     """Runs in which the server is restarted and killed: the child has one of its own."""
 
-    def add_options(self, option: Callable[..., Any]) -> None:
+    def add_options(self, option: Callable[..., Any]) -> None:  # noqa: B027, some have none
         minutes = from_on(0.01, "minutes", most=10_000.0)
         option("--minutes", type=minutes, default=2.0, help="how long, on each; %(default)g")
         option("--seed", type=int, default=1, help="draws what is done and faults; %(default)s")

@@ -61,7 +61,7 @@ def processor_time(roots: Iterable[int]) -> float:
 
 
 def busy() -> float:
-    """Return the seconds that all processors have worked so far, whoever for; 0 if unknown."""
+    """Return the seconds that all processors have worked so far, for any process; 0 if unknown."""
     figures = Path("/proc/stat")
     if not figures.exists():
         return 0.0

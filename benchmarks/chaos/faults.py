@@ -223,7 +223,7 @@ END = {"postgresql": "SELECT pg_terminate_backend(%s)", "mariadb": "KILL %s"}
 
 @fault("backend", databases=SERVERS)
 def end_backends(stage: Stage) -> Strike | None:
-    """The server ends some connections, whoever's and whatever they are at."""
+    """The server ends some connections of any process, at any moment."""
     with stage.link() as link:
         found = [int(pid) for (pid,) in link.run(BACKENDS[link.kind])]
         chosen = stage.drawn.sample(found, min(len(found), stage.drawn.randint(1, MOST_BACKENDS)))
@@ -276,7 +276,7 @@ def has_lost_us(stage: Stage, link: Link) -> None:
         try:
             link.run("SELECT 1")
         except Exception:
-            return
+            return  # Each driver has its own error for a connection that was ended.
         time.sleep(0.01)
 
 

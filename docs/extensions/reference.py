@@ -16,6 +16,7 @@ from typing import Any
 
 from django.apps import apps
 from django.core.management import load_command_class
+from django.core.management.base import BaseCommand
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
@@ -23,17 +24,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from django_perfectqueue import conf
 
-DJANGOS = {
-    "--help",
-    "--version",
-    "--verbosity",
-    "--settings",
-    "--pythonpath",
-    "--traceback",
-    "--no-color",
-    "--force-color",
-    "--skip-checks",
-}
+DJANGOS = {one.option_strings[-1] for one in BaseCommand().create_parser("", "")._actions}
 # Public by name, and no part of the API.
 INTERNAL = {
     "check_results",

@@ -20,6 +20,7 @@ from typing import Any
 
 from django.apps import apps
 from django.core.management import load_command_class
+from django.core.management.base import BaseCommand
 from django.dispatch import Signal
 from django.test import SimpleTestCase, tag
 
@@ -78,17 +79,7 @@ INNER = {
     queue.AcquiredTask: {"deferred", "restore", "snapshot"},
     test.SubmittedTask: {"of_row"},
 }
-DJANGOS = {
-    "--help",
-    "--version",
-    "--verbosity",
-    "--settings",
-    "--pythonpath",
-    "--traceback",
-    "--no-color",
-    "--force-color",
-    "--skip-checks",
-}
+DJANGOS = {one.option_strings[-1] for one in BaseCommand().create_parser("", "")._actions}
 
 
 def setUpModule() -> None:

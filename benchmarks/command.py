@@ -173,7 +173,7 @@ class RunCommand(Command):
 class FaultsCommand(RunCommand):
     """Runs in which the server is restarted and killed: the child has one of its own."""
 
-    def add_options(self, option: Callable[..., Any]) -> None:  # noqa: B027, some have none
+    def add_options(self, option: Callable[..., Any]) -> None:
         minutes = from_on(0.01, "minutes", most=10_000.0)
         option("--minutes", type=minutes, default=2.0, help="how long, on each; %(default)g")
         option("--seed", type=int, default=1, help="draws what is done and faults; %(default)s")

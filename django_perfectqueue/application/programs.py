@@ -17,14 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, ClassVar
 
-from django_perfectqueue import store
+from django_perfectqueue import exceptions, store
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import (
-    CommandFailedError,
-    CommandNotFoundError,
-    ConfigError,
-    GracefulProcessStopError,
-)
 from django_perfectqueue.lib import processes
 from django_perfectqueue.lib.checks import choice
 from django_perfectqueue.payload.codecs import to_json
@@ -215,9 +209,11 @@ class CommandDecider(Decider):
     def unexpected_error_raised(self, error: BaseException) -> None:
         """Fail or release the task where ``exit_codes`` says so; else follow the usual rule."""
         verdict = "retry"
-        if isinstance(error, CommandNotFoundError):
+        if isinstance(error, exceptions.CommandNotFoundError):
             verdict = "fail"
-        elif isinstance(error, CommandFailedError) and isinstance(self.handler, CommandHandler):
+        elif isinstance(error, exceptions.CommandFailedError) and isinstance(
+            self.handler, CommandHandler
+        ):
             verdict = self.handler.verdict(error.code)
         if verdict == "fail":
             self.task.fail(why=store.Failure.of(error))
@@ -252,12 +248,12 @@ class CommandHandler(Application):
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if isinstance(cls.command, str):
-            raise ConfigError(
+            raise exceptions.ConfigError(
                 f"{cls.__qualname__}.command must be a list of words, such as ['convert', '-v']."
             )
         for code, verdict in cls.exit_codes.items():
             choice(*VERDICTS).require(
-                f"{cls.__qualname__}.exit_codes[{code!r}]", verdict, ConfigError
+                f"{cls.__qualname__}.exit_codes[{code!r}]", verdict, exceptions.ConfigError
             )
 
     def __init__(self, task: AcquiredTask) -> None:
@@ -269,7 +265,7 @@ class CommandHandler(Application):
     def argv(self) -> list[str]:
         """Return the program and its arguments."""
         if not self.command:
-            raise CommandNotFoundError(f"{type(self).__qualname__} names no command.")
+            raise exceptions.CommandNotFoundError(f"{type(self).__qualname__} names no command.")
         return [*self.command, self.task.key]
 
     def stdin(self) -> bytes:
@@ -310,7 +306,7 @@ class CommandHandler(Application):
         completed = self.completed()
         if self.verdict(completed.code) == "finish":
             return self.result(completed)
-        raise CommandFailedError(message_of(completed), completed.code)
+        raise exceptions.CommandFailedError(message_of(completed), completed.code)
 
     def completed(self) -> Completed:
         """
@@ -357,7 +353,7 @@ class CommandHandler(Application):
         with self._telling:
             if self._program is None:
                 super().kill(reason)
-            elif not isinstance(reason, GracefulProcessStopError):
+            elif not isinstance(reason, exceptions.GracefulProcessStopError):
                 self._reason = self._reason or reason
                 self._program.stopping = True
 
@@ -367,7 +363,7 @@ def not_started(program: Program, error: OSError) -> Exception:
     if error.errno not in NOT_THERE:
         return error
     name = error.filename or program.argv[0]
-    return CommandNotFoundError(
+    return exceptions.CommandNotFoundError(
         f"The program '{program.argv[0]}' can't be started: {name}: {error.strerror}."
     )
 

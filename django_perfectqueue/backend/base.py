@@ -17,12 +17,7 @@ from django.db import transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from django_perfectqueue import compat
-from django_perfectqueue.exceptions import (
-    InvalidTaskError,
-    NotFoundError,
-    PayloadError,
-)
+from django_perfectqueue import compat, exceptions
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.payload.inputs import KEY
 
@@ -113,7 +108,7 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         on_conflict = option_of(task, "on_conflict")
         try:
             self.target(task).submit(**submission, on_conflict=on_conflict)
-        except (InvalidTaskError, NotFoundError) as error:
+        except (exceptions.InvalidTaskError, exceptions.NotFoundError) as error:
             raise compat.InvalidTask(str(error)) from error
         if on_conflict == "ignore":
             there = self.get_result(result.id)
@@ -139,7 +134,7 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
             with transaction.atomic(using=self.using):
                 for target, submissions in targets.values():
                     target.submit_many(submissions)
-        except (InvalidTaskError, NotFoundError) as error:
+        except (exceptions.InvalidTaskError, exceptions.NotFoundError) as error:
             raise compat.InvalidTask(str(error)) from error
         results = [result for _task, result, _submission in prepared]
         for result in results:
@@ -259,7 +254,7 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
             )
         try:
             return results.result_of(rows, definition, alias=self.alias)
-        except PayloadError as error:
+        except exceptions.PayloadError as error:
             raise compat.TaskResultDoesNotExist(f"{result_id}: {error}") from error
 
     def wait(self, result: Any, timeout: Duration | None = None) -> AnyResult:
@@ -306,7 +301,7 @@ def lost_as_no_result() -> Iterator[None]:
     """Raise for a task that is gone what Django's tasks raise for it."""
     try:
         yield
-    except NotFoundError as error:
+    except exceptions.NotFoundError as error:
         raise compat.TaskResultDoesNotExist(str(error)) from error
 
 

@@ -6,13 +6,8 @@ import time
 from collections import Counter
 from functools import partial
 
-from django_perfectqueue import store
+from django_perfectqueue import exceptions, store
 from django_perfectqueue.application import Application
-from django_perfectqueue.exceptions import (
-    CancelRequestedError,
-    GracefulProcessStopError,
-    InvalidTaskError,
-)
 from django_perfectqueue.verdicts import SHORTEST_WAIT
 
 from .operation import Operation
@@ -32,12 +27,12 @@ class BulkHandler(Application):
 
     time_limit = float("inf")
     max_attempts = 25
-    fail_on = (InvalidTaskError,)
+    fail_on = (exceptions.InvalidTaskError,)
     is_stopping = False
 
     def kill(self, reason: BaseException) -> object:
         """End after this chunk where the worker stops, so that another goes on."""
-        self.is_stopping = isinstance(reason, GracefulProcessStopError)
+        self.is_stopping = isinstance(reason, exceptions.GracefulProcessStopError)
         return super().kill(reason)
 
     def perform(self) -> dict[str, int] | None:
@@ -88,7 +83,7 @@ class BulkHandler(Application):
             # It need not wait for the monitor, whose calls wait for the lock on SQLite.
             [pulse] = store.heartbeat([task.lease], alive_time=None, using=using)
             if pulse.cancel_requested:
-                raise CancelRequestedError(f"Task '{task.key}' is to be cancelled.")
+                raise exceptions.CancelRequestedError(f"Task '{task.key}' is to be cancelled.")
             counts = Counter(task.data["done"])
             counts.update(act_on(operation, chunk, using=using, more={"bulk": task.key}))
             task.update_data({"cursor": reached, "done": dict(counts)})

@@ -13,14 +13,8 @@ from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.lib.checks import number
+from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.codecs import JSON
-from django_perfectqueue.payload.inputs import (
-    QUEUE_LENGTH,
-    checked,
-    checked_priority,
-    encoded,
-    rewriter,
-)
 from django_perfectqueue.queue import Queue, TaskHandle
 
 from .selection import TYPE, Selection, preview
@@ -60,7 +54,7 @@ class Operation:
             raise InvalidTaskError(f"A bulk operation is no {self.verb!r}.")
         self.selection.check(self.verb)
         if self.to:
-            checked("queue", self.to, QUEUE_LENGTH)
+            inputs.checked("queue", self.to, inputs.QUEUE_LENGTH)
         if self.verb == "move" and not self.to:
             raise InvalidTaskError("Say to which queue the tasks are to be moved.")
         if self.verb == "edit" and self.patch is None:
@@ -69,7 +63,7 @@ class Operation:
             raise InvalidTaskError(f"'{self.verb}' moves no tasks to a queue.")
         if self.patch is not None and self.verb not in ("edit", "retry"):
             raise InvalidTaskError(f"'{self.verb}' changes no data.")
-        checked_priority(self.priority)
+        inputs.checked_priority(self.priority)
         CHECKED_RATE.require("The rate", self.rate, InvalidTaskError)
 
     def revision(self, queue: str = "") -> store.Revision | None:
@@ -77,7 +71,7 @@ class Operation:
         to = "" if self.to == queue else self.to
         if not to and self.patch is None:
             return None
-        rewrite = None if self.patch is None else rewriter(self.patch)
+        rewrite = None if self.patch is None else inputs.rewriter(self.patch)
         return store.Revision(queue=to, rewrite=rewrite, by=self.by)
 
     def stored(self) -> dict[str, object]:
@@ -121,7 +115,7 @@ def submit_bulk(operation: Operation, *, queue: str = "", using: str) -> TaskHan
     found = preview(operation.verb, operation.selection, until=operation.until, using=using)
     operation = replace(operation, until=found.until)
     if operation.patch is not None:
-        encoded(operation.patch, "The patch")
+        inputs.encoded(operation.patch, "The patch")
     key = f"bulk-{uuid4()}"
     data = {
         **operation.stored(),

@@ -10,24 +10,9 @@ from typing import Any
 
 from django.db.models import Case, Q, QuerySet, When
 
-from django_perfectqueue import store
+from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.lib.durations import time_in
-from django_perfectqueue.models import (
-    DEAD,
-    LIVE,
-    BatchMember,
-    DeadLetter,
-    Outcome,
-    State,
-    Status,
-    Tag,
-    Task,
-    TaskQuerySet,
-    Ticket,
-    condition,
-    type_condition,
-)
 from django_perfectqueue.payload.codecs import JSON, LAST_CHARACTER
 
 # The type of tasks that do bulk operations.
@@ -39,17 +24,21 @@ LOOKED = 200
 LOOKS = 50
 USERS = 20
 BY = ("status", "user")
-DEAD_ONES = tuple(word.value for word in DEAD)
-STILL = tuple(word.value for word in LIVE if word not in (Status.RUNNING, Status.STALLED))
+DEAD_ONES = tuple(word.value for word in models.DEAD)
+STILL = tuple(
+    word.value for word in models.LIVE if word not in (models.Status.RUNNING, models.Status.STALLED)
+)
 IS_DEAD = Q(dead_letter__isnull=False)
-HELD_BY_NOBODY = IS_DEAD | Q(ticket__state__lt=State.RUNNING) | Q(ticket__state=State.BLOCKED)
+HELD_BY_NOBODY = (
+    IS_DEAD | Q(ticket__state__lt=models.State.RUNNING) | Q(ticket__state=models.State.BLOCKED)
+)
 # A task's id, queue and key.
 Found = tuple[int, str, str]
 # The statuses of the tasks to which a verb can be done.
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "retry": DEAD_ONES,
-    "cancel": tuple(word.value for word in LIVE),
-    "delete": tuple(Outcome.values),
+    "cancel": tuple(word.value for word in models.LIVE),
+    "delete": tuple(models.Outcome.values),
     "move": (*DEAD_ONES, *STILL),
     "edit": (*DEAD_ONES, *STILL),
 }
@@ -152,14 +141,14 @@ class Selection:
             return "dead_letter__task_id"
         return "ticket__task_id" if statuses <= {*ALLOWED["cancel"]} else "id"
 
-    def tasks(self, verb: str, *, using: str) -> TaskQuerySet:
+    def tasks(self, verb: str, *, using: str) -> models.TaskQuerySet:
         """Return the tasks that match, by their ids: every door to bulk work reads them here."""
-        rows = TaskQuerySet(Task, using=using).with_status()
+        rows = models.TaskQuerySet(models.Task, using=using).with_status()
         return rows.filter(self.matches(verb)).order_by(self.page_by(verb))
 
     def matches(self, verb: str) -> Q:
         """Return the condition that holds for what matches."""
-        found = condition(self.status) if self.status else ANY[verb]
+        found = models.condition(self.status) if self.status else ANY[verb]
         if verb == "retry":
             # Each does what needs a permission of its own.
             found &= ~Q(type=TYPE)
@@ -167,7 +156,7 @@ class Selection:
             # By the index of queues SQLite would read, and sort, the whole queue.
             found &= Q(queue__unindexed=self.queue)
         if self.type:
-            found &= type_condition(self.type)
+            found &= models.type_condition(self.type)
         if self.user is not None:
             found &= Q(user=self.user)
         if self.users is not None:
@@ -175,7 +164,7 @@ class Selection:
         if self.group:
             found &= Q(dead_letter__group=self.group)
         if self.tag:
-            found &= Q(pk__in=Tag.objects.filter(tag=self.tag).values("task_id"))
+            found &= Q(pk__in=models.Tag.objects.filter(tag=self.tag).values("task_id"))
         if self.batch:
             found &= Q(membership__batch_id=self.batch)
         if self.key:
@@ -185,19 +174,19 @@ class Selection:
     def narrowest(self, verb: str) -> tuple[QuerySet[Any, Any], str]:
         """Return the fewest rows that an index finds, with one for each match; and its column."""
         if self.tag:
-            return Tag.objects.filter(tag=self.tag), "task_id"
+            return models.Tag.objects.filter(tag=self.tag), "task_id"
         if self.batch:
-            return BatchMember.objects.filter(batch_id=self.batch), "task_id"
+            return models.BatchMember.objects.filter(batch_id=self.batch), "task_id"
         if self.group:
-            return DeadLetter.objects.filter(group=self.group), "task_id"
+            return models.DeadLetter.objects.filter(group=self.group), "task_id"
         if self.user:
-            return TaskQuerySet(Task).filter(user=self.user), "id"
+            return models.TaskQuerySet(models.Task).filter(user=self.user), "id"
         page_by = self.page_by(verb)
         if page_by == "dead_letter__task_id":
-            return DeadLetter.objects.all(), "task_id"
+            return models.DeadLetter.objects.all(), "task_id"
         if page_by == "ticket__task_id":
-            return Ticket.objects.all(), "task_id"
-        return TaskQuerySet(Task), "id"
+            return models.Ticket.objects.all(), "task_id"
+        return models.TaskQuerySet(models.Task), "id"
 
     def chunk(self, verb: str, ids: range, size: int, *, using: str) -> tuple[list[Found], int]:
         """
@@ -210,7 +199,11 @@ class Selection:
         # No database looks in an index for what stands in a CASE: the ids are the way to the rows.
         # All that have the tag would still be read.
         is_match = Case(When(replace(self, tag="").matches(verb), then=1))
-        tasks = TaskQuerySet(Task, using=using).annotate(is_match=is_match).filter(is_match=1)
+        tasks = (
+            models.TaskQuerySet(models.Task, using=using)
+            .annotate(is_match=is_match)
+            .filter(is_match=1)
+        )
         found: list[Found] = []
         for _look in range(LOOKS):
             left = {f"{column}__gte": ids.start, f"{column}__lt": ids.stop}
@@ -237,7 +230,7 @@ class Preview:
     total: int
     statuses: list[tuple[str, int]]
     users: list[tuple[str, int]]
-    sample: list[Task]
+    sample: list[models.Task]
     until: int
 
     @property

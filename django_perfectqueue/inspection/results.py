@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import Error
@@ -20,10 +20,12 @@ from django_perfectqueue.payload import codecs
 logger = logging.getLogger("django_perfectqueue.ends")
 
 SHARE = 0.1
-SOONEST, LATEST = 0.02, 0.5
-SOONEST_IF_NOTIFIED, LATEST_IF_NOTIFIED = 0.5, 5.0
+# In seconds, the shortest and the longest pause.
+BOUNDS, BOUNDS_IF_NOTIFIED = (0.02, 0.5), (0.5, 5.0)
 
 COLUMNS = ("pk", "status", "tries", "ticket__watched")
+
+T = TypeVar("T")
 
 ERRORS: dict[str, type[exceptions.TaskFailedError]] = {
     Outcome.CANCELLED: exceptions.TaskCancelledError,
@@ -91,18 +93,10 @@ def results_of(
     not all have ended after so many seconds; WaitInTransactionError in a transaction.
     """
     waiter = ResultWaiter(queue, keys, using=using, timeout=timeout)
-    try:
-        while True:
-            yield from waiter.look()
-            if not waiter.keys:
-                return
-            waiter.check()
-            waiter.wait()
-    finally:
-        waiter.close()
+    return followed(waiter, waiter.look)
 
 
-async def results_of_async(
+def results_of_async(
     queue: str, keys: Iterable[str], *, using: str, timeout: float | None
 ) -> AsyncGenerator[End, None]:
     """
@@ -112,10 +106,30 @@ async def results_of_async(
     looks it holds no thread and no connection.
     """
     waiter = ResultWaiter(queue, keys, using=using, timeout=timeout)
+    return followed_async(waiter, waiter.look)
+
+
+def followed(waiter: ResultWaiter, look: Callable[[], Iterable[T]]) -> Generator[T, None, None]:
+    """Yield what each look finds, until nothing is waited for."""
+    try:
+        while True:
+            yield from look()
+            if not waiter.keys:
+                return
+            waiter.check()
+            waiter.wait()
+    finally:
+        waiter.close()
+
+
+async def followed_async(
+    waiter: ResultWaiter, look: Callable[[], Iterable[T]]
+) -> AsyncGenerator[T, None]:
+    """Do the same; between two looks it holds no thread and no connection."""
     waiter.listener = None
     while True:
-        for end in await sync_to_async(waiter.look)():
-            yield end
+        for found in await sync_to_async(look)():
+            yield found
         if not waiter.keys:
             return
         await sync_to_async(waiter.check)()
@@ -136,7 +150,7 @@ class ResultWaiter:
         self.queue = queue
         self.using = using
         self.timeout = timeout
-        self.since = time.monotonic()
+        self.since = self.changed_at = time.monotonic()
         self.unfound = list(dict.fromkeys(map(str, keys)))
         self.waited_for: dict[int, str] = {}
         self.are_watched = False
@@ -225,15 +239,18 @@ class ResultWaiter:
         channels = store.notify.end_channels(self.waited_for)
         return self.listener is not None and self.listener.hears(channels)
 
+    def is_notified(self) -> bool:
+        """Return whether the end of each will be notified."""
+        return self.are_watched and self.hears_all()
+
     def pause(self) -> float:
-        """Return the seconds until the next look."""
-        notified = self.are_watched and self.hears_all()
-        soonest, latest = (
-            (SOONEST_IF_NOTIFIED, LATEST_IF_NOTIFIED) if notified else (SOONEST, LATEST)
-        )
-        waited = time.monotonic() - self.since
-        pause = min(latest, max(soonest, SHARE * waited))
-        return pause if self.timeout is None else max(0.0, min(pause, self.timeout - waited))
+        """Return the seconds until the next look: a tenth of the time since the last change."""
+        now = time.monotonic()
+        soonest, latest = BOUNDS_IF_NOTIFIED if self.is_notified() else BOUNDS
+        pause = min(latest, max(soonest, SHARE * (now - self.changed_at)))
+        if self.timeout is None:
+            return pause
+        return max(0.0, min(pause, self.since + self.timeout - now))
 
     def close(self) -> None:
         if self.listener is not None:
@@ -281,31 +298,15 @@ def changes_of(queue: str, key: str, *, using: str, timeout: float | None) -> It
     Raise what results_of() does.
     """
     watcher = Watcher(queue, key, using=using, timeout=timeout)
-    try:
-        while True:
-            if (changed := watcher.change()) is not None:
-                yield changed
-                if changed.has_ended:
-                    return
-            watcher.check()
-            watcher.wait()
-    finally:
-        watcher.close()
+    return followed(watcher, watcher.changes)
 
 
-async def changes_of_async(
+def changes_of_async(
     queue: str, key: str, *, using: str, timeout: float | None
 ) -> AsyncIterator[Snapshot]:
-    """Do the same; between two looks it holds no thread and no connection."""
+    """Do the same, without holding up the event loop."""
     watcher = Watcher(queue, key, using=using, timeout=timeout)
-    watcher.listener = None
-    while True:
-        if (changed := await sync_to_async(watcher.change)()) is not None:
-            yield changed
-            if changed.has_ended:
-                return
-        await sync_to_async(watcher.check)()
-        await asyncio.sleep(watcher.pause())
+    return followed_async(watcher, watcher.changes)
 
 
 class Watcher(ResultWaiter):
@@ -315,15 +316,16 @@ class Watcher(ResultWaiter):
         super().__init__(queue, [key], using=using, timeout=timeout)
         self.key = key
         self.last: Snapshot | None = None
-        self.changed_at = self.since
 
-    def change(self) -> Snapshot | None:
-        """Return the task if it has changed since the last call."""
+    def changes(self) -> list[Snapshot]:
+        """Return the task if it has changed since the last call; one that has ended is the last."""
         found = store.database.with_retries(self.snapshot, using=self.using)
         if found == self.last:
-            return None
+            return []
         self.last, self.changed_at = found, time.monotonic()
-        return found
+        if found.has_ended:
+            self.waited_for = {}
+        return [found]
 
     def snapshot(self) -> Snapshot:
         """Return the task; raise NotFoundError where there is none."""
@@ -342,10 +344,6 @@ class Watcher(ResultWaiter):
         progress, stage = report or (None, "")
         return Snapshot(status=status, attempt=attempt, progress=progress, stage=stage)
 
-    def pause(self) -> float:
-        """Return the seconds until the next look: a tenth of the time since the last change."""
-        now = time.monotonic()
-        pause = min(LATEST, max(SOONEST, SHARE * (now - self.changed_at)))
-        if self.timeout is None:
-            return pause
-        return max(0.0, min(pause, self.since + self.timeout - now))
+    def is_notified(self) -> bool:
+        """Return False: of changes before the end nobody is notified."""
+        return False

@@ -13,14 +13,7 @@ from django.db.models.sql import Query
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.payload.codecs import (
-    JSON,
-    LAST_CHARACTER,
-    LIMITS_LENGTH,
-    STEP_LENGTH,
-    TAG_LENGTH,
-    decode,
-)
+from django_perfectqueue.payload import codecs
 from django_perfectqueue.payload.journal import Line, read
 
 from .fields import (
@@ -53,7 +46,7 @@ def type_condition(pattern: str) -> Q:
         return Q(type=pattern)
     # No LIKE, as that of SQLite ignores case.
     start = pattern[:-1]
-    return Q(type__gte=start, type__lt=start + LAST_CHARACTER)
+    return Q(type__gte=start, type__lt=start + codecs.LAST_CHARACTER)
 
 
 class TaskQuerySet(UndeletableQuerySet["Task"]):
@@ -113,7 +106,7 @@ class TaskQuerySet(UndeletableQuerySet["Task"]):
 
     def key_begins(self, start: str) -> TaskQuerySet:
         """Keep the tasks whose key is this or begins so, as the index of keys finds them."""
-        return self.filter(key__gte=start, key__lt=start + LAST_CHARACTER)
+        return self.filter(key__gte=start, key__lt=start + codecs.LAST_CHARACTER)
 
     def tagged(self, *tags: str) -> TaskQuerySet:
         """Keep the tasks that have all of these tags."""
@@ -174,7 +167,7 @@ class Task(Undeletable):
     run_at = models.DateTimeField(_("run at"))
     expected_at = models.DateTimeField(_("expected at"), null=True, blank=True)
     expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
-    limits = ExactCharField(_("limits"), max_length=LIMITS_LENGTH, blank=True, default="")
+    limits = ExactCharField(_("limits"), max_length=codecs.LIMITS_LENGTH, blank=True, default="")
     time_limit = models.FloatField(_("time limit"), null=True, blank=True)
     context = models.TextField(_("context"), null=True, blank=True)  # noqa: DJ001
 
@@ -226,18 +219,18 @@ class Task(Undeletable):
         return printable(self.key)
 
     @property
-    def data(self) -> JSON:
+    def data(self) -> codecs.JSON:
         """
         What was submitted.
 
         Raise PayloadError when the stored text can't be read.
         """
-        return decode(self.payload)
+        return codecs.decode(self.payload)
 
     @property
-    def result(self) -> JSON:
+    def result(self) -> codecs.JSON:
         """What the handler returned, or None."""
-        return None if self.result_text is None else decode(self.result_text)
+        return None if self.result_text is None else codecs.decode(self.result_text)
 
 
 def of_task(related_name: str, name: StrPromise | None = None) -> models.ForeignKey[Task, Task]:
@@ -350,7 +343,7 @@ class Step(models.Model):
     """What a named step of a task has returned, kept for the attempts after it."""
 
     task = of_task("steps")
-    name = ExactCharField(_("name"), max_length=STEP_LENGTH)
+    name = ExactCharField(_("name"), max_length=codecs.STEP_LENGTH)
     result_text = models.TextField(_("result"), db_column="result")
     kept_at = models.DateTimeField(_("kept at"))
 
@@ -365,7 +358,7 @@ class Tag(models.Model):
     """A tag of a task."""
 
     task = of_task("tags")
-    tag = ExactCharField(_("tag"), max_length=TAG_LENGTH)
+    tag = ExactCharField(_("tag"), max_length=codecs.TAG_LENGTH)
 
     class Meta:
         default_permissions = ("view",)

@@ -15,15 +15,8 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_perfectqueue import models, store
+from django_perfectqueue import exceptions, models, store
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import (
-    AlreadyFinishedError,
-    CancelRequestedError,
-    InvalidResultError,
-    InvalidTaskError,
-    PreemptedError,
-)
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.models.batch import DISCARDED_GROUP
@@ -149,7 +142,7 @@ class AcquiredTask(ReportingTask):
         if not pulse.held:
             raise self._preempted()
         if pulse.cancel_requested:
-            raise CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
+            raise exceptions.CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
 
     def update_data(self, changes: Mapping[str, object], *, now: datetime | None = None) -> None:
         """
@@ -163,7 +156,7 @@ class AcquiredTask(ReportingTask):
         self._secrets_in_data()  # What is sensitive before still is afterwards.
         payload = encoded(merged)
         if why := store.database.too_long(payload, using=self.lease.using):
-            raise InvalidTaskError(f"The data can't be stored: {why}.")
+            raise exceptions.InvalidTaskError(f"The data can't be stored: {why}.")
 
         def write() -> None:
             self.lease = store.update_payload(
@@ -363,11 +356,11 @@ class AcquiredTask(ReportingTask):
         # What was to be retried is cancelled where someone has asked for that.
         what = "it was cancelled" if word == "cancelled" else f"you {word} it"
         if word in ENDED:
-            raise AlreadyFinishedError(f"Task '{self.key}' has ended: {what}.")
+            raise exceptions.AlreadyFinishedError(f"Task '{self.key}' has ended: {what}.")
         if word:
-            raise PreemptedError(f"Task '{self.key}' is no longer held: {what}.")
+            raise exceptions.PreemptedError(f"Task '{self.key}' is no longer held: {what}.")
 
-    def _preempted(self) -> PreemptedError:
+    def _preempted(self) -> exceptions.PreemptedError:
         """Return the error for a lease that the store has refused."""
         return store.refusal(self.lease, using=self.lease.using)
 
@@ -432,11 +425,13 @@ class Steps:
         checked("name of a step", name, STEP_LENGTH)
         doubt = self.used.get(name)
         if name in self.used and not (doubt and doubt.is_undone()):
-            raise InvalidTaskError(
+            raise exceptions.InvalidTaskError(
                 f"This attempt has run a step '{name}' already: give each step its own name."
             )
         if name not in self.kept and len(self.kept) >= MOST:
-            raise InvalidTaskError(f"A task may have at most {MOST} steps; '{name}' is one more.")
+            raise exceptions.InvalidTaskError(
+                f"A task may have at most {MOST} steps; '{name}' is one more."
+            )
         text: str | None = None
         if name in self.kept:
             found = self.rows.filter(name=name).values_list("result_text", flat=True)
@@ -469,10 +464,12 @@ def encoded_result(value: object, name: str = "The result", *, using: str) -> st
     by = "MAX_PAYLOAD_SIZE" if limit is None else "MAX_RESULT_SIZE"
     try:
         text = encoded(value, name, limit=limit, by=by)
-    except InvalidTaskError as error:
-        raise InvalidResultError(str(error)) from error
+    except exceptions.InvalidTaskError as error:
+        raise exceptions.InvalidResultError(str(error)) from error
     if why := store.database.too_long(text, using=using):
-        raise InvalidResultError(f"{name} can't be stored: {why}. Raise that, or return less.")
+        raise exceptions.InvalidResultError(
+            f"{name} can't be stored: {why}. Raise that, or return less."
+        )
     return text
 
 

@@ -20,15 +20,8 @@ from django_perfectqueue.exceptions import (
     WaitTimeoutError,
 )
 from django_perfectqueue.inspection.family import members
-from django_perfectqueue.payload.inputs import (
-    KEY_LENGTH,
-    Duration,
-    captured,
-    checked,
-    checked_key,
-    checked_timeout,
-    checked_user,
-)
+from django_perfectqueue.payload import inputs
+from django_perfectqueue.payload.inputs import Duration
 
 from .submission import TaskOptions, submission_of, submissions_of
 
@@ -82,7 +75,7 @@ class Batch:
         """
         if on_conflict != "raise":
             raise InvalidTaskError("on_conflict is not for the tasks of a batch.")
-        given = checked_key(key)
+        given = inputs.checked_key(key)
         self.submit_many([{"key": given, "type": type, "data": data, **options}])
         return self.queue[given]
 
@@ -123,7 +116,7 @@ class Batch:
         if when not in WHENS:
             raise InvalidTaskError(f"when is 'done', 'finished' or 'failed', not {when!r}.")
         options.setdefault("user", self.user)
-        task = submission_of(self.queue, key, type, data, surroundings=captured(), **options)
+        task = submission_of(self.queue, key, type, data, surroundings=inputs.captured(), **options)
         if task.after:
             raise InvalidTaskError("after is not for a callback: it waits for its batch.")
         mode = WHENS[when].value
@@ -141,7 +134,7 @@ class Batch:
 
         Raise WaitTimeoutError after the timeout, WaitInTransactionError in a transaction.
         """
-        seconds = checked_timeout(timeout)
+        seconds = inputs.checked_timeout(timeout)
         began = time.monotonic()
         while not (found := self.progress()).ended:
             waited = time.monotonic() - began
@@ -230,7 +223,10 @@ class Batch:
 @contextmanager
 def begin(queue: Queue, name: str, user: str | None, parent: int | None) -> Iterator[Batch]:
     """Store a batch with what is added in the block, all or none."""
-    name, user = checked("name of a batch", name, KEY_LENGTH), checked_user(user)
+    name, user = (
+        inputs.checked("name of a batch", name, inputs.KEY_LENGTH),
+        inputs.checked_user(user),
+    )
     with store.database.together(using=queue.using):
         id_ = store.create_batch(queue.name, name, user, parent, using=queue.using)
         yield Batch(queue, name, id_, user)

@@ -17,18 +17,8 @@ from django_perfectqueue.fairness.report import UserShare, balance
 from django_perfectqueue.inspection.results import End, results_of, results_of_async
 from django_perfectqueue.inspection.statistics import Statistics, lifetime, statistics
 from django_perfectqueue.lib.async_twins import twin
-from django_perfectqueue.payload.inputs import (
-    KEY_LENGTH,
-    ON_CONFLICT,
-    QUEUE_LENGTH,
-    Duration,
-    OnConflict,
-    captured,
-    checked,
-    checked_key,
-    checked_keys,
-    checked_timeout,
-)
+from django_perfectqueue.payload import inputs
+from django_perfectqueue.payload.inputs import Duration, OnConflict
 from django_perfectqueue.store.database.transaction import database
 from django_perfectqueue.tracing import otel
 
@@ -60,8 +50,8 @@ class Queue(Taking):
     """
 
     def __init__(self, name: str | None = None, *, using: str | None = None) -> None:
-        self.name = checked(
-            "queue", options().DEFAULT_QUEUE if name is None else name, QUEUE_LENGTH
+        self.name = inputs.checked(
+            "queue", options().DEFAULT_QUEUE if name is None else name, inputs.QUEUE_LENGTH
         )
         self._using = using
 
@@ -103,8 +93,10 @@ class Queue(Taking):
         no such task to wait for, and TypeError for an option that there is not.
         """
         terms: dict[str, Any] = {"using": self.using, "now": now}
-        task = submission_of(self, key, type, data, surroundings=captured(), **terms, **options)
-        ON_CONFLICT.require("on_conflict", on_conflict, InvalidTaskError)
+        task = submission_of(
+            self, key, type, data, surroundings=inputs.captured(), **terms, **options
+        )
+        inputs.ON_CONFLICT.require("on_conflict", on_conflict, InvalidTaskError)
         if not store_some([task], on_conflict, **terms) and on_conflict == "replace":
             replace = store.replace_linked if task.after or task.tags else store.replace
             replace([task], **terms)
@@ -145,7 +137,7 @@ class Queue(Taking):
         given, before = [], None
         for task in tasks:
             after = [*listed(task.get("after", ())), *([] if before is None else [before])]
-            before = checked_key(task.get("key"))
+            before = inputs.checked_key(task.get("key"))
             given.append({"if_failed": if_failed, **task, "key": before, "after": after})
         with store.database.together(using=self.using):
             self.submit_many(given)
@@ -162,11 +154,11 @@ class Queue(Taking):
 
     def batch_named(self, name: str) -> Batch:
         """Return a batch; raise NotFoundError where there is none, or InvalidTaskError as []."""
-        return batch_named(self, checked("name of a batch", name, KEY_LENGTH))
+        return batch_named(self, inputs.checked("name of a batch", name, inputs.KEY_LENGTH))
 
     def __getitem__(self, key: str) -> TaskHandle:
         """Return the task with a key; raise InvalidTaskError where no task can have it."""
-        return TaskHandle(self, checked("key", key, KEY_LENGTH))
+        return TaskHandle(self, inputs.checked("key", key, inputs.KEY_LENGTH))
 
     def shares(
         self,
@@ -248,7 +240,7 @@ class Queue(Taking):
         unknown status or what is no length of time.
         """
         rule = retention.PurgeRule.of(
-            older_than=checked_timeout(older_than, "older_than"),
+            older_than=inputs.checked_timeout(older_than, "older_than"),
             statuses=[] if status is None else [status],
             only={"queue": self.name, "group": group, "type": type, "user": user},
         )
@@ -262,15 +254,17 @@ class Queue(Taking):
         Raise NotFoundError where there is no such task, or none any more; WaitTimeoutError
         when not all have ended in time; WaitInTransactionError in an open transaction.
         """
-        seconds = checked_timeout(timeout)
-        return results_of(self.name, checked_keys(keys), using=self.using, timeout=seconds)
+        seconds = inputs.checked_timeout(timeout)
+        return results_of(self.name, inputs.checked_keys(keys), using=self.using, timeout=seconds)
 
     def as_completed_async(
         self, keys: Iterable[str], timeout: Duration | None = None
     ) -> AsyncIterator[End]:
         """Do what as_completed() does, without holding up the event loop."""
-        seconds = checked_timeout(timeout)
-        return results_of_async(self.name, checked_keys(keys), using=self.using, timeout=seconds)
+        seconds = inputs.checked_timeout(timeout)
+        return results_of_async(
+            self.name, inputs.checked_keys(keys), using=self.using, timeout=seconds
+        )
 
     def pause(self, *, until: datetime | None = None, note: str = "", by: str = "") -> None:
         """

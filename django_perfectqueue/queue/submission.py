@@ -12,24 +12,8 @@ from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import InvalidTaskError, NotSupportedError
 from django_perfectqueue.inspection.results import End, end_of
 from django_perfectqueue.lib.checks import choice, nearest
-from django_perfectqueue.payload.inputs import (
-    A_LIST,
-    KEY,
-    KEY_LENGTH,
-    Duration,
-    OnConflict,
-    When,
-    captured,
-    checked,
-    checked_duration,
-    checked_key,
-    checked_limits,
-    checked_priority,
-    checked_tags,
-    checked_user,
-    encoded,
-    moment,
-)
+from django_perfectqueue.payload import inputs
+from django_perfectqueue.payload.inputs import Duration, OnConflict, When
 from django_perfectqueue.store.limits.meters import lane_behind
 from django_perfectqueue.store.values import Moment
 
@@ -66,13 +50,15 @@ def checked_after(after: Iterable[Waited], queue: str, using: str) -> tuple[stor
 
 def listed(after: Iterable[Waited]) -> Iterable[Waited]:
     """Return a list; raise InvalidTaskError for a single text, whose letters would be keys."""
-    found: Iterable[Waited] = A_LIST.require("after", after, InvalidTaskError)
+    found: Iterable[Waited] = inputs.A_LIST.require("after", after, InvalidTaskError)
     return found
 
 
 def parent_of(one: Waited, queue: str, using: str) -> store.Parent:
     if isinstance(one, str):
-        return store.Parent(queue, checked("key of a task to wait for", one, KEY_LENGTH))
+        return store.Parent(
+            queue, inputs.checked("key of a task to wait for", one, inputs.KEY_LENGTH)
+        )
     if isinstance(one, int) and not isinstance(one, bool):
         return store.Parent("", "", one)
     if isinstance(one, models.Task):
@@ -180,13 +166,13 @@ TIMES = ("run_at", "expected_at", "expires_at")
 AFTER, TAGS = attrgetter("after"), attrgetter("tags")
 # Each option but TIMES and ``after`` as it is stored; raises InvalidTaskError.
 CHECKS: dict[str, Callable[[Any], object]] = {
-    "user": checked_user,
-    "priority": checked_priority,
-    "limits": checked_limits,
-    "time_limit": partial(checked_duration, "time_limit"),
-    "context": captured,
+    "user": inputs.checked_user,
+    "priority": inputs.checked_priority,
+    "limits": inputs.checked_limits,
+    "time_limit": partial(inputs.checked_duration, "time_limit"),
+    "context": inputs.captured,
     "if_failed": checked_if_failed,
-    "tags": checked_tags,
+    "tags": inputs.checked_tags,
 }
 ARGUMENTS = ("key", "type", "data", *CHECKS, *TIMES, "after")
 
@@ -218,7 +204,7 @@ def submission_of(
         if value is None:
             continue
         if name in TIMES:
-            given[name] = moment(name, value, now)
+            given[name] = inputs.moment(name, value, now)
         elif name == "after":
             given[name] = checked_after(value, queue.name, using)
         else:
@@ -226,15 +212,15 @@ def submission_of(
     starts, ends = given.get("run_at"), given.get("expires_at")
     if starts is not None and ends is not None and expires_first(starts, ends):
         raise InvalidTaskError(f"The task can never run: it expires at {ends}, before run_at.")
-    type_ = KEY.require("The type", type, InvalidTaskError)
+    type_ = inputs.KEY.require("The type", type, InvalidTaskError)
     lane = lane_behind(
         queue.name, type_, given.get("user", ""), given.get("limits", ()), using=using
     )
     return store.Submission(
         queue=queue.name,
-        key=checked_key(key),
+        key=inputs.checked_key(key),
         type=type_,
-        payload=encoded(data),
+        payload=inputs.encoded(data),
         lane=lane,
         **given,
     )
@@ -244,12 +230,16 @@ def submissions_of(
     queue: Queue, tasks: Iterable[Mapping[str, Any]], now: datetime | None = None
 ) -> Iterator[list[store.Submission]]:
     """Yield tasks as they are stored, some at a time, each from a dict of submit()'s arguments."""
-    terms: dict[str, Any] = {"using": queue.using, "surroundings": captured(), "now": now}
+    terms: dict[str, Any] = {"using": queue.using, "surroundings": inputs.captured(), "now": now}
     return store.in_chunks(submission_of(queue, **terms, **task) for task in tasks)
 
 
 def store_some(
-    tasks: Sequence[store.Submission], on_conflict: OnConflict, *, using: str, now: datetime | None
+    tasks: Sequence[store.Submission],
+    on_conflict: OnConflict,
+    *,
+    using: str,
+    now: datetime | None,
 ) -> Mapping[tuple[str, str], int]:
     """Store tasks in one transaction; return the ids of those whose key was free."""
     submit = store.submit_all if on_conflict == "raise" else store.submit

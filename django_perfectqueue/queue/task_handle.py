@@ -20,17 +20,9 @@ from django_perfectqueue.inspection.results import (
 )
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.lib.async_twins import twin
+from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.codecs import JSON
-from django_perfectqueue.payload.inputs import (
-    QUEUE_LENGTH,
-    Duration,
-    checked,
-    checked_key,
-    checked_priority,
-    checked_tags,
-    checked_timeout,
-    rewriter,
-)
+from django_perfectqueue.payload.inputs import Duration
 from django_perfectqueue.store.limits.meters import lane_behind
 from django_perfectqueue.store.tasks.steer import find
 
@@ -102,12 +94,12 @@ class TaskHandle:
         has not ended in time; NotFoundError where there is no such task, or none any more;
         WaitInTransactionError in an open transaction, unless it has ended already.
         """
-        seconds = checked_timeout(timeout)
+        seconds = inputs.checked_timeout(timeout)
         return result_of(self.queue.name, self.key, using=self.using, timeout=seconds).result()
 
     async def wait_async(self, timeout: Duration | None = None) -> Any:
         """Do what wait() does, without holding up the event loop."""
-        seconds = checked_timeout(timeout)
+        seconds = inputs.checked_timeout(timeout)
         end = await result_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
         return end.result()
 
@@ -118,12 +110,12 @@ class TaskHandle:
         Changes in quick succession may be seen as one. Raise NotFoundError, WaitTimeoutError
         and WaitInTransactionError as wait() does.
         """
-        seconds = checked_timeout(timeout)
+        seconds = inputs.checked_timeout(timeout)
         return changes_of(self.queue.name, self.key, using=self.using, timeout=seconds)
 
     def watch_async(self, timeout: Duration | None = None) -> AsyncIterator[Snapshot]:
         """Do what watch() does, without holding up the event loop."""
-        seconds = checked_timeout(timeout)
+        seconds = inputs.checked_timeout(timeout)
         return changes_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
 
     def progress(self) -> models.Journal | None:
@@ -193,7 +185,7 @@ class TaskHandle:
 
     def tag(self, *tags: str) -> None:
         """Give it tags, each once; raise NotFoundError or InvalidTaskError."""
-        store.records.tag_task(self.id, checked_tags(tags), using=self.using)
+        store.records.tag_task(self.id, inputs.checked_tags(tags), using=self.using)
 
     def untag(self, *tags: str) -> None:
         """Take tags off it, if it has them; raise NotFoundError."""
@@ -226,7 +218,9 @@ class TaskHandle:
         transaction this is done after the commit. Raise NotFoundError, AlreadyFinishedError
         or InvalidTaskError.
         """
-        store.steer(store.set_priority, self.id, checked_priority(priority), using=self.using)
+        store.steer(
+            store.set_priority, self.id, inputs.checked_priority(priority), using=self.using
+        )
 
     def move(self, queue: str, *, by: str = "") -> TaskHandle:
         """
@@ -237,7 +231,7 @@ class TaskHandle:
         NotFoundError, AlreadyFinishedError, NotSupportedError while it is running or where it
         is there already, AlreadyExistsError where its key is taken there.
         """
-        to = checked("queue", queue, QUEUE_LENGTH)
+        to = inputs.checked("queue", queue, inputs.QUEUE_LENGTH)
         store.steer(store.revise, self.id, store.Revision(queue=to, by=by), using=self.using)
         return type(self.queue)(to, using=self.using)[self.key]
 
@@ -250,7 +244,7 @@ class TaskHandle:
         NotSupportedError while it is running, InvalidTaskError where that can't be stored, and
         PayloadError where the data can't be read.
         """
-        revision = store.Revision(rewrite=rewriter(patch), by=by)
+        revision = store.Revision(rewrite=inputs.rewriter(patch), by=by)
         store.steer(store.revise, self.id, revision, using=self.using)
 
     def copy(self, key: str | None = None, *, by: str = "") -> TaskHandle:
@@ -262,7 +256,7 @@ class TaskHandle:
         NotFoundError, InvalidTaskError or AlreadyExistsError.
         """
         row = self.metadata()
-        new = checked_key(key)
+        new = inputs.checked_key(key)
         submission = store.Submission.like(
             row,
             new,

@@ -13,13 +13,8 @@ from django.db import IntegrityError
 from django.db.models import QuerySet
 from django.db.models.functions import Substr
 
-from django_perfectqueue import store
+from django_perfectqueue import exceptions, store
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import (
-    InvalidScheduleError,
-    NotFoundError,
-    PerfectQueueError,
-)
 from django_perfectqueue.fairness import audit
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.checks import choice, nearest
@@ -29,14 +24,6 @@ from django_perfectqueue.queue import Queue, TaskHandle
 from django_perfectqueue.store import schedules
 from django_perfectqueue.store.database.transaction import database
 from django_perfectqueue.store.records.journal import DID
-from django_perfectqueue.store.schedules import (
-    MOST_AT_ONCE,
-    due_time,
-    pause,
-    set_next,
-    start_over,
-    timing_of,
-)
 from django_perfectqueue.store.values import as_text
 
 from .terms import (
@@ -104,7 +91,7 @@ class Schedules:
         would have more schedules than SCHEDULES_PER_USER.
         """
         if isinstance(getattr(data, "terms", None), dict):
-            raise InvalidScheduleError(
+            raise exceptions.InvalidScheduleError(
                 "The third argument is the data of the tasks. Give the timing by its name:"
                 " every='10m' or cron='30 3 * * *'."
             )
@@ -185,13 +172,13 @@ class ScheduleHandle:
     def pause(self, note: str = "", *, by: str = "", now: datetime | None = None) -> None:
         """Submit nothing until unpause(); ticks that wait for the task before are dropped."""
         with self._changed(by, now) as (row, _moment):
-            pause(row, note, by)
+            schedules.pause(row, note, by)
 
     def unpause(self, *, by: str = "", now: datetime | None = None) -> None:
         """Go on with the first tick after now; backfill() makes up what was missed."""
         with self._changed(by, now) as (row, moment):
             row.paused, row.note, row.paused_by, row.failures = False, "", "", 0
-            start_over(row, moment)
+            schedules.start_over(row, moment)
 
     def trigger(self, *, by: str = "", now: datetime | None = None) -> TaskHandle:
         """Submit its task now, whatever its ticks and its overlap say; return the task."""
@@ -205,11 +192,14 @@ class ScheduleHandle:
         if row.next_at is None:
             return []
         try:
-            ticks = [row.next_at, *islice(timing_of(row).after(row.next_at), max(0, count - 1))]
-        except PerfectQueueError:
+            ticks = [
+                row.next_at,
+                *islice(schedules.timing_of(row).after(row.next_at), max(0, count - 1)),
+            ]
+        except exceptions.PerfectQueueError:
             return []  # The next look stores the error in ``problem``.
         left = count if row.remaining is None else min(count, row.remaining)
-        return [due_time(row, tick) for tick in ticks[:left]]
+        return [schedules.due_time(row, tick) for tick in ticks[:left]]
 
     def last(self, count: int = 10) -> list[Task]:
         """Return its last tasks that are retained, with their ``status``, the last tick first."""
@@ -223,7 +213,7 @@ class ScheduleHandle:
 
     def explain(self) -> str:
         """Return its timing in words, in English."""
-        return timing_of(self.row()).explain()
+        return schedules.timing_of(self.row()).explain()
 
     def backfill(
         self,
@@ -242,17 +232,19 @@ class ScheduleHandle:
         ticks; with ``dry_run`` only that. Raise InvalidScheduleError where they are more than
         1,000.
         """
-        BACKFILL.require("overlap", overlap, InvalidScheduleError)
+        BACKFILL.require("overlap", overlap, exceptions.InvalidScheduleError)
         moment = now or store.records.clock(using=self.using)
         first, last = at("since", since, moment), at("until", until, moment)
         if first is None or last is None:
-            raise InvalidScheduleError("A backfill needs since and until.")
+            raise exceptions.InvalidScheduleError("A backfill needs since and until.")
         row = self.row()
-        following = timing_of(row).after(first - schedules.LEAST)
-        ticks = list(islice(takewhile(lambda tick: tick <= last, following), MOST_AT_ONCE + 1))
-        if len(ticks) > MOST_AT_ONCE:
-            raise InvalidScheduleError(
-                f"From {first} to {last} there are more than {MOST_AT_ONCE} ticks. Give a"
+        following = schedules.timing_of(row).after(first - schedules.LEAST)
+        ticks = list(
+            islice(takewhile(lambda tick: tick <= last, following), schedules.MOST_AT_ONCE + 1)
+        )
+        if len(ticks) > schedules.MOST_AT_ONCE:
+            raise exceptions.InvalidScheduleError(
+                f"From {first} to {last} there are more than {schedules.MOST_AT_ONCE} ticks. Give a"
                 " shorter range."
             )
         ticks = schedules.without_tasks(row, ticks, using=self.using)
@@ -284,10 +276,10 @@ class ScheduleHandle:
     def _rows(self) -> QuerySet[Schedule]:
         return Schedule.objects.using(self.using).filter(name=self.name)
 
-    def _missing(self) -> NotFoundError:
+    def _missing(self) -> exceptions.NotFoundError:
         names = Schedule.objects.using(self.using).values_list("name", flat=True)
         near = nearest(self.name, names.order_by("name")[:NEIGHBOURS])
-        return NotFoundError(f"There is no schedule '{self.name}'.{near}")
+        return exceptions.NotFoundError(f"There is no schedule '{self.name}'.{near}")
 
     @contextmanager
     def _changed(
@@ -320,11 +312,11 @@ def edited(name: str, now: datetime | None, *, using: str) -> Iterator[tuple[Sch
         yield row, moment
         if row.state not in ("gone", "paused"):
             if row.pk is None or was_gone or row.problem or timing_terms(row) != former:
-                start_over(row, moment)
+                schedules.start_over(row, moment)
             else:
                 # One that had ended goes on where it has more to submit.
-                following = row.next_at or timing_of(row).first_after(moment)
-                set_next(row, following, moment)
+                following = row.next_at or schedules.timing_of(row).first_after(moment)
+                schedules.set_next(row, following, moment)
         row.save(using=using)
         schedules.wake(row, moment, using=using)
 
@@ -366,7 +358,7 @@ def check_user(row: Schedule, before: dict[str, object] | None, *, using: str) -
     if most is None or not row.user or (before is not None and before["user"] == row.user):
         return
     if Schedule.objects.using(using).filter(user=row.user).count() >= most:
-        raise InvalidScheduleError(
+        raise exceptions.InvalidScheduleError(
             f"User '{row.user}' has {most} schedules already, by SCHEDULES_PER_USER."
         )
 

@@ -18,20 +18,9 @@ from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.checks import LARGEST, Check, choice, nearest, span, whole
 from django_perfectqueue.lib.durations import seconds_of
 from django_perfectqueue.models import NAME_LENGTH, Schedule
+from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.context import provided
-from django_perfectqueue.payload.inputs import (
-    KEY_LENGTH,
-    QUEUE_LENGTH,
-    Duration,
-    When,
-    carried,
-    checked,
-    checked_limits,
-    checked_priority,
-    checked_user,
-    encoded,
-    moment,
-)
+from django_perfectqueue.payload.inputs import Duration, When
 from django_perfectqueue.queue import TaskTerms
 from django_perfectqueue.store.arithmetic.ticks import zone_of
 from django_perfectqueue.store.schedules import timing_of
@@ -126,24 +115,24 @@ def context_(name: str, given: Any, now: datetime) -> str | None:
     """Return what tasks take along of the surroundings in which their schedule is stored."""
     A_DICT.or_none().require(name, given, InvalidScheduleError)
     values = provided(given)
-    return carried(values) if values else None
+    return inputs.carried(values) if values else None
 
 
 def cron_(name: str, value: object, now: datetime) -> str:
     if not value:
         return ""
-    text = " ".join(checked("cron expression", value, 200).split())
+    text = " ".join(inputs.checked("cron expression", value, 200).split())
     return text.lower() if text.startswith("@") else text
 
 
 def zone(name: str, value: object, now: datetime) -> str:
     if value:
-        zone_of(checked("time zone", str(value), 64))
+        zone_of(inputs.checked("time zone", str(value), 64))
     return str(value or "")
 
 
 def at(name: str, value: When | None, now: datetime) -> datetime | None:
-    time = moment(name, value, now)
+    time = inputs.moment(name, value, now)
     return now + time if isinstance(time, timedelta) else time
 
 
@@ -164,10 +153,10 @@ CHECKS: dict[str, Callable[[str, Any, datetime], object]] = {
     "cron": cron_,
     "every": seconds(span(least=1)),
     "timezone": zone,
-    "queue": lambda name, value, now: checked(name, value, QUEUE_LENGTH),
-    "user": lambda name, value, now: checked_user(value),
-    "priority": lambda name, value, now: checked_priority(value),
-    "limits": lambda name, value, now: ",".join(checked_limits(value)),
+    "queue": lambda name, value, now: inputs.checked(name, value, inputs.QUEUE_LENGTH),
+    "user": lambda name, value, now: inputs.checked_user(value),
+    "priority": lambda name, value, now: inputs.checked_priority(value),
+    "limits": lambda name, value, now: ",".join(inputs.checked_limits(value)),
     "time_limit": SPAN,
     "expires_after": SPAN,
     "starts_at": at,
@@ -186,7 +175,7 @@ ALL_CHECKS = {**CHECKS, "context": context_}
 
 @as_invalid_schedule()
 def checked_name(name: object) -> str:
-    return checked("name of a schedule", name, NAME_LENGTH)
+    return inputs.checked("name of a schedule", name, NAME_LENGTH)
 
 
 @as_invalid_schedule()
@@ -202,7 +191,7 @@ def checked_payload(data: object, type_: str) -> str:
 
         if task := definition_of(type_):
             data = checked_call(task, data)
-    return encoded(data)
+    return inputs.encoded(data)
 
 
 def checked_call(task: AnyTask, data: object) -> object:
@@ -231,7 +220,7 @@ def checked_type(type_: object, *, using: str) -> str:
     Raise InvalidScheduleError, with the nearest type, when no handler here and no worker of
     this database knows it.
     """
-    name = checked("type", type_, KEY_LENGTH)
+    name = inputs.checked("type", type_, inputs.KEY_LENGTH)
     known = list(known_types(using=using))
     if name in known or dispatch_here().knows(name):
         return name

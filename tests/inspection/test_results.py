@@ -299,7 +299,7 @@ class TellingTests(TransactionTestCase):
 
     def test_who_waits_hears_it_long_before_it_would_look(self):
         task = submit(now=None)
-        slow = mock.patch.multiple(results, SOONEST_IF_NOTIFIED=600.0, LATEST_IF_NOTIFIED=600.0)
+        slow = mock.patch.object(results, "BOUNDS_IF_NOTIFIED", (600.0, 600.0))
         with slow, waiting(task, timeout=600) as answers:
             wait_until(lambda: Ticket.objects.get().watched)
             finish(*acquire(now=None), now=None, result="1")
@@ -420,7 +420,7 @@ class TellingTests(TransactionTestCase):
 
 class PauseTests(SimpleTestCase):
     def pauses(self, waited, *, timeout=None, reported=False):
-        waiter = mock.Mock(since=0.0, timeout=timeout, are_watched=reported)
+        waiter = mock.Mock(since=0.0, changed_at=0.0, timeout=timeout, is_notified=lambda: reported)
         with mock.patch.object(results.time, "monotonic", return_value=waited):
             return results.ResultWaiter.pause(waiter)
 

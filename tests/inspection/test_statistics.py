@@ -103,10 +103,6 @@ class StatisticsTests(TestCase):
         with mock.patch.object(records, "MOST_TYPES", 2):
             for number in range(5):
                 ran(1.0, type=f"type-{number}", at=after(number))
-        with (
-            mock.patch("django_perfectqueue.store.records.usage_read.MOST_TYPES", 2),
-            mock.patch.object(records, "MOST_TYPES", 2),
-        ):
             roll_up(after(HOUR * 2))
 
         everything, *types = Queue().lifetime()

@@ -17,20 +17,7 @@ from django_perfectqueue.models import ALL_TYPES, Bucket, Usage
 from ..arithmetic.entitlement import Contender, entitlements
 from ..arithmetic.fair_order import lane_id
 from ..database.transaction import Session, in_transaction, reading, retry_transaction, with_retries
-from .usage import (
-    AMOUNTS,
-    EPOCH,
-    MOST_ROWS,
-    MOST_TYPES,
-    TABLE,
-    Tally,
-    UsageKey,
-    all_types_key,
-    clock,
-    folded,
-    start_of,
-    write,
-)
+from . import usage
 
 PLACE = """
 FROM "perfectqueue_usage"
@@ -47,7 +34,7 @@ def summed(column: str) -> str:
 
 
 SUMS = f"""
-SELECT {{by}}, {", ".join(map(summed, AMOUNTS))} {PLACE} GROUP BY {{by}}
+SELECT {{by}}, {", ".join(map(summed, usage.AMOUNTS))} {PLACE} GROUP BY {{by}}
 """
 MINUTES = f"""
 SELECT "start", "others", "user", "seconds", "entitled", "eager", "paused" + "capped"
@@ -86,7 +73,7 @@ class UserMinute(NamedTuple):
 
 def received(
     db: Session, queue: str, since: datetime, until: datetime, of: str
-) -> dict[UsageKey, Tally]:
+) -> dict[usage.UsageKey, usage.Tally]:
     """
     Return what everyone got since, and before; of users what they were entitled to, too.
 
@@ -94,7 +81,7 @@ def received(
     """
     statement = SUMS.replace("{by}", '"others", "user", "type"').replace("{of}", of)
     found = {
-        UsageKey(queue, bool(others), user, type_): Tally.of(amounts)
+        usage.UsageKey(queue, bool(others), user, type_): usage.Tally.of(amounts)
         for others, user, type_, *amounts in db.rows(statement, place(db, queue, since, until))
     }
     if of != TYPES:
@@ -107,7 +94,7 @@ def received(
 
 def entitled(
     db: Session, queue: str, since: datetime, until: datetime
-) -> Iterator[tuple[UsageKey, float]]:
+) -> Iterator[tuple[usage.UsageKey, float]]:
     """Yield what users were entitled to in each minute that has not been folded."""
     rows = [UserMinute(*row) for row in db.rows(MINUTES, place(db, queue, since, until))]
     owners = {lane_id(queue, row.user): row.user for row in rows if not row.others}
@@ -118,25 +105,25 @@ def entitled(
         minute = list(some)
         if not any(one.entitled for one in minute):
             for one, seconds in entitle(minute, terms).items():
-                yield UsageKey(queue, bool(one.others), one.user), seconds
+                yield usage.UsageKey(queue, bool(one.others), one.user), seconds
 
 
 def series(
-    db: Session, usage_key: UsageKey, since: datetime, until: datetime
-) -> list[tuple[datetime, Tally]]:
+    db: Session, usage_key: usage.UsageKey, since: datetime, until: datetime
+) -> list[tuple[datetime, usage.Tally]]:
     """Return what a type or a user got by time: in minutes, and in hours what is older."""
     names = {"type": usage_key.type, "others": usage_key.others, "user": usage_key.user}
     statement = SUMS.replace("{by}", '"start"').replace("{of}", ONE)
     rows = db.rows(statement, place(db, usage_key.queue, since, until) | names)
-    return [(db.dialect.moment(start), Tally.of(amounts)) for start, *amounts in rows]
+    return [(db.dialect.moment(start), usage.Tally.of(amounts)) for start, *amounts in rows]
 
 
-def totals(queues: Collection[str], *, most: int, using: str) -> dict[UsageKey, Tally]:
+def totals(queues: Collection[str], *, most: int, using: str) -> dict[usage.UsageKey, usage.Tally]:
     """Return what all types of these queues got since ever, and that of the oldest types."""
     found = Usage._default_manager.using(using).filter(queue__in=queues, span=Bucket.TOTAL)
-    rows = found.order_by("-others", "pk").values_list("queue", "type", "others", *AMOUNTS)
+    rows = found.order_by("-others", "pk").values_list("queue", "type", "others", *usage.AMOUNTS)
     return {
-        UsageKey(queue, bool(others), "", type_): Tally.of(amounts)
+        usage.UsageKey(queue, bool(others), "", type_): usage.Tally.of(amounts)
         for queue, type_, others, *amounts in rows[:most]
     }
 
@@ -201,7 +188,7 @@ BATCH = 10_000
 COUNTED = 10_000
 
 # Its total is the id of the newest task that has been counted.
-COUNTED_KEY = all_types_key("")
+COUNTED_KEY = usage.all_types_key("")
 COUNTED_UNTIL = """
 SELECT {now}, COALESCE((SELECT MAX("id") FROM "perfectqueue_task"), 0), COALESCE((
     SELECT "submitted" FROM "perfectqueue_usage" WHERE "queue" = '' AND "span" = 0
@@ -238,13 +225,15 @@ def count_submitted(upto: int, *, using: str, now: datetime | None = None) -> in
             # The first time what was purged before is no part of it.
             [oldest] = db.execute(OLDEST_TASK).fetchone() if not counted else [0]
             found = stored(db, min(upto, max(counted, (oldest or 0) - 1)), upto)
-            write(db, Bucket.MINUTE, start_of(Bucket.MINUTE, db.dialect.moment(moment)), found)
-            found[COUNTED_KEY] = Tally(submitted=upto - counted)
-            write(db, Bucket.TOTAL, EPOCH, found)
+            usage.write(
+                db, Bucket.MINUTE, usage.start_of(Bucket.MINUTE, db.dialect.moment(moment)), found
+            )
+            found[COUNTED_KEY] = usage.Tally(submitted=upto - counted)
+            usage.write(db, Bucket.TOTAL, usage.EPOCH, found)
     return int(newest)
 
 
-def stored(db: Session, after: int, until: int) -> dict[UsageKey, Tally]:
+def stored(db: Session, after: int, until: int) -> dict[usage.UsageKey, usage.Tally]:
     """
     Return how many tasks of each queue have an id above the one and up to the other.
 
@@ -254,7 +243,10 @@ def stored(db: Session, after: int, until: int) -> dict[UsageKey, Tally]:
     size = min(length, COUNTED)
     rows = db.rows(STORED, {"after": until - size, "until": until})
     whole = length / max(1, size)
-    return {all_types_key(queue): Tally(submitted=round(count * whole)) for queue, count in rows}
+    return {
+        usage.all_types_key(queue): usage.Tally(submitted=round(count * whole))
+        for queue, count in rows
+    }
 
 
 def roll_up(*, using: str, keep: float | None, now: datetime | None = None) -> None:
@@ -264,7 +256,7 @@ def roll_up(*, using: str, keep: float | None, now: datetime | None = None) -> N
     Minutes stay for an hour, and of each no more than MOST_ROWS users; hours stay for ``keep``
     seconds; None is for ever. Totals stay. Several hosts may do so at once.
     """
-    moment = clock(using=using, now=now)
+    moment = usage.clock(using=using, now=now)
     rows = Usage._default_manager.using(using)
     for queue in distinct(rows.filter(span__gt=Bucket.TOTAL), "queue", limit=None):
         own = rows.filter(queue=queue)
@@ -272,7 +264,7 @@ def roll_up(*, using: str, keep: float | None, now: datetime | None = None) -> N
             merge_minutes(queue, Bucket.MINUTE, start, start + timedelta(minutes=1), using=using)
         oldest = oldest_minute(own, using=using)
         if oldest is not None:
-            start = start_of(int(AT_ONCE.total_seconds()), oldest)
+            start = usage.start_of(int(AT_ONCE.total_seconds()), oldest)
             if start + AT_ONCE <= moment - MINUTES_KEPT:
                 merge_minutes(queue, Bucket.HOUR, start, start + AT_ONCE, using=using)
         if keep is not None:
@@ -280,14 +272,16 @@ def roll_up(*, using: str, keep: float | None, now: datetime | None = None) -> N
             for old in (hours.filter(type=""), hours.filter(type__gt="")):
                 delete_batch(old.order_by("type", "start")[:BATCH], using=using)
         types = own.filter(span=Bucket.TOTAL, others=False).order_by("pk")
-        delete_batch(types[MOST_TYPES : MOST_TYPES + BATCH], using=using)
+        delete_batch(types[usage.MOST_TYPES : usage.MOST_TYPES + BATCH], using=using)
 
 
 def crowded(rows: QuerySet[Usage], now: datetime, *, using: str) -> list[datetime]:
     """Return the minutes that were over lately and have too many users."""
-    lately = rows.filter(start__gte=now - LATELY, start__lt=start_of(Bucket.MINUTE, now - GRACE))
+    lately = rows.filter(
+        start__gte=now - LATELY, start__lt=usage.start_of(Bucket.MINUTE, now - GRACE)
+    )
     minutes = lately.filter(span=Bucket.MINUTE, type="").values("start").annotate(rows=Count("pk"))
-    starts = minutes.filter(rows__gt=MOST_ROWS + 1).values_list("start", flat=True)
+    starts = minutes.filter(rows__gt=usage.MOST_ROWS + 1).values_list("start", flat=True)
     return with_retries(lambda: list(starts), using=using)
 
 
@@ -313,13 +307,13 @@ def merge_minutes(
         lock(db)
         found = received(db, queue, since, until, ALL_MINUTES)
         if ids := [row for (row,) in db.rows(MINUTES_AT_ONCE, place(db, queue, since, until))]:
-            db.dialect.delete(db.cursor, TABLE, ids)
-            write(db, span, start_of(span, since), folded(found, MOST_ROWS))
+            db.dialect.delete(db.cursor, usage.TABLE, ids)
+            usage.write(db, span, usage.start_of(span, since), usage.folded(found, usage.MOST_ROWS))
 
 
 def lock(db: Session) -> None:
     """Have others wait that count or move: what one has done the next one sees."""
-    write(db, Bucket.TOTAL, EPOCH, {COUNTED_KEY: Tally()})
+    usage.write(db, Bucket.TOTAL, usage.EPOCH, {COUNTED_KEY: usage.Tally()})
 
 
 @retry_transaction
@@ -328,4 +322,4 @@ def delete_batch(rows: QuerySet[Usage], *, using: str) -> None:
     with in_transaction(using) as db:
         found = rows.select_for_update(skip_locked=True).values_list("pk", flat=True)
         if ids := list(found):
-            db.dialect.delete(db.cursor, TABLE, ids)
+            db.dialect.delete(db.cursor, usage.TABLE, ids)

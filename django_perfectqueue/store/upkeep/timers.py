@@ -21,17 +21,7 @@ from ..limits.holds import FIRST_ID, SHUT, open_all_shut
 from ..notify.ring import announce_ids, notify_workers
 from ..records.dependency_events import follow, follow_uncommitted
 from ..schedules import fire_schedules
-from ..tasks.close import (
-    CANCELLED,
-    TICKET,
-    EndedAttempt,
-    LockedTicket,
-    Loss,
-    add_dead_letters,
-    leave,
-    lock_tickets,
-    lose,
-)
+from ..tasks import close
 from ..values import Watermarks
 
 BATCH = 500
@@ -144,7 +134,7 @@ def fire_batch(*, using: str, now: datetime | None) -> int:
         rows = db.rows(statement, {"limit": BATCH}, now=now)
         accounts = Accounts(now)
         lapsed = [task_id for task_id, state, *_ in rows if state == State.RUNNING]
-        back = lose(db, accounts, lock_tickets(db, lapsed), Loss())
+        back = close.lose(db, accounts, close.lock_tickets(db, lapsed), close.Loss())
         back += [task_id for task_id, state, *_ in rows if state != State.RUNNING]
         admit(db, back, accounts)
         accounts.write(db)
@@ -240,7 +230,7 @@ def admit(db: Session, ids: list[int], accounts: Accounts) -> None:
 
 
 HELD = f"""
-{TICKET} WHERE "state" = 2 AND "holder" = %(holder)s AND "timer_at" <= {{horizon}}
+{close.TICKET} WHERE "state" = 2 AND "holder" = %(holder)s AND "timer_at" <= {{horizon}}
 ORDER BY "task_id" + 0
 """
 
@@ -251,7 +241,7 @@ def give_back(
     *,
     using: str,
     alive_time: float,
-    loss: Loss,
+    loss: close.Loss,
     keep: Collection[tuple[int, int]] = (),
     now: datetime | None = None,
 ) -> int:
@@ -265,11 +255,11 @@ def give_back(
     with in_transaction(using) as db:
         statement = HELD + db.dialect.lock_clause
         found = db.rows(statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1})
-        tickets = [LockedTicket(*row) for row in found]
+        tickets = [close.LockedTicket(*row) for row in found]
         left = [ticket for ticket in tickets if (ticket.task_id, ticket.token) not in keep]
         accounts = Accounts(now)
         lost = [ticket for ticket in left if ticket.task_id in loss.crashed]
-        back = lose(db, accounts, lost, loss)
+        back = close.lose(db, accounts, lost, loss)
         others = [ticket for ticket in left if ticket.task_id not in loss.crashed]
         back += let_go(db, accounts, others, loss.seconds)
         admit(db, sorted(back), accounts)
@@ -280,7 +270,10 @@ def give_back(
 
 
 def let_go(
-    db: Session, accounts: Accounts, tickets: Sequence[LockedTicket], seconds: Mapping[int, float]
+    db: Session,
+    accounts: Accounts,
+    tickets: Sequence[close.LockedTicket],
+    seconds: Mapping[int, float],
 ) -> list[int]:
     """Free tasks that have not crashed; return those that are not to be cancelled."""
     back: list[int] = []
@@ -295,11 +288,11 @@ def let_go(
             reached=ticket.reached,
         )
         if ticket.cancel_requested:
-            held = EndedAttempt.of(ticket)
-            add_dead_letters(db, [held], Outcome.CANCELLED, CANCELLED, now=accounts.now)
+            held = close.EndedAttempt.of(ticket)
+            close.add_dead_letters(db, [held], Outcome.CANCELLED, close.CANCELLED, now=accounts.now)
             cancelled.append(ticket.task_id)
         else:
             back.append(ticket.task_id)
     announce_ids(db, [(signals.task_cancelled, cancelled)])
-    leave(db, back, LastEnding.GIVEN_BACK)
+    close.leave(db, back, LastEnding.GIVEN_BACK)
     return back

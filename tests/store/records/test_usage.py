@@ -361,7 +361,7 @@ class WindowTests(TestCase):
         add(ann=9, bob=2, cem=1)
         note()
         before = shares("hour", now=after(80))["ann"].entitled
-        with mock.patch("django_perfectqueue.store.records.usage_read.MOST_ROWS", 1):
+        with mock.patch("django_perfectqueue.store.records.usage.MOST_ROWS", 1):
             for _host in range(2):
                 sum_up(after(75))
 

@@ -13,19 +13,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import CHANNEL, Submission
+from . import postgresql_server
 from .base import AWAKE, TASK_COLUMNS, TICKET_COLUMNS, Dialect, stored_row
-from .postgresql_server import (
-    IDLE,
-    UNPREPARED,
-    PostgreSQLErrors,
-    array,
-    is_psycopg3,
-    state_of,
-    takes_several_statements,
-    texts,
-    time_of,
-    time_text,
-)
 
 SUBMIT = """
 WITH "clock" AS (
@@ -138,9 +127,11 @@ def listed(name: str, kind: str, values: Sequence[Any]) -> tuple[str, str]:
     if kind == "timestamptz":
         spans = any(isinstance(at, timedelta) for at in values)
         sql = TIMES_AND_SPANS.replace("{name}", name) if spans else f"%({name})s::timestamptz[]"
-        return sql, array(map(time_of, values))
+        return sql, postgresql_server.array(map(postgresql_server.time_of, values))
     items = map(",".join, values) if name == "limits" else values
-    return f"%({name})s::{kind}[]", (texts if kind == "text" else array)(items)
+    return f"%({name})s::{kind}[]", (
+        postgresql_server.texts if kind == "text" else postgresql_server.array
+    )(items)
 
 
 # PostgreSQL: a task submitted by itself goes as one packet, which a connection prepares.
@@ -218,9 +209,9 @@ ACTIVE = 1
 sends: WeakKeyDictionary[object, int | None] = WeakKeyDictionary()
 
 
-class PostgreSQLAlone(PostgreSQLErrors):
+class PostgreSQLAlone(postgresql_server.PostgreSQLErrors):
     def submits_alone(self, connection: BaseDatabaseWrapper) -> bool:
-        return takes_several_statements(connection)
+        return postgresql_server.takes_several_statements(connection)
 
     def submit_alone(
         self, cursor: Cursor, task: Submission, *, token: int, message: str
@@ -230,7 +221,7 @@ class PostgreSQLAlone(PostgreSQLErrors):
             "lane": task.lane,
             "token": token,
             "message": message,
-            **{name: time_text(getattr(task, name)) for name in TIMES},
+            **{name: postgresql_server.time_text(getattr(task, name)) for name in TIMES},
         }
         wire = cursor.db.connection
         use = sends.setdefault(wire, 0)
@@ -238,13 +229,13 @@ class PostgreSQLAlone(PostgreSQLErrors):
         try:
             cursor.execute(PACKETS[use or 0], values)
         except BaseException as error:
-            if state_of(error) in UNPREPARED:
+            if postgresql_server.state_of(error) in postgresql_server.UNPREPARED:
                 sends[wire] = None
             roll_back(cursor)
             raise
         # What is read is here, so Django need not watch over each call.
         results = cursor.cursor
-        while is_psycopg3() and results.nextset():
+        while postgresql_server.is_psycopg3() and results.nextset():
             pass
         return results.fetchone() or (None, False)
 
@@ -254,5 +245,5 @@ def roll_back(cursor: Cursor) -> None:
     status = cursor.connection.info.transaction_status
     if status == ACTIVE:
         cursor.db.close()
-    elif status != IDLE and not cursor.connection.closed:
+    elif status != postgresql_server.IDLE and not cursor.connection.closed:
         cursor.execute("ROLLBACK")

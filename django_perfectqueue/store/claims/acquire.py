@@ -316,7 +316,7 @@ def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> O
 # Who comes first: of the lanes that wait, and of those that have tasks running.
 
 
-class Place(NamedTuple):
+class LaneTurn(NamedTuple):
     """Where an account stands in the order of its queue; ``waits`` for a task to be taken."""
 
     waits: bool
@@ -327,7 +327,7 @@ class Place(NamedTuple):
     running: int
     weight: float
 
-    def comes_before(self, other: Place) -> bool:
+    def comes_before(self, other: LaneTurn) -> bool:
         """
         Return whether a task of this one is to run in place of one of the other's: it has the
         smaller turn, where both are in one queue, and runs no more with it, for its weight, than
@@ -338,21 +338,21 @@ class Place(NamedTuple):
         return self.account != other.account and is_next and no_more
 
 
-PLACES = """
+LANE_TURNS = """
 SELECT {waits}, "id", "queue", "turn", "virtual_time", "running", "weight"
 FROM "perfectqueue_account" WHERE {which}
 """
-OF_RUNNING = PLACES.replace("{waits}", "FALSE").replace("{which}", '"id" IN ({accounts})')
-OF_FIRST = PLACES.replace("{waits}", "TRUE").replace(
+OF_RUNNING = LANE_TURNS.replace("{waits}", "FALSE").replace("{which}", '"id" IN ({accounts})')
+OF_FIRST = LANE_TURNS.replace("{waits}", "TRUE").replace(
     "{which}", '"queue" = %({name})s AND "ready" = TRUE ORDER BY "turn" LIMIT %(most)s'
 )
 
 
-def places(queues: Sequence[str], accounts: Collection[int], *, using: str) -> list[Place]:
+def lane_turns(queues: Sequence[str], accounts: Collection[int], *, using: str) -> list[LaneTurn]:
     """Return where these accounts stand, and the first of each queue that wait, by their turns."""
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
     first = [f'SELECT * FROM ({OF_FIRST.replace("{name}", name)}) AS "{name}"' for name in names]
     statement = " UNION ALL ".join([*first, OF_RUNNING])
     with reading(using) as db:
         rows = db.rows(statement, {**names, "most": 2 * len(accounts)}, accounts=sorted(accounts))
-    return sorted([Place(*row) for row in rows], key=attrgetter("turn"))
+    return sorted([LaneTurn(*row) for row in rows], key=attrgetter("turn"))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 
 from django_perfectqueue import store
-from django_perfectqueue.store.claims.acquire import Place, places
+from django_perfectqueue.store.claims.acquire import LaneTurn, lane_turns
 from django_perfectqueue.store.notify.datagrams import AT_REST
 
 from ..plan import Plan
@@ -168,7 +168,7 @@ class Listener(HelperProcess):
         if not tasks:
             return
         accounts = {task.account for task in tasks}
-        found = places(self.plan.queues, accounts, using=self.plan.using)
+        found = lane_turns(self.plan.queues, accounts, using=self.plan.using)
         own = {place.account: place for place in found if not place.waits}
         outranking = set()
         for task in tasks:
@@ -181,7 +181,7 @@ class Listener(HelperProcess):
             task.outranked = bool(first)
         self.wakeups.outranking.value = len(outranking)
 
-    def is_before(self, one: Place, other: Place) -> bool:
+    def is_before(self, one: LaneTurn, other: LaneTurn) -> bool:
         """Return whether the first may have a processor of the other, as queues are tried."""
         queues, is_strict = self.plan.queues, self.plan.options.QUEUE_ORDER == "ordered"
         if is_strict and queues.index(one.queue) > queues.index(other.queue):

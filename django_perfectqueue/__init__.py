@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 early_signals.leave_to_system()
 
-__all__ = ["__version__", "current_task", "log", "progress", "step"]
+__all__ = ["__version__", "current_task", "log", "progress", "step", "yield_"]
 
 P = ParamSpec("P")
 
@@ -60,3 +60,10 @@ def step(name: str, function: Callable[P, object], /, *args: P.args, **kwargs: P
     """
     task = running.get()
     return function(*args, **kwargs) if task is None else task.step(name, function, *args, **kwargs)
+
+
+def yield_() -> None:
+    """Let others go first, as ``AcquiredTask.yield_()`` does; do nothing where no task runs."""
+    task = running.get()
+    if task is not None:
+        task.yield_()

@@ -205,6 +205,10 @@ class Options:
     #: `kill_wait`.
     TASK_KILL_WAIT: float | None = _setting(10.0, _seconds.or_none())
 
+    #: Seconds, at least 0, or `None` for never.
+    #: How long a task runs before it may yield between two steps to the tasks of others.
+    YIELD_AFTER: float | None = _setting(1.0, _seconds.or_none())
+
     #: Seconds, at least 0, or `None` for ever; by default 30 days.
     #: How long it is kept, by the hour, what each user received and how attempts ended; minutes
     #: are kept for an hour, totals for ever. `0` gathers nothing.

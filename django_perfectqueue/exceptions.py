@@ -107,6 +107,19 @@ class CancelRequestedError(TaskError):
     """
 
 
+class YieldedError(BaseException):
+    """
+    The task goes back to its line between two steps, as others come first: let it pass.
+
+    No ``Exception``, so that a handler which catches those of its steps does not catch this.
+    ``floor`` is the virtual time of the lane that comes first.
+    """
+
+    def __init__(self, message: str = "", floor: float = 0.0) -> None:
+        super().__init__(message)
+        self.floor = floor
+
+
 class TimeLimitError(TaskError):
     """The attempt has run for longer than its time limit."""
 
@@ -162,8 +175,9 @@ class WaitTimeoutError(TaskError, TimeoutError):
 class WaitInTransactionError(TaskError, TransactionManagementError):
     """
     Waiting in an open transaction is refused: the end of the task might never be visible there.
+    So is ``yield_()``, which would undo the transaction.
 
-    Wait after the ``atomic`` block; in a TestCase, run the task first.
+    Wait or yield after the ``atomic`` block; in a TestCase, run the task first.
     """
 
 

@@ -1,6 +1,7 @@
 """Sample handlers, found as those of any installed app are. What they do, they write in a diary."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -83,6 +84,42 @@ async def wait_in_a_loop(task):
     note(task, "start")
     while not Path(task.data["until"]).exists():
         await asyncio.sleep(0.02)
+    note(task, "end")
+
+
+def pace(task, number):
+    """A step that takes its time."""
+    time.sleep(task.data["seconds"])
+    note(task, f"step-{number}")
+
+
+@handler("march")
+def march(task):
+    """Take several steps, each of so many seconds."""
+    note(task, "start")
+    for number in range(task.data["steps"]):
+        with contextlib.suppress(Exception):
+            task.step(f"step {number}", pace, task, number)
+    note(task, "end")
+
+
+@handler("march-in-a-loop")
+async def march_in_a_loop(task):
+    """Do the same as a coroutine."""
+    note(task, "start")
+    for number in range(task.data["steps"]):
+        await task.astep(f"step {number}", pace, task, number)
+    note(task, "end")
+
+
+@handler("march-by-hand")
+def march_by_hand(task):
+    """Do the same without steps: what it has done is in its data."""
+    note(task, "start")
+    while (number := task.data.get("done", 0)) < task.data["steps"]:
+        pace(task, number)
+        task.update_data({"done": number + 1})
+        task.yield_()
     note(task, "end")
 
 

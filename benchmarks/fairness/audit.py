@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -71,7 +72,7 @@ def audited(
         "gap": max(gaps.values(), default=0.0),
         "newcomers": newcomers(runs, seconds),
         "longest": max((run.seconds for run in runs if run.started is not None), default=0.0),
-        "groups": grouped(scenario, users, total),
+        "groups": grouped(scenario, runs, users, total),
         "lines": lines(scenario, asked, got, step),
     }
 
@@ -159,7 +160,7 @@ def newcomers(runs: Iterable[Run], seconds: float) -> list[dict[str, Any]]:
 
 
 def grouped(
-    scenario: Scenario, users: Sequence[dict[str, Any]], total: float
+    scenario: Scenario, runs: Sequence[Run], users: Sequence[dict[str, Any]], total: float
 ) -> list[dict[str, Any]]:
     """Return the figures of each group: sums of shares, and the worst of its users."""
     found = []
@@ -182,9 +183,17 @@ def grouped(
                 "p50": statistics.median(user["p50"] for user in waits) if waits else None,
                 "p95": max((user["p95"] for user in waits), default=None),
                 "gap": max(user["gap"] for user in mine),
+                "at_once": at_once([run for run in runs if run.user in group.users()]),
             }
         )
     return found
+
+
+def at_once(runs: Sequence[Run]) -> int:
+    """Return how many of these have run at the same time, at the most."""
+    ran = [(run.started, run.started + run.seconds) for run in runs if run.started is not None]
+    changes = sorted([(end, -1) for _start, end in ran] + [(start, 1) for start, _end in ran])
+    return max(itertools.accumulate(change for _at, change in changes), default=0)
 
 
 def lines(

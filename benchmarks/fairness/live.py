@@ -128,7 +128,12 @@ class Feeder:
                 "key": str(index),
                 "type": "sleep",
                 "user": one.user,
-                "data": {"i": index, "seconds": one.seconds, "releases": one.releases},
+                "data": {
+                    "i": index,
+                    "seconds": one.seconds,
+                    "releases": one.releases,
+                    "step": one.step,
+                },
             }
             if owners[one.user].scheduled:
                 schedules.append((owners[one.user].queue, task))
@@ -184,9 +189,10 @@ def measured(environment: Environment, peer: Sleepers, processors: int) -> dict[
         stopped = time.monotonic()
         stop(environment, workers)
     seconds = stopped - began
-    sent, rows = feeder.sent, runs_of(feeder.sent)
+    sent, rows, starts = feeder.sent, runs_of(feeder.sent), environment.probe.read()
     stretch = stretch_of(sent, rows.values())
-    again = released(sent, environment.probe.read(), rows, began=began, stretch=stretch)
+    again = released(sent, starts, rows, began=began, stretch=stretch)
+    again += in_steps(sent, starts, rows, began=began)
     runs = sorted([*rows.values(), *again], key=attrgetter("due"))
     return audited(scenario, runs, processors=processors, seconds=seconds)
 
@@ -260,6 +266,25 @@ def released(
             at = start.at / 1e9 - began
             took = one.seconds * stretch
             found.append(Run(one.user, at, at, at + took, took))
+    return found
+
+
+def in_steps(
+    coming: Sequence[Arrival], starts: Sequence[Start], rows: dict[int, Run], *, began: float
+) -> list[Run]:
+    """Return the runs of all steps, in place of their tasks' rows; what is left has not begun."""
+    found, left = [], {n: one.seconds for n, one in enumerate(coming) if one.step}
+    for start in starts:
+        one = coming[start.task]
+        if one.step:
+            at = start.at / 1e9 - began
+            due = one.at if left[start.task] == one.seconds else at
+            found.append(Run(one.user, due, at, at + one.step, one.step))
+            left[start.task] -= one.step
+    for number, seconds in left.items():
+        del rows[number]
+        if seconds > 0.0:
+            found.append(Run(coming[number].user, coming[number].at, None, None, seconds))
     return found
 
 

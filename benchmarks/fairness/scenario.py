@@ -62,7 +62,8 @@ class Group:
     a second, from ``begin`` until ``end``. Both are for each processor where the
     scenario says so. Of ``at_once`` of the users there is a task at every moment, one of
     each: when it ends, the next user in turn comes with one. Each task is released
-    ``releases`` times, after its time, before it ends. ``scheduled`` means that a schedule
+    ``releases`` times, after its time, before it ends; with a ``step`` it has steps of so many
+    seconds, and is simulated without them. ``scheduled`` means that a schedule
     for each task is stored, which is due then, instead of the task. Tasks of another length
     are ``later``, in so great a number, at that time.
 
@@ -84,6 +85,7 @@ class Group:
     begin: float = 0.0
     end: float = math.inf
     releases: int = 0
+    step: float | None = None
     scheduled: bool = False
     later: Later | None = None
 
@@ -130,6 +132,7 @@ class Arrival:
     user: str
     seconds: float
     releases: int = 0
+    step: float | None = None
 
     @property
     def demand(self) -> float:
@@ -183,14 +186,14 @@ def arrivals_of(
     for moment in group.at:
         if moment < seconds:
             for _ in range(group.backlog * times):
-                yield Arrival(moment, user, group.task.draw(chance), group.releases)
+                yield Arrival(moment, user, group.task.draw(chance), group.releases, group.step)
     if group.later:
         for _ in range(group.later.backlog * times):
             yield Arrival(group.later.at, user, group.later.task.draw(chance), group.releases)
     rate = group.rate * times
     moment = group.begin
     while rate and (moment := moment + chance.expovariate(rate)) < min(group.end, seconds):
-        yield Arrival(moment, user, group.task.draw(chance), group.releases)
+        yield Arrival(moment, user, group.task.draw(chance), group.releases, group.step)
 
 
 def check_number(scenario: Scenario, times: int) -> None:
@@ -291,6 +294,7 @@ def group(place: str, given: dict[str, Any], number: int) -> Group:
         begin=fields.number("from", 0.0, least=0.0),
         end=fields.number("until", math.inf, least=0.0),
         releases=fields.whole("releases", 0, least=0),
+        step=fields.number("step", None, least=0.01),
         scheduled=fields.take("scheduled", bool, False),
         later=later(f"{place}, later", fields.take("later", dict, None)),
     )

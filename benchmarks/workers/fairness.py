@@ -11,10 +11,17 @@ class Sleep(Application):
 
     def perform(self) -> None:
         data = self.task.data
-        note(data["i"])
-        time.sleep(data["seconds"])
+        if step := data.get("step"):
+            for number in range(round(data["seconds"] / step)):
+                self.task.step(str(number), self.pace, data["i"], step)
+            return
+        self.pace(data["i"], data["seconds"])
         if self.task.lease.attempt <= data["releases"]:
             self.task.release()
+
+    def pace(self, number: int, seconds: float) -> None:
+        note(number)
+        time.sleep(seconds)
 
 
 class SleepDispatch(Dispatch):

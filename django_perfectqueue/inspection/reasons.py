@@ -38,6 +38,7 @@ class Code(models.TextChoices):
     LIMIT_CAP = "limit_cap"
     LIMIT_RATE = "limit_rate"
     LANE_ASLEEP = "lane_asleep"
+    NEXT_STEP = "next_step"
     POSITION = "position"
 
 
@@ -75,6 +76,7 @@ class Reason:
     - ``limit_cap``: a limit's cap
     - ``limit_rate``: a limit's rate
     - ``lane_asleep``: its user's lane, which a worker wakes within seconds
+    - ``next_step``: a long task of user ``name``, which may yield to it between two steps
     - ``position``: its place in line
     """
 
@@ -145,6 +147,7 @@ SENTENCES = {
         "Its lane is asleep: the program that submitted the task did not wake it. A worker does "
         "so within seconds."
     ),
+    Code.NEXT_STEP: _("It waits for a long task of user '%(name)s' to reach its next step."),
 }
 
 

@@ -310,6 +310,8 @@ def remark(task: models.Task) -> str:
         )
     if ticket and is_put_off(task, models.LastEnding.SNOOZED):
         return gettext("Its handler has snoozed it.")
+    if ticket and ticket.last_ending == models.LastEnding.YIELDED:
+        return gettext("It has let the tasks of others go first between two of its steps.")
     letter: models.DeadLetter | None = getattr(task, "dead_letter", None)
     if (
         task.outcome == models.Outcome.CANCELLED

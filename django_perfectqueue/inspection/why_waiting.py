@@ -13,7 +13,7 @@ from functools import cached_property, reduce
 from operator import or_
 from typing import Any
 
-from django.db.models import IntegerField, OuterRef, Q, QuerySet, Subquery, TextField, Value
+from django.db.models import Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, TextField, Value
 from django.db.models.functions import Concat
 
 from django_perfectqueue import models
@@ -149,7 +149,9 @@ class Case:
 
     def by_its_expiry(self) -> Iterator[Reason]:
         at = self.task.expires_at
-        if at is not None and at <= self.now and self.ticket.state != models.State.RUNNING:
+        begun = self.ticket.last_ending == models.LastEnding.YIELDED
+        begun = begun or self.ticket.state == models.State.RUNNING
+        if at is not None and at <= self.now and not begun:
             wait = (at - self.now).total_seconds()
             yield Reason(code=Code.EXPIRED, at=at, wait=wait)
 
@@ -254,7 +256,20 @@ class Case:
         lanes = None
         if first and earlier:
             lanes = min(sum(getattr(first[0], name) for name in earlier), COUNTED + 1)
+        if lanes == before == 0 and (user := self.user_with_steps()) is not None:
+            return Reason(code=Code.NEXT_STEP, name=user, position=1, lanes=0)
         return Reason(code=Code.POSITION, name=self.task.user, position=before + 1, lanes=lanes)
+
+    def user_with_steps(self) -> str | None:
+        """Return the user of a running task of others that may yield to it, having kept steps."""
+        held: Any = models.Ticket.objects.using(self.using)
+        held = held.filter(state=models.State.RUNNING, timer_at__gt=self.now).order_by("timer_at")
+        ids = [ticket.pk for ticket in held.only("pk")[:COUNTED]]
+        steps = models.Step.objects.filter(task=OuterRef("pk"))
+        tasks: Any = models.Task.objects.using(self.using)
+        tasks = tasks.filter(Exists(steps), pk__in=ids, queue=self.task.queue)
+        one = tasks.exclude(user=self.task.user).only("user").first()
+        return one and str(one.user)
 
     def earlier(self) -> Iterator[QuerySet[Any]]:
         """

@@ -1331,6 +1331,7 @@ class Migration(migrations.Migration):
                             (3, "released"),
                             (4, "lost"),
                             (5, "given back"),
+                            (6, "yielded"),
                         ],
                         db_default=0,
                         verbose_name="last ending",
@@ -1805,7 +1806,7 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     ("state__range", (0, 3)),
-                    ("last_ending__range", (0, 5)),
+                    ("last_ending__range", (0, 6)),
                     django_perfectqueue.models.fields.IsTime("run_at"),
                     django_perfectqueue.models.fields.IsTime("timer_at"),
                     ("cancel_requested__range", (False, True)),

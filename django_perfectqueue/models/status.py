@@ -61,6 +61,7 @@ class LastEnding(models.IntegerChoices):
     RELEASED = 3, _("released")
     LOST = 4, _("lost")
     GIVEN_BACK = 5, _("given back")
+    YIELDED = 6, _("yielded")
 
 
 # The endings of an attempt that counts and did not finish its task.

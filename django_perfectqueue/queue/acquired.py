@@ -50,17 +50,22 @@ class AcquiredTask(ReportingTask):
     has passed to another, and AlreadyFinishedError when this object has ended the task. In
     a transaction of the caller's it is settled with that; in an atomic handler they are
     ``deferred``, and written when it has returned. ``django_result`` is what Django's
-    signals are sent for one of its tasks.
+    signals are sent for one of its tasks. ``first`` asks a worker for the virtual time of the lane
+    before which this one is to yield, None where it goes on.
     """
 
     started: float = field(default_factory=time.monotonic)
     is_settling: bool = field(default=False, repr=False)
     django_result: Any = field(default=None, repr=False, compare=False)
     deferred: Deferred | None = field(default=None, repr=False, compare=False)
+    first: Callable[[AcquiredTask], float | None] | None = field(
+        default=None, repr=False, compare=False
+    )
     _settled: str = field(default="", repr=False)
     _lost: bool = field(default=False, repr=False)
     _doubt: MaybeCommitted | None = field(default=None, repr=False, compare=False)
     _steps: Steps | None = field(default=None, repr=False, compare=False)
+    _floor: float | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """Name it without its data, which must not get into logs and reports of errors."""
@@ -177,7 +182,8 @@ class AcquiredTask(ReportingTask):
         InvalidTaskError for a bad name or one that this attempt has used, InvalidResultError
         for what can't be stored, PreemptedError when the lease has passed to another,
         AlreadyFinishedError when this has ended the task; and what the function raises, after
-        which nothing is kept.
+        which nothing is kept. Before it runs one it may yield, as yield_() does; not in a
+        transaction.
         """
         return self._opened_steps().run(name, partial(function, *args, **kwargs))
 
@@ -193,6 +199,41 @@ class AcquiredTask(ReportingTask):
         if self._steps is None:
             self._steps = Steps(self)
         return self._steps
+
+    def yield_(self) -> None:
+        """
+        Let the tasks of others go first, where some wait that come before: a step does so, too.
+
+        In a worker without a free processor, once the task has run for YIELD_AFTER since it was
+        taken, and has kept a step if it has steps. It then goes back to its line, keeps its place
+        and its steps, and starts again in its turn; the handler is left by YieldedError. Its user
+        is charged for the time, and no attempt is counted. Elsewhere it does nothing. Raise
+        WaitInTransactionError in an atomic handler, or in a transaction of the caller's.
+        """
+        self._refuse_if_settled()
+        if self.deferred is not None or (self.first and in_transaction()):
+            raise exceptions.WaitInTransactionError(
+                f"Task '{self.key}' can't yield in a transaction, which would be undone."
+                " Yield outside of it, by a handler that is not atomic."
+            )
+        self._give_way()
+
+    def _give_way(self) -> None:
+        """Raise YieldedError where others come first, and nothing would be undone by that."""
+        if self.first is None or self.deferred is not None:
+            return
+        # Once one step has raised it, those beside it do.
+        floor = self.first(self) if self._floor is None else self._floor
+        if floor is not None and not in_transaction():
+            self._floor = floor
+            text = f"Task '{self.key}' goes on later: the tasks of others come first."
+            raise exceptions.YieldedError(text, floor)
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether no step of it runs, and this attempt has kept one if it has steps."""
+        steps = self._steps
+        return steps is None or (steps.progressed and not steps.running)
 
     def completion(self, result: object = None) -> store.Completion:
         """
@@ -372,6 +413,7 @@ class AcquiredTask(ReportingTask):
     afail = twin(fail)
     acancel = twin(cancel)
     asnooze = twin(snooze)
+    ayield = twin(yield_)
     adiscard = twin(discard)
 
 
@@ -382,12 +424,17 @@ MOST = 1_000
 
 
 class Steps:
-    """The steps of one attempt of a task, and those that are kept of earlier attempts."""
+    """
+    The steps of one attempt of a task, and those that are kept of earlier attempts.
+
+    ``running`` is how many run at this moment, and ``progressed`` means that one was kept.
+    """
 
     def __init__(self, task: AcquiredTask) -> None:
         self.task, self.using = task, task.lease.using
         self.rows = models.Step.objects.using(self.using).filter(task_id=task.lease.task_id)
         self.used: dict[str, MaybeCommitted | None] = {}
+        self.running, self.progressed = 0, False
         # A first attempt has nothing to read.
         self.kept = set[str]() if task.lease.attempt == 1 else self.names()
 
@@ -415,6 +462,8 @@ class Steps:
         except BaseException:
             self.used.pop(name, None)
             raise
+        finally:
+            self.running -= 1
 
     def begin(self, name: str) -> str | None:
         """
@@ -432,11 +481,14 @@ class Steps:
             raise exceptions.InvalidTaskError(
                 f"A task may have at most {MOST} steps; '{name}' is one more."
             )
+        if name not in self.kept:
+            self.task._give_way()
         text: str | None = None
         if name in self.kept:
             found = self.rows.filter(name=name).values_list("result_text", flat=True)
             text = store.database.with_retries(found.first, using=self.using)
         self.used[name] = None
+        self.running += text is None
         return text
 
     def end(self, name: str, value: object) -> str:
@@ -444,6 +496,7 @@ class Steps:
         text = encoded_result(value, f"The result of step '{name}'", using=self.using)
         self.task._write(lambda: store.keep_step(self.task.lease, name, text, using=self.using))
         self.kept.add(name)
+        self.progressed = True
         # What is rolled back may run again in this attempt.
         self.used[name] = maybe_committed(self.using)
         return text
@@ -451,6 +504,12 @@ class Steps:
     def names(self) -> set[str]:
         names = self.rows.values_list("name", flat=True)
         return store.database.with_retries(lambda: set(names), using=self.using)
+
+
+def in_transaction() -> bool:
+    """Return whether an exception here may undo a transaction of the caller's."""
+    opened = connections.all(initialized_only=True)
+    return any(store.notify.in_callers_transaction(one.alias) for one in opened)
 
 
 async def awaited(call: Callable[[], object]) -> JSON:

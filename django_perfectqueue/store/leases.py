@@ -20,7 +20,12 @@ from .values import Lease, Pulse, Watermarks, as_text
 
 STILL_HELD = "running"
 # The endings that the holder of an attempt writes.
-BY_HOLDER = (LastEnding.RETRIED, LastEnding.SNOOZED, LastEnding.RELEASED)
+BY_HOLDER = (
+    LastEnding.RETRIED,
+    LastEnding.SNOOZED,
+    LastEnding.RELEASED,
+    LastEnding.YIELDED,
+)
 
 HELD_TICKET = """
 SELECT "token", "state", "attempt", "last_ending" FROM "perfectqueue_ticket"
@@ -220,6 +225,9 @@ TASK = (
     ' "task"."context", "task"."limits"'
 )
 
+# Whether it has expired; one that has yielded had begun in time.
+LATE = f'"task"."expires_at" <= {{now}} AND "ticket"."last_ending" <> {LastEnding.YIELDED.value}'
+
 
 class Claimant(NamedTuple):
     """Who takes tasks, under which token, and for how many seconds; and its watermarks."""
@@ -302,6 +310,7 @@ def leased(
         pick.is_new,
         limits,
         pick.share,
+        pick.weight,
     )
 
 

@@ -109,7 +109,8 @@ class Lease(NamedTuple):
     ended, by a cap or a limit. ``time_limit`` is what the submitter said, in seconds;
     ``context`` is what it sent along of its surroundings, as JSON text. ``limits`` are the
     names of the limits that it lists, with commas between. ``share`` is how many processors
-    of a worker its user has as long as others wait; 0 is any number.
+    of a worker its user has as long as others wait; 0 is any number. ``weight`` is that of its
+    user.
     """
 
     using: str
@@ -136,6 +137,7 @@ class Lease(NamedTuple):
     is_new: bool = False
     limits: str = ""
     share: int = 0
+    weight: float = 1.0
 
     def __repr__(self) -> str:
         """Name it without its payload, which must not get into logs and reports of errors."""

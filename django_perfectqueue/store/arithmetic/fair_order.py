@@ -123,7 +123,7 @@ class UserLanes:
             tag = self.virtual_time + cost * (taken + count) / self.weight
         lane = self.id if lane is None else lane
         capped = self.room is not None or bool(lane & 1)
-        return Pick(lane, cost, count, tag, self.cost < 0, self.share, capped)
+        return Pick(lane, cost, count, tag, self.cost < 0, self.share, capped, self.weight)
 
     def at_once(self, cost: float) -> int:
         """Return how many of its tasks are served in one turn."""
@@ -175,7 +175,8 @@ class Pick:
 
     ``finish_tag`` is the virtual time that the lane will have reached with the last of
     them, 0.0 where the policy keeps none; ``is_new`` means that none of its tasks was ever
-    measured. ``share`` is that of the lane; ``capped`` means that it has a cap or limits.
+    measured. ``share`` and ``weight`` are those of the lane; ``capped`` means that it has a cap or
+    limits.
     """
 
     lane: int
@@ -185,6 +186,7 @@ class Pick:
     is_new: bool = False
     share: int = 0
     capped: bool = False
+    weight: float = 1.0
 
 
 def unmeasured(weight: float, usual: float) -> float:

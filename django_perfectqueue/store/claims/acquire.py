@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -311,3 +311,48 @@ def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> O
     due = bool(waiting or many or (soonest is not None and soonest <= 0))
     ahead = (wait for wait in (soonest, next_tick) if wait is not None and wait > 0)
     return Outlook(due, min(ahead, default=None), next_tick)
+
+
+# Who comes first: of the lanes that wait, and of those that have tasks running.
+
+
+class LaneTurn(NamedTuple):
+    """Where an account stands in the order of its queue; ``waits`` for a task to be taken."""
+
+    waits: bool
+    account: int
+    queue: str
+    turn: float
+    virtual_time: float
+    running: int
+    weight: float
+
+    def comes_before(self, other: LaneTurn) -> bool:
+        """
+        Return whether a task of this one is to run in place of one of the other's: it has the
+        smaller turn, where both are in one queue, and runs no more with it, for its weight, than
+        the other does now. So two that have as much do not yield to each other in turn.
+        """
+        no_more = (self.running + 1) / self.weight <= other.running / other.weight
+        is_next = self.queue != other.queue or self.turn < other.turn
+        return self.account != other.account and is_next and no_more
+
+
+LANE_TURNS = """
+SELECT {waits}, "id", "queue", "turn", "virtual_time", "running", "weight"
+FROM "perfectqueue_account" WHERE {which}
+"""
+OF_RUNNING = LANE_TURNS.replace("{waits}", "FALSE").replace("{which}", '"id" IN ({accounts})')
+OF_FIRST = LANE_TURNS.replace("{waits}", "TRUE").replace(
+    "{which}", '"queue" = %({name})s AND "ready" = TRUE ORDER BY "turn" LIMIT %(most)s'
+)
+
+
+def lane_turns(queues: Sequence[str], accounts: Collection[int], *, using: str) -> list[LaneTurn]:
+    """Return where these accounts stand, and the first of each queue that wait, by their turns."""
+    names = {f"queue{number}": queue for number, queue in enumerate(queues)}
+    first = [f'SELECT * FROM ({OF_FIRST.replace("{name}", name)}) AS "{name}"' for name in names]
+    statement = " UNION ALL ".join([*first, OF_RUNNING])
+    with reading(using) as db:
+        rows = db.rows(statement, {**names, "most": 2 * len(accounts)}, accounts=sorted(accounts))
+    return sorted([LaneTurn(*row) for row in rows], key=attrgetter("turn"))

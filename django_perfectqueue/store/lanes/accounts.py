@@ -51,6 +51,14 @@ RAISE = """
 UPDATE "perfectqueue_account" SET "cost" = {least}
 WHERE "id" IN ({accounts}) AND "cost" < {least}
 """
+# Take back so much of what was given back that the account comes no earlier than the floor.
+STAY_BEHIND = """
+UPDATE "perfectqueue_account" SET "virtual_time" = CASE
+    WHEN "virtual_time" + %(back)s / "weight" < %(floor)s
+    THEN "virtual_time" + %(back)s / "weight" ELSE %(floor)s
+END
+WHERE "id" = %(account)s AND "virtual_time" < %(floor)s
+"""
 OPEN = """
 UPDATE "perfectqueue_account" SET "has_open" = EXISTS (
     SELECT 1 FROM "perfectqueue_lane" AS "lane"
@@ -160,7 +168,8 @@ class Accounts:
     has locked its account may write a lane behind limits. Meters of limits are locked before
     any account. ``holds`` has the lanes that were looked at, ``look_up`` the accounts of which
     it is to be looked up whether a lane is open, and ``opened`` says how many holds are due
-    since.
+    since. ``yielded`` has the lanes of tasks that have yielded, each with what was given back of
+    its charge and the floor.
     """
 
     now: datetime | None = None
@@ -171,6 +180,7 @@ class Accounts:
     holds: Holds = field(default_factory=Holds)
     look_up: set[int] = field(default_factory=set)
     opened: int = 0
+    yielded: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def of(self, lane: int) -> Charge:
         charge = self.lanes.get(lane)
@@ -201,6 +211,19 @@ class Accounts:
             self.of(lease.lane).give_back(lease.charge)
         else:
             self.end_all([(lease, seconds)])
+
+    def give_way(self, lease: Lease, seconds: float, charged: float | None, floor: float) -> None:
+        """
+        A task goes back after so many seconds, for a lane with the virtual time ``floor``.
+
+        That lane took its place beside the whole charge of this one. What is given back of the
+        charge moves this one no further than to the floor: else it would be first again. The
+        clock moves to what was reached, not to what was expected.
+        """
+        ran = (seconds - lease.charge) / lease.weight
+        tag = lease.finish_tag and max(0.0, lease.finish_tag + ran)
+        self.end(lease._replace(finish_tag=tag), seconds, charged)
+        self.yielded[lease.lane] = max(0.0, (charged or lease.charge) - seconds), floor
 
     def correct(self, lease: Lease, charged: float) -> None:
         """A task that ends was charged so much in all, more than when it was taken."""
@@ -314,11 +337,19 @@ class Accounts:
             entries = [own[id_].entry(id_, short=id_ in plain) for id_ in sorted(own)]
             known = db.dialect.charge(db.cursor, entries, self.now)
             raise_costs(db, {id_: one.least_cost for id_, one in own.items() if one.least_cost})
+            self.stay_behind(db)
             if known is not None:
                 slept = known
             elif plain and (limited or not any(entry.served for entry in entries)):
                 [(slept,)] = db.rows(ASLEEP, accounts=sorted(plain))
         return slept + (self.file(db, changed) if limited else 0)
+
+    def stay_behind(self, db: Session) -> None:
+        for lane, (back, floor) in self.yielded.items():
+            owner = self.limited.get(lane)
+            values = {"account": owner.account if owner else lane, "back": back, "floor": floor}
+            if back:
+                db.execute(STAY_BEHIND, values)
 
     def count(self, db: Session) -> dict[int, int]:
         """
@@ -327,6 +358,8 @@ class Accounts:
         """
         for lane, owner in self.owners(db).items():
             self.meters.add(owner.keys, self.lanes[lane].running)
+            if lane in self.yielded:
+                self.meters.starts_back.update(owner.keys)
         self.meters.write(db, self.now)
         changed = self.holds.changes(self.meters, self.short)
         self.holds.write(db, self.meters, changed, self.short)

@@ -146,13 +146,14 @@ class Meters:
 
     Meters are locked before lanes, all that it needs at once, in the order of their keys.
     ``before`` is how many ran behind each limit, and how many it let start, when it was
-    locked.
+    locked. ``starts_back`` is how many tasks go on later, whose start a rate is not to count twice.
     """
 
     running: Counter[str] = field(default_factory=Counter)
     known: dict[str, Allowance] = field(default_factory=dict)
     locked: set[str] = field(default_factory=set)
     before: dict[str, tuple[int, int]] = field(default_factory=dict)
+    starts_back: Counter[str] = field(default_factory=Counter)
 
     def lock(
         self, db: Session, keys: Collection[str], now: datetime | None
@@ -176,6 +177,9 @@ class Meters:
             return
         self.lock(db, keys, now)
         known = self.known
+        for key, starts in self.starts_back.items():
+            if key in known:
+                known[key].ahead = max(0.0, known[key].ahead - starts * known[key].interval)
         names = {f"k{number}": key for number, key in enumerate(keys)}
         running = [f"WHEN %({name})s THEN {self.running[key]}" for name, key in names.items()]
         values: dict[str, object] = dict(names)

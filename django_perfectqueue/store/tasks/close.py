@@ -227,7 +227,7 @@ def leave(
     Take tasks from their holder, as their attempts have ended.
 
     They are due after so many seconds; with None the caller admits them. One that was
-    released keeps its place in line.
+    released or has yielded keeps its place in line.
     """
     if not ids:
         return
@@ -235,7 +235,8 @@ def leave(
     if column := COUNTED.get(ending):
         changes.append(ONE_MORE.format(column=column, most=MOST_COUNTED))
     if wait is not None:
-        changes += [SCHEDULE] if ending == LastEnding.RELEASED else [SCHEDULE, PLACE_IN_LINE]
+        keeps = ending in (LastEnding.RELEASED, LastEnding.YIELDED)
+        changes += [SCHEDULE] if keeps else [SCHEDULE, PLACE_IN_LINE]
     statement = LEAVE.replace("{changes}", ", ".join(changes))
     statement = statement.replace("{hint}", db.dialect.by_primary_key)
     db.execute(statement, now=now, after={} if wait is None else {"due": wait}, ids=sorted(ids))

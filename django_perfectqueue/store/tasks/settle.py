@@ -35,7 +35,7 @@ class Ending:
 
     The task ends with an ``outcome``, and ``letter`` in its dead letter; with None it goes back
     to its line, due after ``wait`` seconds. ``why`` is kept of the attempt; None keeps no
-    record, and the attempt does not count.
+    record, and the attempt does not count. ``floor`` is as of Accounts.give_way().
     """
 
     word: str
@@ -43,6 +43,7 @@ class Ending:
     wait: float = 0.0
     why: Failure | None = None
     letter: Failure = CANCELLED
+    floor: float = 0.0
 
     @classmethod
     def retry(cls, wait: float, why: Failure) -> Ending:
@@ -58,6 +59,11 @@ class Ending:
     def release(cls, wait: float = 0.0) -> Ending:
         """Give the task back, to be taken again after so many seconds; it keeps its place."""
         return cls(word="released", wait=wait)
+
+    @classmethod
+    def give_way(cls, floor: float) -> Ending:
+        """Give the task back between two steps, as a lane with this virtual time comes first."""
+        return cls(word="yielded", floor=floor)
 
     @classmethod
     def fail(cls, why: Failure) -> Ending:
@@ -110,7 +116,10 @@ def settle(
         write(db, words, ending, worker=worker, seconds=seconds, now=now)
         accounts = Accounts(now)
         for lease, (_cancel, charged) in found.items():
-            accounts.end(lease, seconds, charged)
+            if words[lease] == "yielded":
+                accounts.give_way(lease, seconds or 0.0, charged, ending.floor)
+            else:
+                accounts.end(lease, seconds, charged)
         accounts.write(db)
         # The commit of a try before this one may have come through without an answer.
         missed = [lease for lease in leases if lease not in found and lease.fence in tried]

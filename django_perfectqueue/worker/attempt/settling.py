@@ -111,6 +111,9 @@ class Settler:
             return functools.partial(task._end, store.Ending.release())
         if isinstance(error, exceptions.PayloadError | exceptions.InvalidResultError):
             return functools.partial(task.fail, why=failure(error))
+        if isinstance(error, exceptions.YieldedError):
+            running.error = None
+            return functools.partial(task._end, store.Ending.give_way(error.floor))
         if handler is not None and not isinstance(error, Verdict):
             error = running.error = self.ask(handler, error)
         self.cleanup.run()

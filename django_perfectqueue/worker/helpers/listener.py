@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 
 from django_perfectqueue import store
+from django_perfectqueue.store.claims.acquire import LaneTurn, lane_turns
 from django_perfectqueue.store.notify.datagrams import AT_REST
 
 from ..plan import Plan
@@ -40,7 +41,7 @@ class Listener(HelperProcess):
     it: AT_REST where the database sends each notification, otherwise UNHEARD_AT_REST unless a
     poll has found a task without a notification within the last hour, as of another host.
     While all processors are busy it polls for schedules only, when the next is due and at
-    least each BUSY_INTERVAL.
+    least each BUSY_INTERVAL; and for lanes to which a running task is to yield that has steps.
     """
 
     def __init__(self, plan: Plan, wakeups: Wakeups) -> None:
@@ -143,6 +144,8 @@ class Listener(HelperProcess):
         """Poll for due tasks, and wake a processor for them; fire due schedules."""
         wait = min(self.shortest, WHILE_BUSY)
         is_free = self.wakeups.has_free()
+        if not is_free:
+            self.rank()
         if is_free or time.monotonic() >= self.tick_at:
             outlook = store.look(self.plan.queues, using=self.plan.using)
             if is_free:
@@ -155,6 +158,35 @@ class Listener(HelperProcess):
             next_tick = BUSY_INTERVAL if outlook.tick is None else outlook.tick
             self.tick_at = time.monotonic() + min(max(SOONEST, next_tick), BUSY_INTERVAL)
         self.look_at = time.monotonic() + wait
+
+    def rank(self) -> None:
+        """Note which tasks that may yield soon are outranked by lanes that wait."""
+        after = self.plan.options.YIELD_AFTER
+        if after is None:
+            return
+        tasks = self.wakeups.may_yield(time.monotonic() + WHILE_BUSY - after)
+        if not tasks:
+            return
+        accounts = {task.account for task in tasks}
+        found = lane_turns(self.plan.queues, accounts, using=self.plan.using)
+        own = {place.account: place for place in found if not place.waits}
+        outranking = set()
+        for task in tasks:
+            place = own.get(task.account)
+            first = [one for one in found if place and one.waits and self.is_before(one, place)]
+            outranking.update([one.account for one in first])
+            # Virtual times of two queues can't be compared.
+            alike = first and place and first[0].queue == place.queue
+            task.floor = first[0].virtual_time if alike else 0.0
+            task.outranked = bool(first)
+        self.wakeups.outranking.value = len(outranking)
+
+    def is_before(self, one: LaneTurn, other: LaneTurn) -> bool:
+        """Return whether the first may have a processor of the other, as queues are tried."""
+        queues, is_strict = self.plan.queues, self.plan.options.QUEUE_ORDER == "ordered"
+        if is_strict and queues.index(one.queue) > queues.index(other.queue):
+            return False
+        return one.comes_before(other)
 
     def wake_for(self, outlook: store.Outlook) -> float:
         """Wake a processor if something is due; return in how many seconds to poll again."""

@@ -80,6 +80,8 @@ class SharedState:
         self.monitor_waits = False
         # With so many tasks in the batch, or fewer, the end of one may wake the feeder.
         self.low = MOST if places > 1 else 0
+        # Bound once: each task is given it.
+        self.first_lane = self.lane_before
         self.more = True
         self.held_up = self.gives_way = self.urgent = False
         # When the feeder wakes by itself; 0 while it does not sleep.
@@ -215,7 +217,12 @@ class SharedState:
                 return None
             if (lease := hand.next(now)) is None:
                 return None
-            task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
+            task = AcquiredTask(
+                lease,
+                alive_time=self.options.ALIVE_TIME,
+                worker=self.worker,
+                first=self.first_lane,
+            )
             running = Running(task, index=hand.free.pop())
             hand.going[running.index] = running
             limits = self.plan.time_limits(lease)
@@ -228,6 +235,16 @@ class SharedState:
                 self.accounts.begin(lease.queue, task.started, running.index)
             self.usage.current[id(task)] = task
         return running
+
+    def lane_before(self, task: AcquiredTask) -> float | None:
+        """Return the virtual time of the lane to which a task yields here; None if it goes on."""
+        status, after = self.status.of(task.lease.task_id), self.options.YIELD_AFTER
+        if status is None or after is None:
+            return None
+        status.has_steps = True
+        if self.stopping or task.seconds < after or not task.is_between_steps:
+            return None
+        return self.resources.wakeups.first_lane(status)
 
     def ended(self, running: Running, ending: AttemptEnd) -> None:
         """Record the result of an attempt, and free its place."""

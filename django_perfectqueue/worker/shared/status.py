@@ -25,6 +25,7 @@ COUNTED = (
     "discarded",
     "cancelled",
     "released",
+    "yielded",
     "preempted",
     "left",
     "crashed",
@@ -52,6 +53,10 @@ class TaskStatus(ctypes.Structure):
     Times are in seconds of the monotonic clock, which all processes of a host share.
     ``stopped_id`` and ``returned_id`` name the task that they are about, so that they never
     hold for the next one in the same place.
+
+    ``has_steps`` means that it has come to a place where it may yield. The listener writes whether
+    it is ``outranked``: a lane waits that comes before its own; ``floor`` is the virtual time of
+    that lane.
     """
 
     task_id: int
@@ -63,6 +68,9 @@ class TaskStatus(ctypes.Structure):
     stopped_id: int
     stopped_at: float
     returned_id: int
+    has_steps: bool
+    outranked: bool
+    floor: float
 
     @property
     def kill_at(self) -> float:
@@ -151,6 +159,7 @@ class ProcessorStatus(ctypes.Structure):
         """Record that a handler begins; ``whose`` are its account and charge."""
         task, (time_limit, kill_wait) = self._task_statuses[index], limits
         task.stopped_id = task.returned_id = 0
+        task.has_steps = task.outranked = False
         task.since, task.kill_wait = since, kill_wait
         task.account, task.charge = whose
         task.limit_at = since + time_limit + kill_wait
@@ -169,6 +178,15 @@ class ProcessorStatus(ctypes.Structure):
         for task in self._task_statuses:
             if task.task_id == task_id:
                 task.returned_id = task_id
+
+    def of(self, task_id: int) -> TaskStatus | None:
+        """Return the status of a task that runs here: itself, to be written to."""
+        return next((one for one in self._task_statuses if one.task_id == task_id), None)
+
+    def may_yield(self, began_by: float) -> list[TaskStatus]:
+        """Return the tasks that may yield and began by this time: themselves, to be written to."""
+        tasks = self._task_statuses
+        return [one for one in tasks if one.task_id and one.has_steps and one.since <= began_by]
 
     def end(self, *, index: int = 0) -> None:
         self._task_statuses[index].task_id = 0
@@ -283,6 +301,8 @@ class Wakeups:
     def __init__(self, processors: Sequence[tuple[ProcessorStatus, Wakeup]] = ()) -> None:
         self.processors = processors
         self.listened_until = shared(ctypes.c_double)
+        # How many lanes wait that outrank tasks which may yield: one yields to each of them.
+        self.outranking = shared(ctypes.c_double)
 
     def wake_one(self) -> bool:
         """Wake the first free processor; return whether there was one."""
@@ -310,6 +330,17 @@ class Wakeups:
 
     def has_free(self) -> bool:
         return any(status.is_free for status, _wakeup in self.processors)
+
+    def may_yield(self, began_by: float) -> list[TaskStatus]:
+        """Return the tasks that may yield and began by this time: themselves, to be written to."""
+        return [one for status, _wakeup in self.processors for one in status.may_yield(began_by)]
+
+    def first_lane(self, status: TaskStatus) -> float | None:
+        """Return the virtual time of the lane to which a task is to yield now, or None."""
+        if not status.outranked or self.outranking.value <= 0 or self.has_free():
+            return None
+        self.outranking.value -= 1
+        return status.floor
 
     def is_at_work(self) -> bool:
         """Return whether any task runs."""

@@ -10,7 +10,7 @@ from operator import methodcaller
 from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.base import numbers
 from ...database.transaction import Session
-from ...leases import TASK, TICKET, Claimant, ClaimedRow, named
+from ...leases import LATE, TASK, TICKET, Claimant, ClaimedRow, named
 from .only_lane import LANE, ONLY_LANE, with_lanes
 
 LINE = """
@@ -29,7 +29,7 @@ WHERE "task_id" IN ({ids})
 
 READ = f"""
 SELECT {TICKET}, "ticket"."run_at",
-    COALESCE("task"."expires_at" <= {{now}}, 0), {TASK}
+    COALESCE({LATE}, 0), {TASK}
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 WHERE "ticket"."task_id" IN ({{ids}})
@@ -37,7 +37,7 @@ WHERE "ticket"."task_id" IN ({{ids}})
 
 # The tickets are locked by an inner query: one that joins would lock the whole lane to sort it.
 LOCK_ALONE = f"""
-SELECT {TICKET}, "ticket"."run_at", COALESCE("task"."expires_at" <= {{now}}, 0), {TASK}, {LANE}
+SELECT {TICKET}, "ticket"."run_at", COALESCE({LATE}, 0), {TASK}, {LANE}
 FROM (
     SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
     WHERE "state" = 0 AND "lane" = {ONLY_LANE}

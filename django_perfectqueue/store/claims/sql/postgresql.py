@@ -12,7 +12,7 @@ from ...arithmetic.fair_order import LEAST_COST, UserLanes
 from ...database.dialects.base import Row
 from ...database.dialects.postgresql_server import array
 from ...database.transaction import Session
-from ...leases import TASK, TICKET, Claimant, ClaimedRow, in_line, named
+from ...leases import LATE, TASK, TICKET, Claimant, ClaimedRow, in_line, named
 from ...values import Mark
 from .only_lane import LANE, with_lanes
 
@@ -52,7 +52,7 @@ WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
     LIMIT %(limit)s
 ))
 RETURNING {TICKET}, {RUN_AT},
-    COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
+    COALESCE({LATE}, false), {TASK}
 """
 
 # Not by ONLY_LANE: this reads the lane once.
@@ -85,7 +85,7 @@ WITH "ready" AS (
         FOR UPDATE SKIP LOCKED
     ))
     RETURNING {TICKET}, {RUN_AT},
-        COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
+        COALESCE({LATE}, false), {TASK}
 ),
 "charged" AS (
     UPDATE "perfectqueue_account" AS "lane"

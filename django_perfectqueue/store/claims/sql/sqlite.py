@@ -10,7 +10,7 @@ from django.utils import timezone
 from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.sqlite import stamp, to_json
 from ...database.transaction import Session
-from ...leases import TASK, TICKET, Claimant, ClaimedRow, named
+from ...leases import LATE, TASK, TICKET, Claimant, ClaimedRow, named
 from .only_lane import LANE, ONLY_LANE, with_lanes
 
 CREATED = '"task"."created_at"'
@@ -30,7 +30,7 @@ WHERE "task_id" IN (SELECT "value" FROM json_each(%(ids)s))
 # As expressions, times are not given to Django's converter, which is slow.
 READ = f"""
 SELECT {TICKET}, "ticket"."run_at" || '+00:00',
-    COALESCE("task"."expires_at" <= {{now}}, 0), {TASK.replace(CREATED, f"{CREATED} || '+00:00'")}
+    COALESCE({LATE}, 0), {TASK.replace(CREATED, f"{CREATED} || '+00:00'")}
 FROM json_each(%(ids)s) AS "given"
 JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "given"."value"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
@@ -39,7 +39,7 @@ JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 # CROSS JOIN keeps the order of the tables.
 READ_ALONE = f"""
 SELECT {TICKET}, "ticket"."run_at" || '+00:00',
-    COALESCE("task"."expires_at" <= {{now}}, 0), {TASK.replace(CREATED, f"{CREATED} || '+00:00'")},
+    COALESCE({LATE}, 0), {TASK.replace(CREATED, f"{CREATED} || '+00:00'")},
     {LANE}
 FROM "perfectqueue_ticket" AS "ticket"
 CROSS JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"

@@ -144,9 +144,10 @@ class Listener(HelperProcess):
         wait = min(self.shortest, WHILE_BUSY)
         is_free = self.wakeups.has_free()
         if is_free or time.monotonic() >= self.tick_at:
-            outlook = store.look(self.plan.queues, using=self.plan.using)
+            costs = self.wakeups.free_costs()
+            outlook = store.look(self.plan.queues, using=self.plan.using, costs=costs)
             if is_free:
-                wait = self.wake_for(outlook)
+                wait = self.wake_for(outlook, is_kept=costs is not None)
             else:
                 self.heard_at = time.monotonic()
             if outlook.ticks_due:
@@ -156,12 +157,13 @@ class Listener(HelperProcess):
             self.tick_at = time.monotonic() + min(max(SOONEST, next_tick), BUSY_INTERVAL)
         self.look_at = time.monotonic() + wait
 
-    def wake_for(self, outlook: store.Outlook) -> float:
+    def wake_for(self, outlook: store.Outlook, *, is_kept: bool) -> float:
         """Wake a processor if something is due; return in how many seconds to poll again."""
         self.note_unheard(due=outlook.due)
         if outlook.due:
             self.wakeups.wake_one()
-            self.pause = self.shortest
+            # What is due may be none that a kept processor takes.
+            self.pause = self.pause if is_kept else self.shortest
         self.known_at = time.monotonic() + (math.inf if outlook.wait is None else outlook.wait)
         longest = self.longest * self.times_at_rest()
         wait = min(self.pause, longest) * random.uniform(0.9, 1.0)  # noqa: S311

@@ -7,6 +7,7 @@ Only this module reads Django's settings.
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -63,6 +64,10 @@ _notify = Check(
     lambda value: (
         isinstance(value, bool) or (isinstance(value, str | Path) and os.path.isabs(value))
     ),
+)
+_headroom = Check(
+    "a whole number, at least 0, or a part of the processors below 1",
+    lambda value: _count.holds(value) or (_seconds.holds(value) and 0 < value < 1),
 )
 _texts = names("a list of texts, none of them empty")
 _paths = names(
@@ -135,6 +140,15 @@ class Options:
     #: Whole number, at least 1, or `None`, which is 10 for `'thread'` and `'async'`.
     #: The number of tasks that a processor runs at once; a `'process'` processor always runs one.
     CONCURRENCY: int | None = _setting(None, _positive.or_none())
+    #: Whole number, at least 0, or a part of the processors below 1, rounded up.
+    #: How many processors of a worker are kept for tasks that are expected to be
+    #: [short](../explanation/fairness.md#headroom), so that light users need not wait for the end
+    #: of long tasks. One processor at least is not kept.
+    HEADROOM: float = _setting(0, _headroom)
+    #: Seconds, above 0.
+    #: Tasks are short while those of their user are expected to take less, by what they took so
+    #: far: see HEADROOM.
+    SHORT_TASK: float = _setting(1.0, _positive_seconds)
     #: Seconds, above 0, or `None` for no limit.
     #: The longest time that an attempt may run; then its handler gets `TimeLimitError`. A
     #: handler's own `time_limit` goes before it, and a task's before both.
@@ -382,6 +396,12 @@ class Options:
         if self.PROCESSOR_TYPE == "process":
             return 1
         return PLACES if self.CONCURRENCY is None else self.CONCURRENCY
+
+    @property
+    def kept(self) -> int:
+        """How many processors are kept for short tasks; one at least is not."""
+        part = self.HEADROOM * self.PROCESSORS if self.HEADROOM < 1 else self.HEADROOM
+        return min(math.ceil(part), self.PROCESSORS - 1)
 
     def queues_with_policy(self) -> list[str]:
         """Return the queues that have a policy of their own."""

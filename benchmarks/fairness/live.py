@@ -68,7 +68,11 @@ class Sleepers(Load):
     def __init__(self, target: Any, scenario: Scenario) -> None:
         super().__init__(target)
         self.scenario = scenario
-        self.options = {"TASK_PREFETCH": scenario.prefetch, "RETENTION": {"*": None}}
+        self.options = {
+            "TASK_PREFETCH": scenario.prefetch,
+            "HEADROOM": scenario.headroom,
+            "RETENTION": {"*": None},
+        }
 
     def prepare(self) -> None:
         super().prepare()

@@ -99,7 +99,8 @@ class Group:
 class Scenario:
     """
     ``seconds`` and ``tasks`` end it, whichever is reached first. ``reach`` is the largest
-    share error that is promised, in percent of the total. What was given before ``judged_from``
+    share error that is promised, in percent of the total. ``headroom`` is how many processors are
+    kept for short tasks. What was given before ``judged_from``
     is not judged.
     """
 
@@ -110,6 +111,7 @@ class Scenario:
     tasks: int | None = None
     per_processor: bool = False
     prefetch: int | None = None
+    headroom: int = 0
     reach: float | None = None
     judged_from: float = 0.0
     seed: int = 1
@@ -258,6 +260,7 @@ def checked(path: Path, given: dict[str, Any]) -> Scenario:
         tasks=fields.whole("tasks", None, least=1),
         per_processor=fields.take("per_processor", bool, False),
         prefetch=fields.whole("prefetch", None, least=0),
+        headroom=fields.whole("headroom", 0, least=0),
         reach=fields.number("reach", None, least=0.0),
         judged_from=fields.number("judged_from", 0.0, least=0.0),
         seed=fields.whole("seed", 1, least=0),

@@ -87,6 +87,13 @@ def relations(values: Options) -> Iterator[CheckMessage]:
             "CONCURRENCY does nothing: a processor of the type 'process' runs one task at a time.",
             "Set PROCESSOR_TYPE to 'thread' or 'async', or raise PROCESSORS instead.",
         )
+    if values.HEADROOM >= values.PROCESSORS:
+        yield warning(
+            26,
+            f"HEADROOM is {values.HEADROOM}, but one processor at least of each worker takes tasks"
+            f" of any length, and PROCESSORS is {values.PROCESSORS}.",
+            "Lower HEADROOM, or raise PROCESSORS.",
+        )
     if values.EAGER and not settings.DEBUG and not under_test():
         yield warning(
             40,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from django.db import Error, connections
 
+from django_perfectqueue.conf import options
 from django_perfectqueue.inspection.family import held_up
 from django_perfectqueue.inspection.schedules import problems_of
 from django_perfectqueue.inspection.why_waiting import workers_serving
@@ -100,6 +101,7 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
         if queue in asked or wait is not None:
             yield check_workers(queue, sum(queue in names for names in serving))
             yield check_oldest(queue, wait, oldest)
+            yield from check_headroom(queue, wait, oldest, workers)
     yield check_handlers(queues, using)
     yield check_clock(overdue(using=using))
     yield check_counters(last_drift(using))
@@ -133,6 +135,28 @@ def check_oldest(queue: str, wait: float | None, most: float | None) -> Finding:
     if most is None or wait <= most:
         return Finding("oldest", True, f"{sentence}.", known)
     return Finding("oldest", False, f"{sentence}, over {long_duration(most)}.", known)
+
+
+def check_headroom(
+    queue: str, wait: float | None, most: float | None, workers: Sequence[Worker]
+) -> Iterator[Finding]:
+    """
+    Yield whether long tasks wait while processors that are kept for short ones are idle, where
+    some are kept. That is a failure where it is said how long a task may wait.
+    """
+    kept = [state for worker in workers if queue in worker.queues for state in worker.kept]
+    idle = sum(not state["tasks"] for state in kept)
+    longest = options().LATE_AFTER if most is None else most
+    known = {"queue": queue, "kept": len(kept), "idle": idle, "seconds": wait, "most": longest}
+    if idle and wait is not None and longest is not None and wait > longest:
+        sentence = (
+            f"Long tasks of queue '{queue}' have waited for {long_duration(wait)} while processors"
+            f" that HEADROOM keeps for short ones are idle: {idle}."
+        )
+        yield Finding("headroom", most is None, sentence, known)
+    elif kept:
+        sentence = f"No long task of queue '{queue}' waits long for what HEADROOM keeps."
+        yield Finding("headroom", True, sentence, known)
 
 
 def check_handlers(queues: Sequence[str], using: str) -> Finding:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from django.db.models import F, Sum
+from django.db.models import Exists, F, OuterRef, Sum
 
 from django_perfectqueue import conf, models
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.inspection.statistics import Groups, by_time, failed_groups
 from django_perfectqueue.inspection.why_waiting import WORKERS
+from django_perfectqueue.inspection.workers import AT_ONCE
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.claims.backlog_age import oldest_due
 from django_perfectqueue.store.records import Tally
@@ -122,6 +123,41 @@ class Overview:
     @property
     def is_well(self) -> bool:
         return not self.late_schedules and not self.unwell
+
+
+@dataclass(frozen=True, slots=True)
+class HeldByOne:
+    """All ``processors`` run tasks of one ``user`` since then at least, and others wait."""
+
+    user: str
+    processors: int
+    since: datetime
+
+
+def held_by_one(found: Overview, *, using: str) -> HeldByOne | None:
+    """
+    Return which user's tasks have kept all processors from others for SHORT_TASK or longer.
+
+    It takes one statement where all processors are busy, and else none.
+    """
+    busy = [(worker, state["tasks"]) for worker in found.workers for state in worker.states]
+    ids = [task["id"] for _worker, tasks in busy for task in tasks]
+    if not all(tasks for _worker, tasks in busy) or not 0 < len(ids) <= AT_ONCE:
+        return None
+    waiting = models.Ticket.objects.filter(state=models.State.WAITING, lane=OuterRef("pk"))
+    others = models.Account.objects.filter(Exists(waiting), ready=True, queue=OuterRef("queue"))
+    others = others.exclude(user=OuterRef("user"))
+    tasks = models.Task.objects.using(using).order_by().filter(id__in=ids)
+    users = set(tasks.values_list("user", Exists(others)).distinct()[: len(ids)])
+    since = max(
+        worker.seen_at - timedelta(seconds=task["seconds"])
+        for worker, tasks in busy
+        for task in tasks
+    )
+    short = timedelta(seconds=conf.options().SHORT_TASK)
+    if len({user for user, _waits in users}) > 1 or found.now - since < short:
+        return None
+    return next((HeldByOne(user, len(busy), since) for user, waits in users if waits), None)
 
 
 def named_queues(using: str) -> list[str]:

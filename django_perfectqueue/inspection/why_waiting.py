@@ -66,7 +66,7 @@ def workers_serving(*, using: str, now: datetime | None = None) -> Sequence[mode
 
 def serving(using: str, now: datetime) -> models.WorkerQuerySet:
     rows = models.Worker.objects.using(using).serving(now).order_by("-seen_at")
-    return rows.only("queues_text", "routes_text", "problem")[:WORKERS]
+    return rows.only("queues_text", "routes_text", "states_text", "problem")[:WORKERS]
 
 
 class Rows(Subquery):

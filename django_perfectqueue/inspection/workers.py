@@ -54,7 +54,7 @@ class ProcessorFacts:
 
     ``memory`` is in bytes, and None where the host does not provide it. ``counts`` is how many
     attempts ended in which way since its worker started, those of former processors in
-    the same place among them.
+    the same place among them. One that is ``kept`` takes short tasks only.
     """
 
     number: int
@@ -62,6 +62,7 @@ class ProcessorFacts:
     memory: int | None
     counts: dict[str, int]
     runs: list[Assignment]
+    kept: bool
 
     def facts(self) -> dict[str, object]:
         """Return it for programs."""
@@ -69,6 +70,7 @@ class ProcessorFacts:
             "number": self.number,
             "pid": self.pid,
             "memory": self.memory,
+            "kept": self.kept,
             "counts": self.counts,
             "tasks": [task.facts() for task in self.runs],
         }
@@ -100,6 +102,7 @@ def processor(worker: Worker, state: ProcessorState, named: dict[int, Any]) -> P
         memory=state.get("memory"),
         counts=state.get("counts", {}),
         runs=sorted(runs, key=lambda one: one.since),
+        kept=bool(state.get("kept")),
     )
 
 

@@ -157,6 +157,7 @@ TEXT = """
 --from-database ALIAS The database that has its table (default: the one of this queue).
 --from-queue NAME     Only rows of this queue there; django-q2 calls it a cluster.
 --group GROUP         Only tasks that ended for this reason: an error such as builtins.ValueError.
+--headroom N          So many processors, or such a part of them, take short tasks only.
 --health-port [HOST:]PORT
                       Answer /live and /ready over HTTP there (default host: 127.0.0.1).
 --in SPAN             Start after this delay: 5m30s.
@@ -236,6 +237,7 @@ weight W              Twice the weight gets twice the time of a worker; none: as
 # What argparse is to make of the values that are no plain texts.
 TYPES: Mapping[str, Callable[[str], object]] = {
     "--after": kind("the id of a task", lambda text: int(text) if is_id(text) else None),
+    "--headroom": lambda text: int(text) if text.isdecimal() else float(text),
     "--health-port": kind("a port from 1 to 65535, or HOST:PORT", address),
     "--map": kind("OLD=NEW", pair),
     "--max-running": or_none(at_least(0)),

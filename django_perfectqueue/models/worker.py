@@ -31,7 +31,7 @@ class HeldTaskState(TypedDict):
 class ProcessorState(TypedDict):
     """
     What a processor did when its worker was seen; ``memory`` is in bytes, and ``start`` in ticks
-    since the host started.
+    since the host started. Only one that is ``kept`` for short tasks says so.
     """
 
     number: int
@@ -41,6 +41,7 @@ class ProcessorState(TypedDict):
     memory: int | None
     counts: dict[str, int]
     tasks: list[HeldTaskState]
+    kept: bool
 
 
 def routes_in(text: str) -> Routes | None:
@@ -158,6 +159,11 @@ class Worker(models.Model):
         """
         found = parsed(self.states_text)
         return list(filter(is_processor_state, found)) if isinstance(found, list) else []
+
+    @property
+    def kept(self) -> list[ProcessorState]:
+        """Those that are kept for short tasks."""
+        return [state for state in self.states if state.get("kept")]
 
     def is_gone(self, now: datetime) -> bool:
         return self.seen_at <= now - UNSEEN

@@ -171,6 +171,8 @@ class Failure:
         )
 
 
+# The least and the most that a task is expected to cost, in seconds.
+Costs = tuple[float, float]
 # The rank, the time and the id by which a ticket stands in its lane.
 Mark = tuple[int, float, int]
 
@@ -230,6 +232,8 @@ class ClaimRequest:
     may run the rest at the same time. Its worker has so many ``processors``; 0 is for one that
     is not bound to shares of them. ``overrun`` are the lanes whose tasks take longer there
     than expected, each with how many of them run. ``marks`` are those of its earlier claims.
+    With ``costs`` it is kept for users whose tasks are expected to take between so many seconds,
+    and not for those of ``overrun``; below 0 are those of which none was ever measured.
     """
 
     queues: Sequence[str]
@@ -242,6 +246,7 @@ class ClaimRequest:
     processors: int = 0
     overrun: Mapping[int, int] = field(default_factory=dict)
     marks: Watermarks = field(default_factory=Watermarks)
+    costs: Costs | None = None
 
 
 class Completion(NamedTuple):

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.health.queues import Overview as Figures
-from django_perfectqueue.health.queues import overview
+from django_perfectqueue.health.queues import held_by_one, overview
 from django_perfectqueue.inspection import statistics
 from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.inspection.statistics import WINDOWS, Statistics
@@ -105,6 +105,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "title": _("Overview"),
             "original": _("All queues"),
             "release": statistics.newest_of(found.workers),
+            "held": held_by_one(found, using=database()),
             **page(found),
             **type_table(types, request.GET, {}, order="time"),
             **(extra_context or {}),

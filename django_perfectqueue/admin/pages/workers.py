@@ -129,7 +129,9 @@ class WorkerAdmin(ReadOnlyAdmin):
     @admin.display(description=_("processors"))
     def busy(self, worker: Any) -> str:
         count = sum(bool(processor.runs) for processor in worker.shown)
-        words = {"count": worker.processors, "busy": count}
+        words = {"count": worker.processors, "busy": count, "kept": len(worker.kept)}
+        if worker.kept:
+            return gettext("%(count)d, %(busy)d busy, %(kept)d kept for short tasks") % words
         return gettext("%(count)d, %(busy)d busy") % words
 
     @admin.display(description=_("runs"))

@@ -10,7 +10,7 @@ from django.db import Error
 
 from django_perfectqueue import conf, queue, store
 from django_perfectqueue.health.checks import Finding, findings
-from django_perfectqueue.health.queues import Overview, overview
+from django_perfectqueue.health.queues import HeldByOne, Overview, held_by_one, overview
 from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
 from django_perfectqueue.inspection.workers import Assignment, ProcessorFacts, processors_of
 from django_perfectqueue.lib.checks import nearest
@@ -80,7 +80,19 @@ def look(command: NounCommand) -> list[str]:
     verdict = well if found.is_well else command.style.ERROR(trouble(found))
     heading = f"{at}  {running:,} running, {rate:,.1f} finished a minute"
     workers = command.table(worker_columns(found.now), found.workers)
-    return [heading, verdict, "", *queues, "", *workers]
+    held = held_by_one(found, using=command.queue.using)
+    holds = [command.style.WARNING(who_holds(held, found.now))] if held else []
+    return [heading, verdict, *holds, "", *queues, "", *workers]
+
+
+def who_holds(held: HeldByOne, now: datetime) -> str:
+    """Return which user holds all processors, since when, and what it would take."""
+    whose = f"of user '{held.user}'" if held.user else "without a user"
+    return printable(
+        f"Tasks {whose} run on all processors ({held.processors}) since"
+        f" {ago(held.since, now)}, and others wait. Tasks in steps would make way between two of"
+        " them; HEADROOM keeps processors for short tasks."
+    )
 
 
 def trouble(found: Overview) -> str:
@@ -149,6 +161,7 @@ def give_back(command: NounCommand, options: CommandOptions) -> None:
 
 def print_processor(command: NounCommand, processor: ProcessorFacts, now: datetime) -> None:
     words = [f"processor {processor.number}", f"pid {processor.pid}"]
+    words += ["kept for short tasks"] if processor.kept else []
     if processor.memory is not None:
         words.append(f"{processor.memory / MEGABYTE:.0f} MB")
     words += [f"{count} {word}" for word, count in processor.counts.items()]
@@ -165,11 +178,16 @@ def worker_columns(now: datetime) -> list[Column[Worker]]:
         Column("version", lambda worker: worker.version, spare=True),
         Column("since", lambda worker: ago(worker.started_at, now), spare=True),
         Column("queues", lambda worker: ", ".join(worker.queues), elastic=True),
-        Column("processors", lambda worker: str(worker.processors), right=True),
+        Column("processors", processors_in_words, right=True),
         Column("busy", lambda worker: str(busy(worker)), right=True),
         Column("seen", lambda worker: ago(worker.seen_at, now)),
         Column("", lambda worker: status_of(worker, now)),
     ]
+
+
+def processors_in_words(worker: Worker) -> str:
+    kept = len(worker.kept)
+    return f"{worker.processors} ({kept} kept)" if kept else str(worker.processors)
 
 
 def busy(worker: Worker) -> int:

@@ -46,6 +46,7 @@ SHOWN = 8
 # The options that override a setting.
 OVERRIDES = {
     "processors": "PROCESSORS",
+    "headroom": "HEADROOM",
     "processor_type": "PROCESSOR_TYPE",
     "concurrency": "CONCURRENCY",
     "queue_order": "QUEUE_ORDER",
@@ -354,6 +355,7 @@ def staff(options: conf.Options) -> str:
     """Return in words how many processors there are, and how many tasks each runs at once."""
     count = options.PROCESSORS
     words = f"{count} processor" if count == 1 else f"{count} processors"
+    words += f", {options.kept} of them kept for short tasks" if options.kept else ""
     if options.PROCESSOR_TYPE == "process":
         return words
     tasks = "task" if options.places == 1 else "tasks"

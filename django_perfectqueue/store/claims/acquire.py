@@ -29,8 +29,8 @@ from ..limits.holds import NEXT
 from ..notify.ring import will_wake
 from ..tasks.close import close, finish
 from ..upkeep.timers import fire_timers, wake_all_forgotten_lanes, wake_forgotten_lanes_if_due
-from ..values import ClaimRequest, Completion, Lease
-from .lanes import Lanes
+from ..values import ClaimRequest, Completion, Costs, Lease
+from .lanes import OF_COSTS, Lanes
 from .tickets import Tickets, past_unreadable
 
 ROUNDS = 5
@@ -286,19 +286,29 @@ class Outlook:
         return self.tick is not None and self.tick <= 0
 
 
-def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> Outlook:
+def look(
+    queues: Sequence[str],
+    *,
+    using: str,
+    now: datetime | None = None,
+    costs: Costs | None = None,
+) -> Outlook:
     """
-    Return whether something is due in these queues, in one statement that locks nothing.
+    Return whether something is due in these queues, in one statement that locks nothing; with
+    ``costs`` of users whose tasks are expected to take between so many seconds.
 
     So many open lanes that not all can be probed count as something.
     """
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
+    above, below = costs or (0.0, 0.0)
     with reading(using) as db:
         statement = LOOK.replace("{in_lane}", db.dialect.in_lane.replace("{lane}", '"lane"."id"'))
         statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
         opens_at = "".join(f", {NEXT.replace('{queue}', name)}" for name in names)
         statement = statement.replace("{opens_at}", opens_at)
-        values = {**names, "most": LANES_PROBED}
+        if costs is not None:
+            statement = statement.replace('"ready" = TRUE', f'"ready" = TRUE AND {OF_COSTS}')
+        values = {**names, "most": LANES_PROBED, "above": above, "below": below}
         row = db.execute(statement, values, now=now).fetchone()
     moment, timer, tick, waiting, many, *opens = row
 

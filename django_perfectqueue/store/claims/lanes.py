@@ -22,7 +22,7 @@ from ..database.dialects.base import Row, numbers
 from ..database.transaction import Session
 from ..lanes.accounts import Accounts
 from ..upkeep.timers import note_look, since
-from ..values import ClaimRequest
+from ..values import ClaimRequest, Costs
 from .limited import COLUMNS, AccountRow, Limits, named
 
 LANES_READ_AT_LEAST = 8
@@ -38,6 +38,7 @@ HOLD_DUE = """(
     SELECT 1 FROM "perfectqueue_hold" WHERE "queue" = %({name})s AND "opens_at" <= {now}
     ORDER BY "opens_at" LIMIT 1
 ) IS NOT NULL"""
+OF_COSTS = '"cost" > %(above)s AND "cost" < %(below)s'
 HAS_TASK = """(
     SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
     WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
@@ -47,6 +48,10 @@ SELECT {COLUMNS}{{more}} FROM "perfectqueue_account" AS "own"
 WHERE "queue" = %(queue)s AND "ready" = TRUE AND "id" NOT IN ({{closed}})
 ORDER BY "turn", "since" LIMIT %(limit)s
 """
+# The one that was served longest ago is first: see Lanes.kept_for().
+NEXT_SHORT = NEXT.replace('"turn", "since"', '"since"').replace(
+    '"ready" = TRUE', f'"ready" = TRUE AND {OF_COSTS}'
+)
 LOCKED = f"""
 SELECT {COLUMNS} FROM "perfectqueue_account" AS "own" WHERE "id" IN ({{accounts}}) ORDER BY "id"
 """
@@ -226,8 +231,12 @@ class Lanes:
     ) -> list[Row]:
         """Read accounts that are not closed, each with what else is asked."""
         closed = numbers(sorted(self.closed)) if self.closed else "0"
-        statement = NEXT.replace("{more}", more).replace("{closed}", closed)
         given = {"queue": queue, "limit": count, **values}
+        statement = NEXT
+        if self.request.costs is not None:
+            statement = NEXT_SHORT
+            given["above"], given["below"] = self.request.costs
+        statement = statement.replace("{more}", more).replace("{closed}", closed)
         rows: list[Row] = self.db.execute(statement, given, now=self.request.now).fetchall()
         return rows
 
@@ -256,9 +265,24 @@ class Lanes:
         self.locked = True
         return [row for row in rows if row.id in chosen]
 
+    def kept_for(self, rows: list[AccountRow], costs: Costs) -> list[AccountRow]:
+        """
+        Return the users for whom the holder is kept, to be served by slots and in turn.
+
+        By time, those that ran here while others could not would come last for as long; and
+        the clock would go on faster than for the others.
+        """
+        above, below = costs
+        fit = [row for row in rows if above < row.cost < below]
+        fit = [row._replace(policy=SLOTS) for row in fit if row.id not in self.request.overrun]
+        self.closed |= {row.id for row in rows} - {row.id for row in fit}
+        return fit
+
     def with_room(self, rows: list[AccountRow]) -> list[UserLanes]:
         """Return users as the arithmetic takes them, without those that have no room."""
         users = []
+        if self.request.costs is not None:
+            rows = self.kept_for(rows, self.request.costs)
         heads = self.limits.heads(rows) if self.limits else {}
         if self.limits:
             self.closed.update([row.id for row in rows if row.id not in heads])

@@ -143,13 +143,13 @@ class Listener(HelperProcess):
     def look(self) -> None:
         """Poll for due tasks, and wake a processor for them; fire due schedules."""
         wait = min(self.shortest, WHILE_BUSY)
-        is_free = self.wakeups.has_free()
-        if not is_free:
+        is_free, costs = self.wakeups.has_free(), self.wakeups.free_costs()
+        if not is_free or costs is not None:
             self.rank()
         if is_free or time.monotonic() >= self.tick_at:
-            outlook = store.look(self.plan.queues, using=self.plan.using)
+            outlook = store.look(self.plan.queues, using=self.plan.using, costs=costs)
             if is_free:
-                wait = self.wake_for(outlook)
+                wait = self.wake_for(outlook, is_kept=costs is not None)
             else:
                 self.heard_at = time.monotonic()
             if outlook.ticks_due:
@@ -188,12 +188,13 @@ class Listener(HelperProcess):
             return False
         return one.comes_before(other)
 
-    def wake_for(self, outlook: store.Outlook) -> float:
+    def wake_for(self, outlook: store.Outlook, *, is_kept: bool) -> float:
         """Wake a processor if something is due; return in how many seconds to poll again."""
         self.note_unheard(due=outlook.due)
         if outlook.due:
             self.wakeups.wake_one()
-            self.pause = self.shortest
+            # What is due may be none that a kept processor takes.
+            self.pause = self.pause if is_kept else self.shortest
         self.known_at = time.monotonic() + (math.inf if outlook.wait is None else outlook.wait)
         longest = self.longest * self.times_at_rest()
         wait = min(self.pause, longest) * random.uniform(0.9, 1.0)  # noqa: S311

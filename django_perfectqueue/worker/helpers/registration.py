@@ -172,6 +172,7 @@ def states_of(statuses: Sequence[ProcessorStatus]) -> list[dict[str, object]]:
                 {"id": begun.task_id, "seconds": round(now - begun.since, 1)}
                 for begun in status.tasks
             ],
+            **({"kept": True} if status.kept else {}),
         }
         for number, status in enumerate(statuses, 1)
         if status.pid

@@ -15,7 +15,7 @@ from django.db import Error, connections
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.store.lanes.shares import queue_weights
-from django_perfectqueue.store.values import ClaimRequest, Watermarks
+from django_perfectqueue.store.values import ClaimRequest, Costs, Watermarks
 
 from ..buffers import LATE
 from ..database.link import AwayError
@@ -273,13 +273,17 @@ class Feeder:
         return False
 
     def look(self) -> store.Outlook:
-        return store.look(self.plan.queues, using=self.plan.using)
+        return store.look(self.plan.queues, using=self.plan.using, costs=self.costs())
+
+    def costs(self) -> Costs | None:
+        """Return what the tasks must be expected to cost that it is kept for, if it is."""
+        return self.resources.wakeups.kept_costs() if self.status.kept else None
 
     # Claims.
 
     def lone_task(self, limit: int) -> list[store.Lease]:
         """After idling, take a single task by the fast path."""
-        if self.completions.waiting or len(self.plan.queues) > 1:
+        if self.completions.waiting or len(self.plan.queues) > 1 or self.status.kept:
             return []
         return store.take_alone(
             self.plan.queues[0],
@@ -313,6 +317,7 @@ class Feeder:
             processors=crowd.processors,
             overrun=crowd.overrun,
             marks=self.marks,
+            costs=self.costs() if self.status.kept else None,
         )
         with self.completions.batch() as (done, refused):
             taken, late = store.finish_and_acquire(done, request, worker=self.state.worker)

@@ -259,6 +259,8 @@ class SharedState:
                 self.accounts.end(task.lease.queue, ending.seconds, index)
             self.status.end(index=index)
             self.prefetch.ran(task.lease.type, ending.seconds)
+            if task.lease.is_new and self.status.kept:
+                self.resources.wakeups.tried(ending.seconds)
             if self.remaining is not None:
                 self.remaining -= 1
             hand.going[index] = None

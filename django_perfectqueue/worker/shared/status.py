@@ -13,6 +13,7 @@ from django_perfectqueue import store
 from django_perfectqueue.application.base import TimeLimits
 from django_perfectqueue.store.arithmetic.fair_order import lane_of
 from django_perfectqueue.store.database import Problem
+from django_perfectqueue.store.values import Costs
 
 from ..process.output import shared, with_fields
 from ..process.signals import Wakeup
@@ -95,6 +96,7 @@ class ProcessorStatus(ctypes.Structure):
     - ``called``: something happened to a task that it holds.
     - ``renewed_at``: when its leases were last renewed, or 0.
     - ``draining``: it takes no more tasks, as a person wants; the next in its place neither.
+    - ``kept``: it takes short tasks only; see the setting HEADROOM.
     """
 
     pid: int
@@ -107,6 +109,7 @@ class ProcessorStatus(ctypes.Structure):
     called: bool
     counts: ProcessorCounts
     draining: bool
+    kept: bool
 
     _task_statuses: ctypes.Array[TaskStatus]
     _lock: threading.Lock
@@ -288,6 +291,7 @@ class WorkerStatus(ctypes.Structure):
 
 
 LISTENED_FOR = 10.0
+TRIES = 20
 
 
 class Wakeups:
@@ -295,14 +299,22 @@ class Wakeups:
     Wakes one idle processor for a task, never all of them.
 
     A processor sets ``seeking`` before its last look for tasks. If it is woken during that
-    look, it looks again or wakes another, so that no wake-up is lost.
+    look, it looks again or wakes another, so that no wake-up is lost. Kept ones are the last.
+
+    Kept processors try users of whom nothing was measured, but after a task that was not
+    ``short`` none for TRIES times as long: so these hold kept processors for a small part of
+    the time.
     """
 
-    def __init__(self, processors: Sequence[tuple[ProcessorStatus, Wakeup]] = ()) -> None:
+    def __init__(
+        self, processors: Sequence[tuple[ProcessorStatus, Wakeup]] = (), short: float = 0.0
+    ) -> None:
         self.processors = processors
+        self.short = short
         self.listened_until = shared(ctypes.c_double)
         # How many lanes wait that outrank tasks which may yield: one yields to each of them.
         self.outranking = shared(ctypes.c_double)
+        self.tries_from = shared(ctypes.c_double)
 
     def wake_one(self) -> bool:
         """Wake the first free processor; return whether there was one."""
@@ -331,16 +343,34 @@ class Wakeups:
     def has_free(self) -> bool:
         return any(status.is_free for status, _wakeup in self.processors)
 
+    def has_free_for_all(self) -> bool:
+        return any(status.is_free and not status.kept for status, _wakeup in self.processors)
+
     def may_yield(self, began_by: float) -> list[TaskStatus]:
         """Return the tasks that may yield and began by this time: themselves, to be written to."""
         return [one for status, _wakeup in self.processors for one in status.may_yield(began_by)]
 
     def first_lane(self, status: TaskStatus) -> float | None:
         """Return the virtual time of the lane to which a task is to yield now, or None."""
-        if not status.outranked or self.outranking.value <= 0 or self.has_free():
+        if not status.outranked or self.outranking.value <= 0 or self.has_free_for_all():
             return None
         self.outranking.value -= 1
         return status.floor
+
+    def kept_costs(self) -> Costs:
+        """Return between which expected costs the tasks are that kept processors take."""
+        tries = time.monotonic() >= self.tries_from.value
+        return -self.short if tries else 0.0, self.short
+
+    def free_costs(self) -> Costs | None:
+        """Return the same of the processors that are free; None where one takes any task."""
+        is_kept = [status.kept for status, _wakeup in self.processors if status.is_free]
+        return self.kept_costs() if is_kept and all(is_kept) else None
+
+    def tried(self, seconds: float) -> None:
+        """Note how long a kept processor has run a task of a user that was not measured."""
+        if seconds >= self.short:
+            self.tries_from.value = time.monotonic() + TRIES * seconds
 
     def is_at_work(self) -> bool:
         """Return whether any task runs."""

@@ -136,6 +136,7 @@ class ProcessorPlace(Place):
         self.stop_limit = supervisor.options.CHILD_GRACEFUL_KILL_LIMIT
         concurrency = supervisor.options.places
         self.status = ProcessorStatus.shared(concurrency)
+        self.status.kept = number > supervisor.options.PROCESSORS - supervisor.options.kept
         self.accounts = QueueAccounts(supervisor.plan.queues, concurrency)
         self.wakeup = Wakeup()
         self.holder = 0

@@ -57,7 +57,9 @@ class Supervisor:
         numbers = range(1, plan.options.PROCESSORS + 1)
         self.processors = [ProcessorPlace(self, number) for number in numbers]
         self.statuses = [place.status for place in self.processors]
-        self.wakeups = Wakeups([(place.status, place.wakeup) for place in self.processors])
+        self.wakeups = Wakeups(
+            [(place.status, place.wakeup) for place in self.processors], self.options.SHORT_TASK
+        )
         self.worker_status = WorkerStatus.shared(self.statuses)
         self.places: list[Place] = [*self.processors, *self.needed_helpers()]
         self.stacks = signals.StackDumps()

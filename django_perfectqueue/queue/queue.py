@@ -119,11 +119,18 @@ class Queue(Taking):
         with the number read so far. A task that another waits for comes before that.
         """
         stored = read = 0
-        for given in submissions_of(self, tasks, now):
-            read += len(given)
-            stored += len(store_some(given, on_conflict, using=self.using, now=now))
-            if progress:
-                progress(read)
+        chunks, following = submissions_of(self, tasks, now), None
+        while given := following or next(chunks, None):
+            following = None
+            try:
+                # The server stores these while the next are read.
+                if on_conflict == "raise" and store.send_ahead(given, using=self.using, now=now):
+                    following = next(chunks, None)
+            finally:
+                read += len(given)
+                stored += len(store_some(given, on_conflict, using=self.using, now=now))
+                if progress:
+                    progress(read)
         return stored
 
     def chain(

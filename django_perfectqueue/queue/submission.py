@@ -228,7 +228,7 @@ def submission_of(
 
 def submissions_of(
     queue: Queue, tasks: Iterable[Mapping[str, Any]], now: datetime | None = None
-) -> Iterator[list[store.Submission]]:
+) -> Iterator[store.Chunk]:
     """Yield tasks as they are stored, some at a time, each from a dict of submit()'s arguments."""
     terms: dict[str, Any] = {"using": queue.using, "surroundings": inputs.captured(), "now": now}
     return store.in_chunks(submission_of(queue, **terms, **task) for task in tasks)

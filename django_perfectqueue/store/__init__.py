@@ -16,8 +16,8 @@ from . import database, dependencies, leases, notify, records, schedules, upkeep
 from .dependencies.batches import create_batch
 from .dependencies.submit import replace_linked, submit_linked, wait_for, wait_no_longer_for
 from .tasks.revise import replace
-from .tasks.submit import in_chunks, submit, submit_all
-from .values import Parent, Submission
+from .tasks.submit import in_chunks, send_ahead, submit, submit_all
+from .values import Chunk, Parent, Submission
 
 # Claim.
 from .claims.acquire import Outlook, acquire, finish_and_acquire, look

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.signals import task_submitted
 
-from ..database.dialects import dialect_for
+from ..database.dialects import dialect_for, dialect_of
 from ..database.dialects.base import stored_row
 from ..database.transaction import (
     LONG,
@@ -27,7 +27,7 @@ from ..database.transaction import (
 )
 from ..lanes.wake import wake_sleeping
 from ..notify.ring import announce, message_of, notify_workers
-from ..values import Moment, Stored, Submission, new_token
+from ..values import Chunk, Moment, Stored, Submission, new_token
 
 Insert = Callable[[Cursor, Sequence[Submission], "datetime | None"], dict[tuple[str, str], int]]
 
@@ -200,6 +200,22 @@ def by_token(db: Session, task: Submission, tokens: list[int]) -> int | None:
     return row[0] if row else None
 
 
+def send_ahead(tasks: Chunk, *, using: str, now: datetime | None) -> bool:
+    """
+    Have the server begin with a full list of tasks, which must go to submit_all() next; return
+    whether it has.
+    """
+    dialect = dialect_of(using)
+    # After a shorter list there is nothing that could be prepared meanwhile.
+    if len(tasks) == CHUNK and not any(task.after or task.tags for task in tasks):
+        # What fails here is sent once more by submit_all(), with its patience.
+        with suppress(Error):
+            if ahead := dialect.cursor_ahead(connections[using], tasks):
+                dialect.submit_free(ahead, tasks, now)
+                tasks.arrival = ahead.arrival
+    return tasks.arrival is not None
+
+
 @retry_remembering_commits
 def store_all(
     tries: Tries,
@@ -208,13 +224,17 @@ def store_all(
     using: str,
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    if not tries:
-        # Most often all keys are free, and not to look at each costs less.
-        with suppress(IntegrityError), in_transaction(using, apart=True) as db:
-            fresh = store_some(db, db.dialect.submit_free, tries, submissions, now)
-            if len(fresh) < len(submissions):
-                transaction.set_rollback(True, using=using)
-            return fresh
+    # Most often all keys are free, and not to look at each costs less.
+    with suppress(IntegrityError):
+        if isinstance(submissions, Chunk) and (arrival := submissions.arrival):
+            submissions.arrival = None
+            return arrival(tries)
+        if not tries:
+            with in_transaction(using, apart=True) as db:
+                fresh = store_some(db, db.dialect.submit_free, tries, submissions, now)
+                if len(fresh) < len(submissions):
+                    transaction.set_rollback(True, using=using)
+                return fresh
     with in_transaction(using, apart=True) as db:
         fresh = store_some(db, db.dialect.submit, tries, submissions, now)
         if len(fresh) < len(submissions):
@@ -256,20 +276,19 @@ def stored_before(db: Session, tries: Tries) -> dict[tuple[str, str], int]:
     return {(queue, key): id_ for queue, key, id_ in db.rows(STORED_BEFORE, ids=ids)}
 
 
-def in_chunks(submissions: Iterable[Submission]) -> Iterator[list[Submission]]:
+def in_chunks(submissions: Iterable[Submission]) -> Iterator[Chunk]:
     """
     Yield lists of at most CHUNK tasks, reading no further than needed.
 
     A list ends sooner once its payloads are longer than what a server takes as one
     statement: MariaDB closes the connection at 16 MB.
     """
-    chunk: list[Submission] = []
-    total = 0
+    chunk, total = Chunk(), 0
     for task in submissions:
         chunk.append(task)
         total += len(task.payload)
         if len(chunk) == CHUNK or total >= CHUNK_LETTERS:
             yield chunk
-            chunk, total = [], 0
+            chunk, total = Chunk(), 0
     if chunk:
         yield chunk

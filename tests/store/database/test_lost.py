@@ -123,6 +123,14 @@ class LostCommitTests(TransactionTestCase):
         self.assertEqual((Task.objects.count(), Ticket.objects.count()), (5, 5))
 
     @each_way
+    def test_many_parts_are_stored_once(self, way):
+        tasks = [{"key": f"k{number}", "type": "report"} for number in range(5)]
+        self.assertEqual(Task.objects.count(), 0)
+        with mock.patch.object(store.tasks.submit, "CHUNK", 2), self.lost(way):
+            self.assertEqual(self.queue.submit_many(iter(tasks)), 5)
+        self.assertEqual((Task.objects.count(), Ticket.objects.count()), (5, 5))
+
+    @each_way
     def test_many_but_those_that_are_there_are_stored_once(self, way):
         submit("k2", now=None)
         tasks = [{"key": f"k{number}", "type": "report"} for number in range(5)]

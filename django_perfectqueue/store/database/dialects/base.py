@@ -218,6 +218,13 @@ class Dialect(ABC):
         """Do the same where all keys are free; where one is not, this may raise IntegrityError."""
         return self.submit(cursor, tasks, now)
 
+    def cursor_ahead(self, connection: BaseDatabaseWrapper, tasks: Sequence[Submission]) -> Any:
+        """
+        Return a cursor for submit_free() that does not wait for the server, or None where there is
+        none; its arrival() waits, and returns what submit_free() would.
+        """
+        return None
+
     def submits_alone(self, connection: BaseDatabaseWrapper) -> bool:
         """Return whether a connection stores one task sooner by submit_alone() than by submit()."""
         return False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -75,6 +77,27 @@ TIMES_AND_SPANS = """ARRAY(
 
 
 class PostgreSQLSubmit(Dialect):
+    def cursor_ahead(self, connection: BaseDatabaseWrapper, tasks: Sequence[Submission]) -> Any:
+        # These would not see a statement that Django does not send.
+        watched = connection.execute_wrappers or connection.queries_logged
+        if (
+            watched
+            or not postgresql_server.is_psycopg3()
+            or not postgresql_server.takes_several_statements(connection)
+        ):
+            return None
+        begins, wire = connection.get_autocommit(), connection.connection
+        status = wire.info.transaction_status
+        # In the caller's transaction the driver sends BEGIN with the first statement of its own.
+        steps = (
+            APART
+            if begins and status == postgresql_server.IDLE
+            else IN_CALLERS
+            if status == OPEN
+            else None
+        )
+        return CursorAhead(connection, wire, tasks, steps) if steps else None
+
     def submit(
         self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
@@ -132,6 +155,89 @@ def listed(name: str, kind: str, values: Sequence[Any]) -> tuple[str, str]:
     return f"%({name})s::{kind}[]", (
         postgresql_server.texts if kind == "text" else postgresql_server.array
     )(items)
+
+
+# By psycopg 3 the server stores tasks while the program prepares the next.
+
+
+# What libpq calls a connection in a transaction.
+OPEN = 2
+APART = postgresql_server.BEGIN, "COMMIT", "ROLLBACK"
+IN_CALLERS = "SAVEPOINT pq_ahead", "RELEASE SAVEPOINT pq_ahead", "ROLLBACK TO SAVEPOINT pq_ahead"
+
+
+@dataclass
+class CursorAhead:
+    """
+    Sends one INSERT in a transaction of its own, or in a savepoint of the caller's.
+
+    Django does not know of that: the program goes on in the transaction in which it is. Whatever
+    it sends on the connection, directly or by Django, first waits for the answer and commits.
+    """
+
+    connection: BaseDatabaseWrapper
+    wire: Any
+    tasks: Sequence[Submission]
+    steps: tuple[str, str, str]
+    error: BaseException | None = None
+    fresh: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def execute(self, sql: str, parameters: object) -> None:
+        with self.connection.cursor() as cursor:
+            text = cursor.mogrify(sql, parameters)
+        # All calls of the driver wait by this method.
+        self.wire.wait = self.wait
+        self.send(f"{self.steps[0]}; {text}")
+
+    def fetchall(self) -> list[tuple[int, int]]:
+        return []
+
+    def wait(self, *arguments: Any, **options: Any) -> Any:
+        self.arrive()
+        return self.wire.wait(*arguments, **options)
+
+    def arrive(self) -> None:
+        """Wait for the answer, and commit; note an error for arrival()."""
+        if vars(self.wire).pop("wait", None) is None:
+            return
+        _begin, commit, undo = self.steps
+        try:
+            rows = self.answer()
+            for row in range(rows.ntuples):
+                task = self.tasks[int(rows.get_value(row, 1)) - 1]
+                self.fresh[task.queue, task.key] = int(rows.get_value(row, 0))
+            self.send(commit)
+            self.answer()
+        except BaseException as error:
+            self.error = error
+            with suppress(Exception):
+                self.send(undo)
+                self.answer()
+
+    def send(self, text: str) -> None:
+        from psycopg.generators import send
+
+        self.wire.pgconn.send_query(text.encode(self.wire.info.encoding))
+        type(self.wire).wait(self.wire, send(self.wire.pgconn))
+
+    def answer(self) -> Any:
+        """Return the last result; raise its error."""
+        from psycopg import errors, generators
+
+        last = self.wire.wait(generators.fetch_many(self.wire.pgconn))[-1]
+        if last.error_message:
+            raise errors.error_from_result(last, self.wire.info.encoding)
+        return last
+
+    def arrival(self, tries: list[Any]) -> dict[tuple[str, str], int]:
+        """Return what was stored, noted in ``tries`` for a commit that may have failed."""
+        self.arrive()
+        if self.fresh:
+            tries.append(self.fresh)
+        if self.error is not None:
+            with self.connection.wrap_database_errors:
+                raise self.error
+        return self.fresh
 
 
 # PostgreSQL: a task submitted by itself goes as one packet, which a connection prepares.

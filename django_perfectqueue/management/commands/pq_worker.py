@@ -19,6 +19,7 @@ from django.db import connections
 
 from django_perfectqueue import compat, conf, queue
 from django_perfectqueue.application import CommandHandler, Dispatch, Registry
+from django_perfectqueue.checks.databases import sqlite_advice
 from django_perfectqueue.checks.settings import backoff as check_backoff
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.tables import lacks_tables, unmigrated
@@ -323,6 +324,8 @@ class Command(HintingCommand):
         reporter.say(queues_in_words(plan))
         reporter.say(handlers(plan.dispatch))
         reporter.say(staff(plan.options))
+        for advice in () if plan.burst else sqlite_advice(plan.using):
+            reporter.say(f"{advice.msg} {advice.hint}")
 
 
 def queues_in_words(plan: Plan) -> str:

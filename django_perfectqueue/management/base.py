@@ -17,6 +17,7 @@ from django.db import Error, connections
 
 from django_perfectqueue.checks.messages import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
+from django_perfectqueue.health.queues import unserved
 from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import on_one_line, printable
@@ -126,6 +127,10 @@ class QueueCommand(HintingCommand):
 
     def complain(self, text: str) -> None:
         self.stderr.write(printable(text))
+
+    def warn_unserved(self, queue: str) -> None:
+        for sentence in unserved([queue], using=self.queue.using):
+            self.complain(sentence)
 
     def print_json(self, value: object) -> None:
         self.stdout.write(json.dumps(value))

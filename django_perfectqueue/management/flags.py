@@ -152,7 +152,7 @@ TEXT = """
 --expires-after SPAN  A task that has not started this long after its submit expires.
 --file FILE           Submit the tasks of this file, one JSON object a line with {arguments}; - is
                       standard input. Each thousand is stored at once.
---first N             Only the first N; 0: all (lists: 100, shares: 20, reasons: 10).
+--first N             Only the first N; 0: all. Lists show 100.
 --force               Also of workers that were seen within the last 30 seconds.
 --from-database ALIAS The database that has its table (default: the one of this queue).
 --from-queue NAME     Only rows of this queue there; django-q2 calls it a cluster.
@@ -190,8 +190,7 @@ TEXT = """
 --priority N          Larger goes first among the tasks of the same user (0).
 --processor-type TYPE How each processor runs tasks: process, thread or async.
 --processors N        How many processes.
---queue QUEUE         Name of the queue (default: DEFAULT_QUEUE; lists of batches, shares, workers
-                      and figures: all). Workers and checks: may be repeated.
+--queue QUEUE         Name of the queue (default: DEFAULT_QUEUE, or all); workers take several.
 --queue-order ORDER   How to go through several queues: fair (by weight and time), ordered (the
                       first is served first), round_robin or shuffled.
 --rate N/TIME         How many within a time, such as 10/min, 5/s or 100/90s. For tasks that

@@ -29,7 +29,7 @@ from . import facts
 from .base import CommandOptions, QueueCommand
 from .facts import content, situation, summary
 from .terminal import Column, ago, bar, is_id, local, plural
-from .verbs import LISTED
+from .verbs import first_of
 
 PAGE = 1000
 STYLES = {
@@ -47,8 +47,7 @@ NARROWS = (
 
 def list_tasks(command: QueueCommand, options: CommandOptions) -> None:
     """List tasks, the newest first."""
-    first = LISTED if options["first"] is None else options["first"]
-    listing = Listing(chosen(command.queue, options), first)
+    listing = Listing(chosen(command.queue, options), first_of(options))
     if command.as_json:
         for task in listing:
             command.print_json(summary(task, with_data=options["data"]))

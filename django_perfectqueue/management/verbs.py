@@ -142,8 +142,7 @@ class NounCommand(QueueCommand):
         Print the first rows, by default LISTED, as ``prepare`` returns them, and whether there are
         more; or ``none`` for people where there are none.
         """
-        given = self.options["first"]
-        size = LISTED if given is None else given
+        size = first_of(self.options)
         found = list(rows[: size + 1] if size else rows)
         first = prepare(found[:size] if size else found)
         if self.as_json:
@@ -167,6 +166,12 @@ class NounCommand(QueueCommand):
         if changes:
             self.stdout.write("")
             self.print_table(CHANGES, changes)
+
+
+def first_of(options: CommandOptions) -> int:
+    """Return how many are to be listed; 0: all."""
+    given: int | None = options["first"]
+    return LISTED if given is None else given
 
 
 def pause_terms(options: CommandOptions) -> CommandOptions:

@@ -392,8 +392,8 @@ class TasksDbTests(TableTestCase):
             out,
             "Imported: 3 tasks (queue: default, mail). 3 rows are deleted there.\n"
             "Not to be moved:\n  1 running, or left so by a worker that died\n  2 ended\n"
-            "No worker serves the queue 'mail': start pq_worker --queue mail, or name another"
-            " queue by --queue.\n",
+            "No worker serves queue 'mail', and no setting names it: start one by"
+            " pq_worker --queue mail.\n",
         )
         row = task(later, "mail")
         self.assertEqual((row.priority, row.run_at, row.status), (7, NOON, "scheduled"))
@@ -657,7 +657,7 @@ class CeleryBeatTests(TableTestCase):
         self.add(3, queue="", clocked_id=None, one_off=False, crontab_id=1)
         out = run("pq_import", "celery-beat")
         self.assertIn("Imported: 1 task and 2 schedules (queue: default, mail).", out)
-        self.assertIn("No worker serves the queue 'mail': start pq_worker --queue mail", out)
+        self.assertIn("No worker serves queue 'mail', and no setting", out)
         self.assertEqual([row.key for row in Queue("mail").list()], ["celery-beat-1"])
         queues = Schedule.objects.order_by("name").values_list("queue", flat=True)
         self.assertEqual(list(queues), ["mail", "default"])
@@ -669,7 +669,7 @@ class CeleryBeatTests(TableTestCase):
         register("mail", now=None)
         [facts] = run_json("pq_import", "celery-beat", "--dry-run")
         [note] = facts["notes"]
-        self.assertIn("No worker serves the queue 'celery'", note)
+        self.assertIn("No worker serves queue 'celery'", note)
 
     if compat.HAS_TASKS:
 

@@ -5,8 +5,7 @@ from django.core.management.base import CommandError, CommandParser
 from django_perfectqueue import compat
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.conf import options as settings
-from django_perfectqueue.health.queues import named_queues, served
-from django_perfectqueue.inspection.why_waiting import workers_serving
+from django_perfectqueue.health.queues import unserved
 from django_perfectqueue.worker.discovery import found, with_django_tasks
 
 from ..base import CommandOptions, QueueCommand, known_alias
@@ -43,7 +42,7 @@ class Command(QueueCommand):
             raise
         finally:
             self.progress.clear()
-        notes = [*move.table.notes(), *unserved(move.tally.queues, move.using)]
+        notes = [*move.table.notes(), *unserved(move.tally.queues, using=move.using)]
         if self.as_json:
             self.print_json(as_json(move, notes))
         else:
@@ -78,16 +77,6 @@ def handlers(using: str) -> type[Dispatch]:
     if compat.HAS_TASKS:
         dispatch, _queues = with_django_tasks(dispatch, using)
     return dispatch
-
-
-def unserved(queues: set[str], using: str) -> list[str]:
-    """Return a line for each queue that no worker serves now, nor the settings name."""
-    workers = workers_serving(using=using)
-    return [
-        f"No worker serves the queue '{queue}': start pq_worker --queue {queue}, or name another"
-        " queue by --queue."
-        for queue in sorted(queues - {*named_queues(using), *served(workers)})
-    ]
 
 
 def first_line(move: Move) -> str:

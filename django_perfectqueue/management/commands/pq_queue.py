@@ -25,7 +25,7 @@ from ..facts import PAUSED, Facts, iso, picked
 from ..flags import MANY, PAUSE, person
 from ..listing import no_tasks
 from ..terminal import GAP, Column, ProgressLine, bounded, duration, or_more, plural, seconds
-from ..verbs import NounCommand, Subcommand, pause_terms
+from ..verbs import NounCommand, Subcommand, first_of, pause_terms
 
 
 @dataclass
@@ -172,7 +172,6 @@ def summary(found: Figures, top: int | None) -> dict[str, object]:
 
 
 ALWAYS = ("waiting", "running", "finished")
-REASONS = 10
 
 
 def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
@@ -187,8 +186,7 @@ def list_queues(command: NounCommand, options: CommandOptions) -> None:
 
 def show(command: NounCommand, options: CommandOptions) -> None:
     """Count the tasks of queues, or of all, by status and by why they did not finish."""
-    using, top = command.queue.using, options["first"]
-    top = REASONS if top is None else top or None
+    using, top = command.queue.using, first_of(options) or None
     names: list[str | None] = [queue.name for queue in queues_of(command, options)]
     found = [one for name in names or [None] for one in figures(using, name)]
     weights = queue_weights([one.now.name for one in found], using=using) if found else {}

@@ -27,8 +27,8 @@ from ..verbs import NounCommand, Subcommand
 
 PAGE = 500
 NOBODY = "-"
-# The filters of which one is enough; a status or a queue alone are not.
-CHOICES = ("all", "type", "user", "group", "tags", "key_prefix", "batch", "since", "until")
+# The filters of which one is enough; a queue alone is not.
+CHOICES = ("all", "status", "type", "user", "group", "tags", "key_prefix", "batch", "since", "until")
 TERMS = ("to", "patch", "priority")
 TEXTS = ("type", "group", "since", "until")
 ONE = {
@@ -117,6 +117,8 @@ def steer(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) -> No
         steer_each(verb, command, options)
     else:
         steer_chosen(operation_of(verb, command, options), command, options)
+    if to := options.get("to"):
+        command.warn_unserved(to)
 
 
 def chooses(options: CommandOptions) -> bool:
@@ -134,7 +136,7 @@ def chooses(options: CommandOptions) -> bool:
         if empty := [name for name in given if name != "user" and not options[name]]:
             raise CommandError(f"{flag(empty[0])} is empty: name one, or say --all.")
         return True
-    for name in ("status", "first", "dry_run", "rate", "run_in"):
+    for name in ("first", "dry_run", "rate", "run_in"):
         if options[name]:
             raise CommandError(f"{flag(name)} needs {listed}.")
     if not options["names"]:
@@ -204,6 +206,7 @@ def steer_chosen(operation: bulk.Operation, command: QueueCommand, options: Comm
         facts = {"key": task.key, "queue": task.queue.name}
         text = "Task '%(key)s' of queue '%(queue)s' does it: %(tasks)s, as far as known."
         command.answer(facts, text % {**facts, "tasks": plural(count, "task")})
+        command.warn_unserved(task.queue.name)
     else:
         do_in_place(operation, chunks_of(operation, using=using), command)
 

@@ -19,10 +19,9 @@ from ..base import CommandOptions, or_dash
 from ..facts import PAUSED, Facts, picked
 from ..flags import MANY, PAUSE, person
 from ..terminal import GAP, Column, bounded, duration
-from ..verbs import NounCommand, Subcommand, changed, pause_terms
+from ..verbs import NounCommand, Subcommand, changed, first_of, pause_terms
 
 CHANGES = "--weight --max-running"
-TOP = 20
 LAST = {
     "minute": "in the last minute",
     "hour": "in the last hour",
@@ -153,9 +152,8 @@ def in_words(found: dict[str, int]) -> str:
 def report(command: NounCommand, options: CommandOptions) -> None:
     """Show what each user was entitled to and received, and how long it waited."""
     over, user = options["over"], options["name"]
-    top = TOP if options["first"] is None else options["first"]
     queue, using = command.queue.name, command.queue.using
-    found = balance(queue, over=over, using=using, top=top, user=user)
+    found = balance(queue, over=over, using=using, top=first_of(options) or None, user=user)
     if command.as_json:
         command.print_json(summary(found, over))
     elif not found.shares:

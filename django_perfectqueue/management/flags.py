@@ -229,8 +229,6 @@ key KEY               Its name in the queue.
 name USER             Only this user.
 priority N            Larger goes first among the tasks of the same user.
 type TYPE             What handles the task.
-weight W              Twice the weight gets twice the time of a worker; none: as if none were set
-                      (1).
 """
 # What argparse is to make of the values that are no plain texts.
 TYPES: Mapping[str, Callable[[str], object]] = {
@@ -243,7 +241,6 @@ TYPES: Mapping[str, Callable[[str], object]] = {
     "--rate": or_none(kind("so many per time, such as 10/min, 5/s, 100/h or 10/90s", rate)),
     "--unpause-at": kind("a time to come, such as 1h, 18:00 or ISO 8601", time_to_come),
     "--weight": number,
-    "weight": or_none(number),
     "--max-age --poll-interval": float,
     "--priority priority": int,
     "--first --prefetch": at_least(0),

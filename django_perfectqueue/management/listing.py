@@ -28,7 +28,7 @@ from django_perfectqueue.queue import Batch, Queue, TaskHandle, batch_of
 from . import facts
 from .base import CommandOptions, QueueCommand
 from .facts import content, situation, summary
-from .terminal import Column, ago, bar, is_id, local, plural
+from .terminal import Column, Facts, ago, bar, is_id, local, plural
 from .verbs import first_of
 
 PAGE = 1000
@@ -116,14 +116,14 @@ def columns(command: QueueCommand, *, with_data: bool) -> list[Column[models.Tas
         return str(getattr(command.style, style)(word)) if style else word
 
     found = [
-        Column[models.Task]("key", lambda task: task.key, elastic=True),
-        Column("type", lambda task: task.type, elastic=True),
-        Column("user", lambda task: task.user, elastic=True),
-        Column("status", lambda task: task.status, paint=coloured),
-        Column("created", lambda task: ago(task.created_at, task.clock), spare=True),
-        Column("when", lambda task: situation(task, task.clock)),
-        Column("attempts", lambda task: str(task.tries), right=True),
-        Column("data", data_of, elastic=True),
+        Column[models.Task]("key", "key", elastic=True),
+        Column("type", "type", elastic=True),
+        Column("user", "user", elastic=True),
+        Column("status", "status", paint=coloured),
+        Column("created", shown=lambda task: ago(task.created_at, task.clock), spare=True),
+        Column("when", shown=lambda task: situation(task, task.clock)),
+        Column("attempts", "tries", right=True),
+        Column("data", shown=data_of, elastic=True),
     ]
     return found if with_data else found[:-1]
 
@@ -370,7 +370,7 @@ class TaskPage:
                 text += ": " + json.dumps(result, ensure_ascii=False)
             self.stdout.write(f"  {local(step.kept_at)} {shortened(on_one_line(text))}")
 
-    def print_content(self, name: str, found: facts.Facts) -> None:
+    def print_content(self, name: str, found: Facts) -> None:
         [(key, value)] = found.items()
         broken = key.startswith("broken")
         label = f"{name}, which is not JSON" if broken else name
@@ -387,7 +387,7 @@ def shortened(text: str) -> str:
 
 
 def action_facts(change: models.Change) -> dict[str, object]:
-    return {"at": facts.iso(change.at), "by": change.by, **(change.after or {})}
+    return {"at": change.at, "by": change.by, **(change.after or {})}
 
 
 def how_far(journal: models.Journal, now: datetime) -> str:

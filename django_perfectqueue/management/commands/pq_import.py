@@ -9,11 +9,10 @@ from django_perfectqueue.health.queues import unserved
 from django_perfectqueue.worker.discovery import found, with_django_tasks
 
 from ..base import CommandOptions, QueueCommand, known_alias
-from ..facts import Facts, picked
 from ..flags import add_flags
 from ..importing.move import ImportTally, Move, SkipReason
 from ..importing.sources import SOURCES
-from ..terminal import ProgressLine, are, plural
+from ..terminal import Facts, ProgressLine, are, picked, plural
 
 
 class Command(QueueCommand):

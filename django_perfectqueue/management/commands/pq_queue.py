@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -11,7 +11,7 @@ from django.utils.text import capfirst
 
 from django_perfectqueue import models
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.fairness import shares, wording
+from django_perfectqueue.fairness import limits, shares, wording
 from django_perfectqueue.fairness.wording import paused_terms
 from django_perfectqueue.health.queues import Overview, QueueFigures, named_queues, overview
 from django_perfectqueue.lib.durations import LONGEST, short_duration
@@ -21,11 +21,29 @@ from django_perfectqueue.store.lanes.shares import queue_weights
 from django_perfectqueue.store.records.counts import COUNTED
 
 from ..base import CommandOptions, QueueCommand
-from ..facts import PAUSED, Facts, iso, picked
-from ..flags import MANY, PAUSE, person
+from ..flags import MANY, PAUSE
 from ..listing import no_tasks
-from ..terminal import GAP, Column, ProgressLine, bounded, duration, or_more, plural, seconds
-from ..verbs import NounCommand, Subcommand, first_of, pause_terms
+from ..terminal import (
+    GAP,
+    Column,
+    Facts,
+    ProgressLine,
+    bounded,
+    duration,
+    or_more,
+    picked,
+    plural,
+    seconds,
+)
+from ..verbs import (
+    PAUSED,
+    NounCommand,
+    RuleCommand,
+    Subcommand,
+    changed,
+    first_of,
+    pause_terms,
+)
 
 
 @dataclass
@@ -117,32 +135,29 @@ def marks(queue: QueueFigures, paused: Mapping[str, models.Limit]) -> str:
 
 
 def queue_columns(paused: Mapping[str, models.Limit]) -> list[Column[QueueFigures]]:
-    def number(title: str, name: str) -> Column[QueueFigures]:
-        return Column(title, lambda one: f"{getattr(one, name):,}", right=True)
+    def moving(name: str, *, spare: bool = False) -> Column[QueueFigures]:
+        def shown(one: QueueFigures) -> str:
+            return or_more(getattr(one, name), more=one.is_bounded)
 
-    def moving(title: str, *, spare: bool = False) -> Column[QueueFigures]:
-        def cell(one: QueueFigures) -> str:
-            return or_more(getattr(one, title), more=one.is_bounded)
-
-        return Column(title, cell, right=True, spare=spare)
+        return Column(name, name, shown=shown, right=True, spare=spare)
 
     def span(title: str, name: str) -> Column[QueueFigures]:
-        return Column(title, lambda one: duration(getattr(one, name) or None), right=True)
+        return Column(title, shown=lambda one: duration(getattr(one, name) or None), right=True)
 
     return [
-        Column("queue", lambda one: one.name, elastic=True),
-        Column("waiting", lambda one: bounded(one.waiting, COUNTED), right=True),
+        Column("queue", "name", elastic=True),
+        Column("waiting", shown=lambda one: bounded(one.waiting, COUNTED), right=True),
         span("oldest", "oldest"),
         moving("running"),
         moving("retrying", spare=True),
         moving("scheduled", spare=True),
         moving("blocked"),
-        number("failed/h", "failed_last_hour"),
-        Column("finished/min", lambda one: f"{one.finished_a_minute:,.1f}", right=True),
-        Column("growth/min", growth, right=True),
+        Column("failed/h", "failed_last_hour", right=True),
+        Column("finished/min", shown=lambda one: f"{one.finished_a_minute:,.1f}", right=True),
+        Column("growth/min", shown=growth, right=True),
         span("drained in", "drained_in"),
-        number("workers", "workers"),
-        Column("", lambda one: marks(one, paused), elastic=True),
+        Column("workers", "workers", right=True),
+        Column("", shown=lambda one: marks(one, paused), elastic=True),
     ]
 
 
@@ -152,9 +167,9 @@ def growth(queue: QueueFigures) -> str:
 
 
 DEAD_COLUMNS: list[Column[tuple[tuple[str, str], int]]] = [
-    Column("did not finish", lambda dead: dead[0][0]),
-    Column("because", lambda dead: dead[0][1] or "-", elastic=True),
-    Column("tasks", lambda dead: f"{dead[1]:,}", right=True),
+    Column("did not finish", of=lambda dead: dead[0][0]),
+    Column("because", of=lambda dead: dead[0][1], elastic=True),
+    Column("tasks", of=lambda dead: dead[1], right=True),
 ]
 
 
@@ -194,7 +209,7 @@ def show(command: NounCommand, options: CommandOptions) -> None:
     for place, one in enumerate(found):
         name, weight = one.now.name, weights.get(one.now.name, 1.0)
         facts = {**summary(one, top), "weight": weight}
-        terms = [wording.weight_of(weight), wording.paused_terms(paused.get(name, models.Limit()))]
+        terms = [wording.weight_of(weight), paused_terms(paused.get(name, models.Limit()))]
         terms = terms if weight != 1 or name in paused else []
         facts |= pause_facts(one.now, paused)
         if place and not command.as_json:
@@ -224,45 +239,25 @@ def print_figures(command: NounCommand, found: Figures, top: int | None, terms: 
         command.print([f"  {', '.join(filter(None, terms))}"])
 
 
-def pause(command: NounCommand, options: CommandOptions) -> None:
-    """Pause them until a time, or until they are unpaused."""
-    terms = pause_terms(options)
-    for queue in queues_of(command, options):
-        queue.pause(**terms, by=person())
-        doubt(command, queue)
-        until = f" until {wording.time_shown(terms['until'])}" if terms["until"] else ""
-        done = {"queue": queue.name, "paused": True, "paused_until": iso(terms["until"])}
-        command.answer(done, f"Queue '{queue.name}' is paused{until}: what runs goes on.")
-
-
-def unpause(command: NounCommand, options: CommandOptions) -> None:
-    """End the pause."""
-    for queue in queues_of(command, options):
-        was_paused = queue.is_paused()
-        queue.unpause(by=person())
-        done = {"queue": queue.name, "paused": False}
-        text = "is not paused any more" if was_paused else "was not paused"
-        command.answer(done, f"Queue '{queue.name}' {text}.")
-
-
-def weigh(command: NounCommand, options: CommandOptions) -> None:
+def change(command: Command, options: CommandOptions) -> None:
     """Set the weights of queues that share a worker."""
-    using, weight = command.queue.using, options["weight"]
-    for name in options["names"]:
-        if weight is None:
-            shares.reset_queue_weight(name, by=person(), using=using)
-        else:
-            shares.set_queue_weight(name, weight, by=person(), using=using)
-        doubt(command, Queue(name, using=using))
-        held = shares.queue_weight(name, using=using)
-        text = f"{capfirst(wording.queue_of(name))}, as a whole: {wording.weight_of(held)}."
-        command.answer({"queue": name, "weight": held}, text)
+    command.do(partial(shares.set_queue_weight, **changed(options, "--weight")))
 
 
-def doubt(command: NounCommand, queue: Queue) -> None:
-    """Warn that a queue has no tasks and that no setting names it: the name may be wrong."""
-    if not queue.list().exists() and queue.name not in named_queues(queue.using):
-        command.complain(no_tasks(queue))
+def reset(command: Command, options: CommandOptions) -> None:
+    """Have queues share a worker with the weight 1 again."""
+    command.do(shares.reset_queue_weight)
+
+
+def pause(command: Command, options: CommandOptions) -> None:
+    """Pause them until a time, or until they are unpaused; what runs goes on."""
+    terms = pause_terms(options)
+    command.do(lambda queue, using, by: Queue(queue, using=using).pause(**terms, by=by))
+
+
+def unpause(command: Command, options: CommandOptions) -> None:
+    """End the pause."""
+    command.do(lambda queue, using, by: Queue(queue, using=using).unpause(by=by))
 
 
 def clear(command: NounCommand, options: CommandOptions) -> None:
@@ -332,7 +327,7 @@ def report(
     command.say(f"{plural(count, 'task')}{where} {done} deleted{listed}.")
 
 
-class Command(NounCommand):
+class Command(RuleCommand):
     help = "Shows and pauses queues, sets their weights, and deletes their tasks."
     metavar = "QUEUE"
     name_help = "Name of a queue."
@@ -340,7 +335,7 @@ class Command(NounCommand):
         "pq_queue list",
         "pq_queue show reports",
         "pq_queue pause reports mail --unpause-at 18:00 --note 'ticket 812'",
-        "pq_queue weight mail 3",
+        "pq_queue set mail --weight 3",
         "pq_queue purge --older-than 7d --yes",
         "pq_queue clear reports --dry-run",
     )
@@ -349,9 +344,25 @@ class Command(NounCommand):
         "show": Subcommand(show, "*", flags="--first"),
         "pause": Subcommand(pause, "+", flags=PAUSE),
         "unpause": Subcommand(unpause, "+"),
-        "weight": Subcommand(weigh, "+", flags="weight"),
+        "set": Subcommand(change, "+", terms="--weight"),
+        "reset": Subcommand(reset, "+"),
         "clear": Subcommand(clear, "+", flags=MANY),
         "purge": Subcommand(
             purge_ended, "*", flags=f"--older-than --status --type --user --group {MANY}"
         ),
     }
+
+    def owners(self) -> Iterator[CommandOptions]:
+        for name in self.options["names"]:
+            yield {"queue": name}
+
+    def held(self, owner: CommandOptions) -> tuple[Facts, str]:
+        """Return the weight and the pause; warn where neither a task nor a setting names it."""
+        name, using = owner["queue"], self.queue.using
+        queue, weight = Queue(name, using=using), shares.queue_weight(name, using=using)
+        if not queue.list().exists() and name not in named_queues(using):
+            self.complain(no_tasks(queue))
+        limit = limits.limit(name, scope="queue", using=using) or models.Limit()
+        terms = ", ".join(filter(None, [wording.weight_of(weight), paused_terms(limit)]))
+        facts = {"queue": name, "weight": weight, **picked(limit, *PAUSED)}
+        return facts, f"{capfirst(wording.queue_of(name))}, as a whole: {terms}."

@@ -28,7 +28,18 @@ from ..verbs import NounCommand, Subcommand
 PAGE = 500
 NOBODY = "-"
 # The filters of which one is enough; a queue alone is not.
-CHOICES = ("all", "status", "type", "user", "group", "tags", "key_prefix", "batch", "since", "until")
+CHOICES = (
+    "all",
+    "status",
+    "type",
+    "user",
+    "group",
+    "tags",
+    "key_prefix",
+    "batch",
+    "since",
+    "until",
+)
 TERMS = ("to", "patch", "priority")
 TEXTS = ("type", "group", "since", "until")
 ONE = {
@@ -301,7 +312,9 @@ def print_preview(
 
 def print_sample(command: QueueCommand, rows: Iterable[dict[str, str]]) -> None:
     found = list(rows)
-    columns = [Column(name, itemgetter(name), elastic=True) for name in (found[0] if found else ())]
+    columns = [
+        Column(name, shown=itemgetter(name), elastic=True) for name in (found[0] if found else ())
+    ]
     command.print_table(columns, found, indent="  ")
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Literal
 
 from django_perfectqueue import models, store
-from django_perfectqueue.bulk import Operation, Preview
-from django_perfectqueue.bulk.selection import ANY, SAMPLE
+from django_perfectqueue.bulk import Operation
+from django_perfectqueue.bulk.selection import ANY, SAMPLE, seen
 from django_perfectqueue.inspection import family
 from django_perfectqueue.queue import Batch
 
@@ -95,14 +95,11 @@ def retry(command: NounCommand, options: CommandOptions) -> None:
 def steer(verb: Literal["cancel", "retry"], command: NounCommand, batch: Batch) -> None:
     ids = store.dependencies.batches_within(batch.id, using=batch.using)
     tasks = family.members(ids, using=batch.using).filter(ANY[verb]).order_by("pk")
-    statuses = family.counts(tasks)
-    total = sum(statuses.values())
+    found = seen(tasks)
     if command.options["dry_run"]:
-        counts, sample = list(statuses.items()), list(tasks[:SAMPLE])
-        found = Preview(total=total, statuses=counts, users=[], sample=sample, until=0)
         pq_task.print_preview(command, Operation(verb=verb), found)
         return
-    command.confirm(f"Batch '{batch.name}': {pq_task.counted(f'would {verb}', total)}")
+    command.confirm(f"Batch '{batch.name}': {pq_task.counted(f'would {verb}', found.total)}")
     names = list(tasks.values_list("queue", "key")[:SIGNED])
     count, asked = batch.cancel_request() if verb == "cancel" else (batch.retry(), 0)
     store.records.sign(names, pq_task.DONE[verb][-1], by=person(), using=batch.using)

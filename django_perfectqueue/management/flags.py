@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import getpass
 import json
-import math
 import os
 import re
 import socket
@@ -18,6 +17,7 @@ from typing import Any
 from django.utils.timezone import now
 
 from django_perfectqueue.fairness.report import WINDOWS
+from django_perfectqueue.health.checks import seconds
 from django_perfectqueue.lib.checks import LARGEST, whole
 from django_perfectqueue.lib.durations import seconds_in, time_in
 from django_perfectqueue.models import Schedule, Status
@@ -99,14 +99,11 @@ def rate(text: str) -> tuple[int, float] | None:
     count, period = int(found[1]), found[2]
     if NUMBER.fullmatch(period) and not period.startswith("-"):
         return count, float(period)
-    seconds = seconds_in(f"1{period[0]}" if period in UNITS else period)
-    return None if seconds is None else (count, seconds)
+    span = seconds_in(f"1{period[0]}" if period in UNITS else period)
+    return None if span is None else (count, span)
 
 
 number = kind("a number", float)
-some_seconds = kind(
-    "a number of seconds", lambda text: found if 0 <= (found := float(text)) < math.inf else None
-)
 
 
 def person() -> str:
@@ -236,7 +233,7 @@ TYPES: Mapping[str, Callable[[str], object]] = {
     "--health-port": kind("a port from 1 to 65535, or HOST:PORT", address),
     "--map": kind("OLD=NEW", pair),
     "--max-running": or_none(at_least(0)),
-    "--oldest": some_seconds,
+    "--oldest": kind("a number of seconds", seconds),
     "--patch": merge_patch,
     "--rate": or_none(kind("so many per time, such as 10/min, 5/s, 100/h or 10/90s", rate)),
     "--unpause-at": kind("a time to come, such as 1h, 18:00 or ISO 8601", time_to_come),

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
+from typing import NamedTuple
 
 from django.core.management.base import CommandError
 from django.utils.text import capfirst
@@ -46,60 +47,48 @@ from ..verbs import (
 )
 
 
-@dataclass
-class Figures:
+class Figures(NamedTuple):
     """
     What is in one queue: ``now`` is its row of the overview.
 
-    ``finished`` and ``dead``, which is by status and group, are counted up to COUNTED: one more
-    says that there are more.
+    ``counts`` is how many tasks have each status, and whether there may be more; ``dead`` is
+    counted by status and group, up to COUNTED: one more says that there are more.
     """
 
     now: QueueFigures
-    finished: int
+    counts: dict[str, tuple[int, bool]]
     dead: Counter[tuple[str, str]]
 
     @property
-    def counts(self) -> dict[str, int]:
-        """How many tasks have each status."""
-        found = {word.value: getattr(self.now, word) for word in models.LIVE}
-        found[models.Status.FINISHED.value] = self.finished
-        for outcome in models.DEAD:
-            found[outcome.value] = sum(
-                count for (status, _group), count in self.dead.items() if status == outcome
-            )
-        return found
-
-    @property
     def is_empty(self) -> bool:
-        return not any(self.counts.values())
-
-    def has_more(self, status: str) -> bool:
-        """Return whether there may be more with this status than were counted."""
-        if status in models.DEAD:
-            return self.dead.total() > COUNTED
-        moving = status in models.LIVE and status != models.Status.WAITING
-        return self.now.is_bounded if moving else self.counts[status] > COUNTED
+        return not any(count for count, _more in self.counts.values())
 
 
-def figures(using: str, queue: str | None = None) -> list[Figures]:
-    """Return the figures of one queue, or of each that has any."""
+def figures(using: str, queue: str | None = None) -> Iterator[Figures]:
+    """Yield the figures of one queue, or of each that has any."""
     tasks = models.Task.objects.using(using)
     letters = models.DeadLetter.objects.using(using).order_by("-task_id")
     if queue is not None:
-        tasks, letters = tasks.filter(queue=queue), letters.filter(task__queue=queue)
+        letters = letters.filter(task__queue=queue)
     dead: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     for name, status, group in letters.values_list("task__queue", "status", "group")[: COUNTED + 1]:
         dead[name][status, group] += 1
     seen = overview(using=using, over=timedelta(), queue=queue)
-    found = []
     for now in sorted(seen.queues, key=lambda one: one.name):
         finished = tasks.filter(queue=now.name, outcome="finished").order_by().values("id")
-        ended = finished[: COUNTED + 1].count()
-        one = Figures(now, ended, dead[now.name])
+        counts = {word.value: (getattr(now, word), now.is_bounded) for word in models.LIVE}
+        for word, count in (
+            (models.Status.WAITING, now.waiting),
+            (models.Status.FINISHED, finished[: COUNTED + 1].count()),
+        ):
+            counts[word.value] = min(count, COUNTED), count > COUNTED
+        own = dead[now.name]
+        for outcome in models.DEAD:
+            count = sum(count for (status, _group), count in own.items() if status == outcome)
+            counts[outcome.value] = min(count, COUNTED), own.total() > COUNTED
+        one = Figures(now, counts, own)
         if queue is not None or not one.is_empty:
-            found.append(one)
-    return found
+            yield one
 
 
 def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, models.Limit]:
@@ -176,8 +165,8 @@ DEAD_COLUMNS: list[Column[tuple[tuple[str, str], int]]] = [
 def summary(found: Figures, top: int | None) -> dict[str, object]:
     return {
         "queue": found.now.name,
-        "counts": {status: min(count, COUNTED) for status, count in found.counts.items()},
-        "more": [status for status in found.counts if found.has_more(status)],
+        "counts": {status: count for status, (count, _more) in found.counts.items()},
+        "more": [status for status, (_count, more) in found.counts.items() if more],
         "oldest_due_for": found.now.oldest,
         "dead_letters": [
             {"status": status, "group": group, "count": count}
@@ -225,8 +214,8 @@ def print_figures(command: NounCommand, found: Figures, top: int | None, terms: 
         command.say(no_tasks(Queue(found.now.name, using=command.queue.using)))
     else:
         command.print_title(f"Queue '{found.now.name}'")
-        for status, count in found.counts.items():
-            shown = or_more(min(count, COUNTED), more=found.has_more(status))
+        for status, (count, more) in found.counts.items():
+            shown = or_more(count, more=more)
             note = ""
             if status == models.Status.WAITING and found.now.oldest is not None:
                 note = f"the first has been due for {short_duration(found.now.oldest)}"

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,9 +12,7 @@ from django.utils import timezone
 from django.utils.timezone import localtime
 
 from django_perfectqueue.bulk.selection import time_of
-from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection.schedules import in_words, problems_of, standing, statuses_of
-from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.schedules import ScheduleHandle, Schedules, Terms
@@ -163,7 +160,7 @@ def do_run(command: NounCommand, options: CommandOptions) -> None:
 
 def do_backfill(command: NounCommand, options: CommandOptions) -> None:
     """Submit the tasks of past ticks that have none."""
-    since, until = past("since", options["since"]), past("until", options["until"])
+    since, until = time_of(options["since"]), time_of(options["until"] or "0s")
     if until <= since:
         raise CommandError("--until must be after --since.")
     schedule, dry_run = schedules_of(command)[options["names"]], options["dry_run"]
@@ -233,21 +230,6 @@ def given_terms(options: CommandOptions) -> Terms:
         if name in terms:
             terms[name] = None if terms[name] in EMPTY else point(name, terms[name])
     return cast("Terms", terms)
-
-
-def past(name: str, text: str | None) -> datetime:
-    """
-    Return a time that is passed; a span is so long ago, and nothing is now.
-
-    Raise InvalidTaskError for what is no time.
-    """
-    if text is None:
-        return timezone.now()
-    with contextlib.suppress(InvalidTaskError):
-        return time_of(text)
-    found = point(name, text)
-    # A span that is longer begins before any tick all the same.
-    return found if isinstance(found, datetime) else timezone.now() - timedelta(seconds=LONGEST)
 
 
 def remark(row: Schedule) -> str:

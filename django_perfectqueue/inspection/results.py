@@ -90,7 +90,18 @@ def results_of(
     Raise NotFoundError where no such task exists, or it was deleted; WaitTimeoutError when
     not all have ended after so many seconds; WaitInTransactionError in a transaction.
     """
-    waiter = ResultWaiter(queue, keys, using=using, timeout=timeout)
+    yield from seen_by(ResultWaiter(queue, keys, using=using, timeout=timeout))
+
+
+def results_of_async(
+    queue: str, keys: Iterable[str], *, using: str, timeout: float | None
+) -> AsyncGenerator[End, None]:
+    """Do what results_of() does, without holding up the event loop."""
+    return seen_by_async(ResultWaiter(queue, keys, using=using, timeout=timeout))
+
+
+def seen_by(waiter: ResultWaiter) -> Generator[Any, None, None]:
+    """Yield what a waiter sees until it waits for none."""
     try:
         while True:
             yield from waiter.look()
@@ -102,20 +113,17 @@ def results_of(
         waiter.close()
 
 
-async def results_of_async(
-    queue: str, keys: Iterable[str], *, using: str, timeout: float | None
-) -> AsyncGenerator[End, None]:
+async def seen_by_async(waiter: ResultWaiter) -> AsyncGenerator[Any, None]:
     """
-    Do what results_of() does, without holding up the event loop.
+    Do the same without holding up the event loop.
 
     It polls ever less often, in the thread of asgiref that all coroutines share; between two
     looks it holds no thread and no connection.
     """
-    waiter = ResultWaiter(queue, keys, using=using, timeout=timeout)
     waiter.listener = None
     while True:
-        for end in await sync_to_async(waiter.look)():
-            yield end
+        for seen in await sync_to_async(waiter.look)():
+            yield seen
         if not waiter.keys:
             return
         await sync_to_async(waiter.check)()
@@ -147,7 +155,7 @@ class ResultWaiter:
         """The keys of those that have yet to end."""
         return [*self.waited_for.values(), *self.unfound]
 
-    def look(self) -> list[End]:
+    def look(self) -> list[Any]:
         """
         Return the ends of the tasks that have ended since the last look.
 
@@ -280,60 +288,40 @@ def changes_of(queue: str, key: str, *, using: str, timeout: float | None) -> It
 
     Raise what results_of() does.
     """
-    watcher = Watcher(queue, key, using=using, timeout=timeout)
-    try:
-        while True:
-            if (changed := watcher.change()) is not None:
-                yield changed
-                if changed.has_ended:
-                    return
-            watcher.check()
-            watcher.wait()
-    finally:
-        watcher.close()
+    yield from seen_by(Watcher(queue, [key], using=using, timeout=timeout))
 
 
-async def changes_of_async(
+def changes_of_async(
     queue: str, key: str, *, using: str, timeout: float | None
 ) -> AsyncIterator[Snapshot]:
     """Do the same; between two looks it holds no thread and no connection."""
-    watcher = Watcher(queue, key, using=using, timeout=timeout)
-    watcher.listener = None
-    while True:
-        if (changed := await sync_to_async(watcher.change)()) is not None:
-            yield changed
-            if changed.has_ended:
-                return
-        await sync_to_async(watcher.check)()
-        await asyncio.sleep(watcher.pause())
+    return seen_by_async(Watcher(queue, [key], using=using, timeout=timeout))
 
 
 class Watcher(ResultWaiter):
     """Waits for one task to change; only its end is ever notified, so it polls as well."""
 
-    def __init__(self, queue: str, key: str, *, using: str, timeout: float | None) -> None:
-        super().__init__(queue, [key], using=using, timeout=timeout)
-        self.key = key
-        self.last: Snapshot | None = None
-        self.changed_at = self.since
+    last: Snapshot | None = None
 
-    def change(self) -> Snapshot | None:
-        """Return the task if it has changed since the last call."""
+    def look(self) -> list[Any]:
+        """Return the task if it has changed since the last look."""
         found = store.database.with_retries(self.snapshot, using=self.using)
+        if found.has_ended:
+            self.waited_for = {}
         if found == self.last:
-            return None
+            return []
         self.last, self.changed_at = found, time.monotonic()
-        return found
+        return [found]
 
     def snapshot(self) -> Snapshot:
         """Return the task; raise NotFoundError where there is none."""
         rows: TaskQuerySet = Task.objects.using(self.using).with_tries()
-        rows = rows.filter(queue=self.queue, key=self.key)
-        row = rows.values_list(*COLUMNS).first()
+        [key] = self.keys
+        row = rows.filter(queue=self.queue, key=key).values_list(*COLUMNS).first()
         if row is None:
-            raise missing(self.queue, [self.key])
+            raise missing(self.queue, [key])
         task_id, status, attempt, watched = row
-        self.waited_for, self.unfound = {task_id: self.key}, []
+        self.waited_for, self.unfound = {task_id: key}, []
         self.are_watched = bool(watched)
         report = None
         if attempt and status != Outcome.FINISHED:

@@ -216,7 +216,7 @@ class AncestorTests(TableTestCase):
 
         with mock.patch.object(Queue, "submit_many", late):
             out = refused(self, "pq_import", "perfectqueue", "--delete")
-        self.assertIn("Imported: 0 tasks (queue: default). 1 was there already. 1 row", out)
+        self.assertIn("Imported: 0 tasks. 1 was there already. 1 row", out)
         self.assertIn("1 with a key that a task of another type has\n      other (echo)", out)
         self.assertEqual(self.rows("perfectqueue"), 1)
 
@@ -720,7 +720,5 @@ class TallyTests(SimpleTestCase):
             tally.leave(f"k{number}", StaysError("why"))
         tally.leave("k", StaysError("why not", left_behind=False))
         lines = pq_import.lines_of_rows_that_stay(tally)
-        self.assertEqual(
-            lines[:4], ["Not to be moved:", "    1 why not", "        k", "Left behind:"]
-        )
-        self.assertEqual((len(lines), lines[-1]), (move.NAMED + 6, "        and 3 more"))
+        self.assertEqual(lines[:4], ["Not to be moved:", "  1 why not", "      k", "Left behind:"])
+        self.assertEqual((len(lines), lines[-1]), (move.NAMED + 6, "      and 3 more"))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from django.core.management.base import CommandError, CommandParser
 
 from django_perfectqueue import compat
@@ -10,9 +12,9 @@ from django_perfectqueue.worker.discovery import found, with_django_tasks
 
 from ..base import CommandOptions, QueueCommand, known_alias
 from ..flags import add_flags
-from ..importing.move import ImportTally, Move, SkipReason
+from ..importing.move import ImportTally, Move
 from ..importing.sources import SOURCES
-from ..terminal import Facts, ProgressLine, are, picked, plural
+from ..terminal import Facts, ProgressLine, are, plural
 
 
 class Command(QueueCommand):
@@ -33,32 +35,14 @@ class Command(QueueCommand):
         if options["source"] is None:
             example = "pq_import celery-beat --dry-run"
             raise CommandError(f"From which queue? {', '.join(SOURCES)}. Example: {example}")
-        move = self.move(options)
-        try:
-            move.run()
-        except BaseException:
-            self.complain("To continue, run it again: it skips what has been moved.")
-            raise
-        finally:
-            self.progress.clear()
-        notes = [*move.table.notes(), *unserved(move.tally.queues, using=move.using)]
-        if self.as_json:
-            self.print_json(as_json(move, notes))
-        else:
-            for text in [first_line(move), *lines_of_rows_that_stay(move.tally), *notes]:
-                self.say(text)
-        if count := move.tally.left_behind:
-            raise CommandError(f"{are(count, 'row')} left behind.")
-
-    def move(self, options: CommandOptions) -> Move:
         using = self.queue.using
         table = SOURCES[options["source"]](
             known_alias(options["from_database"] or using),
             name=options["table"],
             queue=options["from_queue"],
         )
-        self.progress = ProgressLine(self.stderr, "%s rows looked at")
-        return Move(
+        progress = ProgressLine(self.stderr, "%s rows looked at")
+        move = Move(
             table=table,
             queue=self.queue,
             own_queues=options["queue"] is None,
@@ -66,8 +50,23 @@ class Command(QueueCommand):
             renamed=dict(options["map"]),
             delete=options["delete"],
             dry_run=options["dry_run"],
-            progress=self.progress.show,
+            progress=progress.show,
         )
+        try:
+            move.run()
+        except BaseException:
+            self.complain("To continue, run it again: it skips what has been moved.")
+            raise
+        finally:
+            progress.clear()
+        notes = [*move.table.notes(), *unserved(move.tally.queues, using=using)]
+        if self.as_json:
+            self.print_json(as_json(move, notes))
+        else:
+            for text in [first_line(move), *lines_of_rows_that_stay(move.tally), *notes]:
+                self.say(text)
+        if count := move.tally.left_behind:
+            raise CommandError(f"{are(count, 'row')} left behind.")
 
 
 def handlers(using: str) -> type[Dispatch]:
@@ -96,19 +95,11 @@ def first_line(move: Move) -> str:
 def lines_of_rows_that_stay(tally: ImportTally) -> list[str]:
     """Return the lines of what is not to be moved, then of what is left behind."""
     lines = []
-    width = max((len(f"{reason.count:,}") for reason in tally.stay.values()), default=0)
     for title, left_behind in (("Not to be moved:", False), ("Left behind:", True)):
         stay = [item for item in tally.stay.items() if item[1].left_behind == left_behind]
         lines += [title] if stay else []
-        for why, reason in stay:
-            lines.append(f"  {reason.count:>{width},} {why}")
-            lines += [f"  {'':{width}}   {name}" for name in described(reason)]
+        lines += [line for why, reason in stay for line in reason.described(why)]
     return lines
-
-
-def described(reason: SkipReason) -> list[str]:
-    more = reason.count - len(reason.names)
-    return [*reason.names, f"and {more:,} more"] if reason.names and more else reason.names
 
 
 def as_json(move: Move, notes: list[str]) -> Facts:
@@ -120,9 +111,6 @@ def as_json(move: Move, notes: list[str]) -> Facts:
         "there_already": tally.there,
         "deleted": tally.deleted,
         "queues": sorted(tally.queues),
-        "not_moved": [
-            {"why": why, **picked(reason, "count", "left_behind", "names")}
-            for why, reason in tally.stay.items()
-        ],
+        "not_moved": [{"why": why, **asdict(reason)} for why, reason in tally.stay.items()],
         "notes": notes,
     }

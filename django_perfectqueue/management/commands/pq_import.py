@@ -4,11 +4,8 @@ from dataclasses import asdict
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_perfectqueue import compat
-from django_perfectqueue.application import Dispatch
-from django_perfectqueue.conf import options as settings
 from django_perfectqueue.health.queues import unserved
-from django_perfectqueue.worker.discovery import found, with_django_tasks
+from django_perfectqueue.worker.discovery import workers_dispatch
 
 from ..base import CommandOptions, QueueCommand, known_alias
 from ..flags import add_flags
@@ -46,7 +43,7 @@ class Command(QueueCommand):
             table=table,
             queue=self.queue,
             own_queues=options["queue"] is None,
-            dispatch=None if options["any_type"] else handlers(using),
+            dispatch=None if options["any_type"] else workers_dispatch(using),
             renamed=dict(options["map"]),
             delete=options["delete"],
             dry_run=options["dry_run"],
@@ -67,14 +64,6 @@ class Command(QueueCommand):
                 self.say(text)
         if count := move.tally.left_behind:
             raise CommandError(f"{are(count, 'row')} left behind.")
-
-
-def handlers(using: str) -> type[Dispatch]:
-    """Return what a worker would run tasks by."""
-    dispatch = found(settings().DISPATCH)
-    if compat.HAS_TASKS:
-        dispatch, _queues = with_django_tasks(dispatch, using)
-    return dispatch
 
 
 def first_line(move: Move) -> str:

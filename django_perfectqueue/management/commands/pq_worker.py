@@ -17,7 +17,7 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import connections
 
-from django_perfectqueue import compat, conf, queue
+from django_perfectqueue import conf, queue
 from django_perfectqueue.application import CommandHandler, Dispatch, Registry
 from django_perfectqueue.checks.databases import sqlite_advice
 from django_perfectqueue.checks.settings import backoff as check_backoff
@@ -144,10 +144,8 @@ def work_of(
             raise ConfigError("Name a Dispatch, or a program by --exec, but not both.")
         return exec_of(options["exec"]), names
     dispatch = discovery.found(options["dispatch"] or values.DISPATCH)
-    if compat.HAS_TASKS:
-        dispatch, more = discovery.with_django_tasks(dispatch, using)
-        names += more
-    return dispatch, names
+    dispatch, more = discovery.with_django_tasks(dispatch, using)
+    return dispatch, names + more
 
 
 def exec_of(text: str) -> type[Exec]:

@@ -39,7 +39,7 @@ COMMANDS = (
     ("pq_limit", "set", "smtp", "--rate", "10/min", "--at-once", "3"),
     ("pq_limit", "set", "type:reports.tasks.draw_chart", "--max-running", "2"),
     ("pq_user", "pause", "birch", "--unpause-at", "1h", "--note", "ticket 812"),
-    ("pq_queue", "weight", "default", "2"),
+    ("pq_queue", "set", "default", "--weight", "2"),
 )
 LATER = """
 from django_perfectqueue.queue import Queue

@@ -152,6 +152,11 @@ class Selection:
         if verb == "retry":
             # Each does what needs a permission of its own.
             found &= ~Q(type=TYPE)
+        return found & self.filters()
+
+    def filters(self) -> Q:
+        """Return the condition of all that it says but the status."""
+        found = Q()
         if self.queue:
             # By the index of queues SQLite would read, and sort, the whole queue.
             found &= Q(queue__unindexed=self.queue)
@@ -249,7 +254,11 @@ def preview(verb: str, selection: Selection, *, until: int = 0, using: str) -> P
         raise InvalidTaskError(f"'{verb}' is for tasks that are named, not for all that match.")
     selection.check(verb)
     until = until or store.upkeep.newest_id(using=using)
-    rows = selection.tasks(verb, using=using).filter(pk__lte=until)
+    return seen(selection.tasks(verb, using=using).filter(pk__lte=until), until)
+
+
+def seen(rows: QuerySet[models.Task], until: int = 0) -> Preview:
+    """Return what these tasks are."""
     found: list[Any] = list(rows.values_list(*BY)[:COUNTED])
     return Preview(
         total=len(found),

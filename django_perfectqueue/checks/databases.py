@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 
+from django.conf import settings
 from django.core.checks import CheckMessage
 from django.db import connections, router
 
@@ -96,9 +97,14 @@ def check_sqlite_options(alias: str) -> Iterator[CheckMessage]:
     """
     Advise on SQLite where a project is checked as a whole.
 
-    It has no tag, so the commands say nothing of it: a new project works as it is, and
-    is to be advised once.
+    It has no tag, so the commands say nothing of it. With DEBUG only a worker that stays does:
+    a new project works as it is.
     """
+    if not settings.DEBUG:
+        yield from sqlite_advice(alias)
+
+
+def sqlite_advice(alias: str) -> Iterator[CheckMessage]:
     if alias not in connections or connections[alias].vendor != "sqlite":
         return
     given = connections[alias].settings_dict["OPTIONS"]

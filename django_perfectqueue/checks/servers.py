@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage
 from django.db import connections
@@ -92,7 +93,7 @@ def mysql_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessage]:
 
 def sqlite_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessage]:
     [[mode]] = cursor.execute("PRAGMA journal_mode").fetchall()
-    if mode not in ("wal", "memory"):
+    if mode not in ("wal", "memory") and not settings.DEBUG:
         yield warning(
             9,
             f"The SQLite database '{alias}' has the journal mode '{mode}', in which readers and"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -12,7 +12,7 @@ from django.db.models import Exists, F, OuterRef, Sum
 from django_perfectqueue import conf, models
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.inspection.statistics import Groups, by_time, failed_groups
-from django_perfectqueue.inspection.why_waiting import WORKERS
+from django_perfectqueue.inspection.why_waiting import WORKERS, workers_serving
 from django_perfectqueue.inspection.workers import AT_ONCE
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.claims.backlog_age import oldest_due
@@ -173,6 +173,16 @@ def named_queues(using: str) -> list[str]:
 
 def served(workers: Iterable[models.Worker]) -> list[str]:
     return sorted({queue for worker in workers for queue in worker.queues})
+
+
+def unserved(queues: Iterable[str], *, using: str) -> Iterator[str]:
+    """Yield a sentence for each queue that no worker serves now, and that no setting names."""
+    known = {*named_queues(using), *served(workers_serving(using=using))}
+    for queue in sorted({*queues} - known):
+        yield (
+            f"No worker serves queue '{queue}', and no setting names it: start one by"
+            f" pq_worker --queue {queue}."
+        )
 
 
 def overview(

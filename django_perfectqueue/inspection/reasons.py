@@ -65,7 +65,8 @@ class Reason:
     - ``batch_open``: the batch of which it is a callback
     - ``batch_failed``: tasks of that batch that have not finished
     - ``expired``: its time has passed, and no worker has closed it yet
-    - ``scheduled``, ``retrying``: its time, at first or after an attempt
+    - ``scheduled``, ``retrying``: its time, at first or after an attempt; ``name`` is its queue
+      where no worker serves that
     - ``no_worker``: no worker serves its queue
     - ``unknown_type``: no such worker knows its type
     - ``stalled``: its lease has run out, and no processor has taken it yet
@@ -104,7 +105,10 @@ class Reason:
             return describe_parents(self.name, self.parents)
         if self.code in PAUSES:
             return describe_paused(self)
-        return str(SENTENCES[self.code]) % {
+        codes = [self.code]
+        if self.name and self.code in (Code.SCHEDULED, Code.RETRYING):
+            codes.append(Code.NO_WORKER)
+        return " ".join(str(SENTENCES[code]) for code in codes) % {
             **asdict(self),
             "rate": per(self.rate or 0, self.period or 0.0),
             "wait": long_duration(abs(self.wait or 0.0)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, reduce
 from operator import or_
@@ -159,12 +160,14 @@ class Case:
         """Check whether a worker gave it back because it has no handler for its type."""
         if self.ticket.state != models.State.SCHEDULED or self.wait <= 0:
             return
-        last = self.ticket.last_ending
+        last, held = self.ticket.last_ending, list(self.by_workers())
         if self.ticket.is_parked or last == models.LastEnding.RELEASED:
-            yield from self.by_workers()
+            yield from held
         if self.ticket.is_parked:
             return
-        yield self.timed(Code.RETRYING if last in models.UNFINISHED else Code.SCHEDULED)
+        code = Code.RETRYING if last in models.UNFINISHED else Code.SCHEDULED
+        unserved = [one.name for one in held if one.code == Code.NO_WORKER]
+        yield replace(self.timed(code), name="".join(unserved))
 
     def by_workers(self) -> Iterator[Reason]:
         listening = list(self.listening())

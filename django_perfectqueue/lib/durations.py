@@ -29,13 +29,13 @@ def seconds_in(text: str) -> float | None:
 
 def time_in(text: str, direction: int) -> datetime:
     """
-    Return a time: *2h* away; when it is *10:00*; or ISO 8601.
+    Return a time: *2h* away, at most a hundred years; when it is *10:00*; or ISO 8601.
 
     The ``direction`` is -1 for the past, 1 for the future. A time without an offset is in the
     current time zone. Raise ValueError or OverflowError for another text.
     """
     if (seconds := seconds_in(text)) is not None:
-        return now() + direction * timedelta(seconds=seconds)
+        return now() + direction * timedelta(seconds=min(seconds, LONGEST))
     is_daily = text[2:3] == ":"
     at = datetime.fromisoformat(f"{localtime():%Y-%m-%d} {text}" if is_daily else text)
     at = min(max(EARLIEST, at if is_aware(at) else make_aware(at)), LATEST)

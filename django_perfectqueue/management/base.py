@@ -17,13 +17,14 @@ from django.db import Error, connections
 
 from django_perfectqueue.checks.messages import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
+from django_perfectqueue.health.queues import unserved
 from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.queue import Queue, database
 
 from .flags import FLAGS, add_flags
-from .terminal import Column, lines, padded, terminal_width
+from .terminal import Column, in_text, lines, padded, plain, terminal_width
 
 R = TypeVar("R")
 TAKEN = 3
@@ -127,8 +128,12 @@ class QueueCommand(HintingCommand):
     def complain(self, text: str) -> None:
         self.stderr.write(printable(text))
 
+    def warn_unserved(self, queue: str) -> None:
+        for sentence in unserved([queue], using=self.queue.using):
+            self.complain(sentence)
+
     def print_json(self, value: object) -> None:
-        self.stdout.write(json.dumps(value))
+        self.stdout.write(json.dumps(value, default=plain))
 
     def answer(self, facts: Mapping[str, object], sentence: str) -> None:
         """Say what was done: the facts for programs, or the sentence for people."""
@@ -148,11 +153,11 @@ class QueueCommand(HintingCommand):
         """Print a value behind its name, in a column as wide as ``label_width``."""
         self.stdout.write(f"  {padded(name, self.label_width - 1)} {printable(value)}".rstrip())
 
-    def print_fields(self, fields: Iterable[tuple[str, str]]) -> None:
+    def print_fields(self, fields: Iterable[tuple[str, object]]) -> None:
         """Print each value that is not empty behind its name, on one line."""
         for name, value in fields:
-            if value:
-                self.print_field(name, on_one_line(value))
+            if text := in_text(value):
+                self.print_field(name, on_one_line(text))
 
     def table(
         self, columns: Sequence[Column[R]], rows: Iterable[R], indent: str = ""
@@ -244,7 +249,3 @@ def diagnosis(using: str | None, error: Error) -> str:
     if connection.vendor == "sqlite" and "locked" in str(error):
         refused += f". Give DATABASES['{using}'] {SQLITE_OPTIONS}, so that it waits for its lock."
     return refused
-
-
-def or_dash(number: int | None) -> str:
-    return "-" if number is None else str(number)

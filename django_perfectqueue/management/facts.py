@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.inspection import task as inspected
 from django_perfectqueue.inspection.family import Family, FamilyLink, Relative
-from django_perfectqueue.inspection.schedules import TaskOrigin
-from django_perfectqueue.inspection.why_waiting import Code, Reason
-from django_perfectqueue.inspection.workers import Location
+from django_perfectqueue.inspection.why_waiting import Code
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import Journal, Status, Step, Task
@@ -18,27 +16,9 @@ from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import masked
 from django_perfectqueue.queue import Batch
 
-from .terminal import local
+from .terminal import Facts, known, picked
 
-Facts = dict[str, object]
-# Of what may be paused: whether, until when, by whom and why.
-PAUSED = ("paused", "paused_until", "paused_by", "note")
 RELATIVES = 5
-
-
-def picked(row: object, *names: str) -> Facts:
-    """Return these values of a row by their names, with times and empty texts as JSON has them."""
-    return {name: plain(getattr(row, name)) for name in names}
-
-
-def plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Reason | Location | TaskOrigin):
-        return value.facts()
-    return None if value == "" else value
 
 
 def situation(task: Task, now: datetime) -> str:
@@ -63,24 +43,12 @@ def summary(task: Task, *, with_data: bool) -> Facts:
 
 
 def facts_for_programs(facts: Iterable[inspected.Fact]) -> Facts:
-    return {fact.name: plain(fact.value) for fact in facts if fact.name}
+    return {fact.name: known(fact.value) for fact in facts if fact.name}
 
 
-def fields(facts: Iterable[inspected.Fact]) -> Iterator[tuple[str, str]]:
-    """Yield the labels and the values of facts, as a terminal shows them."""
-    for fact in facts:
-        if fact.is_shown:
-            yield str(fact.label), in_text(fact.value)
-
-
-def in_text(value: object) -> str:
-    if isinstance(value, datetime):
-        return local(value)
-    if isinstance(value, timedelta):
-        return short_duration(value.total_seconds())
-    if isinstance(value, float):
-        return f"{value:g}"
-    return ", ".join(value) if isinstance(value, list) else str(value)
+def fields(facts: Iterable[inspected.Fact]) -> Iterator[tuple[str, object]]:
+    """Yield the labels and the values of the facts that people see."""
+    return ((str(fact.label), fact.value) for fact in facts if fact.is_shown)
 
 
 def story_facts(story: inspected.Story, *, with_data: bool) -> Facts:
@@ -136,10 +104,6 @@ def content(name: str, text: str | None) -> Facts:
 def context_of(task: Task) -> Facts:
     """Return what a task has taken along of its submitter's surroundings, for all eyes."""
     return {name: masked(value) for name, value in content("context", task.context).items()}
-
-
-def iso(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment else None
 
 
 def standing(story: inspected.Story) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import getpass
 import json
-import math
 import os
 import re
 import socket
@@ -18,6 +17,7 @@ from typing import Any
 from django.utils.timezone import now
 
 from django_perfectqueue.fairness.report import WINDOWS
+from django_perfectqueue.health.checks import seconds
 from django_perfectqueue.lib.checks import LARGEST, whole
 from django_perfectqueue.lib.durations import seconds_in, time_in
 from django_perfectqueue.models import Schedule, Status
@@ -99,14 +99,11 @@ def rate(text: str) -> tuple[int, float] | None:
     count, period = int(found[1]), found[2]
     if NUMBER.fullmatch(period) and not period.startswith("-"):
         return count, float(period)
-    seconds = seconds_in(f"1{period[0]}" if period in UNITS else period)
-    return None if seconds is None else (count, seconds)
+    span = seconds_in(f"1{period[0]}" if period in UNITS else period)
+    return None if span is None else (count, span)
 
 
 number = kind("a number", float)
-some_seconds = kind(
-    "a number of seconds", lambda text: found if 0 <= (found := float(text)) < math.inf else None
-)
 
 
 def person() -> str:
@@ -152,7 +149,7 @@ TEXT = """
 --expires-after SPAN  A task that has not started this long after its submit expires.
 --file FILE           Submit the tasks of this file, one JSON object a line with {arguments}; - is
                       standard input. Each thousand is stored at once.
---first N             Only the first N; 0: all (lists: 100, shares: 20, reasons: 10).
+--first N             Only the first N; 0: all. Lists show 100.
 --force               Also of workers that were seen within the last 30 seconds.
 --from-database ALIAS The database that has its table (default: the one of this queue).
 --from-queue NAME     Only rows of this queue there; django-q2 calls it a cluster.
@@ -191,8 +188,7 @@ TEXT = """
 --priority N          Larger goes first among the tasks of the same user (0).
 --processor-type TYPE How each processor runs tasks: process, thread or async.
 --processors N        How many processes.
---queue QUEUE         Name of the queue (default: DEFAULT_QUEUE; lists of batches, shares, workers
-                      and figures: all). Workers and checks: may be repeated.
+--queue QUEUE         Name of the queue (default: DEFAULT_QUEUE, or all); workers take several.
 --queue-order ORDER   How to go through several queues: fair (by weight and time), ordered (the
                       first is served first), round_robin or shuffled.
 --rate N/TIME         How many within a time, such as 10/min, 5/s or 100/90s. For tasks that
@@ -231,8 +227,6 @@ key KEY               Its name in the queue.
 name USER             Only this user.
 priority N            Larger goes first among the tasks of the same user.
 type TYPE             What handles the task.
-weight W              Twice the weight gets twice the time of a worker; none: as if none were set
-                      (1).
 """
 # What argparse is to make of the values that are no plain texts.
 TYPES: Mapping[str, Callable[[str], object]] = {
@@ -241,12 +235,11 @@ TYPES: Mapping[str, Callable[[str], object]] = {
     "--health-port": kind("a port from 1 to 65535, or HOST:PORT", address),
     "--map": kind("OLD=NEW", pair),
     "--max-running": or_none(at_least(0)),
-    "--oldest": some_seconds,
+    "--oldest": kind("a number of seconds", seconds),
     "--patch": merge_patch,
     "--rate": or_none(kind("so many per time, such as 10/min, 5/s, 100/h or 10/90s", rate)),
     "--unpause-at": kind("a time to come, such as 1h, 18:00 or ISO 8601", time_to_come),
     "--weight": number,
-    "weight": or_none(number),
     "--max-age --poll-interval": float,
     "--priority priority": int,
     "--first --prefetch": at_least(0),

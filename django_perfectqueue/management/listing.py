@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 
 from django.core.management.base import CommandError
@@ -12,7 +13,7 @@ from django.db import connections
 from django.utils.timezone import localtime
 
 from django_perfectqueue import models
-from django_perfectqueue.bulk import in_time
+from django_perfectqueue.bulk import Selection
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection.family import family
 from django_perfectqueue.inspection.steering import describe_action
@@ -28,8 +29,8 @@ from django_perfectqueue.queue import Batch, Queue, TaskHandle, batch_of
 from . import facts
 from .base import CommandOptions, QueueCommand
 from .facts import content, situation, summary
-from .terminal import Column, ago, bar, is_id, local, plural
-from .verbs import LISTED
+from .terminal import Column, Facts, ago, bar, is_id, local, plural
+from .verbs import first_of
 
 PAGE = 1000
 STYLES = {
@@ -39,16 +40,14 @@ STYLES = {
     "finished": "SUCCESS",
     "failed": "ERROR",
 }
-NARROWS = (
-    *("status", "user", "type", "tags", "group", "key_prefix", "batch", "since", "until"),
-    "after",
-)
+# The options that choose tasks; what they say of the columns of a Selection of that name.
+FIELDS = ("status", "type", "user", "group", "since", "until")
+CHOICES = (*FIELDS, "tags", "key_prefix", "batch")
 
 
 def list_tasks(command: QueueCommand, options: CommandOptions) -> None:
     """List tasks, the newest first."""
-    first = LISTED if options["first"] is None else options["first"]
-    listing = Listing(chosen(command.queue, options), first)
+    listing = Listing(chosen(command.queue, options), first_of(options))
     if command.as_json:
         for task in listing:
             command.print_json(summary(task, with_data=options["data"]))
@@ -56,7 +55,7 @@ def list_tasks(command: QueueCommand, options: CommandOptions) -> None:
     command.print_table(columns(command, with_data=options["data"]), listing)
     if listing.count:
         command.say(entries(listing))
-    elif any(options[name] is not None for name in NARROWS):
+    elif any(options[name] is not None for name in (*CHOICES, "after")):
         command.say(f"Queue '{command.queue.name}' has no such tasks.")
     else:
         command.say(no_tasks(command.queue))
@@ -68,16 +67,8 @@ def chosen(queue: Queue, options: CommandOptions) -> models.TaskQuerySet:
     tasks = tasks.annotate(clock=ServerNow())  # type: ignore[no-redef]
     if options["status"]:
         tasks = tasks.in_status(options["status"])
-    if options["user"] is not None:
-        tasks = tasks.filter(user=options["user"])
-    if options["type"] is not None:
-        tasks = tasks.filter(models.type_condition(options["type"]))
-    if options["group"] is not None:
-        tasks = tasks.filter(dead_letter__group=options["group"])
-    if options["batch"] is not None:
-        tasks = tasks.filter(membership__batch_id=batch_named(queue, options["batch"]).id)
-    tasks = tasks.tagged(*options["tags"] or ())
-    tasks = tasks.filter(in_time(options["since"] or "", options["until"] or ""))
+    selection = replace(selection_of(queue, options), queue="", tag="")
+    tasks = tasks.filter(selection.filters()).tagged(*options["tags"] or ())
     order = order_of(queue, options["status"])
     tasks = tasks.order_by(order if options["oldest_first"] else f"-{order}")
     if options["after"] is not None:
@@ -85,11 +76,21 @@ def chosen(queue: Queue, options: CommandOptions) -> models.TaskQuerySet:
     return tasks.defer("result_text", *(() if options["data"] else ("payload",)))
 
 
+def selection_of(queue: Queue, options: CommandOptions) -> Selection:
+    """Return the filter that the options say, with the first of the tags."""
+    batch, values = options["batch"], {name: options[name] or "" for name in FIELDS}
+    return Selection(
+        **{**values, "user": options["user"]},
+        queue=queue.name,
+        key=options["key_prefix"] or "",
+        tag=(options["tags"] or [""])[0],
+        batch=str(batch_named(queue, batch).id) if batch else "",
+    )
+
+
 def by_key(queue: Queue, options: CommandOptions) -> models.TaskQuerySet:
     """Return the queue's tasks, by the index of keys or else as they come by their ids."""
-    if prefix := options["key_prefix"]:
-        return queue.list().key_begins(prefix)
-    if options["status"] not in (None, models.Status.FINISHED):
+    if options["key_prefix"] or options["status"] not in (None, models.Status.FINISHED):
         return queue.list()
     tasks: models.TaskQuerySet = models.Task.objects.using(queue.using)
     return tasks.filter(queue__unindexed=queue.name)
@@ -117,14 +118,14 @@ def columns(command: QueueCommand, *, with_data: bool) -> list[Column[models.Tas
         return str(getattr(command.style, style)(word)) if style else word
 
     found = [
-        Column[models.Task]("key", lambda task: task.key, elastic=True),
-        Column("type", lambda task: task.type, elastic=True),
-        Column("user", lambda task: task.user, elastic=True),
-        Column("status", lambda task: task.status, paint=coloured),
-        Column("created", lambda task: ago(task.created_at, task.clock), spare=True),
-        Column("when", lambda task: situation(task, task.clock)),
-        Column("attempts", lambda task: str(task.tries), right=True),
-        Column("data", data_of, elastic=True),
+        Column[models.Task]("key", "key", elastic=True),
+        Column("type", "type", elastic=True),
+        Column("user", "user", elastic=True),
+        Column("status", "status", paint=coloured),
+        Column("created", shown=lambda task: ago(task.created_at, task.clock), spare=True),
+        Column("when", shown=lambda task: situation(task, task.clock)),
+        Column("attempts", "tries", right=True),
+        Column("data", shown=data_of, elastic=True),
     ]
     return found if with_data else found[:-1]
 
@@ -371,7 +372,7 @@ class TaskPage:
                 text += ": " + json.dumps(result, ensure_ascii=False)
             self.stdout.write(f"  {local(step.kept_at)} {shortened(on_one_line(text))}")
 
-    def print_content(self, name: str, found: facts.Facts) -> None:
+    def print_content(self, name: str, found: Facts) -> None:
         [(key, value)] = found.items()
         broken = key.startswith("broken")
         label = f"{name}, which is not JSON" if broken else name
@@ -388,7 +389,7 @@ def shortened(text: str) -> str:
 
 
 def action_facts(change: models.Change) -> dict[str, object]:
-    return {"at": facts.iso(change.at), "by": change.by, **(change.after or {})}
+    return {"at": change.at, "by": change.by, **(change.after or {})}
 
 
 def how_far(journal: models.Journal, now: datetime) -> str:

@@ -11,9 +11,9 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import chain, islice
-from typing import Generic, TextIO, TypeVar
+from typing import Any, Generic, TextIO, TypeVar
 
 from django.core.management.base import OutputWrapper
 from django.utils.dateparse import parse_datetime
@@ -143,6 +143,7 @@ def padded(text: str, width: int, right: bool = False) -> str:
 
 
 R = TypeVar("R")
+Facts = dict[str, object]
 SAMPLE = 200
 NARROWEST = 8
 GAP = "  "
@@ -152,18 +153,75 @@ GAP = "  "
 @dataclass(frozen=True)
 class Column(Generic[R]):
     """
-    A column: its title, and what it shows of a row. Numbers go to the ``right``.
+    A fact of rows: by its ``title`` in tables, and by its ``name`` in JSON; without one not there.
+
+    Its value is ``of`` a row, by default the attribute of that name. A table has what is
+    ``shown`` instead, if that differs. Numbers go to the ``right``.
 
     Where the terminal is narrow the ``spare`` ones are left out first, and then the
     ``elastic`` ones give way. ``paint`` colours a padded cell.
     """
 
-    title: str
-    cell: Callable[[R], str]
+    title: str | None
+    name: str = ""
+    of: Callable[[R], object] | None = None
+    shown: Callable[[R], object] | None = None
     elastic: bool = False
     right: bool = False
     spare: bool = False
     paint: Callable[[str], str] = str
+
+    def value(self, row: R) -> object:
+        return self.of(row) if self.of else getattr(row, self.name)
+
+    def seen(self, row: R) -> object:
+        return self.shown(row) if self.shown else self.value(row)
+
+    def cell(self, row: R) -> str:
+        value = self.seen(row)
+        if self.right and isinstance(value, int):
+            return f"{value:,}"
+        return in_text(value) or ("" if self.shown else "-")
+
+
+def for_programs(columns: Iterable[Column[R]], row: R) -> Facts:
+    """Return a row for JSON."""
+    return {column.name: known(column.value(row)) for column in columns if column.name}
+
+
+def unseen(*names: str) -> list[Column[Any]]:
+    """Return columns that only JSON has."""
+    return [Column(None, name) for name in names]
+
+
+def picked(row: object, *names: str) -> Facts:
+    """Return these values of a row by their names, as JSON has them."""
+    return for_programs(unseen(*names), row)
+
+
+def known(value: object) -> object:
+    """Return a value, and None for an empty text."""
+    return None if value == "" else value
+
+
+def plain(value: Any) -> object:
+    """Return as JSON has it what JSON has not: times as ISO 8601, spans as seconds."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.total_seconds() if isinstance(value, timedelta) else value.facts()
+
+
+def in_text(value: object) -> str:
+    """Return a value as a terminal shows it."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return local(value)
+    if isinstance(value, timedelta):
+        return short_duration(value.total_seconds())
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ", ".join(value) if isinstance(value, list | tuple) else str(value)
 
 
 def lines(columns: Sequence[Column[R]], rows: Iterable[R], *, width: int | None) -> Iterator[str]:
@@ -173,9 +231,10 @@ def lines(columns: Sequence[Column[R]], rows: Iterable[R], *, width: int | None)
     The first rows decide how wide the columns are. ``width`` is the terminal's, and None
     where nothing is to be cut.
     """
+    columns = [column for column in columns if column.title is not None]
     cells = ([printable(column.cell(row)) for column in columns] for row in rows)
     sample = list(islice(cells, SAMPLE))
-    titles = [column.title for column in columns]
+    titles = [column.title or "" for column in columns]
     widths = fitting(columns, widest([titles, *sample]), width)
     for row in chain([titles], sample, cells) if sample else ():
         parts = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -19,18 +19,20 @@ from django_perfectqueue.fairness.wording import difference
 from django_perfectqueue.models import Change
 
 from .base import CommandOptions, HintingParser, QueueCommand
-from .facts import Facts, picked
-from .flags import FLAGS, add_flags
-from .terminal import Column, local
+from .flags import FLAGS, add_flags, person
+from .terminal import Column, Facts, for_programs, unseen
 
 M = TypeVar("M", bound=Model)
 SHOWN = 10
+# Of what may be paused: whether, until when, by whom and why.
+PAUSED = ("paused", "paused_until", "paused_by", "note")
 LISTED = 100
 WIDTH = 78
 CHANGES = [
-    Column[Change]("changed", lambda one: local(one.at)),
-    Column[Change]("by", lambda one: one.by or "-", elastic=True),
-    Column("what", difference),
+    Column[Change]("changed", "at"),
+    Column[Change]("by", "by", elastic=True),
+    Column("what", shown=difference),
+    *unseen("before", "after"),
 ]
 
 
@@ -132,7 +134,6 @@ class NounCommand(QueueCommand):
     def print_listing(
         self,
         rows: QuerySet[M],
-        facts: Callable[[M], Mapping[str, object]],
         columns: Sequence[Column[M]],
         *,
         none: str,
@@ -142,13 +143,12 @@ class NounCommand(QueueCommand):
         Print the first rows, by default LISTED, as ``prepare`` returns them, and whether there are
         more; or ``none`` for people where there are none.
         """
-        given = self.options["first"]
-        size = LISTED if given is None else given
+        size = first_of(self.options)
         found = list(rows[: size + 1] if size else rows)
         first = prepare(found[:size] if size else found)
         if self.as_json:
             for row in first:
-                self.print_json(facts(row))
+                self.print_json(for_programs(columns, row))
             return
         if not first:
             self.say(none)
@@ -160,13 +160,40 @@ class NounCommand(QueueCommand):
         """Print what a rule says, and its last changes."""
         changes = list(changes_of(rule, using=self.queue.using)[:SHOWN])
         if self.as_json:
-            log = [picked(one, "at", "by", "before", "after") for one in changes]
+            log = [for_programs(CHANGES, one) for one in changes]
             self.print_json({**facts, "changes": log})
             return
         draw()
         if changes:
             self.stdout.write("")
             self.print_table(CHANGES, changes)
+
+
+class RuleCommand(NounCommand):
+    """
+    A command about what is set for names: shares, limits, weights of queues.
+
+    A subclass has for whom in ``owners``, as the functions of ``fairness`` take it, and in
+    ``held`` what is set then, for programs and in a sentence.
+    """
+
+    def owners(self) -> Iterable[CommandOptions]:
+        raise NotImplementedError
+
+    def held(self, owner: CommandOptions) -> tuple[Facts, str]:
+        raise NotImplementedError
+
+    def do(self, act: Callable[..., object]) -> None:
+        """Do it for each that is named, and say what is set then."""
+        for owner in self.owners():
+            act(**owner, using=self.queue.using, by=person())
+            self.answer(*self.held(owner))
+
+
+def first_of(options: CommandOptions) -> int:
+    """Return how many are to be listed; 0: all."""
+    given: int | None = options["first"]
+    return LISTED if given is None else given
 
 
 def pause_terms(options: CommandOptions) -> CommandOptions:

@@ -9,8 +9,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 from django.utils.module_loading import import_string
 
+from django_perfectqueue import compat
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
 from django_perfectqueue.lib.imports import what_and_where
 
@@ -47,6 +49,8 @@ def with_django_tasks(dispatch: type[Dispatch], using: str) -> tuple[type[Dispat
     Return a dispatch that also has Django's tasks if TASKS names a PerfectQueueBackend, and
     the queues of such backends in this database.
     """
+    if not compat.HAS_TASKS:
+        return dispatch, []
     from django_perfectqueue.backend import base, handler
 
     backends = list(base.configured())
@@ -57,6 +61,12 @@ def with_django_tasks(dispatch: type[Dispatch], using: str) -> tuple[type[Dispat
     return handler.with_django_tasks(dispatch), [
         name for backend in here for name in backend.queue_names
     ]
+
+
+def workers_dispatch(using: str) -> type[Dispatch]:
+    """Return what pq_worker routes by where its line names no dispatch."""
+    dispatch, _queues = with_django_tasks(found(options().DISPATCH), using)
+    return dispatch
 
 
 def imported(discover: Callable[[], T]) -> T:

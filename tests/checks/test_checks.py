@@ -204,6 +204,11 @@ class DatabaseSettingsTests(SimpleTestCase):
             self.assertIn("{'transaction_mode': 'IMMEDIATE', 'timeout': 20, ", found.hint)
             self.assertIn("'init_command': 'PRAGMA journal_mode=WAL'}", found.hint)
 
+    def test_a_new_project_on_sqlite_works_as_it_is(self):
+        """Its worker, once it stays, gives the advice."""
+        with override_settings(DEBUG=True):
+            self.assertEqual(database_errors(**SQLITE, OPTIONS={}), [])
+
     def test_what_is_advised_for_sqlite_is_not_repeated_by_each_command(self):
         """
         A new project works as it is, and is warned once, by ``check`` and ``migrate``.

@@ -5,7 +5,7 @@ from unittest import mock, skipUnless
 
 from django.core import checks
 from django.db import connection, connections
-from django.test import TestCase
+from django.test import TestCase, override_settings
 
 from django_perfectqueue.checks.servers import check_server, check_server_settings
 
@@ -110,6 +110,8 @@ class ServerSettingsTests(TestCase):
         self.assertEqual(ids([found]), ["W009"])
         self.assertIn("'delete'", found.msg)
         self.assertIn("PRAGMA journal_mode=WAL", found.hint)
+        with file_opened("PRAGMA journal_mode = DELETE"), override_settings(DEBUG=True):
+            self.assertEqual(self.found(), [])
 
     @skipUnless(connection.vendor == "sqlite", "SQLite's pragmas")
     def test_sqlite_that_may_forget(self):

@@ -36,6 +36,15 @@ class FirstTaskTests(Reader):
     def test_the_first_task_runs_as_the_page_says(self):
         self.follow(FIRST)
 
+    def test_the_first_run_is_quiet_and_a_worker_that_stays_gives_advice(self):
+        for block in self.sections[FIRST]:
+            if block.file:
+                self.project.write(block)
+        self.assertEqual(self.project.run("python manage.py migrate --verbosity 0").stderr, "")
+
+        self.project.obey("python manage.py pq_worker", ["Processor 1 started, pid 1."])
+        self.assertIn("'transaction_mode': 'IMMEDIATE'", self.project.worker.printed.read_text())
+
 
 @tag("thorough")
 @skipUnless(DOCS.is_dir(), "The documentation is not beside the tests.")

@@ -145,6 +145,13 @@ class WorkerTests(WaitingTestCase):
         register("other", "reports")
         self.assertEqual(self.why(task).code, "position")
 
+    def test_no_worker_listens_to_its_queue_and_it_is_not_yet_due(self):
+        task = submit("k1", queue="reports", run_at=60)
+        sentence = "It is due in 1 min 0 s. No worker serves queue 'reports'."
+        self.assert_why(task, "scheduled", sentence, name="reports")
+        register("reports")
+        self.assert_why(task, "scheduled", "It is due in 1 min 0 s.", name="")
+
     def test_a_worker_that_is_gone_listens_no_more(self):
         task = submit("k1")
         self.assertEqual(self.why(task, NOON + UNSEEN).code, "no_worker")

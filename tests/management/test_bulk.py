@@ -1,5 +1,6 @@
 """Bulk work by commands: what they would do, the task that does it, and single tasks."""
 
+import io
 from datetime import timedelta
 
 from django.test import TestCase
@@ -11,9 +12,9 @@ from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain
 from tests.bulk.test_bulk import failed
-from tests.factories import submit
+from tests.factories import register, submit
 
-from .running import refused, run, run_json
+from .running import entered, refused, run, run_json
 
 
 def story(task):
@@ -136,6 +137,30 @@ class BulkCommandTests(TestCase):
             queue = Queue("slow" if verb == "move" else "default")
             self.assertEqual(queue["a"].metadata().status, left)
         self.assertEqual(Queue("slow")["a"].metadata().data, {"n": 1})
+
+    def test_a_status_is_a_filter(self):
+        submit("a", now=None), submit("later", now=None, run_at=60)
+
+        [found] = run_json("pq_task", "move", "--status", "scheduled", "--to", "slow", "--dry-run")
+        self.assertEqual([one["key"] for one in found["sample"]], ["later"])
+        self.assertEqual(
+            run("pq_task", "cancel", "--status", "waiting", "--yes"), "1 task is cancelled.\n"
+        )
+
+    def test_a_queue_that_no_worker_serves_is_named_where_tasks_go_there(self):
+        def warned(*arguments):
+            err = io.StringIO()
+            entered("pq_task", *arguments, stdout=io.StringIO(), stderr=err)
+            return err.getvalue()
+
+        failed("a"), failed("b")
+        warning = "No worker serves queue 'slow', and no setting names it: start one by pq_worker"
+        self.assertIn(warning, warned("move", "a", "--to", "slow"))
+        self.assertIn(warning, warned("retry", "b", "--to", "slow"))
+        many = ("edit", "--status", "failed", "--queue", "slow", "--patch", "1", "--yes")
+        self.assertIn(warning, warned(*many))
+        register("slow", now=None)
+        self.assertEqual(warned("move", "a", "--queue", "slow", "--to", "default"), "")
 
     def test_what_is_wrong_is_said_and_nothing_is_stored(self):
         for arguments, reported in (

@@ -50,6 +50,12 @@ class GrammarTests(TestCase):
             with self.subTest(flag):
                 self.assertEqual(len(found), 1, dict(found))
 
+    def test_the_help_of_a_flag_that_many_have_is_short(self):
+        for name, parser in parsers():
+            for flag in ("--queue", "--first"):
+                if action := parser._option_string_actions.get(flag):
+                    self.assertLessEqual(len(action.help), 80, f"{name} {flag}")
+
     def test_all_that_changes_many_can_say_first_what_it_would_do(self):
         flags = {name: set(parser._option_string_actions) for name, parser in parsers()}
         for name in (

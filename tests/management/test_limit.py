@@ -66,7 +66,7 @@ class LimitTests(TestCase):
 
         out = run("pq_limit", "unpause", "queue:reports")
 
-        self.assertEqual(out, "Limit 'queue:reports' is deleted: it was only a pause.\n")
+        self.assertEqual(out, "There is no limit 'queue:reports' any more.\n")
         self.assertFalse(Limit.objects.exists())
 
     def test_a_limit_that_limits_more_outlives_its_pause(self):
@@ -78,7 +78,8 @@ class LimitTests(TestCase):
     def test_it_is_deleted(self):
         set_limit("smtp", max_running=2)
 
-        self.assertEqual(run("pq_limit", "delete", "smtp"), "Limit 'name:smtp' is deleted.\n")
+        reported = run("pq_limit", "delete", "smtp")
+        self.assertEqual(reported, "There is no limit 'name:smtp' any more.\n")
         self.assertFalse(Limit.objects.exists())
         self.assertRegex(Change.objects.last().by, r"^\S+@\S+$")
 

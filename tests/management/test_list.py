@@ -22,8 +22,8 @@ class ListTests(TestCase):
 
         self.assertRegex(out, r"key +type +user +status +created +when +attempts\n")
         self.assertRegex(out, r"later +report +acme +scheduled +\S+ ago +due in (1h|59m\d*s?) +0\n")
-        self.assertRegex(out, r"held +report +running +\S+ ago +leased for \S+ +1\n")
-        self.assertRegex(out, r"broken +report +failed +\S+ ago +ended \S+ ago +1\n")
+        self.assertRegex(out, r"held +report +- +running +\S+ ago +leased for \S+ +1\n")
+        self.assertRegex(out, r"broken +report +- +failed +\S+ ago +ended \S+ ago +1\n")
         self.assertTrue(out.endswith("3 entries.\n"), out)
 
     def test_a_full_disk_is_one_line_and_an_exit_code(self):

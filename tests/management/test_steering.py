@@ -252,8 +252,8 @@ class RetryTests(TestCase):
         for options, says in (
             (["a", "--all"], "but not both"),
             ([], "Which tasks?"),
-            (["a", "--dry-run"], "--dry-run needs a filter: --all, --type, --user, --group"),
-            (["--status", "failed"], "--status needs a filter"),
+            (["a", "--dry-run"], "--dry-run needs a filter: --all, --status, --type, --user"),
+            (["a", "--status", "failed"], "but not both"),
             (["--all", "--status", "finished"], "'retry' is for tasks that are failed"),
             (["--all", "--first", "-1"], "whole number from 0"),
             (["--tag", "a", "--tag", "b"], "steered by one --tag"),

@@ -42,6 +42,7 @@ class SharesTests(TestCase):
 
         out = run("pq_user", "report", "--first", "1", "--over", "minute")
         self.assertRegex(out, r"\n  cem .* 50.0% .*\n  \(others\) .* 50.0% +0.0% +4 ")
+        self.assertNotIn("(others)", run("pq_user", "report", "--first", "0"))
 
     def test_one_user_is_asked_for(self):
         add(ann=1.0, bob=2.0)

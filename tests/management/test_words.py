@@ -48,9 +48,9 @@ class WordsTests(SimpleTestCase):
 
 class TableTests(SimpleTestCase):
     columns = (
-        Column("key", itemgetter(0), elastic=True),
-        Column("status", itemgetter(1)),
-        Column("n", itemgetter(2), right=True),
+        Column("key", shown=itemgetter(0), elastic=True),
+        Column("status", shown=itemgetter(1)),
+        Column("n", shown=itemgetter(2), right=True),
     )
 
     def test_columns_are_aligned(self):
@@ -72,9 +72,9 @@ class TableTests(SimpleTestCase):
 
     def test_a_spare_column_is_left_out_before_a_key_is_cut(self):
         columns = (
-            Column("key", itemgetter(0), elastic=True),
-            Column("created", itemgetter(1), spare=True),
-            Column("n", itemgetter(2)),
+            Column("key", shown=itemgetter(0), elastic=True),
+            Column("created", shown=itemgetter(1), spare=True),
+            Column("n", shown=itemgetter(2)),
         )
         rows = [["k" * 20, "5m30s ago", "1"]]
         for width, shown in ((34, 3), (33, 2)):

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Literal
 
 from django_perfectqueue import models, store
-from django_perfectqueue.bulk import Operation, Preview
-from django_perfectqueue.bulk.selection import ANY, SAMPLE
+from django_perfectqueue.bulk import Operation
+from django_perfectqueue.bulk.selection import ANY, SAMPLE, seen
 from django_perfectqueue.inspection import family
 from django_perfectqueue.queue import Batch
 
@@ -12,21 +12,24 @@ from .. import facts
 from ..base import CommandOptions
 from ..flags import MANY, person
 from ..listing import batch_named
-from ..terminal import Column, bar, local
+from ..terminal import Column, bar, picked, unseen
 from ..verbs import NounCommand, Subcommand
 from . import pq_task
 
 # In the histories of so many tasks it is written who steered their batch.
 SIGNED = 500
 COLUMNS: list[Column[models.Batch]] = [
-    Column("batch", lambda row: row.name, elastic=True),
-    Column("queue", lambda row: row.queue, elastic=True, spare=True),
-    Column("user", lambda row: row.user or "-", elastic=True, spare=True),
-    Column("status", lambda row: str(family.BATCH_STATES[family.state_of(row)])),
-    Column("tasks", lambda row: str(row.total), right=True),
-    Column("finished", lambda row: str(row.finished), right=True),
-    Column("dead", lambda row: str(row.dead), right=True),
-    Column("created", lambda row: local(row.created_at), spare=True),
+    Column("batch", "name", elastic=True),
+    Column("queue", "queue", elastic=True, spare=True),
+    Column("user", "user", elastic=True, spare=True),
+    Column(
+        "status", "status", family.state_of, lambda row: family.BATCH_STATES[family.state_of(row)]
+    ),
+    Column("tasks", "total", right=True),
+    Column("finished", "finished", right=True),
+    Column("dead", "dead", right=True),
+    Column("created", "created_at", spare=True),
+    *unseen("id", "ended_at", "stopped"),
 ]
 
 
@@ -35,8 +38,7 @@ def list_batches(command: NounCommand, options: CommandOptions) -> None:
     rows = family.summed(models.Batch.objects.using(command.queue.using)).order_by("-pk")
     if options["queue"]:
         rows = rows.filter(queue=command.queue.name)
-    none = "There are no batches."
-    command.print_listing(rows, for_programs, COLUMNS, none=none, prepare=family.exact)
+    command.print_listing(rows, COLUMNS, none="There are no batches.", prepare=family.exact)
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
@@ -57,19 +59,19 @@ def show_one(command: NounCommand, batch: Batch) -> None:
     statuses, inner = family.counts(tasks), batch.inner()
     if command.as_json:
         callbacks = [{**one.facts(), **facts.link_facts(link)} for one, link in called]
-        times = facts.picked(row, "created_at", "ended_at", "stopped")
+        times = picked(row, "created_at", "ended_at", "stopped")
         more = {"statuses": statuses, "batches": [facts.batch_facts(one) for one in inner]}
         command.print_json({**facts.batch_facts(batch), **times, **more, "callbacks": callbacks})
         return
     command.print_title(f"Batch '{batch.name}' in queue '{batch.queue.name}'")
     command.print_fields(
         [
-            ("status", str(family.BATCH_STATES[family.state_of(row)])),
+            ("status", family.BATCH_STATES[family.state_of(row)]),
             ("progress", f"{bar(batch.progress().part)}, {facts.counted(batch)}"),
             ("statuses", in_words(statuses)),
             ("user", batch.user),
-            ("created", local(row.created_at)),
-            ("ended", local(row.ended_at) if row.ended_at else ""),
+            ("created", row.created_at),
+            ("ended", row.ended_at),
             *(("has batch", f"{one.name}: {facts.counted(one)}") for one in inner),
             *(("callback", facts.listed([pair], more=False)) for pair in called),
         ]
@@ -93,14 +95,11 @@ def retry(command: NounCommand, options: CommandOptions) -> None:
 def steer(verb: Literal["cancel", "retry"], command: NounCommand, batch: Batch) -> None:
     ids = store.dependencies.batches_within(batch.id, using=batch.using)
     tasks = family.members(ids, using=batch.using).filter(ANY[verb]).order_by("pk")
-    statuses = family.counts(tasks)
-    total = sum(statuses.values())
+    found = seen(tasks)
     if command.options["dry_run"]:
-        counts, sample = list(statuses.items()), list(tasks[:SAMPLE])
-        found = Preview(total=total, statuses=counts, users=[], sample=sample, until=0)
         pq_task.print_preview(command, Operation(verb=verb), found)
         return
-    command.confirm(f"Batch '{batch.name}': {pq_task.counted(f'would {verb}', total)}")
+    command.confirm(f"Batch '{batch.name}': {pq_task.counted(f'would {verb}', found.total)}")
     names = list(tasks.values_list("queue", "key")[:SIGNED])
     count, asked = batch.cancel_request() if verb == "cancel" else (batch.retry(), 0)
     store.records.sign(names, pq_task.DONE[verb][-1], by=person(), using=batch.using)
@@ -110,12 +109,6 @@ def steer(verb: Literal["cancel", "retry"], command: NounCommand, batch: Batch) 
     if asked:
         text += f" {pq_task.counted('requested', asked)}"
     command.answer(done | ({"asked": asked} if verb == "cancel" else {}), text)
-
-
-def for_programs(row: models.Batch) -> facts.Facts:
-    found = facts.picked(row, "name", "id", "queue", "user", "total", "finished", "dead")
-    times = facts.picked(row, "created_at", "ended_at", "stopped")
-    return {**found, "status": family.state_of(row), **times}
 
 
 def in_words(statuses: dict[str, int]) -> str:

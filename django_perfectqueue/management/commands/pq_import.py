@@ -1,20 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from django.core.management.base import CommandError, CommandParser
 
-from django_perfectqueue import compat
-from django_perfectqueue.application import Dispatch
-from django_perfectqueue.conf import options as settings
-from django_perfectqueue.health.queues import named_queues, served
-from django_perfectqueue.inspection.why_waiting import workers_serving
-from django_perfectqueue.worker.discovery import found, with_django_tasks
+from django_perfectqueue.health.queues import unserved
+from django_perfectqueue.worker.discovery import workers_dispatch
 
 from ..base import CommandOptions, QueueCommand, known_alias
-from ..facts import Facts, picked
 from ..flags import add_flags
-from ..importing.move import ImportTally, Move, SkipReason
+from ..importing.move import ImportTally, Move
 from ..importing.sources import SOURCES
-from ..terminal import ProgressLine, are, plural
+from ..terminal import Facts, ProgressLine, are, plural
 
 
 class Command(QueueCommand):
@@ -35,15 +32,31 @@ class Command(QueueCommand):
         if options["source"] is None:
             example = "pq_import celery-beat --dry-run"
             raise CommandError(f"From which queue? {', '.join(SOURCES)}. Example: {example}")
-        move = self.move(options)
+        using = self.queue.using
+        table = SOURCES[options["source"]](
+            known_alias(options["from_database"] or using),
+            name=options["table"],
+            queue=options["from_queue"],
+        )
+        progress = ProgressLine(self.stderr, "%s rows looked at")
+        move = Move(
+            table=table,
+            queue=self.queue,
+            own_queues=options["queue"] is None,
+            dispatch=None if options["any_type"] else workers_dispatch(using),
+            renamed=dict(options["map"]),
+            delete=options["delete"],
+            dry_run=options["dry_run"],
+            progress=progress.show,
+        )
         try:
             move.run()
         except BaseException:
             self.complain("To continue, run it again: it skips what has been moved.")
             raise
         finally:
-            self.progress.clear()
-        notes = [*move.table.notes(), *unserved(move.tally.queues, move.using)]
+            progress.clear()
+        notes = [*move.table.notes(), *unserved(move.tally.queues, using=using)]
         if self.as_json:
             self.print_json(as_json(move, notes))
         else:
@@ -51,43 +64,6 @@ class Command(QueueCommand):
                 self.say(text)
         if count := move.tally.left_behind:
             raise CommandError(f"{are(count, 'row')} left behind.")
-
-    def move(self, options: CommandOptions) -> Move:
-        using = self.queue.using
-        table = SOURCES[options["source"]](
-            known_alias(options["from_database"] or using),
-            name=options["table"],
-            queue=options["from_queue"],
-        )
-        self.progress = ProgressLine(self.stderr, "%s rows looked at")
-        return Move(
-            table=table,
-            queue=self.queue,
-            own_queues=options["queue"] is None,
-            dispatch=None if options["any_type"] else handlers(using),
-            renamed=dict(options["map"]),
-            delete=options["delete"],
-            dry_run=options["dry_run"],
-            progress=self.progress.show,
-        )
-
-
-def handlers(using: str) -> type[Dispatch]:
-    """Return what a worker would run tasks by."""
-    dispatch = found(settings().DISPATCH)
-    if compat.HAS_TASKS:
-        dispatch, _queues = with_django_tasks(dispatch, using)
-    return dispatch
-
-
-def unserved(queues: set[str], using: str) -> list[str]:
-    """Return a line for each queue that no worker serves now, nor the settings name."""
-    workers = workers_serving(using=using)
-    return [
-        f"No worker serves the queue '{queue}': start pq_worker --queue {queue}, or name another"
-        " queue by --queue."
-        for queue in sorted(queues - {*named_queues(using), *served(workers)})
-    ]
 
 
 def first_line(move: Move) -> str:
@@ -108,19 +84,11 @@ def first_line(move: Move) -> str:
 def lines_of_rows_that_stay(tally: ImportTally) -> list[str]:
     """Return the lines of what is not to be moved, then of what is left behind."""
     lines = []
-    width = max((len(f"{reason.count:,}") for reason in tally.stay.values()), default=0)
     for title, left_behind in (("Not to be moved:", False), ("Left behind:", True)):
         stay = [item for item in tally.stay.items() if item[1].left_behind == left_behind]
         lines += [title] if stay else []
-        for why, reason in stay:
-            lines.append(f"  {reason.count:>{width},} {why}")
-            lines += [f"  {'':{width}}   {name}" for name in described(reason)]
+        lines += [line for why, reason in stay for line in reason.described(why)]
     return lines
-
-
-def described(reason: SkipReason) -> list[str]:
-    more = reason.count - len(reason.names)
-    return [*reason.names, f"and {more:,} more"] if reason.names and more else reason.names
 
 
 def as_json(move: Move, notes: list[str]) -> Facts:
@@ -132,9 +100,6 @@ def as_json(move: Move, notes: list[str]) -> Facts:
         "there_already": tally.there,
         "deleted": tally.deleted,
         "queues": sorted(tally.queues),
-        "not_moved": [
-            {"why": why, **picked(reason, "count", "left_behind", "names")}
-            for why, reason in tally.stay.items()
-        ],
+        "not_moved": [{"why": why, **asdict(reason)} for why, reason in tally.stay.items()],
         "notes": notes,
     }

@@ -3,11 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 from django.core.management.base import CommandError
 from django.db.models import QuerySet
-from django.utils import timezone
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import edit, limits, wording
@@ -16,11 +14,10 @@ from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.models.fields import ServerNow
 
-from ..base import CommandOptions, or_dash
-from ..facts import PAUSED, Facts, iso, picked
-from ..flags import PAUSE, person
-from ..terminal import Column
-from ..verbs import LISTED, NounCommand, Subcommand, changed, pause_terms
+from ..base import CommandOptions
+from ..flags import PAUSE
+from ..terminal import Column, Facts, for_programs, unseen
+from ..verbs import LISTED, PAUSED, NounCommand, RuleCommand, Subcommand, changed, pause_terms
 
 CHANGES = "--max-running --rate --at-once"
 
@@ -28,76 +25,55 @@ CHANGES = "--max-running --rate --at-once"
 def list_limits(command: NounCommand, options: CommandOptions) -> None:
     """List all limits, with what runs now."""
     rows = rows_of(command).order_by("scope", "name")
-    none, prepare = "There are no limits.", partial(with_meters, using=command.queue.using)
-    command.print_listing(rows, for_programs, COLUMNS, none=none, prepare=prepare)
+    prepare = partial(with_meters, using=command.queue.using)
+    command.print_listing(rows, COLUMNS, none="There are no limits.", prepare=prepare)
 
 
-def show(command: NounCommand, options: CommandOptions) -> None:
+def show(command: Command, options: CommandOptions) -> None:
     """Show limits and who changed them."""
     for row in with_meters(list(named(command)), using=command.queue.using):
         draw = partial(command.print_table, COLUMNS, [row])
-        command.print_rule(row, for_programs(row), draw)
+        command.print_rule(row, for_programs(COLUMNS, row), draw)
 
 
-def change(command: NounCommand, options: CommandOptions) -> None:
+def change(command: Command, options: CommandOptions) -> None:
     """Change only what is given."""
     changes = changed(options, CHANGES)
     if "at_once" in changes:
         changes["burst"] = changes.pop("at_once")
     if changes.get("rate"):
         changes["rate"], changes["period"] = changes["rate"]
-    set_all(command, changes)
+    command.do(partial(limits.set_limit, **changes))
 
 
-def pause(command: NounCommand, options: CommandOptions) -> None:
+def pause(command: Command, options: CommandOptions) -> None:
     """Pause these tasks until a time, or until they are unpaused."""
-    set_all(command, {"paused": True, **pause_terms(options)})
+    command.do(partial(limits.set_limit, paused=True, **pause_terms(options)))
 
 
-def set_all(command: NounCommand, changes: CommandOptions) -> None:
-    for target in map(target_of, command.options["names"]):
-        row = limits.set_limit(**target, **changes, using=command.queue.using, by=person())
-        print_limit(command, row)
+def unpause(command: Command, options: CommandOptions) -> None:
+    """End the pause; a limit that was no more than that is deleted."""
+    list(named(command))  # Raises for a name that none has.
+    command.do(lambda using, by, **owner: edit.end_pause(Limit, owner, using=using, by=by))
 
 
-def unpause(command: NounCommand, options: CommandOptions) -> None:
-    """End the pause."""
-    using = command.queue.using
-    for row in named(command):
-        edit.end_pause(Limit, limits.owner(row.scope, row.name), using=using, by=person())
-        if left := rows_of(command).filter(pk=row.pk).first():
-            print_limit(command, left)
-        else:
-            print_deleted(command, row, "Limit '%s' is deleted: it was only a pause.")
-
-
-def delete(command: NounCommand, options: CommandOptions) -> None:
+def delete(command: Command, options: CommandOptions) -> None:
     """Delete limits; their tasks may start."""
-    for row in named(command):
-        target = limits.owner(row.scope, row.name)
-        limits.remove_limit(**target, using=command.queue.using, by=person())
-        print_deleted(command, row, "Limit '%s' is deleted.")
-
-
-def print_limit(command: NounCommand, row: Limit) -> None:
-    command.answer(for_programs(row), f"Limit '{row.key}': {wording.limit_terms(row)}.")
-
-
-def print_deleted(command: NounCommand, row: Limit, sentence: str) -> None:
-    command.answer({"limit": row.key, "deleted": True}, sentence % row.key)
+    list(named(command))  # Raises for a name that none has.
+    command.do(limits.remove_limit)
 
 
 def rows_of(command: NounCommand) -> QuerySet[Limit]:
     return Limit.objects.using(command.queue.using).annotate(clock=ServerNow())  # type: ignore[no-redef]
 
 
-def named(command: NounCommand) -> Iterator[Limit]:
+def named(command: Command) -> Iterator[Limit]:
     """Yield the limits of the names; raise CommandError for a name that none has."""
     rows = rows_of(command)
-    for target in map(target_of, command.options["names"]):
-        row = rows.filter(**target).first()
+    for owner in command.owners():
+        row = rows.filter(**owner).first()
         if row is None:
-            key = "{scope}:{name}".format(**target)
+            key = Limit(**owner).key
             near = nearest(key, [one.key for one in rows[:LISTED]])
             raise CommandError(f"There is no limit '{key}'.{near}")
         yield row
@@ -110,7 +86,7 @@ def with_meters(rows: list[Limit], *, using: str) -> list[Limit]:
     return rows
 
 
-def target_of(text: str) -> dict[str, Any]:
+def owner_of(text: str) -> CommandOptions:
     """
     Return the scope and the name of a limit from SCOPE:NAME, or a name alone.
 
@@ -131,8 +107,8 @@ def running(row: Limit) -> int:
     return row.meter.running if row.meter else 0
 
 
-def next_at(row: Limit, now: datetime) -> datetime | None:
-    return limits.next_at(row, row.meter.next_at if row.meter else None, now)
+def next_at(row: Limit) -> datetime | None:
+    return limits.next_at(row, row.meter.next_at if row.meter else None, row.clock)
 
 
 def next_start(row: Limit) -> str:
@@ -143,31 +119,23 @@ def next_start(row: Limit) -> str:
         return "when one ends"
     if row.rate is None:
         return "-"
-    at = next_at(row, row.clock)
+    at = next_at(row)
     return f"in {short_duration((at - row.clock).total_seconds())}" if at else "now"
 
 
-def for_programs(row: Limit) -> Facts:
-    return {
-        "limit": row.key,
-        **picked(row, "scope", "name", "max_running", "rate", "period", "burst", *PAUSED),
-        "running": running(row),
-        "next_at": iso(next_at(row, timezone.now())),
-    }
-
-
 COLUMNS: list[Column[Limit]] = [
-    Column("limit", lambda row: row.key, elastic=True),
-    Column("running", lambda row: str(running(row)), right=True),
-    Column("at most", lambda row: or_dash(row.max_running), right=True),
-    Column("rate", lambda row: wording.rate_of(row) or "-"),
-    Column("at once", lambda row: or_dash(row.burst), right=True),
-    Column("next", next_start),
-    Column("", wording.paused_terms, elastic=True),
+    Column("limit", "limit", lambda row: row.key, elastic=True),
+    Column("running", "running", running, right=True),
+    Column("at most", "max_running", right=True),
+    Column("rate", "rate", shown=lambda row: wording.rate_of(row) or "-"),
+    Column("at once", "burst", right=True),
+    Column("next", "next_at", next_at, next_start),
+    Column("", shown=wording.paused_terms, elastic=True),
+    *unseen("scope", "name", "period", *PAUSED),
 ]
 
 
-class Command(NounCommand):
+class Command(RuleCommand):
     help = (
         "Shows and sets limits: how many tasks may run at once, how many may start within a time, "
         "and whether they are paused. A limit holds for the tasks that list its name, or for all "
@@ -190,3 +158,14 @@ class Command(NounCommand):
         "unpause": Subcommand(unpause, "+"),
         "delete": Subcommand(delete, "+"),
     }
+
+    def owners(self) -> Iterator[CommandOptions]:
+        return map(owner_of, self.options["names"])
+
+    def held(self, owner: CommandOptions) -> tuple[Facts, str]:
+        rows = with_meters(list(rows_of(self).filter(**owner)), using=self.queue.using)
+        for row in rows:
+            terms = wording.limit_terms(row)
+            return for_programs(COLUMNS, row), f"Limit '{row.key}': {terms}."
+        key = Limit(**owner).key
+        return {"limit": key, "deleted": True}, f"There is no limit '{key}' any more."

@@ -1,17 +1,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
+from typing import NamedTuple
 
 from django.core.management.base import CommandError
 from django.utils.text import capfirst
 
 from django_perfectqueue import models
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.fairness import shares, wording
+from django_perfectqueue.fairness import limits, shares, wording
 from django_perfectqueue.fairness.wording import paused_terms
 from django_perfectqueue.health.queues import Overview, QueueFigures, named_queues, overview
 from django_perfectqueue.lib.durations import LONGEST, short_duration
@@ -21,67 +22,73 @@ from django_perfectqueue.store.lanes.shares import queue_weights
 from django_perfectqueue.store.records.counts import COUNTED
 
 from ..base import CommandOptions, QueueCommand
-from ..facts import PAUSED, Facts, iso, picked
-from ..flags import MANY, PAUSE, person
+from ..flags import MANY, PAUSE
 from ..listing import no_tasks
-from ..terminal import GAP, Column, ProgressLine, bounded, duration, or_more, plural, seconds
-from ..verbs import NounCommand, Subcommand, pause_terms
+from ..terminal import (
+    GAP,
+    Column,
+    Facts,
+    ProgressLine,
+    bounded,
+    duration,
+    or_more,
+    picked,
+    plural,
+    seconds,
+)
+from ..verbs import (
+    PAUSED,
+    NounCommand,
+    RuleCommand,
+    Subcommand,
+    changed,
+    first_of,
+    pause_terms,
+)
 
 
-@dataclass
-class Figures:
+class Figures(NamedTuple):
     """
     What is in one queue: ``now`` is its row of the overview.
 
-    ``finished`` and ``dead``, which is by status and group, are counted up to COUNTED: one more
-    says that there are more.
+    ``counts`` is how many tasks have each status, and whether there may be more; ``dead`` is
+    counted by status and group, up to COUNTED: one more says that there are more.
     """
 
     now: QueueFigures
-    finished: int
+    counts: dict[str, tuple[int, bool]]
     dead: Counter[tuple[str, str]]
 
     @property
-    def counts(self) -> dict[str, int]:
-        """How many tasks have each status."""
-        found = {word.value: getattr(self.now, word) for word in models.LIVE}
-        found[models.Status.FINISHED.value] = self.finished
-        for outcome in models.DEAD:
-            found[outcome.value] = sum(
-                count for (status, _group), count in self.dead.items() if status == outcome
-            )
-        return found
-
-    @property
     def is_empty(self) -> bool:
-        return not any(self.counts.values())
-
-    def has_more(self, status: str) -> bool:
-        """Return whether there may be more with this status than were counted."""
-        if status in models.DEAD:
-            return self.dead.total() > COUNTED
-        moving = status in models.LIVE and status != models.Status.WAITING
-        return self.now.is_bounded if moving else self.counts[status] > COUNTED
+        return not any(count for count, _more in self.counts.values())
 
 
-def figures(using: str, queue: str | None = None) -> list[Figures]:
-    """Return the figures of one queue, or of each that has any."""
+def figures(using: str, queue: str | None = None) -> Iterator[Figures]:
+    """Yield the figures of one queue, or of each that has any."""
     tasks = models.Task.objects.using(using)
     letters = models.DeadLetter.objects.using(using).order_by("-task_id")
     if queue is not None:
-        tasks, letters = tasks.filter(queue=queue), letters.filter(task__queue=queue)
+        letters = letters.filter(task__queue=queue)
     dead: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     for name, status, group in letters.values_list("task__queue", "status", "group")[: COUNTED + 1]:
         dead[name][status, group] += 1
     seen = overview(using=using, over=timedelta(), queue=queue)
-    found = []
     for now in sorted(seen.queues, key=lambda one: one.name):
         finished = tasks.filter(queue=now.name, outcome="finished").order_by().values("id")
-        ended = finished[: COUNTED + 1].count()
-        one = Figures(now, ended, dead[now.name])
+        counts = {word.value: (getattr(now, word), now.is_bounded) for word in models.LIVE}
+        for word, count in (
+            (models.Status.WAITING, now.waiting),
+            (models.Status.FINISHED, finished[: COUNTED + 1].count()),
+        ):
+            counts[word.value] = min(count, COUNTED), count > COUNTED
+        own = dead[now.name]
+        for outcome in models.DEAD:
+            count = sum(count for (status, _group), count in own.items() if status == outcome)
+            counts[outcome.value] = min(count, COUNTED), own.total() > COUNTED
+        one = Figures(now, counts, own)
         if queue is not None or not one.is_empty:
-            found.append(one)
-    return found
+            yield one
 
 
 def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, models.Limit]:
@@ -117,32 +124,29 @@ def marks(queue: QueueFigures, paused: Mapping[str, models.Limit]) -> str:
 
 
 def queue_columns(paused: Mapping[str, models.Limit]) -> list[Column[QueueFigures]]:
-    def number(title: str, name: str) -> Column[QueueFigures]:
-        return Column(title, lambda one: f"{getattr(one, name):,}", right=True)
+    def moving(name: str, *, spare: bool = False) -> Column[QueueFigures]:
+        def shown(one: QueueFigures) -> str:
+            return or_more(getattr(one, name), more=one.is_bounded)
 
-    def moving(title: str, *, spare: bool = False) -> Column[QueueFigures]:
-        def cell(one: QueueFigures) -> str:
-            return or_more(getattr(one, title), more=one.is_bounded)
-
-        return Column(title, cell, right=True, spare=spare)
+        return Column(name, name, shown=shown, right=True, spare=spare)
 
     def span(title: str, name: str) -> Column[QueueFigures]:
-        return Column(title, lambda one: duration(getattr(one, name) or None), right=True)
+        return Column(title, shown=lambda one: duration(getattr(one, name) or None), right=True)
 
     return [
-        Column("queue", lambda one: one.name, elastic=True),
-        Column("waiting", lambda one: bounded(one.waiting, COUNTED), right=True),
+        Column("queue", "name", elastic=True),
+        Column("waiting", shown=lambda one: bounded(one.waiting, COUNTED), right=True),
         span("oldest", "oldest"),
         moving("running"),
         moving("retrying", spare=True),
         moving("scheduled", spare=True),
         moving("blocked"),
-        number("failed/h", "failed_last_hour"),
-        Column("finished/min", lambda one: f"{one.finished_a_minute:,.1f}", right=True),
-        Column("growth/min", growth, right=True),
+        Column("failed/h", "failed_last_hour", right=True),
+        Column("finished/min", shown=lambda one: f"{one.finished_a_minute:,.1f}", right=True),
+        Column("growth/min", shown=growth, right=True),
         span("drained in", "drained_in"),
-        number("workers", "workers"),
-        Column("", lambda one: marks(one, paused), elastic=True),
+        Column("workers", "workers", right=True),
+        Column("", shown=lambda one: marks(one, paused), elastic=True),
     ]
 
 
@@ -152,17 +156,17 @@ def growth(queue: QueueFigures) -> str:
 
 
 DEAD_COLUMNS: list[Column[tuple[tuple[str, str], int]]] = [
-    Column("did not finish", lambda dead: dead[0][0]),
-    Column("because", lambda dead: dead[0][1] or "-", elastic=True),
-    Column("tasks", lambda dead: f"{dead[1]:,}", right=True),
+    Column("did not finish", of=lambda dead: dead[0][0]),
+    Column("because", of=lambda dead: dead[0][1], elastic=True),
+    Column("tasks", of=lambda dead: dead[1], right=True),
 ]
 
 
 def summary(found: Figures, top: int | None) -> dict[str, object]:
     return {
         "queue": found.now.name,
-        "counts": {status: min(count, COUNTED) for status, count in found.counts.items()},
-        "more": [status for status in found.counts if found.has_more(status)],
+        "counts": {status: count for status, (count, _more) in found.counts.items()},
+        "more": [status for status, (_count, more) in found.counts.items() if more],
         "oldest_due_for": found.now.oldest,
         "dead_letters": [
             {"status": status, "group": group, "count": count}
@@ -172,7 +176,6 @@ def summary(found: Figures, top: int | None) -> dict[str, object]:
 
 
 ALWAYS = ("waiting", "running", "finished")
-REASONS = 10
 
 
 def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
@@ -187,8 +190,7 @@ def list_queues(command: NounCommand, options: CommandOptions) -> None:
 
 def show(command: NounCommand, options: CommandOptions) -> None:
     """Count the tasks of queues, or of all, by status and by why they did not finish."""
-    using, top = command.queue.using, options["first"]
-    top = REASONS if top is None else top or None
+    using, top = command.queue.using, first_of(options) or None
     names: list[str | None] = [queue.name for queue in queues_of(command, options)]
     found = [one for name in names or [None] for one in figures(using, name)]
     weights = queue_weights([one.now.name for one in found], using=using) if found else {}
@@ -196,7 +198,7 @@ def show(command: NounCommand, options: CommandOptions) -> None:
     for place, one in enumerate(found):
         name, weight = one.now.name, weights.get(one.now.name, 1.0)
         facts = {**summary(one, top), "weight": weight}
-        terms = [wording.weight_of(weight), wording.paused_terms(paused.get(name, models.Limit()))]
+        terms = [wording.weight_of(weight), paused_terms(paused.get(name, models.Limit()))]
         terms = terms if weight != 1 or name in paused else []
         facts |= pause_facts(one.now, paused)
         if place and not command.as_json:
@@ -212,8 +214,8 @@ def print_figures(command: NounCommand, found: Figures, top: int | None, terms: 
         command.say(no_tasks(Queue(found.now.name, using=command.queue.using)))
     else:
         command.print_title(f"Queue '{found.now.name}'")
-        for status, count in found.counts.items():
-            shown = or_more(min(count, COUNTED), more=found.has_more(status))
+        for status, (count, more) in found.counts.items():
+            shown = or_more(count, more=more)
             note = ""
             if status == models.Status.WAITING and found.now.oldest is not None:
                 note = f"the first has been due for {short_duration(found.now.oldest)}"
@@ -226,45 +228,25 @@ def print_figures(command: NounCommand, found: Figures, top: int | None, terms: 
         command.print([f"  {', '.join(filter(None, terms))}"])
 
 
-def pause(command: NounCommand, options: CommandOptions) -> None:
-    """Pause them until a time, or until they are unpaused."""
-    terms = pause_terms(options)
-    for queue in queues_of(command, options):
-        queue.pause(**terms, by=person())
-        doubt(command, queue)
-        until = f" until {wording.time_shown(terms['until'])}" if terms["until"] else ""
-        done = {"queue": queue.name, "paused": True, "paused_until": iso(terms["until"])}
-        command.answer(done, f"Queue '{queue.name}' is paused{until}: what runs goes on.")
-
-
-def unpause(command: NounCommand, options: CommandOptions) -> None:
-    """End the pause."""
-    for queue in queues_of(command, options):
-        was_paused = queue.is_paused()
-        queue.unpause(by=person())
-        done = {"queue": queue.name, "paused": False}
-        text = "is not paused any more" if was_paused else "was not paused"
-        command.answer(done, f"Queue '{queue.name}' {text}.")
-
-
-def weigh(command: NounCommand, options: CommandOptions) -> None:
+def change(command: Command, options: CommandOptions) -> None:
     """Set the weights of queues that share a worker."""
-    using, weight = command.queue.using, options["weight"]
-    for name in options["names"]:
-        if weight is None:
-            shares.reset_queue_weight(name, by=person(), using=using)
-        else:
-            shares.set_queue_weight(name, weight, by=person(), using=using)
-        doubt(command, Queue(name, using=using))
-        held = shares.queue_weight(name, using=using)
-        text = f"{capfirst(wording.queue_of(name))}, as a whole: {wording.weight_of(held)}."
-        command.answer({"queue": name, "weight": held}, text)
+    command.do(partial(shares.set_queue_weight, **changed(options, "--weight")))
 
 
-def doubt(command: NounCommand, queue: Queue) -> None:
-    """Warn that a queue has no tasks and that no setting names it: the name may be wrong."""
-    if not queue.list().exists() and queue.name not in named_queues(queue.using):
-        command.complain(no_tasks(queue))
+def reset(command: Command, options: CommandOptions) -> None:
+    """Have queues share a worker with the weight 1 again."""
+    command.do(shares.reset_queue_weight)
+
+
+def pause(command: Command, options: CommandOptions) -> None:
+    """Pause them until a time, or until they are unpaused; what runs goes on."""
+    terms = pause_terms(options)
+    command.do(lambda queue, using, by: Queue(queue, using=using).pause(**terms, by=by))
+
+
+def unpause(command: Command, options: CommandOptions) -> None:
+    """End the pause."""
+    command.do(lambda queue, using, by: Queue(queue, using=using).unpause(by=by))
 
 
 def clear(command: NounCommand, options: CommandOptions) -> None:
@@ -334,7 +316,7 @@ def report(
     command.say(f"{plural(count, 'task')}{where} {done} deleted{listed}.")
 
 
-class Command(NounCommand):
+class Command(RuleCommand):
     help = "Shows and pauses queues, sets their weights, and deletes their tasks."
     metavar = "QUEUE"
     name_help = "Name of a queue."
@@ -342,7 +324,7 @@ class Command(NounCommand):
         "pq_queue list",
         "pq_queue show reports",
         "pq_queue pause reports mail --unpause-at 18:00 --note 'ticket 812'",
-        "pq_queue weight mail 3",
+        "pq_queue set mail --weight 3",
         "pq_queue purge --older-than 7d --yes",
         "pq_queue clear reports --dry-run",
     )
@@ -351,9 +333,25 @@ class Command(NounCommand):
         "show": Subcommand(show, "*", flags="--first"),
         "pause": Subcommand(pause, "+", flags=PAUSE),
         "unpause": Subcommand(unpause, "+"),
-        "weight": Subcommand(weigh, "+", flags="weight"),
+        "set": Subcommand(change, "+", terms="--weight"),
+        "reset": Subcommand(reset, "+"),
         "clear": Subcommand(clear, "+", flags=MANY),
         "purge": Subcommand(
             purge_ended, "*", flags=f"--older-than --status --type --user --group {MANY}"
         ),
     }
+
+    def owners(self) -> Iterator[CommandOptions]:
+        for name in self.options["names"]:
+            yield {"queue": name}
+
+    def held(self, owner: CommandOptions) -> tuple[Facts, str]:
+        """Return the weight and the pause; warn where neither a task nor a setting names it."""
+        name, using = owner["queue"], self.queue.using
+        queue, weight = Queue(name, using=using), shares.queue_weight(name, using=using)
+        if not queue.list().exists() and name not in named_queues(using):
+            self.complain(no_tasks(queue))
+        limit = limits.limit(name, scope="queue", using=using) or models.Limit()
+        terms = ", ".join(filter(None, [wording.weight_of(weight), paused_terms(limit)]))
+        facts = {"queue": name, "weight": weight, **picked(limit, *PAUSED)}
+        return facts, f"{capfirst(wording.queue_of(name))}, as a whole: {terms}."

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, cast
@@ -12,76 +12,67 @@ from django.utils import timezone
 from django.utils.timezone import localtime
 
 from django_perfectqueue.bulk.selection import time_of
-from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection.schedules import in_words, problems_of, standing, statuses_of
-from django_perfectqueue.lib.durations import LONGEST, short_duration
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.schedules import ScheduleHandle, Schedules, Terms
 from django_perfectqueue.schedules.terms import CHECKS
 
 from ..base import CommandOptions
-from ..facts import content, iso, picked
+from ..facts import content
 from ..flags import EMPTY, MANY, TERMS, person
-from ..terminal import Column, parsed, plural, point
+from ..terminal import Column, for_programs, parsed, plural, point, unseen
 from ..verbs import NounCommand, Subcommand
 
 SPANS = ("time_limit", "expires_after", "delay", "jitter", "deadline")
-# What is shown where it is set, in this order.
-SHOWN = (
-    *("problem", "paused_by", "note", "type", "cron", "queue", "user", "limits", "priority"),
-    *("time_limit", "expires_after", "starts_at", "ends_at", "remaining", "delay", "jitter"),
-    *("overlap", "catch_up", "deadline", "pause_after", "last_at"),
-    *("fired", "skipped_overlap", "skipped_late", "failures"),
-)
 
 
-def shown(moment: datetime | None) -> str:
+def clock(moment: datetime | None) -> str:
     return localtime(moment).isoformat(" ", "seconds") if moment else "-"
+
+
+def of_model(name: str) -> Column[Schedule]:
+    """Return the column of a field under its label."""
+    field: Any = Schedule._meta.get_field(name)
+
+    def shown(row: Schedule) -> object:
+        value = getattr(row, name)
+        if isinstance(value, datetime):
+            return clock(value)
+        if value is None and name == "catch_up":
+            return "all"
+        return timedelta(seconds=value) if value and name in SPANS else value
+
+    return Column(field.verbose_name, name, shown=shown)
+
+
+# What there is to be said of a schedule, without its ticks and data: a page has what is set.
+FACTS: list[Column[Schedule]] = [
+    Column("state", "state"),
+    Column("why", "why", lambda row: standing(row, timezone.now())),
+    *map(of_model, ("problem", "paused_by", "note", "type")),
+    Column("when", "when", in_words),
+    *map(of_model, ("cron", "queue", "user")),
+    Column("limits", "limits", lambda row: row.limits.split(",") if row.limits else []),
+    *map(of_model, ("priority", "time_limit", "expires_after", "starts_at", "ends_at")),
+    *map(of_model, ("remaining", "delay", "jitter", "overlap")),
+    *map(of_model, ("catch_up", "deadline", "pause_after", "last_at", "fired")),
+    *map(of_model, ("skipped_overlap", "skipped_late", "failures")),
+    *unseen("name", "origin", "every", "timezone", "paused", "next_at", "due_at", "pending"),
+]
+
+
+def with_statuses(rows: list[Any], *, using: str) -> list[Any]:
+    """Return schedules with the status of the last task of each."""
+    statuses = statuses_of(rows, using=using)
+    for row in rows:
+        row.last_status = statuses.get(row.last_task_id or 0)
+    return rows
 
 
 def tick_of(task: Task) -> str:
     """Return the tick that the key of a task names."""
     return task.key.rpartition("@")[2]
-
-
-def fields(row: Schedule) -> Iterator[tuple[str, str]]:
-    """Yield what there is to be said of a schedule, without its ticks."""
-    yield "state", row.state
-    yield "why", standing(row, timezone.now())
-    for name in SHOWN:
-        value = getattr(row, name)
-        if value or (value is None and name == "catch_up"):
-            field: Any = Schedule._meta.get_field(name)
-            yield str(field.verbose_name), in_text(name, value)
-        if name == "type":
-            yield "when", in_words(row)
-
-
-def in_text(name: str, value: Any) -> str:
-    if name in SPANS:
-        return short_duration(value)
-    if isinstance(value, datetime):
-        return shown(value)
-    if value is None:
-        return "all"
-    return str(value).replace(",", ", ") if name == "limits" else str(value)
-
-
-def for_programs(row: Schedule, statuses: Mapping[int, str]) -> dict[str, object]:
-    """Return what is known of a schedule, without its data; times are in ISO 8601."""
-    facts = picked(
-        row,
-        *("name", "state", "origin", "type", *CHECKS, "paused", "note", "paused_by", "problem"),
-        *("next_at", "due_at", "last_at", "fired", "skipped_overlap", "skipped_late", "failures"),
-    )
-    return facts | {
-        "pending": row.pending,
-        "limits": row.limits.split(",") if row.limits else [],
-        "when": in_words(row),
-        "why": standing(row, timezone.now()),
-        "last_status": statuses.get(row.last_task_id or 0),
-    }
 
 
 NEXT = 5
@@ -98,24 +89,8 @@ def named(command: NounCommand) -> list[ScheduleHandle]:
 
 def do_list(command: NounCommand, options: CommandOptions) -> None:
     """List them all."""
-    statuses: dict[int, str] = {}
-
-    def prepare(rows: list[Schedule]) -> list[Schedule]:
-        statuses.update(statuses_of(rows, using=command.queue.using))
-        return rows
-
-    columns = [
-        Column[Schedule]("schedule", lambda row: row.name, elastic=True),
-        Column("type", lambda row: row.type, elastic=True, spare=True),
-        Column("when", in_words, elastic=True),
-        Column("next", lambda row: shown(row.due_at)),
-        Column("last", lambda row: shown(row.last_at), spare=True),
-        Column("status", lambda row: statuses.get(row.last_task_id or 0, "-")),
-        Column("", remark, elastic=True),
-    ]
-    rows, none = schedules_of(command).list(), "There are no schedules."
-    facts = partial(for_programs, statuses=statuses)
-    command.print_listing(rows, facts, columns, none=none, prepare=prepare)
+    rows, prepare = schedules_of(command).list(), partial(with_statuses, using=command.queue.using)
+    command.print_listing(rows, COLUMNS, none="There are no schedules.", prepare=prepare)
 
 
 def do_show(command: NounCommand, options: CommandOptions) -> None:
@@ -125,12 +100,12 @@ def do_show(command: NounCommand, options: CommandOptions) -> None:
         data = content("data", row.payload)
         if command.as_json:
             last = [{"key": one.key, "id": one.pk, "status": one.status} for one in tasks]
-            facts = for_programs(row, statuses_of([row], using=command.queue.using))
-            command.print_json({**facts, "next": [*map(iso, ticks)], "last": last, **data})
+            facts = for_programs(COLUMNS, *with_statuses([row], using=command.queue.using))
+            command.print_json({**facts, "next": ticks, "last": last, **data})
             continue
         command.print_title(f"Schedule '{row.name}'")
-        command.print_fields(fields(row))
-        print_block(command, "next", map(shown, ticks))
+        command.print_fields((str(one.title), one.seen(row) or None) for one in FACTS if one.title)
+        print_block(command, "next", map(clock, ticks))
         print_block(command, "last", [f"{tick_of(one)}  {one.status}" for one in tasks])
         for name, value in data.items():
             command.print_field(name, json.dumps(value, ensure_ascii=False))
@@ -185,7 +160,7 @@ def do_run(command: NounCommand, options: CommandOptions) -> None:
 
 def do_backfill(command: NounCommand, options: CommandOptions) -> None:
     """Submit the tasks of past ticks that have none."""
-    since, until = past("since", options["since"]), past("until", options["until"])
+    since, until = time_of(options["since"]), time_of(options["until"] or "0s")
     if until <= since:
         raise CommandError("--until must be after --since.")
     schedule, dry_run = schedules_of(command)[options["names"]], options["dry_run"]
@@ -198,11 +173,11 @@ def do_backfill(command: NounCommand, options: CommandOptions) -> None:
     ticks = schedule.backfill(since, until, overlap=overlap, dry_run=dry_run, by=person())
     if command.as_json:
         facts = {"name": schedule.name, "dry_run": dry_run}
-        command.print_json({**facts, "ticks": [*map(iso, ticks)]})
+        command.print_json({**facts, "ticks": ticks})
         return
     command.say(submitted(ticks, "would be" if dry_run else "is" if len(ticks) == 1 else "are"))
     for tick in ticks:
-        command.say(f"  {shown(tick)}")
+        command.say(f"  {clock(tick)}")
 
 
 def do_delete(command: NounCommand, options: CommandOptions) -> None:
@@ -218,7 +193,7 @@ def do_check(command: NounCommand, options: CommandOptions) -> None:
     found = list(problems_of(using=command.queue.using))
     if command.as_json:
         for row, sentence in found:
-            command.print_json({**for_programs(row, {}), "sentence": sentence})
+            command.print_json({**for_programs(FACTS, row), "sentence": sentence})
     if found:
         raise CommandError(*(sentence for _row, sentence in found))
     if not command.as_json:
@@ -230,13 +205,13 @@ def report(command: NounCommand, schedule: ScheduleHandle, word: str, sentence: 
     """Say what was done, and when the next tasks come."""
     row, ticks = schedule.row(), schedule.next(NEXT)
     if command.as_json:
-        command.print_json({**for_programs(row, {}), "done": word, "next": [*map(iso, ticks)]})
+        command.print_json({**for_programs(FACTS, row), "done": word, "next": ticks})
     elif command.verbosity:
         command.say(sentence % row.name)
         command.print_field("when", on_one_line(in_words(row)))
         if row.paused:
             command.print_field("paused", on_one_line(row.note) or "yes")
-        print_block(command, "next", map(shown, ticks))
+        print_block(command, "next", map(clock, ticks))
 
 
 def print_block(command: NounCommand, name: str, values: Iterable[str]) -> None:
@@ -257,23 +232,20 @@ def given_terms(options: CommandOptions) -> Terms:
     return cast("Terms", terms)
 
 
-def past(name: str, text: str | None) -> datetime:
-    """
-    Return a time that is passed; a span is so long ago, and nothing is now.
-
-    Raise InvalidTaskError for what is no time.
-    """
-    if text is None:
-        return timezone.now()
-    with contextlib.suppress(InvalidTaskError):
-        return time_of(text)
-    found = point(name, text)
-    # A span that is longer begins before any tick all the same.
-    return found if isinstance(found, datetime) else timezone.now() - timedelta(seconds=LONGEST)
-
-
 def remark(row: Schedule) -> str:
     return row.problem or (f"{row.state}: {row.note}" if row.note else row.state)
+
+
+COLUMNS: list[Column[Any]] = [
+    Column("schedule", shown=lambda row: row.name, elastic=True),
+    Column("type", shown=lambda row: row.type, elastic=True, spare=True),
+    Column("when", shown=in_words, elastic=True),
+    Column("next", shown=lambda row: clock(row.due_at)),
+    Column("last", shown=lambda row: clock(row.last_at), spare=True),
+    Column("status", "last_status"),
+    Column("", shown=remark, elastic=True),
+    *(replace(column, title=None) for column in FACTS),
+]
 
 
 class Command(NounCommand):

@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from datetime import date, datetime
+from typing import Any
 
 from django.core.management.base import CommandError
 from django.db import Error
@@ -22,8 +23,7 @@ from django_perfectqueue.models import UNSEEN, Usage, Worker
 from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, diagnosis
-from ..facts import Facts, picked
-from ..terminal import GAP, Column, ago, plural
+from ..terminal import GAP, Column, ago, for_programs, plural, unseen
 from ..verbs import NounCommand, Subcommand
 from .pq_queue import queue_lines
 
@@ -79,7 +79,9 @@ def look(command: NounCommand) -> list[str]:
     well = command.style.SUCCESS("All queues are served, and none is late.")
     verdict = well if found.is_well else command.style.ERROR(trouble(found))
     heading = f"{at}  {running:,} running, {rate:,.1f} finished a minute"
-    workers = command.table(worker_columns(found.now), found.workers)
+    for worker in found.workers:
+        worker.clock = found.now
+    workers = command.table(WORKERS, found.workers)
     held = held_by_one(found, using=command.queue.using)
     holds = [command.style.WARNING(who_holds(held, found.now))] if held else []
     return [heading, verdict, *holds, "", *queues, "", *workers]
@@ -117,10 +119,11 @@ def list_workers(command: NounCommand, options: CommandOptions) -> None:
         processors = processors_of(found, using=using)
     if command.as_json:
         for worker in found:
-            command.print_json(worker_facts(worker, processors[worker.id]))
+            facts = for_programs(WORKERS, worker) | {"states": processors[worker.id]}
+            command.print_json(facts | (worker.routes or {"types": None, "patterns": None}))
         return
     if found:
-        table = command.table(worker_columns(found[0].clock), found)
+        table = command.table(WORKERS, found)
         command.stdout.write(next(table))
         for worker, line in zip(found, table, strict=True):
             command.stdout.write(line)
@@ -170,19 +173,19 @@ def print_processor(command: NounCommand, processor: ProcessorFacts, now: dateti
         command.stdout.write(f"    {describe_assignment(task, now)}")
 
 
-def worker_columns(now: datetime) -> list[Column[Worker]]:
-    return [
-        Column("host", lambda worker: worker.host, elastic=True),
-        Column("pid", lambda worker: str(worker.pid), right=True),
-        Column("generation", lambda worker: str(worker.generation), right=True, spare=True),
-        Column("version", lambda worker: worker.version, spare=True),
-        Column("since", lambda worker: ago(worker.started_at, now), spare=True),
-        Column("queues", lambda worker: ", ".join(worker.queues), elastic=True),
-        Column("processors", processors_in_words, right=True),
-        Column("busy", lambda worker: str(busy(worker)), right=True),
-        Column("seen", lambda worker: ago(worker.seen_at, now)),
-        Column("", lambda worker: status_of(worker, now)),
-    ]
+WORKERS: list[Column[Any]] = [
+    Column("host", "host", elastic=True),
+    Column("pid", "pid"),
+    Column("generation", "generation", right=True, spare=True),
+    Column("version", "version", spare=True),
+    Column("since", "started_at", shown=lambda one: ago(one.started_at, one.clock), spare=True),
+    Column("queues", "queues", elastic=True),
+    Column("processors", "processors", shown=lambda one: processors_in_words(one), right=True),
+    Column("busy", shown=lambda one: busy(one), right=True),
+    Column("seen", "seen_at", shown=lambda one: ago(one.seen_at, one.clock)),
+    Column("", "gone", lambda one: one.is_gone(one.clock), lambda one: status_of(one)),
+    *unseen("id", "launcher", "leaving", "draining"),
+]
 
 
 def processors_in_words(worker: Worker) -> str:
@@ -194,8 +197,8 @@ def busy(worker: Worker) -> int:
     return sum(bool(state["tasks"]) for state in worker.states)
 
 
-def status_of(worker: Worker, now: datetime) -> str:
-    if worker.is_gone(now):
+def status_of(worker: Any) -> str:
+    if worker.is_gone(worker.clock):
         return "gone"
     if worker.draining and not worker.leaving:
         return "draining" if busy(worker) else "drained"
@@ -221,16 +224,6 @@ def count_serving(found: Sequence[Worker]) -> str:
         again = ", or have a drained one take them again: --undrain WORKER" if drained else ""
         return f"No worker takes tasks. Start one: manage.py pq_worker{again}"
     return f"{plural(serving, 'worker')} {'takes' if serving == 1 else 'take'} tasks."
-
-
-def worker_facts(worker: Worker, processors: list[ProcessorFacts]) -> Facts:
-    return {
-        **picked(worker, "id", "host", "pid", "launcher", "generation", "version"),
-        **picked(worker, "started_at", "seen_at", "leaving", "draining", "queues", "processors"),
-        "gone": worker.is_gone(worker.clock),
-        "states": [processor.facts() for processor in processors],
-        **(worker.routes or {"types": None, "patterns": None}),
-    }
 
 
 def check_health(command: NounCommand, options: CommandOptions) -> None:
@@ -280,7 +273,7 @@ def show_types(command: NounCommand, options: CommandOptions) -> None:
                 command.print_json(one.facts())
             continue
         command.print_title(f"Queue '{name}', {found[0].day or 'all time'}")
-        command.print_table(DAY_COLUMNS, found, GAP)
+        command.print_table(TYPES, found, GAP)
 
 
 def day_of(text: str) -> date:
@@ -295,18 +288,18 @@ def figure(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.3g}"
 
 
-DAY_COLUMNS: list[Column[Statistics]] = [
-    Column("type", lambda one: one.type or "all", elastic=True),
-    Column("finished", lambda one: f"{one.finished:,}", right=True),
-    Column("retried", lambda one: f"{one.retried:,}", right=True),
-    Column("failed", lambda one: f"{one.failed:,}", right=True),
-    Column("cancelled", lambda one: f"{one.cancelled:,}", right=True, spare=True),
-    Column("lost", lambda one: f"{one.lost:,}", right=True, spare=True),
-    Column("run mean s", lambda one: figure(one.run.mean), right=True),
-    Column("deviation", lambda one: figure(one.run.deviation), right=True, spare=True),
-    Column("p95", lambda one: figure(one.run.p95), right=True),
-    Column("wait mean s", lambda one: figure(one.wait.mean), right=True),
-    Column("p95", lambda one: figure(one.wait.p95), right=True),
+TYPES: list[Column[Statistics]] = [
+    Column("type", shown=lambda one: one.type or "all", elastic=True),
+    Column("finished", "finished", right=True),
+    Column("retried", "retried", right=True),
+    Column("failed", "failed", right=True),
+    Column("cancelled", "cancelled", right=True, spare=True),
+    Column("lost", "lost", right=True, spare=True),
+    Column("run mean s", shown=lambda one: figure(one.run.mean), right=True),
+    Column("deviation", shown=lambda one: figure(one.run.deviation), right=True, spare=True),
+    Column("p95", shown=lambda one: figure(one.run.p95), right=True),
+    Column("wait mean s", shown=lambda one: figure(one.wait.mean), right=True),
+    Column("p95", shown=lambda one: figure(one.wait.p95), right=True),
 ]
 
 

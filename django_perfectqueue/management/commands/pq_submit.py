@@ -14,7 +14,6 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import Error, transaction
 
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
-from django_perfectqueue.health.queues import named_queues
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import on_one_line, printable
@@ -76,9 +75,7 @@ class Command(QueueCommand):
             is_known = any(may_know(worker.routes_text, type_) for worker in here)
             text = f"No worker that serves its queue knows the type '{type_}'."
         else:
-            if self.queue.name not in named_queues(self.queue.using):
-                name = self.queue.name
-                self.complain(f"No worker serves queue '{name}', and no setting names it.")
+            self.warn_unserved(self.queue.name)
             try:
                 known = list(known_types(using=self.queue.using))
                 is_known = not known or type_ in known or dispatch_here().knows(type_)

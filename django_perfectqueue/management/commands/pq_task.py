@@ -21,16 +21,21 @@ from django_perfectqueue.payload.inputs import merged
 
 from ..base import CommandOptions, QueueCommand
 from ..flags import FILTERS, MANY, person
-from ..listing import batch_named, list_tasks, no_group, no_tasks, show_tasks, with_hint
+from ..listing import (
+    CHOICES,
+    list_tasks,
+    no_group,
+    no_tasks,
+    selection_of,
+    show_tasks,
+    with_hint,
+)
 from ..terminal import Column, ProgressLine, plural
 from ..verbs import NounCommand, Subcommand
 
 PAGE = 500
 NOBODY = "-"
-# The filters of which one is enough; a status or a queue alone are not.
-CHOICES = ("all", "type", "user", "group", "tags", "key_prefix", "batch", "since", "until")
 TERMS = ("to", "patch", "priority")
-TEXTS = ("type", "group", "since", "until")
 ONE = {
     "cancelled": "Task '{key}' is cancelled.",
     "copied": "Task '{copy}' is a copy of '{key}'.",
@@ -117,6 +122,8 @@ def steer(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) -> No
         steer_each(verb, command, options)
     else:
         steer_chosen(operation_of(verb, command, options), command, options)
+    if to := options.get("to"):
+        command.warn_unserved(to)
 
 
 def chooses(options: CommandOptions) -> bool:
@@ -125,8 +132,9 @@ def chooses(options: CommandOptions) -> bool:
 
     Raise CommandError unless the options say one thing.
     """
-    given = [name for name in CHOICES if options[name] not in (None, False)]
-    listed = f"a filter: {', '.join(map(flag, CHOICES))}"
+    names = ("all", *CHOICES)
+    given = [name for name in names if options[name] not in (None, False)]
+    listed = f"a filter: {', '.join(map(flag, names))}"
     if given and options["names"]:
         raise CommandError(f"Give keys, or {listed}, but not both.")
     if given:
@@ -134,7 +142,7 @@ def chooses(options: CommandOptions) -> bool:
         if empty := [name for name in given if name != "user" and not options[name]]:
             raise CommandError(f"{flag(empty[0])} is empty: name one, or say --all.")
         return True
-    for name in ("status", "first", "dry_run", "rate", "run_in"):
+    for name in ("first", "dry_run", "rate", "run_in"):
         if options[name]:
             raise CommandError(f"{flag(name)} needs {listed}.")
     if not options["names"]:
@@ -147,12 +155,21 @@ def flag(name: str) -> str:
 
 
 def operation_of(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) -> bulk.Operation:
-    """Return what the options say; raise InvalidTaskError where they don't fit."""
+    """
+    Return what the options say; a retry without a status or a group is of what failed.
+
+    Raise InvalidTaskError where they don't fit.
+    """
+    if len(options["tags"] or ()) > 1:
+        raise CommandError("Tasks are steered by one --tag: pq_task list takes several.")
+    selection = selection_of(command.queue, options)
+    if verb == "retry" and not selection.status and not selection.group:
+        selection = replace(selection, status=Outcome.FAILED.value)
     count, period = options["rate"] or (bulk.RATE, 1.0)
     using = command.queue.using
     operation = bulk.Operation(
         verb=verb,
-        selection=selection_of(verb, command, options),
+        selection=selection,
         rate=count / period if period else math.inf,
         by=person(),
         until=store.upkeep.newest_id(using=using),
@@ -162,26 +179,6 @@ def operation_of(verb: bulk.Verb, command: QueueCommand, options: CommandOptions
         return operation
     ids = operation.selection.tasks(verb, using=using).values_list("pk", flat=True)
     return replace(operation, until=max(ids[:first], default=0))
-
-
-def selection_of(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) -> bulk.Selection:
-    """Return the filter that the options say; a retry without one is of what failed."""
-    [tag, *others] = options["tags"] or [""]
-    if others:
-        raise CommandError("Tasks are steered by one --tag: pq_task list takes several.")
-    status, batch = options["status"] or "", options["batch"]
-    texts: CommandOptions = {name: options[name] or "" for name in TEXTS}
-    if verb == "retry" and not status and not options["group"]:
-        status = Outcome.FAILED.value
-    return bulk.Selection(
-        queue=command.queue.name,
-        status=status,
-        user=options["user"],
-        key=options["key_prefix"] or "",
-        tag=tag,
-        batch=str(batch_named(command.queue, batch).id) if batch else "",
-        **texts,
-    )
 
 
 def steer_chosen(operation: bulk.Operation, command: QueueCommand, options: CommandOptions) -> None:
@@ -204,6 +201,7 @@ def steer_chosen(operation: bulk.Operation, command: QueueCommand, options: Comm
         facts = {"key": task.key, "queue": task.queue.name}
         text = "Task '%(key)s' of queue '%(queue)s' does it: %(tasks)s, as far as known."
         command.answer(facts, text % {**facts, "tasks": plural(count, "task")})
+        command.warn_unserved(task.queue.name)
     else:
         do_in_place(operation, chunks_of(operation, using=using), command)
 
@@ -235,7 +233,7 @@ def do_in_place(
 
 def steer_dependents(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) -> None:
     """Do it to the tasks of the keys, and to those that wait for them to which it can be done."""
-    if not options["names"] or any(options[name] for name in CHOICES):
+    if not options["names"] or any(options[name] for name in ("all", *CHOICES)):
         raise CommandError("--with-dependents is for keys.")
     using = command.queue.using
     ids = [id_of(command, key) for key in options["names"]]
@@ -298,7 +296,9 @@ def print_preview(
 
 def print_sample(command: QueueCommand, rows: Iterable[dict[str, str]]) -> None:
     found = list(rows)
-    columns = [Column(name, itemgetter(name), elastic=True) for name in (found[0] if found else ())]
+    columns = [
+        Column(name, shown=itemgetter(name), elastic=True) for name in (found[0] if found else ())
+    ]
     command.print_table(columns, found, indent="  ")
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from django.core.management.base import CommandError
@@ -15,14 +15,20 @@ from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import FairShare
 
-from ..base import CommandOptions, or_dash
-from ..facts import PAUSED, Facts, picked
-from ..flags import MANY, PAUSE, person
-from ..terminal import GAP, Column, bounded, duration
-from ..verbs import NounCommand, Subcommand, changed, pause_terms
+from ..base import CommandOptions
+from ..flags import MANY, PAUSE
+from ..terminal import GAP, Column, Facts, bounded, duration, for_programs, known, picked, unseen
+from ..verbs import (
+    PAUSED,
+    NounCommand,
+    RuleCommand,
+    Subcommand,
+    changed,
+    first_of,
+    pause_terms,
+)
 
 CHANGES = "--weight --max-running"
-TOP = 20
 LAST = {
     "minute": "in the last minute",
     "hour": "in the last hour",
@@ -36,94 +42,58 @@ def list_shares(command: NounCommand, options: CommandOptions) -> None:
     rows = FairShare.objects.using(command.queue.using).order_by("user", "queue")
     if options["queue"] is not None:
         rows = rows.filter(queue=options["queue"])
-    columns: list[Column[FairShare]] = [
-        Column("user", lambda row: row.user or "-", elastic=True),
-        Column("queue", lambda row: row.queue or "(every)", elastic=True),
-        Column("weight", lambda row: f"{row.weight:g}", right=True),
-        Column("at most", lambda row: or_dash(row.max_running), right=True),
-        Column("", wording.paused_terms, elastic=True),
-    ]
     none = "There are no shares: all users have weight 1."
-    command.print_listing(
-        rows, lambda row: for_programs(row, row.user, row.queue), columns, none=none
-    )
+    command.print_listing(rows, COLUMNS, none=none)
 
 
-def show(command: NounCommand, options: CommandOptions) -> None:
+def show(command: Command, options: CommandOptions) -> None:
     """Show which share applies, and who changed it."""
-    scope = scope_of(command)
-    queue = scope["queue"]
-    for user in users(options):
-        held, own = share(user, **scope), FairShare(user=user, queue=queue)
-        lines = filter(None, [describe_share(held, user, queue), source_of(held, own)])
-        facts = for_programs(held, user, queue)
-        command.print_rule(own, facts, partial(command.print, map(printable, lines)))
+    for owner in command.owners():
+        own, (facts, sentence) = FairShare(**owner), command.held(owner)
+        lines = [sentence, source_of(share(**owner, using=command.queue.using), own)]
+        command.print_rule(own, facts, partial(command.print, map(printable, filter(None, lines))))
 
 
-def change(command: NounCommand, options: CommandOptions) -> None:
+def change(command: Command, options: CommandOptions) -> None:
     """Change only what is given, for tasks that wait already, too."""
-    terms = changed(options, CHANGES)
-    do_to_each(command, lambda user, scope: set_share(user, **terms, **scope, by=person()))
+    command.do(partial(set_share, **changed(options, CHANGES)))
 
 
-def pause(command: NounCommand, options: CommandOptions) -> None:
+def pause(command: Command, options: CommandOptions) -> None:
     """Pause a user in every queue until a time, or until it is unpaused."""
     terms = pause_terms(options)
 
-    def act(user: str, scope: CommandOptions) -> None:
-        if scope["queue"]:
-            set_share(user, paused=True, **terms, **scope, by=person())
+    def act(user: str, queue: str, using: str, by: str) -> None:
+        if queue:
+            set_share(user, queue=queue, paused=True, **terms, using=using, by=by)
             return
         # Refuses a name that can't be.
-        share(user, **scope)
-        edit.pause_user(user, edit.pause(True, **terms), using=scope["using"], by=person())
+        share(user, using=using)
+        edit.pause_user(user, edit.pause(True, **terms), using=using, by=by)
 
-    do_to_each(command, act)
+    command.do(act)
 
 
-def unpause(command: NounCommand, options: CommandOptions) -> None:
+def unpause(command: Command, options: CommandOptions) -> None:
     """End the pause."""
 
-    def act(user: str, scope: CommandOptions) -> None:
-        everywhere = not scope["queue"]
-        goes_on = everywhere and edit.unpause_user(user, using=scope["using"], by=person())
+    def act(user: str, queue: str, using: str, by: str) -> None:
+        goes_on = not queue and edit.unpause_user(user, using=using, by=by)
         # The pause may be that of everyone else.
-        if not goes_on and (scope["queue"] or share(user, **scope).paused):
-            set_share(user, paused=False, **scope, by=person())
+        if not goes_on and (queue or share(user, using=using).paused):
+            set_share(user, queue=queue, paused=False, using=using, by=by)
 
-    do_to_each(command, act)
+    command.do(act)
 
 
-def reset(command: NounCommand, options: CommandOptions) -> None:
+def reset(command: Command, options: CommandOptions) -> None:
     """Delete the share; that of '*' applies."""
 
-    def act(user: str, scope: CommandOptions) -> None:
-        if not reset_share(user, **scope, by=person()) and not command.as_json:
+    def act(**owner: str) -> None:
+        if not reset_share(**owner) and not command.as_json:
             command.say("This user had no share of its own.")
 
-    do_to_each(command, act)
-
-
-def do_to_each(command: NounCommand, act: Callable[[str, CommandOptions], object]) -> None:
-    """Do it to the users who are named, where their share is, and say what holds then."""
-    scope = scope_of(command)
-    queue = scope["queue"]
-    for user in users(command.options):
-        act(user, scope)
-        held = share(user, **scope)
-        command.answer(for_programs(held, user, queue), describe_share(held, user, queue))
-
-
-def scope_of(command: NounCommand) -> CommandOptions:
-    """Return where a share is: an empty queue is every queue."""
-    return {"queue": command.options["queue"] or "", "using": command.queue.using}
-
-
-def users(options: CommandOptions) -> list[str]:
-    """Return who is named; raise CommandError unless the options say so."""
-    if bool(options["names"]) == options["no_user"]:
-        raise CommandError("Give users, '*' for all who have no share of their own, or --no-user.")
-    return options["names"] or [""]
+    command.do(act)
 
 
 def forget(command: NounCommand, options: CommandOptions) -> None:
@@ -153,9 +123,8 @@ def in_words(found: dict[str, int]) -> str:
 def report(command: NounCommand, options: CommandOptions) -> None:
     """Show what each user was entitled to and received, and how long it waited."""
     over, user = options["over"], options["name"]
-    top = TOP if options["first"] is None else options["first"]
     queue, using = command.queue.name, command.queue.using
-    found = balance(queue, over=over, using=using, top=top, user=user)
+    found = balance(queue, over=over, using=using, top=first_of(options) or None, user=user)
     if command.as_json:
         command.print_json(summary(found, over))
     elif not found.shares:
@@ -177,11 +146,6 @@ def nothing(queue: str, over: str) -> str:
     return text + " Workers write every ten seconds what they did."
 
 
-def describe_share(held: FairShare, user: str, queue: str) -> str:
-    owner = capfirst(wording.user_of(user))
-    return f"{owner}, {wording.queue_of(queue)}: {wording.share_terms(held)}."
-
-
 def source_of(held: FairShare, own: FairShare) -> str:
     """Say from which other row it has this, if it has no share of its own."""
     if held.pk is None:
@@ -194,13 +158,15 @@ def source_of(held: FairShare, own: FairShare) -> str:
     )
 
 
-def for_programs(held: FairShare, user: str, queue: str) -> Facts:
-    return {
-        "user": user or None,
-        "queue": queue or None,
-        **picked(held, "weight", "max_running", *PAUSED),
-        "from": held.pk and picked(held, "user", "queue"),
-    }
+COLUMNS: list[Column[FairShare]] = [
+    Column("user", "user", elastic=True),
+    Column("queue", "queue", shown=lambda row: row.queue or "(every)", elastic=True),
+    Column("weight", "weight", right=True),
+    Column("at most", "max_running", right=True),
+    Column("", shown=wording.paused_terms, elastic=True),
+    Column(None, "from", lambda row: row.pk and picked(row, "user", "queue")),
+    *unseen(*PAUSED),
+]
 
 
 def columns(total: UserShare) -> list[Column[UserShare]]:
@@ -218,17 +184,17 @@ def columns(total: UserShare) -> list[Column[UserShare]]:
         return lambda share: "" if share is total else text(share)
 
     return [
-        Column("user", name, elastic=True),
-        Column("weight", own(lambda share: f"{share.weight:g}"), right=True),
-        Column("running", own(lambda share: f"{share.running:,}"), right=True),
-        Column("waiting", own(lambda share: bounded(share.waiting, COUNTED)), right=True),
-        Column("entitled", part(lambda share: percent(share.entitled)), right=True),
-        Column("received", lambda share: percent(share.received), right=True),
-        Column("more", part(lambda share: signed(share.difference)), right=True),
-        Column("tasks", lambda share: f"{share.tasks:,}", right=True),
-        Column("wait p50", lambda share: duration(share.p50), right=True),
-        Column("p95", lambda share: duration(share.p95), right=True),
-        Column("", part(lambda share: HELD[share.held])),
+        Column("user", shown=name, elastic=True),
+        Column("weight", shown=own(lambda share: f"{share.weight:g}"), right=True),
+        Column("running", shown=own(lambda share: f"{share.running:,}"), right=True),
+        Column("waiting", shown=own(lambda share: bounded(share.waiting, COUNTED)), right=True),
+        Column("entitled", shown=part(lambda share: percent(share.entitled)), right=True),
+        Column("received", shown=lambda share: percent(share.received), right=True),
+        Column("more", shown=part(lambda share: signed(share.difference)), right=True),
+        Column("tasks", "tasks", right=True),
+        Column("wait p50", shown=lambda share: duration(share.p50), right=True),
+        Column("p95", shown=lambda share: duration(share.p95), right=True),
+        Column("", shown=part(lambda share: HELD[share.held])),
     ]
 
 
@@ -270,7 +236,7 @@ def share_facts(share: UserShare) -> Facts:
 NAMED = "--no-user --queue"
 
 
-class Command(NounCommand):
+class Command(RuleCommand):
     help = (
         "Shows and sets the fair shares of users: their weights, how many of their tasks may run at"
         " once, whether they are paused; and who received how much of the processor time."
@@ -295,3 +261,19 @@ class Command(NounCommand):
         "forget": Subcommand(forget, "+", flags=MANY),
         "report": Subcommand(report, flags="name? --queue --over --first"),
     }
+
+    def owners(self) -> Iterator[CommandOptions]:
+        """Yield who is named, and where; raise CommandError unless the options say so."""
+        options = self.options
+        if bool(options["names"]) == options["no_user"]:
+            raise CommandError(
+                "Give users, '*' for all who have no share of their own, or --no-user."
+            )
+        for user in options["names"] or [""]:
+            yield {"user": user, "queue": options["queue"] or ""}
+
+    def held(self, owner: CommandOptions) -> tuple[Facts, str]:
+        row = share(**owner, using=self.queue.using)
+        facts = for_programs(COLUMNS, row) | {name: known(text) for name, text in owner.items()}
+        who, where = wording.user_of(owner["user"]), wording.queue_of(owner["queue"])
+        return facts, f"{capfirst(who)}, {where}: {wording.share_terms(row)}."

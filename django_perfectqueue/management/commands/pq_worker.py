@@ -17,8 +17,9 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import connections
 
-from django_perfectqueue import compat, conf, queue
+from django_perfectqueue import conf, queue
 from django_perfectqueue.application import CommandHandler, Dispatch, Registry
+from django_perfectqueue.checks.databases import sqlite_advice
 from django_perfectqueue.checks.settings import backoff as check_backoff
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.tables import lacks_tables, unmigrated
@@ -144,10 +145,8 @@ def work_of(
             raise ConfigError("Name a Dispatch, or a program by --exec, but not both.")
         return exec_of(options["exec"]), names
     dispatch = discovery.found(options["dispatch"] or values.DISPATCH)
-    if compat.HAS_TASKS:
-        dispatch, more = discovery.with_django_tasks(dispatch, using)
-        names += more
-    return dispatch, names
+    dispatch, more = discovery.with_django_tasks(dispatch, using)
+    return dispatch, names + more
 
 
 def exec_of(text: str) -> type[Exec]:
@@ -324,6 +323,8 @@ class Command(HintingCommand):
         reporter.say(queues_in_words(plan))
         reporter.say(handlers(plan.dispatch))
         reporter.say(staff(plan.options))
+        for advice in () if plan.burst else sqlite_advice(plan.using):
+            reporter.say(f"{advice.msg} {advice.hint}")
 
 
 def queues_in_words(plan: Plan) -> str:

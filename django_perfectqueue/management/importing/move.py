@@ -209,6 +209,11 @@ class SkipReason:
     left_behind: bool = False
     names: list[str] = field(default_factory=list)
 
+    def described(self, why: str) -> list[str]:
+        more = self.count - len(self.names)
+        names = [*self.names, f"and {more:,} more"] if self.names and more else self.names
+        return [f"  {self.count:,} {why}", *(f"      {name}" for name in names)]
+
 
 @dataclass(slots=True)
 class ImportTally:
@@ -344,20 +349,19 @@ class Move:
     def submit(self, some: Sequence[Importable], name: str) -> list[Row]:
         """Store tasks; return the ids of the rows that are stored now, or were before."""
         queue = Queue(name, using=self.using)
-        there = types_by_key(queue, some)
-        fresh = [found for found in some if found.name not in there]
-        if fresh:
-            self.tally.queues.add(name)
         stored = 0
-        if fresh and not self.dry_run:
+        if not self.dry_run:
             tasks = [
                 {"key": found.name, "type": found.type, "data": found.data, **found.options}
-                for found in fresh
+                for found in some
             ]
             stored = queue.submit_many(tasks, on_conflict="ignore")
-            # Others may have stored some meanwhile, and of another type.
-            there = types_by_key(queue, some)
-        self.tally.stored += len(fresh) if self.dry_run else stored
+        rows = queue.list().filter(key__in=[found.name for found in some])
+        there: dict[str, str] = dict(rows.values_list("key", "type"))
+        fresh = len({found.name for found in some} - there.keys()) if self.dry_run else stored
+        if fresh:
+            self.tally.queues.add(name)
+        self.tally.stored += fresh
         ids = [found.id for found in some if there.get(found.name) == found.type]
         self.tally.there += len(ids) - stored
         for found in some:
@@ -365,12 +369,6 @@ class Move:
                 why = "with a key that a task of another type has"
                 self.tally.leave(found.name, StaysError(why, type_))
         return ids
-
-
-def types_by_key(queue: Queue, some: Sequence[Importable]) -> dict[str, str]:
-    """Return the types of those tasks that a queue has, by their keys."""
-    keys = [found.name for found in some]
-    return dict(queue.list().filter(key__in=keys).values_list("key", "type"))
 
 
 def terms_of_type(type_: str) -> Terms:

@@ -160,15 +160,15 @@ def claim(
         accounts = Accounts(request.now)
         if finished:
             refused = close(db, accounts, finished, worker=worker, now=request.now)
-        lanes = Lanes(db, accounts, request, after_timers, durable, wide)
+        lanes = Lanes(db, accounts, request, after_timers, wide)
         tickets = Tickets(db, accounts, request)
         leases: list[Lease] = []
         for queue in request.queues:
             if len(leases) < request.limit and not lanes.timers_first:
                 leases += serve(lanes, tickets, queue, request.limit - len(leases))
         slept = accounts.write(db)
-        if not durable and any(lease.capped for lease in leases):
-            db.dialect.commit_durably(db.cursor)
+        if not (durable or any(lease.capped for lease in leases)):
+            db.dialect.commit_asynchronously(db.cursor)
         result = result_of(lanes, tickets, leases, refused, slept)
         if leases:
             tries.append(result)

@@ -77,7 +77,6 @@ class Lanes:
     accounts: Accounts
     request: ClaimRequest
     after_timers: bool
-    durable: bool
     wide: bool
     ahead: dict[str, list[AccountRow]] = field(default_factory=dict)
     cut: set[str] = field(default_factory=set)
@@ -179,20 +178,18 @@ class Lanes:
     def read_ahead(self, queue: str, count: int) -> None:
         """
         Read the users of a queue that are next. The first look finds whether there are limits
-        and due timers, and lets the transaction commit asynchronously unless it is to be
-        ``durable``.
+        and due timers.
         """
         if not self.closed:
             count = lanes_read(count, self.accounts.mean(), len(self.accounts.lanes))
         count = LANES_PROBED if self.wide else max(count, LANES_READ_AT_LEAST)
-        more = "" if self.durable else self.db.dialect.asynchronous_commit
-        first, names = not self.looked, NO_VALUES
+        more, first, names = "", not self.looked, NO_VALUES
         if first:
             self.looked = True
             names = {f"q{number}": name for number, name in enumerate(self.request.queues)}
             around = AROUND + " OR ".join([HOLD_DUE.replace("{name}", name) for name in names])
             around = around.replace("{since}", since(self.db, self.request.marks))
-            more += around
+            more = around
         began = time.monotonic()
         found = self.read(queue, count, more, names)
         self.ahead[queue] = named(found)

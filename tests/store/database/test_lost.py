@@ -490,14 +490,54 @@ class RestartTests(TransactionTestCase):
         enough = len(self.submitted) + 5
         wait_until(lambda: program.done() or len(self.submitted) >= enough, within=60)
 
-    def live(self):
-        """Submit tasks, take and finish them; return the keys of these, and how many are left."""
-        submitted, finished = self.submitted, []
+    @skipUnless(connection.vendor == "postgresql", "Others keep their locks as they do.")
+    def test_an_end_that_waits_for_the_disk_keeps_no_other_end_waiting(self):
+        """A standby that does not answer stands for the disk; then the server is killed."""
+
+        def finish(task):
+            with self.connected():
+                task.finish()
+
+        logs = self.assertLogs(LOG, "WARNING")
+        with self.connected(), logs, ThreadPoolExecutor(2) as pool:
+            submit_many(2, user="ann", now=None)
+            tasks = Queue().acquire(2)
+            with connection.cursor() as cursor:
+                cursor.execute("ALTER SYSTEM SET synchronous_standby_names = 'silent'")
+                cursor.execute("SELECT pg_reload_conf()")
+            wait_until(lambda: self.shown("synchronous_standby_names") == "silent")
+            ends = [pool.submit(finish, task) for task in tasks]
+            ended = Task.objects.filter(outcome="finished")
+            try:
+                wait_until(lambda: ended.count() == 2)
+                self.assertFalse(any(end.done() for end in ends))
+            finally:
+                self.server.kill()
+                connection.close()
+                (self.server.data / "postgresql.auto.conf").write_text("")
+                self.server.start()
+            for end in ends:
+                end.result(30)
+            self.assertEqual(ended.count(), 2)
+            assert_books_balance(self)
+
+    def shown(self, setting):
+        with connection.cursor() as cursor:
+            cursor.execute(f"SHOW {setting}")
+            return cursor.fetchone()[0]
+
+    def connected(self):
+        """Have this thread's connection lead to the server of this test."""
         given = Env.db_url_config(self.server.url)
         given["HOST"] = given["OPTIONS"].pop("unix_socket", None) or given["OPTIONS"].pop("host")
         options = connection.settings_dict["OPTIONS"] | given["OPTIONS"]
         options.pop("host", None)
-        with settings(**given | {"OPTIONS": options}), self.assertLogs(LOG, "WARNING"):
+        return settings(**given | {"OPTIONS": options})
+
+    def live(self):
+        """Submit tasks, take and finish them; return the keys of these, and how many are left."""
+        submitted, finished = self.submitted, []
+        with self.connected(), self.assertLogs(LOG, "WARNING"):
             queue = Queue()
             while not self.ended.is_set():
                 submitted.append(queue.submit(f"k{len(submitted)}", "report").key)
@@ -564,9 +604,9 @@ class FailedCommitTests(TransactionTestCase):
             commit()
 
         def refuse_statement(given, how):
-            """With psycopg2 the store sends COMMIT itself."""
-            if how == "COMMIT" and failures:
-                end(given, "ROLLBACK")
+            """On PostgreSQL the store sends COMMIT itself."""
+            if "COMMIT" in how and failures:
+                connection._rollback()
                 raise failures.pop()
             end(given, how)
 

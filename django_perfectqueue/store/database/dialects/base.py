@@ -164,8 +164,8 @@ class Dialect(ABC):
     SELECT "name" FROM "names" WHERE "name" IS NOT NULL
 """
 
-    def commit_durably(self, cursor: Cursor) -> None:
-        """Take back what ``asynchronous_commit`` has allowed."""
+    def commit_asynchronously(self, cursor: Cursor) -> None:
+        """Let the transaction, which is the store's own, be lost if the server crashes."""
         return
 
     def later(self, seconds: str) -> str:

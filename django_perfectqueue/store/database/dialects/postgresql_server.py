@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError, Error, InterfaceError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -14,6 +15,20 @@ from ...values import Moment
 from .base import Dialect, Problem, sent_with_first
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+
+ROLLBACK = ["ROLLBACK"]
+COMMIT = ["COMMIT"]
+# One that the server may lose in a crash.
+COMMIT_ASYNCHRONOUSLY = ["SET LOCAL synchronous_commit TO OFF", *COMMIT]
+# The locks go before the disk has the commit. The transaction behind it has nothing but a record
+# to be written, which the disk has only after all before it: with it this waits for the disk.
+COMMIT_AND_WAIT = [
+    *COMMIT_ASYNCHRONOUSLY,
+    "SELECT pg_logical_emit_message(true, 'perfectqueue', '')",
+]
+
+# By connection how the transaction of the store's own ends that is open on it.
+ends: WeakKeyDictionary[BaseDatabaseWrapper, list[str]] = WeakKeyDictionary()
 
 # What libpq calls a connection without a transaction.
 IDLE = 0
@@ -39,28 +54,34 @@ def begun_with_first(connection: BaseDatabaseWrapper) -> Iterator[None]:
     with transaction.atomic(connection.alias):
         # Else the driver sends BEGIN itself, and waits for the answer.
         connection.connection.autocommit = True
+        ends[connection] = COMMIT
         try:
             with sent_with_first(connection, [BEGIN], several=several, skip=int(is_psycopg3())):
                 yield
         except BaseException:
             with suppress(Error):
-                end(connection, "ROLLBACK")
+                end(connection, ROLLBACK)
             raise
-        end(connection, "ROLLBACK" if connection.needs_rollback else "COMMIT")
+        finally:
+            how = ends.pop(connection)
+        end(connection, ROLLBACK if connection.needs_rollback else how)
 
 
-def end(connection: BaseDatabaseWrapper, how: str) -> None:
+def end(connection: BaseDatabaseWrapper, how: list[str]) -> None:
     """
-    End the transaction on psycopg2, which ends none that it has not begun itself.
-
-    psycopg 3 asks for the server's state, so atomic() ends it.
+    End the transaction by these statements, where atomic() does not: on psycopg 3 it asks for the
+    server's state, on psycopg2 it ends none that it has not begun itself.
     """
     wire = connection.connection
-    if wire is None or is_psycopg3() or wire.info.transaction_status == IDLE:
+    if wire is None or wire.info.transaction_status == IDLE:
         return
+    if is_psycopg3() and len(how) == 1:
+        return
+    packets = ["; ".join(how)] if takes_several_statements(connection) else how
     try:
         with connection.wrap_database_errors, wire.cursor() as cursor:
-            cursor.execute(how)
+            for packet in packets:
+                cursor.execute(packet)
     except BaseException:
         # The next statements would go on in it.
         connection.close()

@@ -85,7 +85,7 @@ class BrowserTests(BrowserCase):
         self.page.click("text=Force finish")
         self.picture("confirm")
         self.page.click("input[type=submit].default")
-        self.assertIn("1 task was force-finished.", self.page.inner_text(".messagelist"))
+        self.assertIn("Done: 1 closed as finished.", self.page.inner_text(".messagelist"))
         self.assertEqual(self.errors, [])
 
     def test_the_last_column_is_not_cut_at_a_desk(self):
@@ -251,7 +251,7 @@ class BrowserTests(BrowserCase):
                     width = self.page.evaluate("document.documentElement.scrollWidth")
                     self.assertLessEqual(width, viewport["width"])
             self.page.click("text=Request cancel, with all that wait for it")
-            self.page.wait_for_selector("input[name=confirmed]", state="attached")
+            self.page.wait_for_selector("input[name=_do]", state="attached")
             self.picture("confirm")
             self.page.go_back()
             # The graph is a list of links for the keyboard, too.
@@ -342,11 +342,11 @@ class NightTests(BrowserCase):
             self.go("Failed tasks")
             self.send("#changelist-filter input[name=type]", "report")
             since = localtime() - timedelta(hours=1)
-            self.send("#changelist-filter input[name=since]", f"{since:%H:%M}")
+            self.send("#changelist-filter input[name=since]", f"{since:%Y-%m-%dT%H:%M}")
             self.click("text=All that match…")
             self.page.fill("#id_rate", "50")
             self.click("input[value='Retry (3)']")
-            self.see("A task does it")
+            self.see("A task does the work")
             drain(types=TYPE)
             self.assertEqual(Task.objects.get(type=TYPE).data["rate"], 50)
             failures = Queue().list().in_status("failed")

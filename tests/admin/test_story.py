@@ -243,7 +243,7 @@ class StoryTests(AdminTestCase):
 
         response = self.press_verb(task, "Retry")
         self.assertRedirects(response, url)
-        self.assertEqual(self.reported(response), ["1 task was put back in line."])
+        self.assertEqual(self.reported(response), ["Done: 1 put back in line."])
 
     def test_what_it_has_taken_along_is_reported_with_stars(self):
         self.assertNotContains(self.story(submit("k1")), "<h2>Context</h2>")

@@ -24,9 +24,8 @@ from django_perfectqueue.queue import database
 from django_perfectqueue.store.dependencies import Progress
 
 from ..parts.action_pages import SHOWN
-from ..parts.actions import CANCEL, RETRY
+from ..parts.actions import CANCEL, RETRY, may
 from ..parts.base import ReadOnlyAdmin, column
-from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, badge, mark, moment, page_url, short, tasks_link, with_fold
 from ..parts.filters import REACH, QueueFilter, UserFilter, ValueFilter
 

@@ -31,9 +31,8 @@ from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
 from django_perfectqueue.store.records.usage import all_types_key, type_key
 
-from ..parts.actions import RETRY
+from ..parts.actions import RETRY, may
 from ..parts.base import Extra, ReadOnlyAdmin, bounded, whole
-from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, ago, duration, moment, page_url, paused_mark, short, tabs
 from .names import queue_row
 

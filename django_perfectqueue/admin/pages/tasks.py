@@ -27,9 +27,8 @@ from django_perfectqueue.queue import database
 
 from ..parts import cells, filters
 from ..parts.action_pages import SteeringAdmin
-from ..parts.actions import CANCEL, COPY, EDIT, RETRY, VERBS
+from ..parts.actions import CANCEL, COPY, EDIT, RETRY, VERBS, may, own_operations
 from ..parts.base import BoundedPaginator, Extra, IdsFirstPaginator, column
-from ..parts.bulk_pages import may, own_operations
 from ..parts.task_story import task_story
 from .batches import family_page, known_to
 

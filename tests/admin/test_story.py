@@ -5,8 +5,8 @@ from django.test import SimpleTestCase
 from django.utils import timezone
 
 from django_perfectqueue import store
-from django_perfectqueue.admin.parts import task_story
-from django_perfectqueue.admin.parts.cells import duration
+from django_perfectqueue.admin.pages import tasks as task_story
+from django_perfectqueue.admin.parts.base import duration
 from django_perfectqueue.lib import durations
 from django_perfectqueue.models import Account, FairShare, Limit, Task
 from django_perfectqueue.queue import Queue

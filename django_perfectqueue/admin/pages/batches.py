@@ -23,10 +23,10 @@ from django_perfectqueue.models import DEAD, Batch, Outcome, Task, TaskQuerySet
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.dependencies import Progress
 
+from ..parts import base
 from ..parts.action_pages import SHOWN
 from ..parts.actions import CANCEL, RETRY, may
-from ..parts.base import ReadOnlyAdmin, column
-from ..parts.cells import NOTHING, badge, mark, moment, page_url, short, tasks_link, with_fold
+from ..parts.base import NOTHING, ReadOnlyAdmin, badge, column, moment, page_url
 from ..parts.filters import REACH, QueueFilter, UserFilter, ValueFilter
 
 VIEW_TASK = "perfectqueue.view_task"
@@ -70,13 +70,13 @@ class BatchAdmin(ReadOnlyAdmin):
 
     state = column(_("status"), lambda batch: state_badge(batch))
     named = column(
-        _("name"), lambda batch: with_fold(printable(batch.name), batch.user, batch.queue)
+        _("name"), lambda batch: base.with_fold(printable(batch.name), batch.user, batch.queue)
     )
     of_queue = column(_("queue"), lambda batch: printable(batch.queue))
     for_user = column(_("user"), lambda batch: printable(batch.user) or NOTHING)
     bar = column(_("progress"), lambda batch: bar(batch.total, batch.finished, batch.dead))
     tasks = column(_("tasks"), lambda batch: f"{batch.finished + batch.dead} / {batch.total}")
-    created = column(_("created"), lambda batch: short(batch.created_at))
+    created = column(_("created"), lambda batch: base.short(batch.created_at))
 
     def story(self, request: HttpRequest, row: Batch) -> dict[str, object]:
         """Return a batch's exact counts, and of its tasks those that the person may see."""
@@ -131,7 +131,7 @@ def statuses_of(batch: Batch, tasks: TaskQuerySet) -> dict[str, object]:
 
 def state_badge(batch: Batch) -> SafeString:
     state = family.state_of(batch)
-    return mark(state, family.BATCH_STATES[state])
+    return base.mark(state, family.BATCH_STATES[state])
 
 
 def bar(total: int, finished: int, dead: int) -> SafeString:
@@ -152,7 +152,7 @@ def bar(total: int, finished: int, dead: int) -> SafeString:
 
 def queue_link(queue: str, request: HttpRequest) -> SafeString | str:
     shown = printable(queue)
-    return tasks_link(shown, queue=queue) if request.user.has_perm(VIEW_TASK) else shown
+    return base.tasks_link(shown, queue=queue) if request.user.has_perm(VIEW_TASK) else shown
 
 
 def about(batch: Batch, request: HttpRequest, known: family.Known) -> list[tuple[object, object]]:
@@ -218,7 +218,7 @@ def relative_row(
 
 
 def relative_badge(one: family.Relative) -> SafeString:
-    return mark(one.status, one.word)
+    return base.mark(one.status, one.word)
 
 
 def linked(one: family.Relative, request: HttpRequest) -> SafeString | str:

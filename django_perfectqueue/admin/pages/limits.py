@@ -27,8 +27,8 @@ from django_perfectqueue.queue import KEY_LENGTH, database
 from django_perfectqueue.schedules.terms import known_types
 from django_perfectqueue.store.records.counts import names
 
-from ..parts.base import Extra, ReadOnlyAdmin, column
-from ..parts.cells import NOTHING, ago, page_url, paused_mark, short, tasks_link
+from ..parts import base
+from ..parts.base import NOTHING, Extra, ReadOnlyAdmin, column, page_url
 from ..parts.filters import ValueFilter
 from ..parts.rules import PauseForm, RuleAdmin, RuleForm, Suggesting, pause_all_of
 
@@ -104,7 +104,7 @@ class LimitAdmin(RuleAdmin):
 
     named = column(
         _("name"),
-        lambda limit: format_html("{}{}", printable(limit.name), paused_mark(limit)),
+        lambda limit: format_html("{}{}", printable(limit.name), base.paused_mark(limit)),
         ordering="name",
     )
     of_scope = column(_("scope"), lambda limit: SCOPES[limit.scope], ordering="scope")
@@ -117,12 +117,12 @@ class LimitAdmin(RuleAdmin):
         """Return a link to the tasks that it limits; no filter finds those that list a name."""
         if limit.scope == Limit.Scope.NAME:
             return NOTHING
-        return tasks_link(_("tasks"), **{limit.scope: limit.name})
+        return base.tasks_link(_("tasks"), **{limit.scope: limit.name})
 
     @admin.display(description=_("next start"))
     def next(self, limit: Limit) -> SafeString | str:
         metered = limit.meter.next_at if limit.meter else None
-        return short(next_at(limit, metered, timezone.now()))
+        return base.short(next_at(limit, metered, timezone.now()))
 
 
 class KindFilter(ValueFilter):
@@ -148,7 +148,7 @@ class ChangeAdmin(ReadOnlyAdmin):
             return queryset, False
         return queryset.filter(kind__in=Change.Kind.values, name=search_term), False
 
-    when = column(_("at"), lambda change: ago(change.at))
+    when = column(_("at"), lambda change: base.ago(change.at))
     who = column(_("by"), lambda change: change.by or NOTHING)
 
     @admin.display(description=_("of"))

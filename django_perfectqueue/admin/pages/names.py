@@ -39,8 +39,7 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import QUEUE_LENGTH, database
 from django_perfectqueue.store.records.counts import COUNTED
 
-from ..parts import cells
-from ..parts.base import AtLeast, bounded, whole
+from ..parts import base
 from ..parts.filters import queue_names
 from ..parts.rules import NamedRows, pause_all_of
 
@@ -71,7 +70,7 @@ class QueueAdmin(NamedRows):
         paused = Limit.objects.using(database()).filter(
             scope=Limit.Scope.QUEUE, name__in=queues, paused=True
         )
-        pauses = {limit.name: cells.paused_mark(limit) for limit in paused}
+        pauses = {limit.name: base.paused_mark(limit) for limit in paused}
         serving = [worker for worker in found.workers if name in worker.queues]
         return {
             "rows": [
@@ -92,11 +91,11 @@ class QueueAdmin(NamedRows):
         return {
             "changes": self.trail(Change.objects.using(database()).filter(of_share | of_limit)),
             "links": [
-                cells.list_link("task", _("Tasks"), queue=queue),
-                cells.list_link("deadletter", _("Failed tasks"), queue=queue),
-                cells.list_link("fairshare", _("Users"), queue=queue),
-                cells.list_link("limit", _("Limits"), q=queue),
-                cells.figures_link(_("Figures"), queue=queue),
+                base.list_link("task", _("Tasks"), queue=queue),
+                base.list_link("deadletter", _("Failed tasks"), queue=queue),
+                base.list_link("fairshare", _("Users"), queue=queue),
+                base.list_link("limit", _("Limits"), q=queue),
+                base.figures_link(_("Figures"), queue=queue),
             ],
         }
 
@@ -146,14 +145,14 @@ def queue_row(queue: QueueFigures) -> dict[str, object]:
         "query": urlencode({"queue": queue.name}),
         "counts": {
             **counts,
-            "waiting": bounded(queue.waiting, COUNTED),
-            "failed": whole(queue.failed_last_hour),
+            "waiting": base.bounded(queue.waiting, COUNTED),
+            "failed": base.whole(queue.failed_last_hour),
         },
-        "oldest": cells.duration(queue.oldest),
-        "drained_in": cells.duration(queue.drained_in) if queue.drained_in else cells.NOTHING,
-        "growth": cells.NOTHING
+        "oldest": base.duration(queue.oldest),
+        "drained_in": base.duration(queue.drained_in) if queue.drained_in else base.NOTHING,
+        "growth": base.NOTHING
         if growth is None
-        else cells.with_sign(round(growth), whole(round(abs(growth)))),
+        else base.with_sign(round(growth), base.whole(round(abs(growth)))),
         "rate": number_format(queue.finished_a_minute, 1),
         "unknown_types": [printable(type_) for type_ in queue.unknown_types],
     }
@@ -162,8 +161,8 @@ def queue_row(queue: QueueFigures) -> dict[str, object]:
 def counted(queue: QueueFigures, count: int) -> object:
     """Return a count; where not all were counted, of none it is not known if there are any."""
     if not queue.is_bounded:
-        return bounded(count, COUNTED)
-    return AtLeast(count) if count else cells.NOTHING
+        return base.bounded(count, COUNTED)
+    return base.AtLeast(count) if count else base.NOTHING
 
 
 OWNER = ("user", "queue")
@@ -221,8 +220,8 @@ class UserAdmin(NamedRows):
                 for number, one in enumerate(shares)
             ],
             "tabs": [
-                cells.tabs(OVER, over, asked | {"queue": queue}, "over"),
-                cells.tabs(
+                base.tabs(OVER, over, asked | {"queue": queue}, "over"),
+                base.tabs(
                     {one: printable(one) for one in sorted({queue, *queues_of(request)})},
                     queue,
                     asked | {"over": over},
@@ -246,17 +245,17 @@ class UserAdmin(NamedRows):
             "share": one,
             "name": one.user if rule else None,
             "label": user_name(one.user),
-            "pause": cells.paused_mark(rule) if rule else "",
+            "pause": base.paused_mark(rule) if rule else "",
             "entitled_bar": f"{one.entitled / top * 100:.2f}",
             "received_bar": f"{one.received / top * 100:.2f}",
             "entitled": percent(one.entitled),
             "received": percent(one.received),
-            "difference": cells.with_sign(more, percent(abs(one.difference))),
+            "difference": base.with_sign(more, percent(abs(one.difference))),
             "kind": "even" if abs(more) < 2 else "above" if more > 0 else "below",
-            "waiting": bounded(one.waiting, report.COUNTED),
-            "seconds": cells.duration(one.seconds),
-            "p50": cells.duration(one.p50),
-            "p95": cells.duration(one.p95),
+            "waiting": base.bounded(one.waiting, report.COUNTED),
+            "seconds": base.duration(one.seconds),
+            "p50": base.duration(one.p50),
+            "p95": base.duration(one.p95),
             "held": HELD.get(one.held, ""),
             **terms,
         }
@@ -269,18 +268,18 @@ class UserAdmin(NamedRows):
         held = [one for one in tasks if one.queue == queue and one.status in HELD_BACK]
         of_user = Q(kind=Change.Kind.SHARE, name=name)
         of_limit = Q(kind=Change.Kind.LIMIT, name=f"user:{name}")
-        add = f"{cells.page_url('fairshare_add')}?{urlencode({'user': name})}"
+        add = f"{base.page_url('fairshare_add')}?{urlencode({'user': name})}"
         query = {"user": name, "queue": queue}
         return {
-            "reasons": [(cells.task_link(one.pk, one), reason_of(one)) for one in held[-1:]],
+            "reasons": [(base.task_link(one.pk, one), reason_of(one)) for one in held[-1:]],
             "tasks": [task_row(one) for one in tasks],
             "shares": [share_line(one) for one in edit.shares_of(name, using=using)],
             "add_url": add if self.has_add_permission(request) else "",
             "changes": self.trail(Change.objects.using(using).filter(of_user | of_limit)),
             "links": [
-                cells.list_link("task", _("Tasks"), **query),
-                cells.list_link("deadletter", _("Failed tasks"), **query),
-                cells.figures_link(_("Figures"), **query),
+                base.list_link("task", _("Tasks"), **query),
+                base.list_link("deadletter", _("Failed tasks"), **query),
+                base.figures_link(_("Figures"), **query),
             ],
         }
 
@@ -319,7 +318,7 @@ def user_name(user: str) -> str:
 
 
 def share_line(share: FairShare) -> SafeString:
-    url = cells.page_url("fairshare_change", share.pk)
+    url = base.page_url("fairshare_change", share.pk)
     queue = printable(share.queue) or gettext("every queue")
     return format_html('<a href="{}">{}</a>: {}', url, queue, share_terms(share))
 
@@ -335,13 +334,13 @@ def newest_tasks(user: str) -> list[Any]:
 
 
 def task_row(task: Task) -> list[object]:
-    link, type_ = cells.task_link(task.pk, task), cells.broken_at_dots(task.type)
+    link, type_ = base.task_link(task.pk, task), base.broken_at_dots(task.type)
     return [
-        cells.badge(task.status),
+        base.badge(task.status),
         link,
         type_,
         printable(task.queue),
-        cells.ago(task.created_at),
+        base.ago(task.created_at),
     ]
 
 

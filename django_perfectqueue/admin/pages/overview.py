@@ -31,9 +31,9 @@ from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
 from django_perfectqueue.store.records.usage import all_types_key, type_key
 
+from ..parts import base
 from ..parts.actions import RETRY, may
-from ..parts.base import Extra, ReadOnlyAdmin, bounded, whole
-from ..parts.cells import NOTHING, ago, duration, moment, page_url, paused_mark, short, tabs
+from ..parts.base import NOTHING, Extra, ReadOnlyAdmin, moment, page_url
 from .names import queue_row
 
 GROUPS = 5
@@ -87,7 +87,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         context = period_page(key, request.GET, using=database())
         if key.type:
             found = Limit.objects.using(database()).filter(scope=Limit.Scope.TYPE, name=key.type)
-            context["pause"] = next(map(paused_mark, found), "")
+            context["pause"] = next(map(base.paused_mark, found), "")
             context["is_pausable"] = may_see(request, None) and request.user.has_perms(PAUSES)
             context["names"] = names_in(request.GET)
         return self.page(request, "overview/period", context)
@@ -136,8 +136,8 @@ def page(found: Figures) -> dict[str, object]:
             {
                 "name": printable(name),
                 "query": urlencode({"group": name}),
-                "count": bounded(count, LATEST),
-                "latest": short(at),
+                "count": base.bounded(count, LATEST),
+                "latest": base.short(at),
             }
             for name, (count, at) in failed[:GROUPS]
         ],
@@ -146,8 +146,8 @@ def page(found: Figures) -> dict[str, object]:
                 "user": printable(user),
                 "queue": printable(queue),
                 "query": urlencode({"queue": queue, "user": user}),
-                "seconds": duration(seconds),
-                "ended": whole(ended),
+                "seconds": base.duration(seconds),
+                "ended": base.whole(ended),
             }
             for (queue, user), (ended, seconds) in found.received.items()
         ],
@@ -168,11 +168,11 @@ def release_page(
         "original": printable(release.name),
         "release": release,
         "began": moment(release.began),
-        "ago": ago(release.began),
+        "ago": base.ago(release.began),
         "may_retry": may_retry,
         "all_link": link(),
         "groups": [
-            (printable(group), bounded(count, LATEST), short(at), link(group=group))
+            (printable(group), base.bounded(count, LATEST), base.short(at), link(group=group))
             for group, (count, at) in found.groups.items()
         ],
         "changes": [
@@ -183,8 +183,8 @@ def release_page(
                 "link": link(queue=one.after.queue, type=one.after.type),
                 "fails_more": one.fails_more,
                 "takes_longer": one.takes_longer,
-                "bad": [f"{whole(side.bad)} / {whole(side.ended)}" for side in one.sides],
-                "mean": [duration(side.run.mean) for side in one.sides],
+                "bad": [f"{base.whole(side.bad)} / {base.whole(side.ended)}" for side in one.sides],
+                "mean": [base.duration(side.run.mean) for side in one.sides],
             }
             for one in found.types
         ],
@@ -204,7 +204,7 @@ def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, obj
         "original": subject,
         "query": urlencode(names),
         "is_user": bool(key.user),
-        "windows": tabs(OVER, over, names, "over"),
+        "windows": base.tabs(OVER, over, names, "over"),
         "chart": chart(found.points, FORMS[over]),
         **type_table(found.types, asked, {**names, "over": over}, [found.total]),
         "lengths": lengths(found.total),
@@ -222,7 +222,9 @@ def type_table(
     by = asked.get("by", order)
     by = by if by in ORDERS else order
     return {
-        "orders": tabs({word: label for word, (label, _rank) in ORDERS.items()}, by, kept, "by"),
+        "orders": base.tabs(
+            {word: label for word, (label, _rank) in ORDERS.items()}, by, kept, "by"
+        ),
         "titles": TITLES,
         "types": [
             *(shown(one, gettext("all"), "") for one in above),
@@ -249,7 +251,7 @@ def names_in(asked: QueryDict) -> dict[str, str]:
 
 def key_of(asked: QueryDict) -> UsageKey:
     """
-    Return whose figures are asked for: a type's, a user's, or those of the whole queue.
+    Return whose figures are asked for: a type's, a user's, or those of the base.whole queue.
 
     Raise Http404 where no queue can have that name.
     """
@@ -272,8 +274,8 @@ def shown(found: Statistics, name: str, query: str) -> dict[str, object]:
     counts = (found.finished, found.retried, found.failed, found.cancelled, found.lost)
     run, wait = found.run, found.wait
     times = (total(found), run.mean, run.deviation, run.p95, wait.mean, wait.p95)
-    cells = [*map(whole, counts)]
-    cells += [NOTHING if time is None else duration(time) for time in times]
+    cells = [*map(base.whole, counts)]
+    cells += [NOTHING if time is None else base.duration(time) for time in times]
     return {"name": name, "queue": printable(found.queue), "query": query, "cells": cells}
 
 
@@ -281,7 +283,7 @@ def lengths(found: Statistics) -> list[tuple[str, int, int]]:
     """Return the buckets that have something, with how many ran and waited so long."""
     pairs = zip(found.run.histogram, found.wait.histogram, strict=True)
     return [
-        ("\N{INFINITY}" if math.isinf(bound) else duration(bound), ran, waited)
+        ("\N{INFINITY}" if math.isinf(bound) else base.duration(bound), ran, waited)
         for (bound, ran), (_bound, waited) in pairs
         if ran or waited
     ]

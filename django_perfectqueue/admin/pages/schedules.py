@@ -45,8 +45,8 @@ from django_perfectqueue.schedules.terms import (
 )
 from django_perfectqueue.store.schedules import due_time, timing_of
 
-from ..parts.base import Extra, column
-from ..parts.cells import NOTHING, badge, broken_at_dots, mark, moment, page_url, short, task_link
+from ..parts import base
+from ..parts.base import NOTHING, Extra, badge, column, moment, page_url
 from ..parts.rules import PauseForm, RuleAdmin, RuleForm, Suggesting
 
 SECONDS = _("Seconds, or a span such as 15m.")
@@ -253,19 +253,19 @@ class ScheduleAdmin(RuleAdmin):
 
     @admin.display(description=_("name"), ordering="name")
     def named(self, row: Schedule) -> SafeString:
-        paused = mark("failed", _("paused")) if row.paused else ""
+        paused = base.mark("failed", _("paused")) if row.paused else ""
         return format_html("{} {}", printable(row.name), paused)
 
-    kind = column(_("type"), lambda row: broken_at_dots(row.type), ordering="type")
+    kind = column(_("type"), lambda row: base.broken_at_dots(row.type), ordering="type")
     timing = column(_("when"), lambda row: printable(in_words(row)))
-    next = column(_("next"), lambda row: short(row.due_at), ordering="due_at")
+    next = column(_("next"), lambda row: base.short(row.due_at), ordering="due_at")
 
     @admin.display(description=_("last"), ordering="last_at")
     def last(self, row: Any) -> SafeString | str:
         if row.last_at is None:
             return NOTHING
         shown = badge(row.last_status) if row.last_status else ""
-        return format_html("{} {}", short(row.last_at), shown)
+        return format_html("{} {}", base.short(row.last_at), shown)
 
     @admin.display(description=_("state"))
     def state(self, row: Any) -> SafeString | str:
@@ -394,5 +394,5 @@ def tick_row(request: HttpRequest, task: Task) -> list[object]:
     """Return one of the last ticks, with a link for who may see its task."""
     tick: object = printable(task.key.rpartition("@")[2])
     if request.user.has_perm("perfectqueue.view_task"):
-        tick = task_link(task.pk, tick)
+        tick = base.task_link(task.pk, tick)
     return [tick, badge(task.status)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,25 +14,40 @@ from django.db import transaction
 from django.db.models import Exists, Model, OuterRef, QuerySet, Subquery
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
+from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from django_perfectqueue import models
 from django_perfectqueue.bulk import TYPE
+from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.inspection.scope import in_scope, may_see
-from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.inspection.steering import describe_action
+from django_perfectqueue.inspection.task import Episode, Fact, Story, remark, steps_of
+from django_perfectqueue.inspection.why_waiting import Code, Reason
+from django_perfectqueue.lib.printable import printable, printable_lines
+from django_perfectqueue.models import Status
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.context import STARS, masked
+from django_perfectqueue.payload.journal import Line
 from django_perfectqueue.queue import database
 
-from ..parts import cells, filters
+from ..parts import base, filters
 from ..parts.action_pages import SteeringAdmin
 from ..parts.actions import CANCEL, COPY, EDIT, RETRY, VERBS, may, own_operations
-from ..parts.base import BoundedPaginator, Extra, IdsFirstPaginator, column
-from ..parts.task_story import task_story
+from ..parts.base import NOTHING, Extra, badge, column, moment, page_url
 from .batches import family_page, known_to
+
+# Reasons that name another task or a batch, which may be another user's.
+NAMING = (Code.BLOCKED, Code.PARENT_FAILED, Code.BATCH_OPEN, Code.BATCH_FAILED)
+ATTEMPTS = 50
+STEPS = 50
+LONGEST = 100_000
 
 
 @admin.register(models.Task)
@@ -87,10 +104,12 @@ class TaskAdmin(SteeringAdmin):
         status = request.GET.get("status") if request else None
         return [f"-{models.id_for(status)}"]
 
-    def get_paginator(self, request: HttpRequest, *given: Any, **options: Any) -> BoundedPaginator:
+    def get_paginator(
+        self, request: HttpRequest, *given: Any, **options: Any
+    ) -> base.BoundedPaginator:
         """SQLite and MariaDB find what the clock will move by its time, and sort it by id."""
         by_ticket = models.id_for(request.GET.get("status")) == "ticket__task_id"
-        return (IdsFirstPaginator if by_ticket else BoundedPaginator)(*given, **options)
+        return (base.IdsFirstPaginator if by_ticket else base.BoundedPaginator)(*given, **options)
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Say in short how to search where there is only one queue to search in."""
@@ -151,22 +170,22 @@ class TaskAdmin(SteeringAdmin):
         fitting = [verb for verb in VERBS.values() if status in verb.statuses]
         return [verb for verb in fitting if verb not in refused and may(request, verb)]
 
-    named = column(_("key"), lambda task: cells.with_fold(task, task.type, task.user, task.queue))
+    named = column(_("key"), lambda task: base.with_fold(task, task.type, task.user, task.queue))
     of_queue = column(
-        _("queue"), lambda task: cells.tasks_link(printable(task.queue), queue=task.queue)
+        _("queue"), lambda task: base.tasks_link(printable(task.queue), queue=task.queue)
     )
     kind = column(
-        _("type"), lambda task: cells.tasks_link(cells.broken_at_dots(task.type), type=task.type)
+        _("type"), lambda task: base.tasks_link(base.broken_at_dots(task.type), type=task.type)
     )
-    for_user = column(_("user"), lambda task: cells.user_link(task.user))
-    badge = column(_("status"), lambda task: cells.badge(task.status))
-    created = column(_("created"), lambda task: cells.ago(task.created_at))
+    for_user = column(_("user"), lambda task: base.user_link(task.user))
+    badge = column(_("status"), lambda task: badge(task.status))
+    created = column(_("created"), lambda task: base.ago(task.created_at))
 
     @admin.display(description=_("when"))
     def when(self, task: models.Task) -> SafeString:
-        fact: Any = cells.next_moment(task)
+        fact: Any = base.next_moment(task)
         return format_html(
-            '{} <span class="pq-quiet">{}</span>', cells.short(fact.value), fact.label
+            '{} <span class="pq-quiet">{}</span>', base.short(fact.value), fact.label
         )
 
     attempts = column(_("attempts"), lambda task: int(task.tries))
@@ -210,37 +229,41 @@ class DeadLetterAdmin(SteeringAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, *given: Any, **more: Any
     ) -> HttpResponse:
-        return HttpResponseRedirect(cells.page_url("task_change", object_id))
+        return HttpResponseRedirect(page_url("task_change", object_id))
 
-    badge = column(_("status"), lambda letter: cells.badge(letter.status))
+    badge = column(_("status"), lambda letter: badge(letter.status))
 
     @admin.display(description=_("task"))
     def named(self, letter: models.DeadLetter) -> SafeString:
         task = letter.task
-        link = cells.task_link(task.pk, task)
-        return cells.with_fold(link, task.type, task.user, task.queue, letter.group, said(letter))
+        link = base.task_link(task.pk, task)
+        return base.with_fold(
+            link, task.type, task.user, task.queue, letter.group, message_of(letter)
+        )
 
     kind = column(
-        _("type"), lambda letter: narrowed(letter, "type", cells.broken_at_dots(letter.task.type))
+        _("type"), lambda letter: narrowed(letter, "type", base.broken_at_dots(letter.task.type))
     )
     for_user = column(
-        _("user"), lambda letter: narrowed(letter, "user") if letter.task.user else cells.NOTHING
+        _("user"), lambda letter: narrowed(letter, "user") if letter.task.user else NOTHING
     )
     of_queue = column(_("queue"), lambda letter: narrowed(letter, "queue"))
 
-    @admin.display(description=_("group and message"), empty_value=cells.NOTHING)
+    @admin.display(description=_("group and message"), empty_value=NOTHING)
     def cause(self, letter: models.DeadLetter) -> SafeString | None:
         """Return the group, with a link to all of it, and below it the message."""
         if not letter.group:
             return None
         query = urlencode({"status": letter.status, "group": letter.group})
-        link = format_html('<a href="?{}">{}</a>', query, cells.broken_at_dots(letter.group))
-        return format_html('{} <span class="pq-message pq-quiet">{}</span>', link, said(letter))
+        link = format_html('<a href="?{}">{}</a>', query, base.broken_at_dots(letter.group))
+        return format_html(
+            '{} <span class="pq-message pq-quiet">{}</span>', link, message_of(letter)
+        )
 
-    ended = column(_("ended"), lambda letter: cells.ago(letter.ended_at))
+    ended = column(_("ended"), lambda letter: base.ago(letter.ended_at))
 
 
-def said(letter: models.DeadLetter) -> str:
+def message_of(letter: models.DeadLetter) -> str:
     return printable(Truncator(letter.message).chars(120))
 
 
@@ -249,3 +272,157 @@ def narrowed(letter: models.DeadLetter, name: str, shown: SafeString | None = No
     value = getattr(letter.task, name)
     query = urlencode({"status": letter.status, name: value})
     return format_html('<a href="?{}">{}</a>', query, shown or printable(value))
+
+
+def task_story(task: Any, *, using: str, sees_all: bool = True) -> dict[str, Any]:
+    """Return the context of a task's page: names of other users' tasks only for ``sees_all``."""
+    story = Story(task, using=using, most=ATTEMPTS)
+    steps = list(steps_of(task, using=using)[: STEPS + 1])
+    letter = story.letter
+    return {
+        "badge": badge(task.status),
+        "sentences": sentences(story, sees_all),
+        "about": shown_facts(story, story.about()),
+        "batch": task.known_batch,
+        "batch_name": printable(task.batch_name or ""),
+        "times": shown_facts(story, story.times()),
+        "line": shown_facts(story, story.counts()) if story.ticket else [],
+        "letter": letter,
+        "why": printable_lines(letter.message) if letter else "",
+        "data": shown(task.payload),
+        "result": None if task.result_text is None else shown(task.result_text),
+        "context": None if task.context is None else shown(task.context),
+        "steps": [
+            (printable(step.name), moment(step.kept_at), shown(step.result_text)) for step in steps
+        ],
+        "steps_shown": STEPS,
+        "actions": [(moment(one.at), one.by, describe_action(one)) for one in story.actions],
+        "progress": how_far(story.progress),
+        "attempts": [attempt_row(task, one) for one in story.episodes],
+        "attempts_shown": ATTEMPTS,
+        "attempts_hidden": bool(story.attempts) and story.attempts[0].number > 1,
+    }
+
+
+def shown_facts(story: Story, facts: Sequence[Fact]) -> list[tuple[str, object]]:
+    """Return facts as the page shows them, with links to what they name."""
+    return [(str(fact.label), shown_value(story.task, fact)) for fact in facts if fact.is_shown]
+
+
+def shown_value(task: models.Task, fact: Fact) -> object:
+    value: Any = fact.value
+    if isinstance(value, datetime):
+        return moment(value)
+    if isinstance(value, timedelta):
+        return base.duration(value.total_seconds())
+    if isinstance(value, list):
+        links = ((linked(task, fact.name, one),) for one in value)
+        return format_html_join(" ", '<span class="pq-tag">{}</span>', links)
+    return linked(task, fact.name, f"{value:g}" if isinstance(value, float) else value)
+
+
+def linked(task: models.Task, name: str, value: object) -> SafeString | str:
+    """Return a value with a link to the list that has more of the kind, if one has."""
+    text = printable(str(value))
+    links: dict[str, Callable[[], SafeString]] = {
+        "queue": lambda: base.tasks_link(text, queue=task.queue),
+        "type": lambda: base.tasks_link(text, queue=task.queue, type=task.type),
+        "user": lambda: base.tasks_link(text, user=task.user),
+        "tags": lambda: base.tasks_link(text, tag=value),
+        "limits": lambda: base.list_link("limit", text, q=value),
+        "schedule": lambda: base.list_link("schedule", text, q=value),
+        "runs": lambda: base.list_link("worker", text),
+        "weight": lambda: base.list_link("fairshare", text, user=task.user, queue=task.queue),
+        "user_running": lambda: base.list_link("fairshare", text, user=task.user, queue=task.queue),
+    }
+    return links[name]() if name in links else text
+
+
+def sentences(story: Story, sees_all: bool) -> list[str]:
+    """Return what became of a task, or what keeps it where it is."""
+    remarked = remark(story.task)
+    if story.ticket is None:
+        closed = {
+            Status.FINISHED: gettext("Its handler has returned."),
+            Status.FAILED: gettext("It has failed, and is kept until someone acts."),
+            Status.CANCELLED: gettext("It was cancelled on request."),
+            Status.EXPIRED: gettext("Its time had passed before it could start."),
+        }
+        # It may have ended after its row was read.
+        return [str(said) for said in [remarked or closed.get(Status(story.task.status))] if said]
+    reason = story.reason
+    if reason.code in NAMING and not sees_all:
+        reason = Reason(code=Code.BLOCKED)
+    asked = gettext("It has been asked to stop.") if story.ticket.cancel_requested else ""
+    return [*filter(None, [asked, remarked]), said_of(reason, story.task)]
+
+
+def said_of(reason: Reason, task: models.Task) -> str:
+    """Return a reason in words; what is paused leads to where it is unpaused."""
+    pages = {
+        Code.USER_PAUSED: ("fairshare", {"user": task.user, "queue": task.queue}),
+        Code.QUEUE_PAUSED: ("queueshare", {"queue": task.queue}),
+        Code.LIMIT_PAUSED: ("limit", {"q": reason.name.rpartition(":")[2]}),
+    }
+    if reason.code not in pages:
+        return reason.sentence
+    model, query = pages[reason.code]
+    return base.list_link(model, reason.sentence, **query)
+
+
+def attempt_row(task: Any, episode: Episode) -> dict[str, object]:
+    """Return one attempt as it is shown; without ``attempt`` it runs, or does not count."""
+    attempt, journal = episode.attempt, episode.journal
+    number, label = None, gettext("not counted")
+    if attempt:
+        number, label = attempt.number, attempt.label
+    elif episode.is_running:
+        number, label = task.tries, gettext("running")
+    return {
+        "attempt": attempt,
+        "message": printable_lines(attempt.message) if attempt else "",
+        "traceback": printable_lines(attempt.traceback) if attempt else "",
+        "number": number,
+        "label": label,
+        "started": moment(attempt.started_at or attempt.ended_at) if attempt else "",
+        "ran": base.duration(seconds(attempt.started_at, attempt.ended_at))
+        if attempt and attempt.started_at
+        else NOTHING,
+        "log": [said(line) for line in journal.log] if journal else [],
+        "is_open": episode.is_running,
+    }
+
+
+def said(line: Line) -> dict[str, str]:
+    """Return a line of a log as it is shown."""
+    at = template_localtime(line.at).strftime("%H:%M:%S") if line.at else ""
+    text = printable_lines(line.text)
+    return {"at": at, "level": line.level, "source": line.source, "text": text}
+
+
+def how_far(journal: models.Journal | None) -> dict[str, object] | None:
+    """Return a handler's progress; the percents are None where it reported no part."""
+    if journal is None:
+        return None
+    percent = None if journal.progress is None else round(100 * journal.progress)
+    return {"percent": percent, "stage": journal.stage, "at": moment(journal.updated_at)}
+
+
+def shown(text: str) -> dict[str, object]:
+    """
+    Return JSON set out to be read, without what is sensitive; or else the text as it is.
+
+    Of what is nested too deep for that nothing is shown: it may well be JSON with secrets.
+    """
+    try:
+        pretty, problem = base.readable(masked(decode(text))), ""
+    except (PayloadError, RecursionError) as error:
+        is_deep = isinstance(error.__cause__ or error, RecursionError)
+        pretty, problem = STARS if is_deep else text, str(error)
+    pretty = printable_lines(pretty)
+    cut = max(0, len(pretty) - LONGEST)
+    return {"text": pretty[:LONGEST], "problem": problem, "cut": cut}
+
+
+def seconds(start: datetime, end: datetime) -> float:
+    return max(0.0, (end - start).total_seconds())

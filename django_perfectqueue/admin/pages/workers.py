@@ -21,8 +21,8 @@ from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
-from ..parts.base import Extra, ReadOnlyAdmin, column
-from ..parts.cells import NOTHING, ago, duration, mark, task_link, tasks_link
+from ..parts import base
+from ..parts.base import NOTHING, Extra, ReadOnlyAdmin, column
 from ..parts.filters import numbers
 
 TASKS = 5
@@ -102,12 +102,12 @@ class WorkerAdmin(ReadOnlyAdmin):
             busy = any(processor.runs for processor in worker.shown)
             kind, word = "retrying", gettext("draining") if busy else gettext("drained")
         if kind == "failed" or worker.leaving or not worker.drainable:
-            return mark(kind, word)
+            return base.mark(kind, word)
         name, label = ("undrain", _("Undrain")) if worker.draining else ("drain", _("Drain"))
         buttons = [(name, worker.pk, label)]
         if worker.takers > 1 and worker.takes_tasks(worker.clock):
             buttons.append(("drain_host", worker.host, _("Drain the host")))
-        return format_html("{}{}", mark(kind, word), format_html_join("", BUTTON, buttons))
+        return format_html("{}{}", base.mark(kind, word), format_html_join("", BUTTON, buttons))
 
     @admin.display(description=_("generation"))
     def round(self, worker: Worker) -> SafeString:
@@ -116,12 +116,12 @@ class WorkerAdmin(ReadOnlyAdmin):
         shown = '<span title="{}">{}</span> <span class="pq-quiet">{}</span>'
         return format_html(shown, title, worker.generation, release)
 
-    since = column(_("since"), lambda worker: ago(worker.started_at))
+    since = column(_("since"), lambda worker: base.ago(worker.started_at))
 
     @admin.display(description=_("queues"))
     def serves(self, worker: Any) -> SafeString:
         names = [
-            tasks_link(printable(queue), queue=queue) if worker.named else printable(queue)
+            base.tasks_link(printable(queue), queue=queue) if worker.named else printable(queue)
             for queue in worker.queues
         ]
         return format_html_join(", ", "{}", ([name] for name in names))
@@ -147,7 +147,7 @@ class WorkerAdmin(ReadOnlyAdmin):
             '<ul class="pq-runs">{}</ul>', format_html_join("", "<li>{}</li>", lines)
         )
 
-    seen = column(_("seen"), lambda worker: ago(worker.seen_at))
+    seen = column(_("seen"), lambda worker: base.ago(worker.seen_at))
 
 
 def line(worker: Any, processor: ProcessorFacts, task: Assignment) -> SafeString:
@@ -156,11 +156,11 @@ def line(worker: Any, processor: ProcessorFacts, task: Assignment) -> SafeString
         "number": processor.number,
         "pid": processor.pid,
     }
-    lasts = duration((worker.clock - task.since).total_seconds())
+    lasts = base.duration((worker.clock - task.since).total_seconds())
     words = ", ".join(
         filter(None, [printable(task.type), printable(task.user), lasts, task.how_far])
     )
     quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, words)
     if not task.key:
         return format_html("#{} {}", task.task_id, quiet)
-    return format_html("{} {}", task_link(task.task_id, printable(task.key)), quiet)
+    return format_html("{} {}", base.task_link(task.task_id, printable(task.key)), quiet)

@@ -34,12 +34,10 @@ from django_perfectqueue.payload.context import masked
 from django_perfectqueue.payload.inputs import merged
 from django_perfectqueue.queue import database
 
-from . import actions
+from . import actions, base
 from .actions import BULK, CANCEL, RETRY, VERBS, ActionReport, Verb, bulk_verbs, may
-from .base import COUNTED, AtLeast, Extra, ReadOnlyAdmin, bounded, whole
-from .cells import badge, page_url, recognized
+from .base import COUNTED, Extra, ReadOnlyAdmin, badge, page_url
 from .filters import numbers, one_queue, plain
-from .task_story import readable
 
 CAP = 1_000
 SHOWN = 20
@@ -200,9 +198,15 @@ class SteeringAdmin(ReadOnlyAdmin):
                 "hidden": [*filters, ("shown", text_of(operation))],
                 "matching": {
                     "count": found.total,
-                    "total": AtLeast(found.total) if found.is_bounded else whole(found.total),
-                    "statuses": [(badge(word), bounded(n, COUNTED)) for word, n in found.statuses],
-                    "users": [(printable(user), bounded(n, COUNTED)) for user, n in found.users],
+                    "total": base.AtLeast(found.total)
+                    if found.is_bounded
+                    else base.whole(found.total),
+                    "statuses": [
+                        (badge(word), base.bounded(n, COUNTED)) for word, n in found.statuses
+                    ],
+                    "users": [
+                        (printable(user), base.bounded(n, COUNTED)) for user, n in found.users
+                    ],
                     "more": max(0, found.total - len(found.sample)),
                     **sample_of(found.sample, operation.patch is not None, operation.patch),
                 },
@@ -334,7 +338,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             "cap": CAP if len(ids) > CAP else 0,
             "matching": {
                 "count": count,
-                "total": whole(count),
+                "total": base.whole(count),
                 "statuses": [(badge(status), n) for status, n in statuses.items()],
                 "more": max(0, count - SHOWN),
                 **sample_of(rows.order_by("-pk"), verb.field == "patch"),
@@ -402,21 +406,21 @@ def text_of(operation: Operation) -> str:
 
 def sample_of(tasks: Iterable[Task], has_data: bool, patch: JSON = None) -> dict[str, object]:
     """Return the rows of some tasks: with their data, also as a patch would have them."""
-    rows = [(recognized(task), data_of(task, patch) if has_data else []) for task in tasks]
+    rows = [(base.recognized(task), data_of(task, patch) if has_data else []) for task in tasks]
     return {"rows": rows, "has_data": has_data, "has_patch": patch is not None}
 
 
 def data_of(task: Task, patch: JSON) -> list[str]:
     try:
         values = [task.data] if patch is None else [task.data, merged(task.data, patch)]
-        return [readable(masked(value))[:LONGEST] for value in values]
+        return [base.readable(masked(value))[:LONGEST] for value in values]
     except (PayloadError, InvalidTaskError, RecursionError) as error:
         return [str(error)]
 
 
 def chosen_ids(request: HttpRequest, queryset: QuerySet[Model]) -> list[int]:
     """
-    Return the ids that were ticked, or those of the whole list, up to one more than CAP.
+    Return the ids that were ticked, or those of the base.whole list, up to one more than CAP.
 
     A ticked one counts even where it no longer matches the list's filters.
     """

@@ -34,8 +34,7 @@ from django_perfectqueue.models import Change, Limit
 from django_perfectqueue.queue import database
 
 from .action_pages import CAP
-from .base import Extra, StoredAdmin
-from .cells import NOTHING, moment
+from .base import NOTHING, Extra, StoredAdmin, moment
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Any]

@@ -5,7 +5,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
-from django_perfectqueue.admin.parts import action_pages, filters
+from django_perfectqueue.admin.parts import base, filters
 from django_perfectqueue.models import DeadLetter, Task, Ticket
 from django_perfectqueue.store.records import counts
 from django_perfectqueue.test import drain
@@ -245,7 +245,7 @@ class ManyTests(AdminTestCase):
         self.choose("retry", lost[0], across=True, status="failed")
         self.assertEqual(self.reported(self.client.get(LIST)), ["Done: 3 put back in line."])
 
-    @mock.patch.object(action_pages, "CAP", 2)
+    @mock.patch.object(base, "CAP", 2)
     def test_no_more_are_taken_than_one_request_can_do(self):
         for _ in range(3):
             failed()
@@ -254,11 +254,11 @@ class ManyTests(AdminTestCase):
         tasks = [submit() for _ in range(3)]
         asked = self.choose("force_finish", *tasks)
         self.assertIn(
-            "At most 2 tasks are taken at a time: repeat it for the rest.",
+            "At most 2 are taken at a time: repeat it for the rest.",
             self.reported(self.confirm(asked)),
         )
 
-    @mock.patch.object(action_pages, "CAP", 2)
+    @mock.patch.object(base, "CAP", 2)
     def test_more_of_them_are_left_to_a_task_of_the_queue(self):
         for _ in range(3):
             failed()

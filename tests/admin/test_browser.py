@@ -125,7 +125,7 @@ class BrowserTests(BrowserCase):
         self.page.check(f"input[name=_selected_action][value='{limit('smtp').pk}']")
         self.page.select_option("select[name=action]", "pause")
         self.page.click("button[name=index]")
-        self.assertIn("1 was paused.", self.page.inner_text(".messagelist"))
+        self.assertIn("Done: 1 paused.", self.page.inner_text(".messagelist"))
         self.picture("list")
         self.assertTrue(limit("smtp").paused)
         self.page.goto(f"{limits}{limit('smtp').pk}/history/")
@@ -362,11 +362,11 @@ class NightTests(BrowserCase):
             self.go("Overview")
             self.click("section:has-text('Types, last hour') >> text='mail'")
             self.click("button[name=unpause]")
-            self.see("1 was unpaused.")
+            self.see("Done: 1 unpaused.")
         with self.task("drain one host", 2):
             self.go("Workers")
             self.click("tr:has-text('web-1') >> nth=0 >> text='Drain the host'")
-            self.see("2 workers read it")
+            self.see("Done: 2 asked to drain")
             draining = Worker.objects.filter(draining=True).values_list("host", flat=True)
             self.assertEqual(list(draining), ["web-1", "web-1"])
         with self.task("pause a customer for an hour", 3):
@@ -375,7 +375,7 @@ class NightTests(BrowserCase):
             self.page.fill("input[name=until]", "1h")
             self.page.fill("input[name=note]", "ticket 812")
             self.click("button[name=pause]")
-            self.see("1 was paused.")
+            self.see("Done: 1 paused.")
             share = FairShare.objects.get(user="acme")
             self.assertLess(share.paused_until - now(), timedelta(minutes=61))
         with self.task("what did this deploy break", 2):
@@ -389,5 +389,5 @@ class NightTests(BrowserCase):
         with self.task("end the maintenance", 2):
             self.go("Queues")
             self.click("text=End the maintenance")
-            self.see("1 was unpaused.")
+            self.see("Done: 1 unpaused.")
         self.assertEqual(self.errors, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -63,10 +64,8 @@ class BatchAdmin(ReadOnlyAdmin):
     def complete(self, request: HttpRequest, rows: Any) -> None:
         family.exact(rows)
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: Any, search_term: str
-    ) -> tuple[Any, bool]:
-        return (queryset.filter(name=search_term) if search_term else queryset), False
+    def sought(self, request: HttpRequest, term: str) -> Q:
+        return Q(name=term)
 
     state = column(_("status"), lambda batch: state_badge(batch))
     named = column(
@@ -301,14 +300,9 @@ def in_columns(
     parents: dict[int, list[int]] = {id_: [] for id_ in relatives}
     for link in links:
         parents[link.child].append(link.parent)
-    depth = dict.fromkeys(relatives, 0)
-    # The longest way to each: as many rounds as there are tasks at most, there is no circle.
-    for _round in relatives:
-        before = dict(depth)
-        for id_, above in parents.items():
-            depth[id_] = max((depth[parent] + 1 for parent in above), default=0)
-        if depth == before:
-            break
+    depth: dict[int, int] = {}
+    for id_ in TopologicalSorter(parents).static_order():
+        depth[id_] = max((depth[parent] + 1 for parent in parents[id_]), default=0)
     columns: list[list[int]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     place: dict[int, float] = {}
     for id_ in sorted(relatives, key=lambda id_: (depth[id_], id_)):

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import admin
-from django.core.exceptions import PermissionDenied
-from django.db.models import Q
-from django.http import HttpRequest
+from django.contrib import admin, messages
+from django.core.exceptions import BadRequest, PermissionDenied, ValidationError
+from django.db.models import Model, Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -17,12 +17,14 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import edit, report
 from django_perfectqueue.fairness.report import MOST, WINDOWS, UserShare, balance, known_users
 from django_perfectqueue.fairness.wording import share_terms
 from django_perfectqueue.health.queues import QueueFigures, named_queues, overview, served
-from django_perfectqueue.inspection.scope import scope_of
+from django_perfectqueue.inspection.scope import may_see, scope_of
 from django_perfectqueue.inspection.why_waiting import why_waiting, workers_serving
+from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
@@ -41,10 +43,147 @@ from django_perfectqueue.store.records.counts import COUNTED
 
 from ..parts import base
 from ..parts.filters import queue_names
-from ..parts.rules import NamedRows, pause_all_of
+from .limits import RuleAdmin, pause_all_of, trail
 
 # The note of a pause begins so where all queues were paused at once.
 MAINTENANCE = "Maintenance"
+TRAIL = 20
+
+
+class NamedRows(RuleAdmin):
+    """
+    A page of names, and with a name in the URL, as ``named_by`` says, the page of that one.
+
+    ``editable`` are the columns of the model that are edited in place.
+    """
+
+    named_by = ""
+    longest = 255
+    editable: Sequence[str] = ()
+    help: object = ""
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: base.Extra = None
+    ) -> HttpResponse:
+        name = request.GET.get(self.named_by)
+        if not self.has_view_permission(request) or not self.is_open_for(request, name):
+            raise PermissionDenied
+        if name is not None and not text(self.longest).holds(name):
+            raise BadRequest
+        if request.method == "POST":
+            self.carry_out(request)
+            return HttpResponseRedirect(request.get_full_path())
+        names = self.opts.verbose_name_plural
+        context = {
+            "title": str(names).strip(),
+            "original": str(names).strip() if name is None else printable(name) or base.NOTHING,
+            "noun": self.named_by,
+            "noun_shown": self.model._meta.get_field(self.named_by).verbose_name,
+            "fields": [self.model._meta.get_field(column).verbose_name for column in self.editable],
+            "help": self.help,
+            "is_editable": self.has_change_permission(request),
+            "is_pausable": self.may_pause(request),
+            "name": name,
+            **self.listing(request, name),
+            **(extra_context or {}),
+        }
+        return self.page(request, "names", context)
+
+    # What a page of names has of its own.
+
+    def listing(self, request: HttpRequest, name: str | None) -> dict[str, object]:
+        """Return the rows, with their ``titles``, of all or of the one with this name."""
+        raise NotImplementedError
+
+    def rules(self, request: HttpRequest, names: Sequence[str]) -> Mapping[str, Any]:
+        """Return the row that holds for each of these names."""
+        raise NotImplementedError
+
+    def change(self, name: str, rule: Any, given: Mapping[str, object], by: str) -> Model:
+        """Store values that were edited in place; return the row."""
+        raise NotImplementedError
+
+    def may_pause(self, request: HttpRequest) -> bool:
+        return self.has_change_permission(request)
+
+    def is_open_for(self, request: HttpRequest, name: str | None) -> bool:
+        """Return whether the scope of a person has this name."""
+        return name is None or not self.user_path or may_see(request, name)
+
+    # What is shown.
+
+    def in_place(
+        self, request: HttpRequest, number: int, name: str, rule: Any
+    ) -> dict[str, list[SafeString]]:
+        """Return the fields of a row that are edited in place; the first carries the name."""
+        columns: list[Any] = list(map(self.model._meta.get_field, self.editable))
+        values = [shown(getattr(rule, column.name)) for column in columns]
+        if not self.has_change_permission(request):
+            return {"fields": [format_html("{}", value or base.NOTHING) for value in values]}
+        widgets = [
+            column.formfield().widget.render(
+                f"{column.name}-{number}",
+                value,
+                {"class": "pq-in-place", "aria-label": f"{column.verbose_name}: {printable(name)}"},
+            )
+            for column, value in zip(columns, values, strict=True)
+        ]
+        hidden = format_html('<input type="hidden" name="name-{}" value="{}">', number, name)
+        return {"fields": [format_html("{}{}", hidden, widgets[0]), *widgets[1:]]}
+
+    def trail(self, changes: QuerySet[Change]) -> list[tuple[str, str, str]]:
+        return trail(changes.order_by("-pk")[:TRAIL])
+
+    # What is done.
+
+    def carry_out(self, request: HttpRequest) -> None:
+        """Do what a button says, and say what came of it."""
+        if "save" in request.POST:
+            self.save_rows(request)
+        elif {"pause", "unpause"} & set(request.POST):
+            self.pause_rows(request)
+
+    def save_rows(self, request: HttpRequest) -> None:
+        keys = [f"name-{number}" for number in range(MOST + 1)]
+        names = [request.POST[key] for key in keys if key in request.POST]
+        if not self.has_change_permission(request):
+            raise PermissionDenied
+        rules = self.rules(request, self.checked(request, names))
+        changed = 0
+        for number, name in enumerate(names):
+            try:
+                if given := self.edited(request, number, rules[name]):
+                    row = self.change(name, rules[name], given, str(request.user))
+                    self.log_change(request, row, ", ".join(given))
+                    changed += 1
+            except (ValidationError, ConfigError) as error:
+                words = " ".join(getattr(error, "messages", [str(error)]))
+                self.message_user(request, f"{printable(name)}: {words}", messages.ERROR)
+        if changed:
+            self.say_done(request, changed, _("saved"))
+
+    def edited(self, request: HttpRequest, number: int, rule: Any) -> dict[str, object]:
+        """Return the values of a row that differ. Raise ValidationError for what can't be one."""
+        found = {}
+        for column in self.editable:
+            field: Any = self.model._meta.get_field(column)
+            typed = request.POST.get(f"{column}-{number}", "")
+            value = field.clean(field.formfield().clean(typed), rule)
+            if value != getattr(rule, column):
+                found[column] = value
+        return found
+
+    def pause_rows(self, request: HttpRequest) -> None:
+        if not self.may_pause(request):
+            raise PermissionDenied
+        names = self.checked(request, request.POST.getlist("chosen")[:MOST])
+        self.pause_as_asked(request, names)
+
+    def checked(self, request: HttpRequest, names: list[str]) -> list[str]:
+        """Return names from a form. Raise PermissionDenied for those of others than the scope's."""
+        if not all(self.is_open_for(request, name) for name in names):
+            raise PermissionDenied
+        return names
 
 
 @admin.register(QueueShare)
@@ -109,7 +248,7 @@ class QueueAdmin(NamedRows):
         limits = Limit.objects.using(database()).filter(scope=Limit.Scope.QUEUE, paused=True)
         names = limits.values_list("name", flat=True)
         if "unpause_all" in request.POST:
-            self.pause_each(request, names.filter(note__startswith=MAINTENANCE))
+            self.pause_each(request, names.filter(note__startswith=MAINTENANCE), {})
         elif terms := self.pause_terms(request):
             note = ": ".join(filter(None, [MAINTENANCE, str(terms["note"])]))
             others = sorted({*every_queue(database())} - {*names})
@@ -123,7 +262,7 @@ class QueueAdmin(NamedRows):
     def change(self, name: str, rule: Any, given: Mapping[str, object], by: str) -> QueueShare:
         return edit.change(QueueShare, {"queue": name}, given, using=database(), by=by)
 
-    def set_paused(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
+    def set_paused(self, name: str, terms: Mapping[str, Any], by: str) -> bool:
         return pause_all_of(Limit.Scope.QUEUE, name, terms, by)
 
 
@@ -291,8 +430,8 @@ class UserAdmin(NamedRows):
         queue = rule.queue if rule.pk and rule.user == name else ""
         return edit.change_share(name, queue, given, using=database(), by=by)
 
-    def set_paused(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
-        if terms is None:
+    def set_paused(self, name: str, terms: Mapping[str, Any], by: str) -> bool:
+        if not terms:
             return edit.unpause_user(name, using=database(), by=by)
         edit.pause_user(name, terms, using=database(), by=by)
         return True
@@ -346,3 +485,7 @@ def task_row(task: Task) -> list[object]:
 
 def percent(part: float) -> str:
     return gettext("%(number)s%%") % {"number": number_format(round(part * 100, 1), 1)}
+
+
+def shown(value: object) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -11,7 +11,7 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import Exists, Model, OuterRef, QuerySet, Subquery
+from django.db.models import Exists, Model, OuterRef, Q, QuerySet, Subquery
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
@@ -118,12 +118,8 @@ class TaskAdmin(SteeringAdmin):
             changelist.search_help_text = self.search_help_for_one  # type: ignore[assignment]
         return changelist
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
-    ) -> tuple[QuerySet[Model], bool]:
-        if not search_term:
-            return queryset, False
-        return queryset.filter(pk__in=filters.ids_by_key(search_term, request)), False
+    def sought(self, request: HttpRequest, term: str) -> Q:
+        return Q(pk__in=filters.ids_by_key(term, request))
 
     def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
         relatives = family_page(row, request, self.admin_site)

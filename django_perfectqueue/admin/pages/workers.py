@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -18,7 +18,6 @@ from django_perfectqueue import store
 from django_perfectqueue.inspection.workers import Assignment, ProcessorFacts, processors_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Worker
-from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
 from ..parts import base
@@ -36,12 +35,12 @@ class WorkerAdmin(ReadOnlyAdmin):
     list_per_page = 50
     ordering = ["-seen_at"]
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
-        workers: QuerySet[Model] = super().get_queryset(request).annotate(clock=ServerNow())
-        return workers
-
+    has_clock = True
     actions = ["drain", "undrain"]
     search_fields = ["host"]
+
+    def sought(self, request: HttpRequest, term: str) -> Q:
+        return Q(host__icontains=term)
 
     def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
         """Do what the button of a row says: it names the worker, or the host of several."""
@@ -57,11 +56,11 @@ class WorkerAdmin(ReadOnlyAdmin):
         may_drain = request.user.has_perm("perfectqueue.drain_worker")
         return may_drain and self.has_view_permission(request)
 
-    @admin.action(description=_("Drain selected workers"), permissions=["drain"])
+    @admin.action(description=_("Drain"), permissions=["drain"])
     def drain(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
         self.set_draining(request, queryset, True)
 
-    @admin.action(description=_("Have selected workers take tasks again"), permissions=["drain"])
+    @admin.action(description=_("Undrain"), permissions=["drain"])
     def undrain(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
         self.set_draining(request, queryset, False)
 
@@ -71,15 +70,10 @@ class WorkerAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         workers = list(rows)
         store.records.drain([one.pk for one in workers], draining, using=database())
-        word = _("Drained.") if draining else _("Takes tasks again.")
+        word = _("asked to drain") if draining else _("asked to take tasks again")
         for one in workers:
             self.log_change(request, one, str(word))
-        text = ngettext(
-            "%(count)d worker reads it within 10 s.",
-            "%(count)d workers read it within 10 s.",
-            len(workers),
-        )
-        self.message_user(request, text % {"count": len(workers)}, messages.SUCCESS)
+        self.say_done(request, len(workers), word)
 
     def complete(self, request: HttpRequest, rows: Any) -> None:
         """Add the processors to the workers; their tasks are looked up together."""

@@ -39,7 +39,6 @@ from .actions import BULK, CANCEL, RETRY, VERBS, ActionReport, Verb, bulk_verbs,
 from .base import COUNTED, Extra, ReadOnlyAdmin, badge, page_url
 from .filters import numbers, one_queue, plain
 
-CAP = 1_000
 SHOWN = 20
 LONGEST = 2_000
 # What is posted in place of ids.
@@ -234,7 +233,7 @@ class SteeringAdmin(ReadOnlyAdmin):
     ) -> HttpResponse | None:
         """Do a verb to the rows chosen in the list, or ask first."""
         ids = chosen_ids(request, queryset)
-        across = request.POST.get("select_across") == "1" and len(ids) > CAP
+        across = request.POST.get("select_across") == "1" and len(ids) > base.CAP
         if across and verb.does in BULK:
             return HttpResponseRedirect(self.bulk_url(request.GET, verb=verb.does))
         if verb.asks(len(ids)):
@@ -252,7 +251,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         back = self.way_back(request)
         if (group := self.group(request, verb)) is not None:
-            ids = list(group.order_by("-pk").values_list("pk", flat=True)[: CAP + 1])
+            ids = list(group.order_by("-pk").values_list("pk", flat=True)[: base.CAP + 1])
         else:
             ids = numbers(request.POST.get("ids", "").split(","))
         form, operation = OperationForm.of_named(verb, request.POST), None
@@ -275,7 +274,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             return None
         if dependents := numbers([request.POST.get("dependents", "")]):
             waiting = store.dependencies.descendants(dependents, using=database())
-            rows = rows.filter(pk__in=[*waiting[:CAP], *dependents])
+            rows = rows.filter(pk__in=[*waiting[: base.CAP], *dependents])
         elif numbers([request.POST.get("batch", "")]):
             batches = store.dependencies.batches_within(self.batch(request).pk, using=database())
             rows = rows.filter(membership__batch_id__in=batches)
@@ -326,7 +325,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         """Show what a verb would do: to how many tasks of which status, and the first of them."""
         rows = plain().with_status().filter(pk__in=self.visible(request, ids[:SHOWN]))
         named = [(name, request.POST[name]) for name in GROUPED if name in request.POST]
-        count = min(len(ids), CAP)
+        count = min(len(ids), base.CAP)
         statuses = {} if group is None else counts(group)
         context = {
             "title": verb.label,
@@ -335,7 +334,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             "form": form or OperationForm.of_named(verb, {}),
             "hidden": [*(named if group is not None else [("ids", ",".join(map(str, ids)))])],
             "is_batch": "batch" in request.POST,
-            "cap": CAP if len(ids) > CAP else 0,
+            "cap": base.CAP if len(ids) > base.CAP else 0,
             "matching": {
                 "count": count,
                 "total": base.whole(count),
@@ -352,7 +351,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, verb: Verb, ids: Sequence[int], operation: Operation
     ) -> None:
         """Do a verb to at most CAP tasks, and say what came of it."""
-        wanted = list(ids[:CAP])
+        wanted = list(ids[: base.CAP])
         seen = self.visible(request, wanted)
         if verb is RETRY and (forbidden := actions.forbidden_operations(request, seen)):
             seen -= forbidden
@@ -371,9 +370,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             LogEntry.objects.log_actions(user, done, CHANGE, str(verb.label))
         for level, text in report.messages():
             self.message_user(request, text, level)
-        if len(ids) > CAP:
-            text = gettext("At most %(cap)s tasks are taken at a time: repeat it for the rest.")
-            self.message_user(request, text % {"cap": CAP}, messages.WARNING)
+        self.say_capped(request, ids)
 
     def visible(self, request: HttpRequest, ids: Sequence[int]) -> set[int]:
         """Return which of these tasks the person may see and steer."""
@@ -420,10 +417,10 @@ def data_of(task: Task, patch: JSON) -> list[str]:
 
 def chosen_ids(request: HttpRequest, queryset: QuerySet[Model]) -> list[int]:
     """
-    Return the ids that were ticked, or those of the base.whole list, up to one more than CAP.
+    Return the ids that were ticked, or those of the whole list, up to one more than CAP.
 
     A ticked one counts even where it no longer matches the list's filters.
     """
     if request.POST.get("select_across") == "1":
-        return list(queryset.values_list("pk", flat=True)[: CAP + 1])
+        return list(queryset.values_list("pk", flat=True)[: base.CAP + 1])
     return numbers(request.POST.getlist(ACTION_CHECKBOX_NAME))

@@ -220,31 +220,26 @@ def own_operations(request: HttpRequest, ids: Sequence[int]) -> list[int]:
     """
     if (users := scope_of(request)) is None:
         return []
-    rows = plain().filter(pk__in=ids, type=TYPE)
-    return [row.pk for row in rows if is_own(row, request, users)]
+    return [
+        id_
+        for id_, one in operations_in(ids).items()
+        if one is not None and one.by == str(request.user)
+        if one.selection.users is not None and {*one.selection.users} <= {*users}
+    ]
 
 
 def forbidden_operations(request: HttpRequest, ids: Collection[int]) -> set[int]:
     """Return which of these tasks do a bulk operation that the person may not ask for."""
-    rows = plain().filter(pk__in=ids, type=TYPE)
-    return {row.pk for row in rows if not may_ask_for(row, request)}
+    found = operations_in(ids).items()
+    return {id_ for id_, one in found if one is None or not may(request, BULK[one.verb])}
 
 
-def may_ask_for(task: Task, request: HttpRequest) -> bool:
-    operation = operation_in(task)
-    return operation is not None and may(request, BULK[operation.verb])
-
-
-def is_own(task: Task, request: HttpRequest, users: Collection[str]) -> bool:
-    operation = operation_in(task)
-    if operation is None or operation.by != str(request.user):
-        return False
-    confined = operation.selection.users
-    return confined is not None and set(confined) <= set(users)
+def operations_in(ids: Collection[int]) -> dict[int, Operation | None]:
+    """Return the bulk operations of those tasks that do one; None where it can't be read."""
+    return {row.pk: operation_in(row) for row in plain().filter(pk__in=ids, type=TYPE)}
 
 
 def operation_in(task: Task) -> Operation | None:
-    """Return the bulk operation that a task does; None where it can't be read."""
     try:
         return Operation.read(task.data, task.key)
     except (InvalidTaskError, PayloadError):

@@ -6,7 +6,7 @@ how a status, a time and a duration are shown.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property, wraps
@@ -19,7 +19,7 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.forms import Script
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -40,6 +40,7 @@ from django_perfectqueue.inspection.task import Fact, lease_until, times
 from django_perfectqueue.lib import durations
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Pausable, Status, Task
+from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ NOTHING = "\N{EN DASH}"
 # The name of the admin site whose page is shown.
 site_shown: ContextVar[str | None] = ContextVar("site_shown", default=None)
 COUNTED = 10_000
+# So many rows are changed by one request.
+CAP = 1_000
 Extra = dict[str, object] | None
 # What Django's template of a form asks for, and on our own pages is not so.
 NO_FORM = (
@@ -108,6 +111,8 @@ class StoredAdmin(ModelAdmin):
     """
 
     user_path = ""
+    # Whether each row has the ``clock`` of the server.
+    has_clock = False
 
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -127,7 +132,8 @@ class StoredAdmin(ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """Return the rows that the request may see: every page and action reads these."""
-        return in_scope(super().get_queryset(request).using(database()), request, self.user_path)
+        rows = in_scope(super().get_queryset(request).using(database()), request, self.user_path)
+        return rows.annotate(clock=ServerNow()) if self.has_clock else rows
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Return the list; refuse a NUL, which PostgreSQL takes in no text."""
@@ -192,6 +198,19 @@ class StoredAdmin(ModelAdmin):
             self.message_user(request, str(error), messages.ERROR)
             return None
 
+    def say_done(self, request: HttpRequest, count: int, what: object) -> None:
+        """Say to how many something was done."""
+        text, level = gettext("Nothing changed: all are in this state already."), messages.INFO
+        if count:
+            text, level = gettext("Done: %s.") % f"{count} {what}", messages.SUCCESS
+        self.message_user(request, text, level)
+
+    def say_capped(self, request: HttpRequest, chosen: Sized) -> None:
+        """Say it where more was chosen than is taken at a time."""
+        if len(chosen) > CAP:
+            text = gettext("At most %(cap)s are taken at a time: repeat it for the rest.")
+            self.message_user(request, text % {"cap": CAP}, messages.WARNING)
+
     def require_scope(self, request: HttpRequest, obj: Model) -> None:
         """Raise PermissionDenied for a row, about to be stored, of a user out of scope."""
         if self.user_path and not may_see(request, getattr(obj, self.user_path)):
@@ -237,6 +256,16 @@ class ReadOnlyAdmin(StoredAdmin):
             **(extra_context or {}),
         }
         return self.page(request, self.story_template, context)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
+        found = queryset.filter(self.sought(request, search_term)) if search_term else queryset
+        return found, False
+
+    def sought(self, request: HttpRequest, term: str) -> Q:
+        """Return what a search finds."""
+        return Q()
 
     def is_refused(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False

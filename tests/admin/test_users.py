@@ -68,7 +68,7 @@ class UsersTests(UsersCase):
         self.assertContains(response, '<rect class="pq-bar-entitled" width="100.00"')
         self.assertContains(response, '<rect class="pq-bar-received" width="66.67"')
         row = self.rows()["basic"]
-        self.assertEqual((row["received"], row["seconds"]), ("40.0%", "40.0 s"))
+        self.assertEqual((row["parts"][1], row["seconds"]), ("40.0%", "40.0 s"))
         self.assertEqual((row["share"].running, row["waiting"]), (1, "5"))
         self.assertEqual(row["p95"], "1.9 s")
 

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.inspection import family
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import DEAD, Batch, Outcome, Task, TaskQuerySet
+from django_perfectqueue.models import DEAD, Batch, Outcome, Task
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.dependencies import Progress
 
@@ -83,6 +83,7 @@ class BatchAdmin(ReadOnlyAdmin):
         found = Progress(own.total, own.finished, own.dead, own.ended_at)
         pages: Any = self.admin_site.get_model_admin(Task)
         tasks = pages.get_queryset(request).filter(membership__batch_id=own.pk)
+        counts = family.counts(tasks)
         known = known_to(request, self.admin_site)
         sees_tasks = request.user.has_perm(VIEW_TASK)
         shown = tasks.exclude(outcome=Outcome.FINISHED).order_by("pk")[:SHOWN]
@@ -112,20 +113,12 @@ class BatchAdmin(ReadOnlyAdmin):
                 for one in family.exact(inner)
             ],
             "verbs": [verb for verb in verbs if sees_tasks and may(request, verb)],
-            **statuses_of(own, tasks),
+            "statuses": [
+                (badge(status), count, urlencode({"batch": own.pk, "status": status}))
+                for status, count in counts.items()
+            ],
+            "cap": family.COUNTED if sum(counts.values()) >= family.COUNTED else 0,
         }
-
-
-def statuses_of(batch: Batch, tasks: TaskQuerySet) -> dict[str, object]:
-    found = family.counts(tasks)
-    return {
-        "statuses": [
-            (badge(status), count, urlencode({"batch": batch.pk, "status": status}))
-            for status, count in found.items()
-        ],
-        "capped": sum(found.values()) >= family.COUNTED,
-        "cap": family.COUNTED,
-    }
 
 
 def state_badge(batch: Batch) -> SafeString:
@@ -149,14 +142,10 @@ def bar(total: int, finished: int, dead: int) -> SafeString:
     )
 
 
-def queue_link(queue: str, request: HttpRequest) -> SafeString | str:
-    shown = printable(queue)
-    return base.tasks_link(shown, queue=queue) if request.user.has_perm(VIEW_TASK) else shown
-
-
 def about(batch: Batch, request: HttpRequest, known: family.Known) -> list[tuple[object, object]]:
+    queue, sees = printable(batch.queue), request.user.has_perm(VIEW_TASK)
     facts: list[tuple[object, object]] = [
-        (_("queue"), queue_link(batch.queue, request)),
+        (_("queue"), base.tasks_link(queue, queue=batch.queue) if sees else queue),
         (_("user"), printable(batch.user) or NOTHING),
         (_("created"), moment(batch.created_at)),
     ]
@@ -208,16 +197,12 @@ def relative_row(
     one: family.Relative, link: family.FamilyLink, request: HttpRequest
 ) -> dict[str, object]:
     return {
-        "badge": relative_badge(one),
+        "badge": base.mark(one.status, one.word),
         "link": linked(one, request),
         "type": printable(one.type) if one.type else gettext("batch"),
         "mode": WORDS[link.mode],
         "state": link.state,
     }
-
-
-def relative_badge(one: family.Relative) -> SafeString:
-    return base.mark(one.status, one.word)
 
 
 def linked(one: family.Relative, request: HttpRequest) -> SafeString | str:

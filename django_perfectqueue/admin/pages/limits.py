@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
@@ -40,11 +40,6 @@ from django_perfectqueue.store.records.counts import names
 from ..parts import base
 from ..parts.base import NOTHING, Extra, ReadOnlyAdmin, StoredAdmin, column, moment, page_url
 from ..parts.filters import ValueFilter
-
-if TYPE_CHECKING:
-    ModelForm = forms.ModelForm[Any]
-else:
-    ModelForm = forms.ModelForm
 
 SHOWN = 100
 OWNER = ("scope", "name")
@@ -87,7 +82,7 @@ class PauseForm(ActionForm):
     until, note = PauseTerms.base_fields["until"], PauseTerms.base_fields["note"]
 
 
-class RuleForm(ModelForm):
+class RuleForm(base.ModelForm):
     """Looks for another row of the same owner where the rows are."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

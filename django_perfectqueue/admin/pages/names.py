@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.core.exceptions import BadRequest, PermissionDenied, ValidationError
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.formats import number_format
 from django.utils.html import format_html
@@ -58,7 +58,6 @@ class NamedRows(RuleAdmin):
     """
 
     named_by = ""
-    longest = 255
     editable: Sequence[str] = ()
     help: object = ""
 
@@ -68,7 +67,8 @@ class NamedRows(RuleAdmin):
         name = request.GET.get(self.named_by)
         if not self.has_view_permission(request) or not self.is_open_for(request, name):
             raise PermissionDenied
-        if name is not None and not text(self.longest).holds(name):
+        column: Any = self.model._meta.get_field(self.named_by)
+        if name is not None and not text(column.max_length).holds(name):
             raise BadRequest
         if request.method == "POST":
             self.carry_out(request)
@@ -78,7 +78,7 @@ class NamedRows(RuleAdmin):
             "title": str(names).strip(),
             "original": str(names).strip() if name is None else printable(name) or base.NOTHING,
             "noun": self.named_by,
-            "noun_shown": self.model._meta.get_field(self.named_by).verbose_name,
+            "noun_shown": column.verbose_name,
             "fields": [self.model._meta.get_field(column).verbose_name for column in self.editable],
             "help": self.help,
             "is_editable": self.has_change_permission(request),
@@ -131,8 +131,8 @@ class NamedRows(RuleAdmin):
         hidden = format_html('<input type="hidden" name="name-{}" value="{}">', number, name)
         return {"fields": [format_html("{}{}", hidden, widgets[0]), *widgets[1:]]}
 
-    def trail(self, changes: QuerySet[Change]) -> list[tuple[str, str, str]]:
-        return trail(changes.order_by("-pk")[:TRAIL])
+    def trail(self, which: Q) -> list[tuple[str, str, str]]:
+        return trail(Change.objects.using(database()).filter(which).order_by("-pk")[:TRAIL])
 
     # What is done.
 
@@ -141,14 +141,14 @@ class NamedRows(RuleAdmin):
         if "save" in request.POST:
             self.save_rows(request)
         elif {"pause", "unpause"} & set(request.POST):
-            self.pause_rows(request)
+            names = request.POST.getlist("chosen")[:MOST]
+            self.pause_as_asked(request, self.checked(request, names, self.may_pause(request)))
 
     def save_rows(self, request: HttpRequest) -> None:
         keys = [f"name-{number}" for number in range(MOST + 1)]
         names = [request.POST[key] for key in keys if key in request.POST]
-        if not self.has_change_permission(request):
-            raise PermissionDenied
-        rules = self.rules(request, self.checked(request, names))
+        may_change = self.has_change_permission(request)
+        rules = self.rules(request, self.checked(request, names, may_change))
         changed = 0
         for number, name in enumerate(names):
             try:
@@ -173,15 +173,9 @@ class NamedRows(RuleAdmin):
                 found[column] = value
         return found
 
-    def pause_rows(self, request: HttpRequest) -> None:
-        if not self.may_pause(request):
-            raise PermissionDenied
-        names = self.checked(request, request.POST.getlist("chosen")[:MOST])
-        self.pause_as_asked(request, names)
-
-    def checked(self, request: HttpRequest, names: list[str]) -> list[str]:
+    def checked(self, request: HttpRequest, names: list[str], is_allowed: bool) -> list[str]:
         """Return names from a form. Raise PermissionDenied for those of others than the scope's."""
-        if not all(self.is_open_for(request, name) for name in names):
+        if not is_allowed or not all(self.is_open_for(request, name) for name in names):
             raise PermissionDenied
         return names
 
@@ -190,7 +184,6 @@ class NamedRows(RuleAdmin):
 class QueueAdmin(NamedRows):
     owner = ("queue",)
     named_by = "queue"
-    longest = QUEUE_LENGTH
     editable = ("weight",)
     help = _(
         "How workers that serve several queues divide their time: by weight. They follow a change"
@@ -228,13 +221,11 @@ class QueueAdmin(NamedRows):
         of_share = Q(kind=Change.Kind.QUEUE, name="", queue=queue)
         of_limit = Q(kind=Change.Kind.LIMIT, name=f"queue:{queue}")
         return {
-            "changes": self.trail(Change.objects.using(database()).filter(of_share | of_limit)),
+            "changes": self.trail(of_share | of_limit),
             "links": [
-                base.list_link("task", _("Tasks"), queue=queue),
-                base.list_link("deadletter", _("Failed tasks"), queue=queue),
+                *base.links(queue=queue),
                 base.list_link("fairshare", _("Users"), queue=queue),
                 base.list_link("limit", _("Limits"), q=queue),
-                base.figures_link(_("Figures"), queue=queue),
             ],
         }
 
@@ -355,7 +346,6 @@ class UserAdmin(NamedRows):
             "subtitle": printable(queue) if name is None else user_name(name),
             "rows": [
                 self.row(request, number, one, rules.get(one.user), largest)
-                | {"query": urlencode({"user": one.user, "queue": queue})}
                 for number, one in enumerate(shares)
             ],
             "tabs": [
@@ -367,9 +357,7 @@ class UserAdmin(NamedRows):
                     "queue",
                 ),
             ],
-            "nothing": ""
-            if options().USAGE_TIME != 0
-            else _("Usage is not recorded: USAGE_TIME is 0."),
+            "is_not_recorded": options().USAGE_TIME == 0,
             "kept": {"queue": queue},
             **({} if name is None else self.about(request, name, queue, tasks)),
         }
@@ -385,10 +373,8 @@ class UserAdmin(NamedRows):
             "name": one.user if rule else None,
             "label": user_name(one.user),
             "pause": base.paused_mark(rule) if rule else "",
-            "entitled_bar": f"{one.entitled / top * 100:.2f}",
-            "received_bar": f"{one.received / top * 100:.2f}",
-            "entitled": percent(one.entitled),
-            "received": percent(one.received),
+            "bars": [f"{part / top * 100:.2f}" for part in (one.entitled, one.received)],
+            "parts": [percent(part) for part in (one.entitled, one.received)],
             "difference": base.with_sign(more, percent(abs(one.difference))),
             "kind": "even" if abs(more) < 2 else "above" if more > 0 else "below",
             "waiting": base.bounded(one.waiting, report.COUNTED),
@@ -403,23 +389,17 @@ class UserAdmin(NamedRows):
         self, request: HttpRequest, name: str, queue: str, tasks: Sequence[Any]
     ) -> dict[str, object]:
         """Return what the page of one user has: its tasks, why they wait, its shares, its trail."""
-        using = database()
         held = [one for one in tasks if one.queue == queue and one.status in HELD_BACK]
         of_user = Q(kind=Change.Kind.SHARE, name=name)
         of_limit = Q(kind=Change.Kind.LIMIT, name=f"user:{name}")
         add = f"{base.page_url('fairshare_add')}?{urlencode({'user': name})}"
-        query = {"user": name, "queue": queue}
         return {
             "reasons": [(base.task_link(one.pk, one), reason_of(one)) for one in held[-1:]],
             "tasks": [task_row(one) for one in tasks],
-            "shares": [share_line(one) for one in edit.shares_of(name, using=using)],
+            "shares": [share_line(one) for one in edit.shares_of(name, using=database())],
             "add_url": add if self.has_add_permission(request) else "",
-            "changes": self.trail(Change.objects.using(using).filter(of_user | of_limit)),
-            "links": [
-                base.list_link("task", _("Tasks"), **query),
-                base.list_link("deadletter", _("Failed tasks"), **query),
-                base.figures_link(_("Figures"), **query),
-            ],
+            "changes": self.trail(of_user | of_limit),
+            "links": base.links(user=name, queue=queue),
         }
 
     def rules(self, request: HttpRequest, names: Sequence[str]) -> Mapping[str, FairShare]:

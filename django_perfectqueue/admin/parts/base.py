@@ -13,6 +13,7 @@ from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
@@ -45,9 +46,11 @@ from django_perfectqueue.queue import database
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
+    ModelForm = forms.ModelForm[Any]
     Paginator = paginator.Paginator[object]
 else:
     ModelAdmin = admin.ModelAdmin
+    ModelForm = forms.ModelForm
     Paginator = paginator.Paginator
 
 NOTHING = "\N{EN DASH}"
@@ -372,6 +375,15 @@ def tabs(
 def figures_link(shown: object, **query: object) -> SafeString:
     """Return a link to what a queue, a type or a user did over time."""
     return format_html('<a href="{}?{}">{}</a>', page_url("figures"), urlencode(query), shown)
+
+
+def links(**query: object) -> list[SafeString]:
+    """Return links to the tasks and the figures of a queue or a user."""
+    return [
+        list_link("task", _("Tasks"), **query),
+        list_link("deadletter", _("Failed tasks"), **query),
+        figures_link(_("Figures"), **query),
+    ]
 
 
 def user_link(user: str) -> SafeString | str:

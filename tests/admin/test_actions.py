@@ -6,6 +6,7 @@ from django.test import Client
 from django.urls import reverse
 
 from django_perfectqueue.admin.parts import base, filters
+from django_perfectqueue.inspection.steering import describe_action
 from django_perfectqueue.models import DeadLetter, Task, Ticket
 from django_perfectqueue.store.records import counts
 from django_perfectqueue.test import drain
@@ -89,8 +90,8 @@ class WhoTests(AdminTestCase):
         task = submit("k1", now=None)
         self.confirm(self.choose("cancel", task))
         page = self.story(task)
-        self.assertEqual([what for _at, _by, what in page.context["actions"]], ["cancelled"])
-        self.assertEqual([by for _at, by, _what in page.context["actions"]], ["boss"])
+        self.assertEqual([describe_action(one) for one in page.context["actions"]], ["cancelled"])
+        self.assertEqual([one.by for one in page.context["actions"]], ["boss"])
         changes = self.client.get("/admin/perfectqueue/change/")
         self.assertContains(changes, "task &#x27;k1&#x27;, queue &#x27;default&#x27;")
 

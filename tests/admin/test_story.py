@@ -6,10 +6,11 @@ from django.utils import timezone
 
 from django_perfectqueue import store
 from django_perfectqueue.admin.pages import tasks as task_story
-from django_perfectqueue.admin.parts.base import duration
 from django_perfectqueue.lib import durations
 from django_perfectqueue.models import Account, FairShare, Limit, Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.templatetags import perfectqueue
+from django_perfectqueue.templatetags.perfectqueue import duration
 
 from ..factories import (
     NOON,
@@ -289,7 +290,7 @@ class StoryTests(AdminTestCase):
 
         self.assertContains(self.story(task), "\\ud800")
 
-    @mock.patch.object(task_story, "LONGEST", 10)
+    @mock.patch.object(perfectqueue, "LONGEST", 10)
     def test_a_long_payload_is_cut(self):
         self.assertContains(self.story(submit("k1", data=["x" * 50])), "more characters")
 

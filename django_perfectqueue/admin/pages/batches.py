@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin import AdminSite
@@ -23,11 +22,11 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, Batch, Outcome, Task
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.dependencies import Progress
+from django_perfectqueue.templatetags import perfectqueue as cells
 
-from ..parts import base
 from ..parts.action_pages import SHOWN
 from ..parts.actions import CANCEL, RETRY, may
-from ..parts.base import NOTHING, ReadOnlyAdmin, badge, column, moment, page_url
+from ..parts.base import ReadOnlyAdmin, column
 from ..parts.filters import REACH, QueueFilter, UserFilter, ValueFilter
 
 VIEW_TASK = "perfectqueue.view_task"
@@ -69,13 +68,13 @@ class BatchAdmin(ReadOnlyAdmin):
 
     state = column(_("status"), lambda batch: state_badge(batch))
     named = column(
-        _("name"), lambda batch: base.with_fold(printable(batch.name), batch.user, batch.queue)
+        _("name"), lambda batch: cells.with_fold(printable(batch.name), batch.user, batch.queue)
     )
     of_queue = column(_("queue"), lambda batch: printable(batch.queue))
-    for_user = column(_("user"), lambda batch: printable(batch.user) or NOTHING)
+    for_user = column(_("user"), lambda batch: printable(batch.user) or cells.NOTHING)
     bar = column(_("progress"), lambda batch: bar(batch.total, batch.finished, batch.dead))
     tasks = column(_("tasks"), lambda batch: f"{batch.finished + batch.dead} / {batch.total}")
-    created = column(_("created"), lambda batch: base.short(batch.created_at))
+    created = column(_("created"), lambda batch: cells.short(batch.created_at))
 
     def story(self, request: HttpRequest, row: Batch) -> dict[str, object]:
         """Return a batch's exact counts, and of its tasks those that the person may see."""
@@ -98,12 +97,8 @@ class BatchAdmin(ReadOnlyAdmin):
             "progress": found,
             "percent": int(100 * found.part),
             "about": about(own, request, known),
-            "tasks": [
-                (badge(one.status), one.pk, printable(one.key), printable(one.type), one.user)
-                for one in (shown if sees_tasks else ())
-            ],
+            "tasks": shown if sees_tasks else [],
             "sees_tasks": sees_tasks,
-            "all_query": urlencode({"batch": own.pk}),
             "callbacks": [
                 relative_row(one, link, request)
                 for one, link in family.callbacks(own.pk, using=database(), known=known)
@@ -113,17 +108,14 @@ class BatchAdmin(ReadOnlyAdmin):
                 for one in family.exact(inner)
             ],
             "verbs": [verb for verb in verbs if sees_tasks and may(request, verb)],
-            "statuses": [
-                (badge(status), count, urlencode({"batch": own.pk, "status": status}))
-                for status, count in counts.items()
-            ],
+            "statuses": counts.items(),
             "cap": family.COUNTED if sum(counts.values()) >= family.COUNTED else 0,
         }
 
 
 def state_badge(batch: Batch) -> SafeString:
     state = family.state_of(batch)
-    return base.mark(state, family.BATCH_STATES[state])
+    return cells.mark(state, family.BATCH_STATES[state])
 
 
 def bar(total: int, finished: int, dead: int) -> SafeString:
@@ -145,12 +137,12 @@ def bar(total: int, finished: int, dead: int) -> SafeString:
 def about(batch: Batch, request: HttpRequest, known: family.Known) -> list[tuple[object, object]]:
     queue, sees = printable(batch.queue), request.user.has_perm(VIEW_TASK)
     facts: list[tuple[object, object]] = [
-        (_("queue"), base.tasks_link(queue, queue=batch.queue) if sees else queue),
-        (_("user"), printable(batch.user) or NOTHING),
-        (_("created"), moment(batch.created_at)),
+        (_("queue"), cells.tasks_link(queue, queue=batch.queue) if sees else queue),
+        (_("user"), printable(batch.user) or cells.NOTHING),
+        (_("created"), cells.moment(batch.created_at)),
     ]
     if batch.ended_at:
-        facts.append((_("ended"), moment(batch.ended_at)))
+        facts.append((_("ended"), cells.moment(batch.ended_at)))
     if batch.parent_id:
         for outer in family.relatives([-batch.parent_id], using=database(), known=known).values():
             facts.append((_("in batch"), linked(outer, request)))
@@ -197,7 +189,7 @@ def relative_row(
     one: family.Relative, link: family.FamilyLink, request: HttpRequest
 ) -> dict[str, object]:
     return {
-        "badge": base.mark(one.status, one.word),
+        "badge": cells.mark(one.status, one.word),
         "link": linked(one, request),
         "type": printable(one.type) if one.type else gettext("batch"),
         "mode": WORDS[link.mode],
@@ -215,7 +207,7 @@ def url_of(one: family.Relative, request: HttpRequest) -> str:
     kind = "batch" if one.is_batch else "task"
     if not request.user.has_perm(f"perfectqueue.view_{kind}"):
         return ""
-    return page_url(f"{kind}_change", abs(one.id))
+    return cells.page_url(f"{kind}_change", abs(one.id))
 
 
 def dependent_verbs(task: Task, found: family.Family, request: HttpRequest) -> list[object]:

@@ -36,9 +36,10 @@ from django_perfectqueue.models import Change, Limit, Meter
 from django_perfectqueue.queue import KEY_LENGTH, database
 from django_perfectqueue.schedules.terms import known_types
 from django_perfectqueue.store.records.counts import names
+from django_perfectqueue.templatetags import perfectqueue as cells
 
 from ..parts import base
-from ..parts.base import NOTHING, Extra, ReadOnlyAdmin, StoredAdmin, column, moment, page_url
+from ..parts.base import Extra, ReadOnlyAdmin, StoredAdmin, column
 from ..parts.filters import ValueFilter
 
 SHOWN = 100
@@ -191,7 +192,7 @@ class RuleAdmin(StoredAdmin):
         """Show who has changed it, through whichever door."""
         row = self.get_object(request, unquote(object_id))
         changes = audit.changes_of(row, using=database())[:SHOWN] if row else []
-        context = {**(extra_context or {}), "story": trail(changes)}
+        context = {**(extra_context or {}), "changes": changes}
         return super().history_view(request, object_id, context)
 
 
@@ -206,11 +207,6 @@ def pause_all_of(scope: str, name: str, terms: Mapping[str, Any], by: str) -> bo
 
 def acting(request: HttpRequest) -> AbstractContextManager[None]:
     return audit.acting(str(request.user))
-
-
-def trail(changes: Iterable[Change]) -> list[tuple[str, str, str]]:
-    """Return changes as they are shown: when, by whom and what."""
-    return [(moment(one.at), one.by or NOTHING, describe_change(one)) for one in changes]
 
 
 class LimitForm(RuleForm):
@@ -264,7 +260,7 @@ class LimitAdmin(RuleAdmin):
             raise BadRequest
         self.pause_as_asked(request, [type_])
         query = {"queue": request.POST.get("queue", ""), "type": type_}
-        return HttpResponseRedirect(f"{page_url('figures')}?{urlencode(query)}")
+        return HttpResponseRedirect(f"{cells.page_url('figures')}?{urlencode(query)}")
 
     def complete(self, request: HttpRequest, rows: Any) -> None:
         meters = Meter.objects.using(database()).in_bulk([limit.key for limit in rows])
@@ -279,25 +275,25 @@ class LimitAdmin(RuleAdmin):
 
     named = column(
         _("name"),
-        lambda limit: format_html("{}{}", printable(limit.name), base.paused_mark(limit)),
+        lambda limit: format_html("{}{}", printable(limit.name), cells.paused_mark(limit)),
         ordering="name",
     )
     of_scope = column(_("scope"), lambda limit: SCOPES[limit.scope], ordering="scope")
     running = column(_("running"), lambda limit: limit.meter.running if limit.meter else 0)
-    rate_in_words = column(_("rate"), lambda limit: rate_of(limit) or NOTHING)
-    at_once = column(_("burst"), lambda limit: limit.burst or NOTHING)
+    rate_in_words = column(_("rate"), lambda limit: rate_of(limit) or cells.NOTHING)
+    at_once = column(_("burst"), lambda limit: limit.burst or cells.NOTHING)
 
     @admin.display(description=_("tasks"))
     def tasks(self, limit: Limit) -> SafeString | str:
         """Return a link to the tasks that it limits; no filter finds those that list a name."""
         if limit.scope == Limit.Scope.NAME:
-            return NOTHING
-        return base.tasks_link(_("tasks"), **{limit.scope: limit.name})
+            return cells.NOTHING
+        return cells.tasks_link(_("tasks"), **{limit.scope: limit.name})
 
     @admin.display(description=_("next start"))
     def next(self, limit: Limit) -> SafeString | str:
         metered = limit.meter.next_at if limit.meter else None
-        return base.short(next_at(limit, metered, timezone.now()))
+        return cells.short(next_at(limit, metered, timezone.now()))
 
 
 class KindFilter(ValueFilter):
@@ -319,8 +315,8 @@ class ChangeAdmin(ReadOnlyAdmin):
     def sought(self, request: HttpRequest, term: str) -> Q:
         return Q(kind__in=Change.Kind.values, name=term)
 
-    when = column(_("at"), lambda change: base.ago(change.at))
-    who = column(_("by"), lambda change: change.by or NOTHING)
+    when = column(_("at"), lambda change: cells.ago(change.at))
+    who = column(_("by"), lambda change: change.by or cells.NOTHING)
 
     @admin.display(description=_("of"))
     def of(self, change: Change) -> str:

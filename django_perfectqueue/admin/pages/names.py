@@ -8,9 +8,8 @@ from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.core.exceptions import BadRequest, PermissionDenied, ValidationError
-from django.db.models import Model, Q
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
@@ -40,10 +39,11 @@ from django_perfectqueue.models import (
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import QUEUE_LENGTH, database
 from django_perfectqueue.store.records.counts import COUNTED
+from django_perfectqueue.templatetags import perfectqueue as cells
 
 from ..parts import base
 from ..parts.filters import queue_names
-from .limits import RuleAdmin, pause_all_of, trail
+from .limits import RuleAdmin, pause_all_of
 
 # The note of a pause begins so where all queues were paused at once.
 MAINTENANCE = "Maintenance"
@@ -76,7 +76,7 @@ class NamedRows(RuleAdmin):
         names = self.opts.verbose_name_plural
         context = {
             "title": str(names).strip(),
-            "original": str(names).strip() if name is None else printable(name) or base.NOTHING,
+            "original": str(names).strip() if name is None else printable(name) or cells.NOTHING,
             "noun": self.named_by,
             "noun_shown": column.verbose_name,
             "fields": [self.model._meta.get_field(column).verbose_name for column in self.editable],
@@ -119,7 +119,7 @@ class NamedRows(RuleAdmin):
         columns: list[Any] = list(map(self.model._meta.get_field, self.editable))
         values = [shown(getattr(rule, column.name)) for column in columns]
         if not self.has_change_permission(request):
-            return {"fields": [format_html("{}", value or base.NOTHING) for value in values]}
+            return {"fields": [format_html("{}", value or cells.NOTHING) for value in values]}
         widgets = [
             column.formfield().widget.render(
                 f"{column.name}-{number}",
@@ -131,8 +131,8 @@ class NamedRows(RuleAdmin):
         hidden = format_html('<input type="hidden" name="name-{}" value="{}">', number, name)
         return {"fields": [format_html("{}{}", hidden, widgets[0]), *widgets[1:]]}
 
-    def trail(self, which: Q) -> list[tuple[str, str, str]]:
-        return trail(Change.objects.using(database()).filter(which).order_by("-pk")[:TRAIL])
+    def trail(self, which: Q) -> QuerySet[Change]:
+        return Change.objects.using(database()).filter(which).order_by("-pk")[:TRAIL]
 
     # What is done.
 
@@ -202,7 +202,7 @@ class QueueAdmin(NamedRows):
         paused = Limit.objects.using(database()).filter(
             scope=Limit.Scope.QUEUE, name__in=queues, paused=True
         )
-        pauses = {limit.name: base.paused_mark(limit) for limit in paused}
+        pauses = {limit.name: cells.paused_mark(limit) for limit in paused}
         serving = [worker for worker in found.workers if name in worker.queues]
         return {
             "rows": [
@@ -212,7 +212,7 @@ class QueueAdmin(NamedRows):
                 for number, one in enumerate(found.queues)
             ],
             "is_maintained": any(limit.note.startswith(MAINTENANCE) for limit in paused),
-            "workers": [printable(f"{worker} ({worker.processors})") for worker in serving],
+            "workers": serving,
             **({} if name is None else self.about(name)),
         }
 
@@ -223,9 +223,9 @@ class QueueAdmin(NamedRows):
         return {
             "changes": self.trail(of_share | of_limit),
             "links": [
-                *base.links(queue=queue),
-                base.list_link("fairshare", _("Users"), queue=queue),
-                base.list_link("limit", _("Limits"), q=queue),
+                *cells.links(queue=queue),
+                cells.list_link("fairshare", _("Users"), queue=queue),
+                cells.list_link("limit", _("Limits"), q=queue),
             ],
         }
 
@@ -272,27 +272,22 @@ def queue_row(queue: QueueFigures) -> dict[str, object]:
         "figures": queue,
         "name": queue.name,
         "label": printable(queue.name),
-        "query": urlencode({"queue": queue.name}),
         "counts": {
             **counts,
-            "waiting": base.bounded(queue.waiting, COUNTED),
-            "failed": base.whole(queue.failed_last_hour),
+            "waiting": cells.bounded(queue.waiting, COUNTED),
+            "failed": cells.whole(queue.failed_last_hour),
         },
-        "oldest": base.duration(queue.oldest),
-        "drained_in": base.duration(queue.drained_in) if queue.drained_in else base.NOTHING,
-        "growth": base.NOTHING
+        "growth": cells.NOTHING
         if growth is None
-        else base.with_sign(round(growth), base.whole(round(abs(growth)))),
-        "rate": number_format(queue.finished_a_minute, 1),
-        "unknown_types": [printable(type_) for type_ in queue.unknown_types],
+        else cells.with_sign(growth, cells.whole(abs(growth))),
     }
 
 
 def counted(queue: QueueFigures, count: int) -> object:
     """Return a count; where not all were counted, of none it is not known if there are any."""
     if not queue.is_bounded:
-        return base.bounded(count, COUNTED)
-    return base.AtLeast(count) if count else base.NOTHING
+        return cells.bounded(count, COUNTED)
+    return cells.AtLeast(count) if count else cells.NOTHING
 
 
 OWNER = ("user", "queue")
@@ -343,14 +338,14 @@ class UserAdmin(NamedRows):
         asked = {} if name is None else {"user": name}
         largest = max((max(one.entitled, one.received) for one in shares), default=0.0) or 1.0
         return {
-            "subtitle": printable(queue) if name is None else user_name(name),
+            "subtitle": printable(queue) if name is None else cells.user_name(name),
             "rows": [
                 self.row(request, number, one, rules.get(one.user), largest)
                 for number, one in enumerate(shares)
             ],
             "tabs": [
-                base.tabs(OVER, over, asked | {"queue": queue}, "over"),
-                base.tabs(
+                cells.tabs(OVER, over, asked | {"queue": queue}, "over"),
+                cells.tabs(
                     {one: printable(one) for one in sorted({queue, *queues_of(request)})},
                     queue,
                     asked | {"over": over},
@@ -371,16 +366,12 @@ class UserAdmin(NamedRows):
         return {
             "share": one,
             "name": one.user if rule else None,
-            "label": user_name(one.user),
-            "pause": base.paused_mark(rule) if rule else "",
+            "label": cells.user_name(one.user),
+            "pause": cells.paused_mark(rule) if rule else "",
             "bars": [f"{part / top * 100:.2f}" for part in (one.entitled, one.received)],
-            "parts": [percent(part) for part in (one.entitled, one.received)],
-            "difference": base.with_sign(more, percent(abs(one.difference))),
+            "difference": cells.with_sign(more, cells.percent(abs(one.difference))),
             "kind": "even" if abs(more) < 2 else "above" if more > 0 else "below",
-            "waiting": base.bounded(one.waiting, report.COUNTED),
-            "seconds": base.duration(one.seconds),
-            "p50": base.duration(one.p50),
-            "p95": base.duration(one.p95),
+            "waiting": cells.bounded(one.waiting, report.COUNTED),
             "held": HELD.get(one.held, ""),
             **terms,
         }
@@ -392,14 +383,14 @@ class UserAdmin(NamedRows):
         held = [one for one in tasks if one.queue == queue and one.status in HELD_BACK]
         of_user = Q(kind=Change.Kind.SHARE, name=name)
         of_limit = Q(kind=Change.Kind.LIMIT, name=f"user:{name}")
-        add = f"{base.page_url('fairshare_add')}?{urlencode({'user': name})}"
+        add = f"{cells.page_url('fairshare_add')}?{urlencode({'user': name})}"
         return {
-            "reasons": [(base.task_link(one.pk, one), reason_of(one)) for one in held[-1:]],
-            "tasks": [task_row(one) for one in tasks],
+            "reasons": [(cells.task_link(one.pk, one), reason_of(one)) for one in held[-1:]],
+            "tasks": tasks,
             "shares": [share_line(one) for one in edit.shares_of(name, using=database())],
             "add_url": add if self.has_add_permission(request) else "",
             "changes": self.trail(of_user | of_limit),
-            "links": base.links(user=name, queue=queue),
+            "links": cells.links(user=name, queue=queue),
         }
 
     def rules(self, request: HttpRequest, names: Sequence[str]) -> Mapping[str, FairShare]:
@@ -429,15 +420,8 @@ def chosen_queue(request: HttpRequest) -> str:
     return queues_of(request)[0]
 
 
-def user_name(user: str) -> str:
-    """Return how a user is named."""
-    if user == EVERYONE:
-        return gettext("(everyone else)")
-    return printable(user) or gettext("(tasks without a user)")
-
-
 def share_line(share: FairShare) -> SafeString:
-    url = base.page_url("fairshare_change", share.pk)
+    url = cells.page_url("fairshare_change", share.pk)
     queue = printable(share.queue) or gettext("every queue")
     return format_html('<a href="{}">{}</a>: {}', url, queue, share_terms(share))
 
@@ -450,21 +434,6 @@ def newest_tasks(user: str) -> list[Any]:
     rows = Task.objects.using(database()).filter(user=user).select_related("ticket", "dead_letter")
     rows = rows.defer("payload", "result_text", "dead_letter__message")
     return list(rows.annotate(clock=ServerNow()).order_by("-pk")[:TASKS])
-
-
-def task_row(task: Task) -> list[object]:
-    link, type_ = base.task_link(task.pk, task), base.broken_at_dots(task.type)
-    return [
-        base.badge(task.status),
-        link,
-        type_,
-        printable(task.queue),
-        base.ago(task.created_at),
-    ]
-
-
-def percent(part: float) -> str:
-    return gettext("%(number)s%%") % {"number": number_format(round(part * 100, 1), 1)}
 
 
 def shown(value: object) -> str:

@@ -30,10 +30,10 @@ from django_perfectqueue.queue import KEY_LENGTH, QUEUE_LENGTH, checked, databas
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
 from django_perfectqueue.store.records.usage import all_types_key, type_key
+from django_perfectqueue.templatetags import perfectqueue as cells
 
-from ..parts import base
 from ..parts.actions import RETRY, may
-from ..parts.base import NOTHING, Extra, ReadOnlyAdmin, moment, page_url
+from ..parts.base import Extra, ReadOnlyAdmin
 from .names import queue_row
 
 GROUPS = 5
@@ -87,7 +87,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         context = period_page(key, request.GET, using=database())
         if key.type:
             found = Limit.objects.using(database()).filter(scope=Limit.Scope.TYPE, name=key.type)
-            context["pause"] = next(map(base.paused_mark, found), "")
+            context["pause"] = next(map(cells.paused_mark, found), "")
             context["is_pausable"] = may_see(request, None) and request.user.has_perms(PAUSES)
             context["names"] = names_in(request.GET)
         return self.page(request, "overview/period", context)
@@ -133,24 +133,9 @@ def page(found: Figures) -> dict[str, object]:
         "rows": [queue_row(queue) for queue in found.queues],
         "chart": chart(found.minutes, workers=found.workers),
         "groups": [
-            {
-                "name": printable(name),
-                "query": urlencode({"group": name}),
-                "count": base.bounded(count, LATEST),
-                "latest": base.short(at),
-            }
-            for name, (count, at) in failed[:GROUPS]
+            (name, cells.bounded(count, LATEST), at) for name, (count, at) in failed[:GROUPS]
         ],
-        "received": [
-            {
-                "user": printable(user),
-                "queue": printable(queue),
-                "query": urlencode({"queue": queue, "user": user}),
-                "seconds": base.duration(seconds),
-                "ended": base.whole(ended),
-            }
-            for (queue, user), (ended, seconds) in found.received.items()
-        ],
+        "received": [(*owner, *received) for owner, received in found.received.items()],
     }
 
 
@@ -158,36 +143,16 @@ def release_page(
     release: statistics.Release, found: statistics.SinceRelease, may_retry: bool
 ) -> dict[str, object]:
     """Return what the template shows; the links lead to the failures since, or retry them."""
-    url = page_url("deadletter_bulk" if may_retry else "deadletter_changelist")
-    since = {"since": release.began.isoformat(), **({"verb": "retry"} if may_retry else {})}
-
-    def link(**names: str) -> str:
-        return f"{url}?{urlencode({**names, **since})}"
-
     return {
         "original": printable(release.name),
         "release": release,
-        "began": moment(release.began),
-        "ago": base.ago(release.began),
         "may_retry": may_retry,
-        "all_link": link(),
+        "url": cells.page_url("deadletter_bulk" if may_retry else "deadletter_changelist"),
+        "since": release.began.isoformat(),
         "groups": [
-            (printable(group), base.bounded(count, LATEST), base.short(at), link(group=group))
-            for group, (count, at) in found.groups.items()
+            (name, cells.bounded(count, LATEST), at) for name, (count, at) in found.groups.items()
         ],
-        "changes": [
-            {
-                "name": printable(one.after.type),
-                "queue": printable(one.after.queue),
-                "query": type_query(one.after),
-                "link": link(queue=one.after.queue, type=one.after.type),
-                "fails_more": one.fails_more,
-                "takes_longer": one.takes_longer,
-                "bad": [f"{base.whole(side.bad)} / {base.whole(side.ended)}" for side in one.sides],
-                "mean": [base.duration(side.run.mean) for side in one.sides],
-            }
-            for one in found.types
-        ],
+        "changes": found.types,
     }
 
 
@@ -204,7 +169,7 @@ def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, obj
         "original": subject,
         "query": urlencode(names),
         "is_user": bool(key.user),
-        "windows": base.tabs(OVER, over, names, "over"),
+        "windows": cells.tabs(OVER, over, names, "over"),
         "chart": chart(found.points, FORMS[over]),
         **type_table(found.types, asked, {**names, "over": over}, [found.total]),
         "lengths": lengths(found.total),
@@ -222,14 +187,14 @@ def type_table(
     by = asked.get("by", order)
     by = by if by in ORDERS else order
     return {
-        "orders": base.tabs(
+        "orders": cells.tabs(
             {word: label for word, (label, _rank) in ORDERS.items()}, by, kept, "by"
         ),
         "titles": TITLES,
         "types": [
-            *(shown(one, gettext("all"), "") for one in above),
+            *(type_row(one, gettext("all"), "") for one in above),
             *(
-                shown(one, printable(one.type), type_query(one, over=kept.get("over", "hour")))
+                type_row(one, printable(one.type), type_query(one, over=kept.get("over", "hour")))
                 for one in sorted(types, key=ORDERS[by][1])
             ),
         ],
@@ -251,7 +216,7 @@ def names_in(asked: QueryDict) -> dict[str, str]:
 
 def key_of(asked: QueryDict) -> UsageKey:
     """
-    Return whose figures are asked for: a type's, a user's, or those of the base.whole queue.
+    Return whose figures are asked for: a type's, a user's, or those of the cells.whole queue.
 
     Raise Http404 where no queue can have that name.
     """
@@ -270,20 +235,19 @@ def key_of(asked: QueryDict) -> UsageKey:
     return all_types_key(queue)
 
 
-def shown(found: Statistics, name: str, query: str) -> dict[str, object]:
+def type_row(found: Statistics, name: str, query: str) -> dict[str, object]:
     counts = (found.finished, found.retried, found.failed, found.cancelled, found.lost)
     run, wait = found.run, found.wait
     times = (total(found), run.mean, run.deviation, run.p95, wait.mean, wait.p95)
-    cells = [*map(base.whole, counts)]
-    cells += [NOTHING if time is None else base.duration(time) for time in times]
-    return {"name": name, "queue": printable(found.queue), "query": query, "cells": cells}
+    shown = [*map(cells.whole, counts), *map(cells.duration, times)]
+    return {"name": name, "queue": printable(found.queue), "query": query, "cells": shown}
 
 
 def lengths(found: Statistics) -> list[tuple[str, int, int]]:
     """Return the buckets that have something, with how many ran and waited so long."""
     pairs = zip(found.run.histogram, found.wait.histogram, strict=True)
     return [
-        ("\N{INFINITY}" if math.isinf(bound) else base.duration(bound), ran, waited)
+        ("\N{INFINITY}" if math.isinf(bound) else cells.duration(bound), ran, waited)
         for (bound, ran), (_bound, waited) in pairs
         if ran or waited
     ]

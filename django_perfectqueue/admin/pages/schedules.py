@@ -43,9 +43,9 @@ from django_perfectqueue.schedules.terms import (
     known_types,
 )
 from django_perfectqueue.store.schedules import due_time, timing_of
+from django_perfectqueue.templatetags import perfectqueue as cells
 
-from ..parts import base
-from ..parts.base import NOTHING, Extra, badge, column, moment, page_url
+from ..parts.base import Extra, column
 from .limits import PauseForm, RuleAdmin, RuleForm, Suggesting
 
 SECONDS = _("Seconds, or a span such as 15m.")
@@ -227,19 +227,19 @@ class ScheduleAdmin(RuleAdmin):
 
     @admin.display(description=_("name"), ordering="name")
     def named(self, row: Schedule) -> SafeString:
-        paused = base.mark("failed", _("paused")) if row.paused else ""
+        paused = cells.mark("failed", _("paused")) if row.paused else ""
         return format_html("{} {}", printable(row.name), paused)
 
-    kind = column(_("type"), lambda row: base.broken_at_dots(row.type), ordering="type")
+    kind = column(_("type"), lambda row: cells.broken_at_dots(row.type), ordering="type")
     timing = column(_("when"), lambda row: printable(in_words(row)))
-    next = column(_("next"), lambda row: base.short(row.due_at), ordering="due_at")
+    next = column(_("next"), lambda row: cells.short(row.due_at), ordering="due_at")
 
     @admin.display(description=_("last"), ordering="last_at")
     def last(self, row: Any) -> SafeString | str:
         if row.last_at is None:
-            return NOTHING
-        shown = badge(row.last_status) if row.last_status else ""
-        return format_html("{} {}", base.short(row.last_at), shown)
+            return cells.NOTHING
+        shown = cells.badge(row.last_status) if row.last_status else ""
+        return format_html("{} {}", cells.short(row.last_at), shown)
 
     @admin.display(description=_("state"))
     def state(self, row: Any) -> SafeString | str:
@@ -276,7 +276,7 @@ class ScheduleAdmin(RuleAdmin):
             "is_broken": bool(row.problem),
             "in_words": printable(in_words(row)),
             "verbs": [(verb, VERBS[verb]) for verb in verbs] if allowed else [],
-            "ahead": [moment(tick) for tick in schedule.next(NEXT)],
+            "ahead": schedule.next(NEXT),
             "ticks": [
                 tick_row(request, task)
                 for task in schedule.last(LAST)
@@ -295,7 +295,7 @@ class ScheduleAdmin(RuleAdmin):
         form = ScheduleForm.preview(request.POST)
         ticks = form.ticks(NEXT)
         wrong = [str(error) for name in form.errors for error in form.errors[name]]
-        return JsonResponse({"next": [moment(tick) for tick in ticks], "wrong": wrong})
+        return JsonResponse({"next": [cells.moment(tick) for tick in ticks], "wrong": wrong})
 
     # What is done.
 
@@ -317,7 +317,7 @@ class ScheduleAdmin(RuleAdmin):
             form.terms["context"] = stored.surroundings
         row = schedules.put(obj.name, obj.type, form.payload_data(), by=by, **form.terms).row()
         obj.pk, obj._state.db = row.pk, database()
-        ticks = ", ".join(moment(tick) for tick in schedules[obj.name].next(NEXT))
+        ticks = ", ".join(cells.moment(tick) for tick in schedules[obj.name].next(NEXT))
         if ticks:
             self.message_user(request, gettext("The next ticks: %s.") % ticks, messages.INFO)
 
@@ -359,12 +359,12 @@ class ScheduleAdmin(RuleAdmin):
         if not self.has_change_permission(request, row):
             raise PermissionDenied
         getattr(self, verb)(request, rows)
-        return HttpResponseRedirect(page_url("schedule_change", pk))
+        return HttpResponseRedirect(cells.page_url("schedule_change", pk))
 
 
 def tick_row(request: HttpRequest, task: Task) -> list[object]:
     """Return one of the last ticks, with a link for who may see its task."""
     tick: object = printable(task.key.rpartition("@")[2])
     if request.user.has_perm("perfectqueue.view_task"):
-        tick = base.task_link(task.pk, tick)
-    return [tick, badge(task.status)]
+        tick = cells.task_link(task.pk, tick)
+    return [tick, cells.badge(task.status)]

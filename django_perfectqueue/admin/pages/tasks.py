@@ -17,37 +17,31 @@ from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
-from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from django_perfectqueue import models
 from django_perfectqueue.bulk import TYPE
-from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.inspection.scope import in_scope, may_see
-from django_perfectqueue.inspection.steering import describe_action
 from django_perfectqueue.inspection.task import Episode, Fact, Story, remark, steps_of
 from django_perfectqueue.inspection.why_waiting import Code, Reason
-from django_perfectqueue.lib.printable import printable, printable_lines
+from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Status
 from django_perfectqueue.models.fields import ServerNow
-from django_perfectqueue.payload.codecs import decode
-from django_perfectqueue.payload.context import STARS, masked
-from django_perfectqueue.payload.journal import Line
 from django_perfectqueue.queue import database
+from django_perfectqueue.templatetags import perfectqueue as cells
 
 from ..parts import base, filters
 from ..parts.action_pages import SteeringAdmin
 from ..parts.actions import CANCEL, COPY, EDIT, RETRY, VERBS, may, own_operations
-from ..parts.base import NOTHING, Extra, badge, column, moment, page_url
+from ..parts.base import Extra, column
 from .batches import family_page, known_to
 
 # Reasons that name another task or a batch, which may be another user's.
 NAMING = (Code.BLOCKED, Code.PARENT_FAILED, Code.BATCH_OPEN, Code.BATCH_FAILED)
 ATTEMPTS = 50
 STEPS = 50
-LONGEST = 100_000
 
 
 @admin.register(models.Task)
@@ -166,22 +160,22 @@ class TaskAdmin(SteeringAdmin):
         fitting = [verb for verb in VERBS.values() if status in verb.statuses]
         return [verb for verb in fitting if verb not in refused and may(request, verb)]
 
-    named = column(_("key"), lambda task: base.with_fold(task, task.type, task.user, task.queue))
+    named = column(_("key"), lambda task: cells.with_fold(task, task.type, task.user, task.queue))
     of_queue = column(
-        _("queue"), lambda task: base.tasks_link(printable(task.queue), queue=task.queue)
+        _("queue"), lambda task: cells.tasks_link(printable(task.queue), queue=task.queue)
     )
     kind = column(
-        _("type"), lambda task: base.tasks_link(base.broken_at_dots(task.type), type=task.type)
+        _("type"), lambda task: cells.tasks_link(cells.broken_at_dots(task.type), type=task.type)
     )
-    for_user = column(_("user"), lambda task: base.user_link(task.user))
-    badge = column(_("status"), lambda task: badge(task.status))
-    created = column(_("created"), lambda task: base.ago(task.created_at))
+    for_user = column(_("user"), lambda task: cells.user_link(task.user))
+    badge = column(_("status"), lambda task: cells.badge(task.status))
+    created = column(_("created"), lambda task: cells.ago(task.created_at))
 
     @admin.display(description=_("when"))
     def when(self, task: models.Task) -> SafeString:
-        fact: Any = base.next_moment(task)
+        fact: Any = cells.next_moment(task)
         return format_html(
-            '{} <span class="pq-quiet">{}</span>', base.short(fact.value), fact.label
+            '{} <span class="pq-quiet">{}</span>', cells.short(fact.value), fact.label
         )
 
     attempts = column(_("attempts"), lambda task: int(task.tries))
@@ -225,38 +219,38 @@ class DeadLetterAdmin(SteeringAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, *given: Any, **more: Any
     ) -> HttpResponse:
-        return HttpResponseRedirect(page_url("task_change", object_id))
+        return HttpResponseRedirect(cells.page_url("task_change", object_id))
 
-    badge = column(_("status"), lambda letter: badge(letter.status))
+    badge = column(_("status"), lambda letter: cells.badge(letter.status))
 
     @admin.display(description=_("task"))
     def named(self, letter: models.DeadLetter) -> SafeString:
         task = letter.task
-        link = base.task_link(task.pk, task)
-        return base.with_fold(
+        link = cells.task_link(task.pk, task)
+        return cells.with_fold(
             link, task.type, task.user, task.queue, letter.group, message_of(letter)
         )
 
     kind = column(
-        _("type"), lambda letter: narrowed(letter, "type", base.broken_at_dots(letter.task.type))
+        _("type"), lambda letter: narrowed(letter, "type", cells.broken_at_dots(letter.task.type))
     )
     for_user = column(
-        _("user"), lambda letter: narrowed(letter, "user") if letter.task.user else NOTHING
+        _("user"), lambda letter: narrowed(letter, "user") if letter.task.user else cells.NOTHING
     )
     of_queue = column(_("queue"), lambda letter: narrowed(letter, "queue"))
 
-    @admin.display(description=_("group and message"), empty_value=NOTHING)
+    @admin.display(description=_("group and message"), empty_value=cells.NOTHING)
     def cause(self, letter: models.DeadLetter) -> SafeString | None:
         """Return the group, with a link to all of it, and below it the message."""
         if not letter.group:
             return None
         query = urlencode({"status": letter.status, "group": letter.group})
-        link = format_html('<a href="?{}">{}</a>', query, base.broken_at_dots(letter.group))
+        link = format_html('<a href="?{}">{}</a>', query, cells.broken_at_dots(letter.group))
         return format_html(
             '{} <span class="pq-message pq-quiet">{}</span>', link, message_of(letter)
         )
 
-    ended = column(_("ended"), lambda letter: base.ago(letter.ended_at))
+    ended = column(_("ended"), lambda letter: cells.ago(letter.ended_at))
 
 
 def message_of(letter: models.DeadLetter) -> str:
@@ -276,7 +270,7 @@ def task_story(task: Any, *, using: str, sees_all: bool = True) -> dict[str, Any
     steps = list(steps_of(task, using=using)[: STEPS + 1])
     letter = story.letter
     return {
-        "badge": badge(task.status),
+        "badge": cells.badge(task.status),
         "sentences": sentences(story, sees_all),
         "about": shown_facts(story, story.about()),
         "batch": task.known_batch,
@@ -284,15 +278,9 @@ def task_story(task: Any, *, using: str, sees_all: bool = True) -> dict[str, Any
         "times": shown_facts(story, story.times()),
         "line": shown_facts(story, story.counts()) if story.ticket else [],
         "letter": letter,
-        "why": printable_lines(letter.message) if letter else "",
-        "data": shown(task.payload),
-        "result": None if task.result_text is None else shown(task.result_text),
-        "context": None if task.context is None else shown(task.context),
-        "steps": [
-            (printable(step.name), moment(step.kept_at), shown(step.result_text)) for step in steps
-        ],
+        "steps": steps,
         "steps_shown": STEPS,
-        "actions": [(moment(one.at), one.by, describe_action(one)) for one in story.actions],
+        "actions": story.actions,
         "progress": how_far(story.progress),
         "attempts": [attempt_row(task, one) for one in story.episodes],
         "attempts_shown": ATTEMPTS,
@@ -308,9 +296,9 @@ def shown_facts(story: Story, facts: Sequence[Fact]) -> list[tuple[str, object]]
 def shown_value(task: models.Task, fact: Fact) -> object:
     value: Any = fact.value
     if isinstance(value, datetime):
-        return moment(value)
+        return cells.moment(value)
     if isinstance(value, timedelta):
-        return base.duration(value.total_seconds())
+        return cells.duration(value.total_seconds())
     if isinstance(value, list):
         links = ((linked(task, fact.name, one),) for one in value)
         return format_html_join(" ", '<span class="pq-tag">{}</span>', links)
@@ -321,15 +309,17 @@ def linked(task: models.Task, name: str, value: object) -> SafeString | str:
     """Return a value with a link to the list that has more of the kind, if one has."""
     text = printable(str(value))
     links: dict[str, Callable[[], SafeString]] = {
-        "queue": lambda: base.tasks_link(text, queue=task.queue),
-        "type": lambda: base.tasks_link(text, queue=task.queue, type=task.type),
-        "user": lambda: base.tasks_link(text, user=task.user),
-        "tags": lambda: base.tasks_link(text, tag=value),
-        "limits": lambda: base.list_link("limit", text, q=value),
-        "schedule": lambda: base.list_link("schedule", text, q=value),
-        "runs": lambda: base.list_link("worker", text),
-        "weight": lambda: base.list_link("fairshare", text, user=task.user, queue=task.queue),
-        "user_running": lambda: base.list_link("fairshare", text, user=task.user, queue=task.queue),
+        "queue": lambda: cells.tasks_link(text, queue=task.queue),
+        "type": lambda: cells.tasks_link(text, queue=task.queue, type=task.type),
+        "user": lambda: cells.tasks_link(text, user=task.user),
+        "tags": lambda: cells.tasks_link(text, tag=value),
+        "limits": lambda: cells.list_link("limit", text, q=value),
+        "schedule": lambda: cells.list_link("schedule", text, q=value),
+        "runs": lambda: cells.list_link("worker", text),
+        "weight": lambda: cells.list_link("fairshare", text, user=task.user, queue=task.queue),
+        "user_running": lambda: cells.list_link(
+            "fairshare", text, user=task.user, queue=task.queue
+        ),
     }
     return links[name]() if name in links else text
 
@@ -363,7 +353,7 @@ def said_of(reason: Reason, task: models.Task) -> str:
     if reason.code not in pages:
         return reason.sentence
     model, query = pages[reason.code]
-    return base.list_link(model, reason.sentence, **query)
+    return cells.list_link(model, reason.sentence, **query)
 
 
 def attempt_row(task: Any, episode: Episode) -> dict[str, object]:
@@ -376,24 +366,14 @@ def attempt_row(task: Any, episode: Episode) -> dict[str, object]:
         number, label = task.tries, gettext("running")
     return {
         "attempt": attempt,
-        "message": printable_lines(attempt.message) if attempt else "",
-        "traceback": printable_lines(attempt.traceback) if attempt else "",
         "number": number,
         "label": label,
-        "started": moment(attempt.started_at or attempt.ended_at) if attempt else "",
-        "ran": base.duration(seconds(attempt.started_at, attempt.ended_at))
+        "ran": cells.duration(seconds(attempt.started_at, attempt.ended_at))
         if attempt and attempt.started_at
-        else NOTHING,
-        "log": [said(line) for line in journal.log] if journal else [],
+        else cells.NOTHING,
+        "log": journal.log if journal else [],
         "is_open": episode.is_running,
     }
-
-
-def said(line: Line) -> dict[str, str]:
-    """Return a line of a log as it is shown."""
-    at = template_localtime(line.at).strftime("%H:%M:%S") if line.at else ""
-    text = printable_lines(line.text)
-    return {"at": at, "level": line.level, "source": line.source, "text": text}
 
 
 def how_far(journal: models.Journal | None) -> dict[str, object] | None:
@@ -401,23 +381,7 @@ def how_far(journal: models.Journal | None) -> dict[str, object] | None:
     if journal is None:
         return None
     percent = None if journal.progress is None else round(100 * journal.progress)
-    return {"percent": percent, "stage": journal.stage, "at": moment(journal.updated_at)}
-
-
-def shown(text: str) -> dict[str, object]:
-    """
-    Return JSON set out to be read, without what is sensitive; or else the text as it is.
-
-    Of what is nested too deep for that nothing is shown: it may well be JSON with secrets.
-    """
-    try:
-        pretty, problem = base.readable(masked(decode(text))), ""
-    except (PayloadError, RecursionError) as error:
-        is_deep = isinstance(error.__cause__ or error, RecursionError)
-        pretty, problem = STARS if is_deep else text, str(error)
-    pretty = printable_lines(pretty)
-    cut = max(0, len(pretty) - LONGEST)
-    return {"text": pretty[:LONGEST], "problem": problem, "cut": cut}
+    return {"percent": percent, "stage": journal.stage, "at": cells.moment(journal.updated_at)}
 
 
 def seconds(start: datetime, end: datetime) -> float:

@@ -19,9 +19,9 @@ from django_perfectqueue.inspection.workers import Assignment, ProcessorFacts, p
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Worker
 from django_perfectqueue.queue import database
+from django_perfectqueue.templatetags import perfectqueue as cells
 
-from ..parts import base
-from ..parts.base import NOTHING, Extra, ReadOnlyAdmin, column
+from ..parts.base import Extra, ReadOnlyAdmin, column
 from ..parts.filters import numbers
 
 TASKS = 5
@@ -96,12 +96,12 @@ class WorkerAdmin(ReadOnlyAdmin):
             busy = any(processor.runs for processor in worker.shown)
             kind, word = "retrying", gettext("draining") if busy else gettext("drained")
         if kind == "failed" or worker.leaving or not worker.drainable:
-            return base.mark(kind, word)
+            return cells.mark(kind, word)
         name, label = ("undrain", _("Undrain")) if worker.draining else ("drain", _("Drain"))
         buttons = [(name, worker.pk, label)]
         if worker.takers > 1 and worker.takes_tasks(worker.clock):
             buttons.append(("drain_host", worker.host, _("Drain the host")))
-        return format_html("{}{}", base.mark(kind, word), format_html_join("", BUTTON, buttons))
+        return format_html("{}{}", cells.mark(kind, word), format_html_join("", BUTTON, buttons))
 
     @admin.display(description=_("generation"))
     def round(self, worker: Worker) -> SafeString:
@@ -110,12 +110,12 @@ class WorkerAdmin(ReadOnlyAdmin):
         shown = '<span title="{}">{}</span> <span class="pq-quiet">{}</span>'
         return format_html(shown, title, worker.generation, release)
 
-    since = column(_("since"), lambda worker: base.ago(worker.started_at))
+    since = column(_("since"), lambda worker: cells.ago(worker.started_at))
 
     @admin.display(description=_("queues"))
     def serves(self, worker: Any) -> SafeString:
         names = [
-            base.tasks_link(printable(queue), queue=queue) if worker.named else printable(queue)
+            cells.tasks_link(printable(queue), queue=queue) if worker.named else printable(queue)
             for queue in worker.queues
         ]
         return format_html_join(", ", "{}", ([name] for name in names))
@@ -131,7 +131,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         """Return what its processors run: the tasks' names only for who may see tasks."""
         tasks = [(processor, task) for processor in worker.shown for task in processor.runs]
         if not tasks:
-            return NOTHING
+            return cells.NOTHING
         if not worker.named:
             return ngettext("%d task", "%d tasks", len(tasks)) % len(tasks)
         lines = [[line(worker, *one)] for one in tasks[:TASKS]]
@@ -141,7 +141,7 @@ class WorkerAdmin(ReadOnlyAdmin):
             '<ul class="pq-runs">{}</ul>', format_html_join("", "<li>{}</li>", lines)
         )
 
-    seen = column(_("seen"), lambda worker: base.ago(worker.seen_at))
+    seen = column(_("seen"), lambda worker: cells.ago(worker.seen_at))
 
 
 def line(worker: Any, processor: ProcessorFacts, task: Assignment) -> SafeString:
@@ -150,11 +150,11 @@ def line(worker: Any, processor: ProcessorFacts, task: Assignment) -> SafeString
         "number": processor.number,
         "pid": processor.pid,
     }
-    lasts = base.duration((worker.clock - task.since).total_seconds())
+    lasts = cells.duration((worker.clock - task.since).total_seconds())
     words = ", ".join(
         filter(None, [printable(task.type), printable(task.user), lasts, task.how_far])
     )
     quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, words)
     if not task.key:
         return format_html("#{} {}", task.task_id, quiet)
-    return format_html("{} {}", base.task_link(task.task_id, printable(task.key)), quiet)
+    return format_html("{} {}", cells.task_link(task.task_id, printable(task.key)), quiet)

@@ -33,10 +33,11 @@ from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.context import masked
 from django_perfectqueue.payload.inputs import merged
 from django_perfectqueue.queue import database
+from django_perfectqueue.templatetags import perfectqueue as cells
 
 from . import actions, base
 from .actions import BULK, CANCEL, RETRY, VERBS, ActionReport, Verb, bulk_verbs, may
-from .base import COUNTED, Extra, ReadOnlyAdmin, badge, page_url
+from .base import COUNTED, Extra, ReadOnlyAdmin
 from .filters import numbers, one_queue, plain
 
 SHOWN = 20
@@ -143,7 +144,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         return super().changelist_view(request, {"bulk_url": url, **(extra_context or {})})
 
     def bulk_url(self, values: QueryDict, **more: str) -> str:
-        url = page_url(f"{self.opts.model_name}_bulk")
+        url = cells.page_url(f"{self.opts.model_name}_bulk")
         return f"{url}?{urlencode({**values.dict(), **more})}"
 
     def bulk_view(self, request: HttpRequest) -> HttpResponse:
@@ -154,7 +155,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         values = {name: str(value) for name, value in sent.items()}
         own = (*actions.TERMS, *actions.BUTTONS)
         kept = {name: value for name, value in values.items() if name not in own}
-        back = f"{page_url(f'{self.opts.model_name}_changelist')}?{urlencode(kept)}"
+        back = f"{cells.page_url(f'{self.opts.model_name}_changelist')}?{urlencode(kept)}"
         try:
             selection = actions.selection_of(request, values, status=self.status_shown)
             if not (verbs := bulk_verbs(request, selection.status)):
@@ -188,7 +189,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             "hidden": filters,
             "form": form,
             "back": back,
-            "action": page_url(f"{self.opts.model_name}_bulk"),
+            "action": cells.page_url(f"{self.opts.model_name}_bulk"),
         }
         if operation:
             found = preview(operation.verb, selection, using=database())
@@ -197,14 +198,14 @@ class SteeringAdmin(ReadOnlyAdmin):
                 "hidden": [*filters, ("shown", text_of(operation))],
                 "matching": {
                     "count": found.total,
-                    "total": base.AtLeast(found.total)
+                    "total": cells.AtLeast(found.total)
                     if found.is_bounded
-                    else base.whole(found.total),
+                    else cells.whole(found.total),
                     "statuses": [
-                        (badge(word), base.bounded(n, COUNTED)) for word, n in found.statuses
+                        (cells.badge(word), cells.bounded(n, COUNTED)) for word, n in found.statuses
                     ],
                     "users": [
-                        (printable(user), base.bounded(n, COUNTED)) for user, n in found.users
+                        (printable(user), cells.bounded(n, COUNTED)) for user, n in found.users
                     ],
                     "more": max(0, found.total - len(found.sample)),
                     **sample_of(found.sample, operation.patch is not None, operation.patch),
@@ -221,7 +222,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         self.log_change(request, row, f"{BULK[operation.verb].label}: {urlencode(query)}")
         text = gettext("A task does the work. This page shows its progress, and can cancel it.")
         self.message_user(request, text, messages.SUCCESS)
-        return HttpResponseRedirect(page_url("task_change", row.pk))
+        return HttpResponseRedirect(cells.page_url("task_change", row.pk))
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Leave out the queue where each row would name the same."""
@@ -310,7 +311,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         back = request.POST.get("back", "")
         if url_has_allowed_host_and_scheme(back, allowed_hosts=None):
             return back
-        return page_url(f"{self.opts.model_name}_changelist")
+        return cells.page_url(f"{self.opts.model_name}_changelist")
 
     def ask(
         self,
@@ -337,13 +338,13 @@ class SteeringAdmin(ReadOnlyAdmin):
             "cap": base.CAP if len(ids) > base.CAP else 0,
             "matching": {
                 "count": count,
-                "total": base.whole(count),
-                "statuses": [(badge(status), n) for status, n in statuses.items()],
+                "total": cells.whole(count),
+                "statuses": [(cells.badge(status), n) for status, n in statuses.items()],
                 "more": max(0, count - SHOWN),
                 **sample_of(rows.order_by("-pk"), verb.field == "patch"),
             },
             "back": back,
-            "action": page_url(f"{self.opts.model_name}_steer", verb.name),
+            "action": cells.page_url(f"{self.opts.model_name}_steer", verb.name),
         }
         return self.page(request, "confirm", context)
 
@@ -403,14 +404,14 @@ def text_of(operation: Operation) -> str:
 
 def sample_of(tasks: Iterable[Task], has_data: bool, patch: JSON = None) -> dict[str, object]:
     """Return the rows of some tasks: with their data, also as a patch would have them."""
-    rows = [(base.recognized(task), data_of(task, patch) if has_data else []) for task in tasks]
+    rows = [(task, data_of(task, patch) if has_data else []) for task in tasks]
     return {"rows": rows, "has_data": has_data, "has_patch": patch is not None}
 
 
 def data_of(task: Task, patch: JSON) -> list[str]:
     try:
         values = [task.data] if patch is None else [task.data, merged(task.data, patch)]
-        return [base.readable(masked(value))[:LONGEST] for value in values]
+        return [cells.readable(masked(value))[:LONGEST] for value in values]
     except (PayloadError, InvalidTaskError, RecursionError) as error:
         return [str(error)]
 

@@ -20,8 +20,9 @@ from django_perfectqueue.inspection.scope import in_scope, scope_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import names
+from django_perfectqueue.templatetags import perfectqueue as cells
 
-from .base import COUNTED, bounded
+from .base import COUNTED
 
 REACH = 100_000
 # So many that have yet to end are found behind the newest.
@@ -152,7 +153,7 @@ class GroupFilter(ValueFilter):
             rows = rows.filter(ended_at__gte=oldest)
         counted = rows.order_by().values_list("group").annotate(count=Count("pk"))
         return [
-            (name, f"{printable(name)} ({bounded(count, COUNTED)})")
+            (name, f"{printable(name)} ({cells.bounded(count, COUNTED)})")
             for name, count in counted.order_by("-count", "group")[:GROUPS]
             if name
         ]

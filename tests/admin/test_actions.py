@@ -5,7 +5,8 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
-from django_perfectqueue.admin.parts import action_pages, filters
+from django_perfectqueue.admin.parts import base, filters
+from django_perfectqueue.inspection.steering import describe_action
 from django_perfectqueue.models import DeadLetter, Task, Ticket
 from django_perfectqueue.store.records import counts
 from django_perfectqueue.test import drain
@@ -36,7 +37,7 @@ class ForceFinishTests(AdminTestCase):
         response = self.confirm(asked)
         self.assertEqual(
             self.reported(response),
-            ["2 tasks were force-finished.", "Not done: 1 had ended already, 1 is gone."],
+            ["Done: 2 closed as finished.", "Not done: 1 had ended already, 1 no longer there."],
         )
         self.assertEqual((status(held), status(waiting)), ("finished", "finished"))
 
@@ -78,7 +79,7 @@ class CancelTests(AdminTestCase):
         response = self.confirm(self.choose("cancel", held, waiting))
         self.assertEqual(
             self.reported(response),
-            ["1 task was cancelled. 1 task that a processor has was asked to stop."],
+            ["Done: 1 cancelled, 1 cancel requested."],
         )
         self.assertEqual(status(waiting), "cancelled")
         self.assertTrue(Ticket.objects.get(task_id=row(held).pk).cancel_requested)
@@ -89,8 +90,8 @@ class WhoTests(AdminTestCase):
         task = submit("k1", now=None)
         self.confirm(self.choose("cancel", task))
         page = self.story(task)
-        self.assertEqual([what for _at, _by, what in page.context["actions"]], ["cancelled"])
-        self.assertEqual([by for _at, by, _what in page.context["actions"]], ["boss"])
+        self.assertEqual([describe_action(one) for one in page.context["actions"]], ["cancelled"])
+        self.assertEqual([one.by for one in page.context["actions"]], ["boss"])
         changes = self.client.get("/admin/perfectqueue/change/")
         self.assertContains(changes, "task &#x27;k1&#x27;, queue &#x27;default&#x27;")
 
@@ -102,7 +103,7 @@ class RetryTests(AdminTestCase):
         self.choose("retry", lost, waiting)
         self.assertEqual(
             self.reported(self.client.get(LIST)),
-            ["1 task was put back in line.", "Not done: 1 is waiting, running or blocked."],
+            ["Done: 1 put back in line.", "Not done: 1 waiting, running or blocked."],
         )
         self.assertFalse(DeadLetter.objects.exists())
 
@@ -208,15 +209,15 @@ class RetryTests(AdminTestCase):
     def test_dead_letters_are_deleted_by_who_may(self):
         gone, kept = failed("k1"), failed("k2")
         self.client.force_login(staff("view_task", "view_deadletter", "retry_task"))
-        self.assertNotContains(self.client.get(DEAD), "Delete selected tasks")
-        self.assertEqual(self.forge("purge", ids=row(gone).pk, confirmed="1").status_code, 403)
+        self.assertNotContains(self.client.get(DEAD), 'value="purge"')
+        self.assertEqual(self.forge("purge", ids=row(gone).pk, _do="1").status_code, 403)
 
         may = staff("view_task", "view_deadletter", "purge_task", name="may")
         self.client.force_login(may)
         asked = self.choose("purge", gone, url=DEAD)
         self.assertContains(asked, "Delete these tasks")
         self.assertContains(asked, "<td>k1</td>")
-        self.assertEqual(self.reported(self.confirm(asked)), ["1 task was deleted."])
+        self.assertEqual(self.reported(self.confirm(asked)), ["Done: 1 deleted."])
         self.assertFalse(gone.exists())
         self.assertTrue(kept.exists())
         self.assertEqual(LogEntry.objects.get().object_repr, "k1")
@@ -225,8 +226,8 @@ class RetryTests(AdminTestCase):
         task = failed("k1")
         pk = row(task).pk
         task.retry()
-        reported = self.reported(self.forge("purge", ids=pk, confirmed="1"))
-        self.assertEqual(reported, ["Not done: 1 is waiting, running or blocked."])
+        reported = self.reported(self.forge("purge", ids=pk, _do="1"))
+        self.assertEqual(reported, ["Not done: 1 waiting, running or blocked."])
         self.assertTrue(task.exists())
 
     def test_a_dead_letters_page_is_its_tasks_story(self):
@@ -243,9 +244,9 @@ class ManyTests(AdminTestCase):
         submit_many(5)
 
         self.choose("retry", lost[0], across=True, status="failed")
-        self.assertEqual(self.reported(self.client.get(LIST)), ["3 tasks were put back in line."])
+        self.assertEqual(self.reported(self.client.get(LIST)), ["Done: 3 put back in line."])
 
-    @mock.patch.object(action_pages, "CAP", 2)
+    @mock.patch.object(base, "CAP", 2)
     def test_no_more_are_taken_than_one_request_can_do(self):
         for _ in range(3):
             failed()
@@ -254,11 +255,11 @@ class ManyTests(AdminTestCase):
         tasks = [submit() for _ in range(3)]
         asked = self.choose("force_finish", *tasks)
         self.assertIn(
-            "At most 2 tasks are taken at a time: repeat it for the rest.",
+            "At most 2 are taken at a time: repeat it for the rest.",
             self.reported(self.confirm(asked)),
         )
 
-    @mock.patch.object(action_pages, "CAP", 2)
+    @mock.patch.object(base, "CAP", 2)
     def test_more_of_them_are_left_to_a_task_of_the_queue(self):
         for _ in range(3):
             failed()
@@ -295,7 +296,7 @@ class PermissionTests(AdminTestCase):
         self.client.force_login(staff("view_task"))
 
         for verb in ("force_finish", "cancel", "retry"):
-            response = self.forge(verb, ids=row(task).pk, confirmed="1")
+            response = self.forge(verb, ids=row(task).pk, _do="1")
             self.assertEqual(response.status_code, 403)
         self.forge_action(LIST, "retry", row(task))
         self.assertEqual(status(task), "failed")
@@ -304,7 +305,7 @@ class PermissionTests(AdminTestCase):
         task = failed("k1")
         self.client.force_login(staff("view_task", "retry_task"))
 
-        self.assertContains(self.client.get(LIST), "Retry selected tasks")
+        self.assertContains(self.client.get(LIST), 'value="retry"')
         self.assertNotContains(self.client.get(LIST), "Force finish")
         self.assertEqual(self.forge("cancel", ids=row(task).pk).status_code, 403)
         self.assertEqual(self.press_verb(task, "Retry").status_code, 200)

@@ -111,8 +111,8 @@ class BatchTests(BatchCase):
     def test_cancel_asks_first_and_says_what_it_would_do(self):
         asked, done = self.press("Request cancel")
         self.assertContains(asked, "its callbacks still run")
-        self.assertEqual([count for _badge, count in asked.context["counts"]], [2])
-        self.assertEqual(self.reported(done), ["2 tasks were cancelled."])
+        self.assertEqual([count for _badge, count in asked.context["matching"]["statuses"]], [2])
+        self.assertEqual(self.reported(done), ["Done: 2 cancelled."])
         self.assertEqual(
             [status(key) for key in "abcd"], ["failed", "finished", *["cancelled"] * 2]
         )
@@ -125,8 +125,8 @@ class BatchTests(BatchCase):
 
     def test_retry_puts_the_dead_ones_back(self):
         asked, done = self.press("Retry")
-        self.assertEqual([count for _badge, count in asked.context["counts"]], [1])
-        self.assertEqual(self.reported(done), ["1 task was put back in line."])
+        self.assertEqual([count for _badge, count in asked.context["matching"]["statuses"]], [1])
+        self.assertEqual(self.reported(done), ["Done: 1 put back in line."])
         self.assertEqual(status("a"), "waiting")
         self.assertContains(self.client.get(f"{BATCHES}{self.batch.id}/history/"), "Retry")
 
@@ -140,7 +140,7 @@ class BatchTests(BatchCase):
         self.client.force_login(staff("view_task", "cancel_task", name="other"))
         self.assertEqual(self.client.get(url).status_code, 403)
         steer = reverse("admin:perfectqueue_task_steer", args=["cancel"])
-        data = {"batch": self.batch.id, "confirmed": "1"}
+        data = {"batch": self.batch.id, "_do": "1"}
         self.assertEqual(self.client.post(steer, data).status_code, 404)
         self.client.force_login(staff("view_task", "view_batch", name="third"))
         self.assertEqual(self.client.post(steer, data).status_code, 403)
@@ -202,15 +202,15 @@ class FamilyTests(AdminTestCase):
     def test_a_task_is_cancelled_with_all_that_wait_for_it(self):
         self.assertContains(self.story(Queue()["b"]), "Request cancel, with all that wait for it")
         asked = self.press_verb(Queue()["b"], WITH_ALL)
-        self.assertEqual([count for _badge, count in asked.context["counts"]], [3])
+        self.assertEqual([count for _badge, count in asked.context["matching"]["statuses"]], [3])
         self.assertEqual(status("b"), "blocked")
         done = self.confirm(asked)
-        self.assertEqual(self.reported(done), ["3 tasks were cancelled."])
+        self.assertEqual(self.reported(done), ["Done: 3 cancelled."])
         self.assertEqual([status(key) for key in "abcd"], ["waiting", *["cancelled"] * 3])
 
     def test_one_for_which_others_wait_is_not_cancelled_without_them(self):
         done = self.confirm(self.choose("cancel", Queue()["b"]))
-        said = "Not done: for 1 others wait: its page cancels it with them."
+        said = "Not done: 1 that others wait for: its page cancels it with them."
         self.assertEqual(self.reported(done), [said])
         self.assertEqual([verb.name for verb in self.verbs("b")], ["force_finish"])
         self.assertEqual([verb.name for verb in self.verbs("d")], ["force_finish", "cancel"])
@@ -222,9 +222,9 @@ class FamilyTests(AdminTestCase):
     def test_one_that_runs_is_asked_with_those_that_wait_for_it(self):
         Queue().poll()
         asked = self.press_verb(Queue()["a"], WITH_ALL)
-        self.assertEqual([count for _badge, count in asked.context["counts"]], [3, 1])
+        self.assertEqual([count for _badge, count in asked.context["matching"]["statuses"]], [3, 1])
         done = self.confirm(asked)
-        said = "3 tasks were cancelled. 1 task that a processor has was asked to stop."
+        said = "Done: 3 cancelled, 1 cancel requested."
         self.assertEqual(self.reported(done), [said])
 
     def test_a_task_is_retried_with_those_that_were_cancelled_for_it(self):
@@ -233,7 +233,7 @@ class FamilyTests(AdminTestCase):
         self.assertEqual([status(key) for key in "abcd"], ["failed", *["cancelled"] * 3])
         self.assertContains(self.story(Queue()["a"]), "Retry, with all that wait for it")
         asked = self.press_verb(Queue()["a"], "Retry, with all that wait for it")
-        self.assertEqual([count for _badge, count in asked.context["counts"]], [1, 3])
+        self.assertEqual([count for _badge, count in asked.context["matching"]["statuses"]], [1, 3])
         self.confirm(asked)
         store.records.follow(using="default")
         self.assertEqual([status(key) for key in "abcd"], ["waiting", *["blocked"] * 3])
@@ -275,4 +275,4 @@ class ConfinedTests(BatchCase):
         self.assertContains(response, "mine-1")
         self.assertNotContains(response, "their")
         asked = press(self.client, response, "Request cancel")
-        self.assertEqual([count for _badge, count in asked.context["counts"]], [1])
+        self.assertEqual([count for _badge, count in asked.context["matching"]["statuses"]], [1])

@@ -85,7 +85,7 @@ class BrowserTests(BrowserCase):
         self.page.click("text=Force finish")
         self.picture("confirm")
         self.page.click("input[type=submit].default")
-        self.assertIn("1 task was force-finished.", self.page.inner_text(".messagelist"))
+        self.assertIn("Done: 1 closed as finished.", self.page.inner_text(".messagelist"))
         self.assertEqual(self.errors, [])
 
     def test_the_last_column_is_not_cut_at_a_desk(self):
@@ -125,7 +125,7 @@ class BrowserTests(BrowserCase):
         self.page.check(f"input[name=_selected_action][value='{limit('smtp').pk}']")
         self.page.select_option("select[name=action]", "pause")
         self.page.click("button[name=index]")
-        self.assertIn("1 was paused.", self.page.inner_text(".messagelist"))
+        self.assertIn("Done: 1 paused.", self.page.inner_text(".messagelist"))
         self.picture("list")
         self.assertTrue(limit("smtp").paused)
         self.page.goto(f"{limits}{limit('smtp').pk}/history/")
@@ -251,7 +251,7 @@ class BrowserTests(BrowserCase):
                     width = self.page.evaluate("document.documentElement.scrollWidth")
                     self.assertLessEqual(width, viewport["width"])
             self.page.click("text=Request cancel, with all that wait for it")
-            self.page.wait_for_selector("input[name=confirmed]", state="attached")
+            self.page.wait_for_selector("input[name=_do]", state="attached")
             self.picture("confirm")
             self.page.go_back()
             # The graph is a list of links for the keyboard, too.
@@ -342,11 +342,11 @@ class NightTests(BrowserCase):
             self.go("Failed tasks")
             self.send("#changelist-filter input[name=type]", "report")
             since = localtime() - timedelta(hours=1)
-            self.send("#changelist-filter input[name=since]", f"{since:%H:%M}")
+            self.send("#changelist-filter input[name=since]", f"{since:%Y-%m-%dT%H:%M}")
             self.click("text=All that match…")
             self.page.fill("#id_rate", "50")
             self.click("input[value='Retry (3)']")
-            self.see("A task does it")
+            self.see("A task does the work")
             drain(types=TYPE)
             self.assertEqual(Task.objects.get(type=TYPE).data["rate"], 50)
             failures = Queue().list().in_status("failed")
@@ -362,11 +362,11 @@ class NightTests(BrowserCase):
             self.go("Overview")
             self.click("section:has-text('Types, last hour') >> text='mail'")
             self.click("button[name=unpause]")
-            self.see("1 was unpaused.")
+            self.see("Done: 1 unpaused.")
         with self.task("drain one host", 2):
             self.go("Workers")
             self.click("tr:has-text('web-1') >> nth=0 >> text='Drain the host'")
-            self.see("2 workers read it")
+            self.see("Done: 2 asked to drain")
             draining = Worker.objects.filter(draining=True).values_list("host", flat=True)
             self.assertEqual(list(draining), ["web-1", "web-1"])
         with self.task("pause a customer for an hour", 3):
@@ -375,7 +375,7 @@ class NightTests(BrowserCase):
             self.page.fill("input[name=until]", "1h")
             self.page.fill("input[name=note]", "ticket 812")
             self.click("button[name=pause]")
-            self.see("1 was paused.")
+            self.see("Done: 1 paused.")
             share = FairShare.objects.get(user="acme")
             self.assertLess(share.paused_until - now(), timedelta(minutes=61))
         with self.task("what did this deploy break", 2):
@@ -389,5 +389,5 @@ class NightTests(BrowserCase):
         with self.task("end the maintenance", 2):
             self.go("Queues")
             self.click("text=End the maintenance")
-            self.see("1 was unpaused.")
+            self.see("Done: 1 unpaused.")
         self.assertEqual(self.errors, [])

@@ -64,7 +64,7 @@ class BulkPageTests(AdminTestCase):
         said = "nested too deeply" if b"nested too deeply" in refused.content else "valid JSON"
         self.assertContains(refused, said)
         for patch in ("[" * 200_000, many, deep):
-            values = {"ids": task.id, "confirmed": "1", "value": patch}
+            values = {"ids": task.id, "_do": "1", "patch": patch}
             self.assertIn(self.client.post(f"{LIST}steer/edit/", values).status_code, (200, 302))
         self.assertEqual(task.metadata().data, {"v": 1})
         self.assertEqual(Queue().list().count(), 1)
@@ -230,7 +230,7 @@ class SingleTests(AdminTestCase):
 
         response = self.press(asked, "slow")
 
-        self.assertContains(response, "1 task was moved.")
+        self.assertContains(response, "Done: 1 moved to another queue.")
         expected = [("boss", "moved to another queue: default → slow")]
         self.assertEqual(story(Queue("slow")["a"]), expected)
 
@@ -238,14 +238,14 @@ class SingleTests(AdminTestCase):
         task = submit("a", now=None, data={"n": 1})
         for verb, value, reported in (
             ("move", "", "to which queue"),
-            ("move", "x" * 101, "1 to 100"),
-            ("edit", "{", "This is no JSON"),
+            ("move", "x" * 101, "at most 100 characters"),
+            ("edit", "{", "Enter a valid JSON."),
         ):
             with self.subTest(verb, value=value):
                 self.assertContains(self.press(self.choose(verb, task), value), reported)
         submit("a", queue="slow")
         response = self.press(self.choose("move", task), "slow")
-        self.assertContains(response, "1 has a key that is taken there")
+        self.assertContains(response, "1 with a key that is taken there")
         self.assertEqual((task.metadata().data, story(task)), ({"n": 1}, []))
 
     def test_the_data_are_edited_and_shown_without_secrets(self):
@@ -272,7 +272,7 @@ class SingleTests(AdminTestCase):
         task = submit("a", now=None)
         self.client.force_login(staff(*VIEW, "retry_task"))
         for verb in ("move", "edit", "copy"):
-            response = self.forge(verb, ids=str(task.id), value="slow", confirmed="1")
+            response = self.forge(verb, ids=str(task.id), to="slow", _do="1")
             self.assertEqual(response.status_code, 403)
         self.assertTrue(task.exists())
 
@@ -282,7 +282,7 @@ class SingleTests(AdminTestCase):
             Operation(verb="delete", selection=Selection(), by="boss"), using="default"
         )
         operation.cancel_request()
-        dead = {"ids": str(operation.id), "back": LIST, "confirmed": "1"}
+        dead = {"ids": str(operation.id), "back": LIST, "_do": "1"}
         self.client.force_login(staff(*VIEW, "retry_task"))
 
         self.assertContains(self.forge("retry", **dead), "You may not retry a bulk operation")
@@ -298,4 +298,4 @@ class SingleTests(AdminTestCase):
         self.assertEqual(operation.metadata().status, "waiting")
 
     def press(self, response, value):
-        return self.confirm(response, value=value)
+        return self.confirm(response, **{response.context["verb"].field: value})

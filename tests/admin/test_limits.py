@@ -112,9 +112,9 @@ class LimitTests(AdminTestCase):
     def test_limits_are_paused_unpaused_and_deleted(self):
         rows = [set_limit(name, max_running=2) for name in ("a", "b")]
 
-        self.assertEqual(self.reported(self.act(LIMITS, "pause", *rows)), ["2 were paused."])
+        self.assertEqual(self.reported(self.act(LIMITS, "pause", *rows)), ["Done: 2 paused."])
         self.assertTrue(limit("a").paused)
-        self.assertEqual(self.reported(self.act(LIMITS, "unpause", rows[0])), ["1 was unpaused."])
+        self.assertEqual(self.reported(self.act(LIMITS, "unpause", rows[0])), ["Done: 1 unpaused."])
         self.assertFalse(limit("a").paused)
         press(self.client, self.act(LIMITS, "delete_selected", *rows), "Yes")
         self.assertFalse(Limit.objects.exists())

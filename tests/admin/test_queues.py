@@ -48,7 +48,7 @@ class QueuesTests(AdminTestCase):
         self.assertContains(page, "until 2030-01-01 04:00, by boss: ticket 812")
 
         response = self.send("unpause", self.one("default"))
-        self.assertEqual(self.reported(response), ["1 was unpaused."])
+        self.assertEqual(self.reported(response), ["Done: 1 unpaused."])
         self.assertFalse(Limit.objects.exists())
         self.assertEqual(Change.objects.last().by, "boss")
 
@@ -59,12 +59,12 @@ class QueuesTests(AdminTestCase):
         self.assertNotContains(self.client.get(QUEUES), "End the maintenance")
 
         response = self.send("pause_all", until="2030-01-01T04:00", note="new disk")
-        self.assertEqual(self.reported(response), ["2 were paused."])
+        self.assertEqual(self.reported(response), ["Done: 2 paused."])
         self.assertContains(response, "until 2030-01-01 04:00, by boss: Maintenance: new disk")
         self.assertTrue(Queue().is_paused() and Queue("served").is_paused())
 
         response = self.send("unpause_all")
-        self.assertEqual(self.reported(response), ["2 were unpaused."])
+        self.assertEqual(self.reported(response), ["Done: 2 unpaused."])
         self.assertFalse(Queue().is_paused() or Queue("served").is_paused())
         self.assertTrue(Queue("stored").is_paused())
         self.assertEqual(Change.objects.last().by, "boss")

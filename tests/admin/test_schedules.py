@@ -226,17 +226,17 @@ class SteerTests(ScheduleTestCase):
         self.assertEqual(found, {(True, "Until it is right", "boss")})
         self.act(SCHEDULES, "unpause", rows[0])
         self.assertEqual(Schedule.objects.filter(paused=True).count(), 1)
-        self.assertIn("2 tasks were submitted.", self.reported(self.act(SCHEDULES, "run", *rows)))
+        self.assertIn("Done: 2 run now.", self.reported(self.act(SCHEDULES, "run", *rows)))
         self.assertEqual(Task.objects.count(), 2)
         self.assertEqual(LogEntry.objects.count(), 5)
         self.assertEqual(set(Change.objects.exclude(by="").values_list("by")), {("boss",)})
 
     def test_no_more_rows_are_taken_than_a_page_says(self):
         rows = [self.put(name) for name in "abc"]
-        with mock.patch("django_perfectqueue.admin.parts.rules.CAP", 2):
+        with mock.patch("django_perfectqueue.admin.parts.base.CAP", 2):
             reported = self.reported(self.act(SCHEDULES, "run", *rows))
         self.assertEqual(Task.objects.count(), 2)
-        self.assertIn("At most 2 rows are taken at a time: repeat it for the rest.", reported)
+        self.assertIn("At most 2 are taken at a time: repeat it for the rest.", reported)
 
     def test_buttons_of_the_page(self):
         row = self.put()

@@ -267,7 +267,7 @@ class ScopeTests(AdminTestCase):
         before = self.rows()
         ids = theirs(Task)
         data = {
-            "confirmed": "1",
+            "_do": "1",
             "ids": ",".join(map(str, ids)), "group": f"{THEIRS}group",
             "status": "all", "name": f"{THEIRS}schedule", "user": f"{THEIRS}user", "type": "report",
             "queue": f"{THEIRS}queue", "weight": "9", "scope": "user", "max_running": "1",
@@ -359,7 +359,7 @@ class ScopeTests(AdminTestCase):
         self.assertNotIn(task.key, self.keys())
         other = User.objects.create_user("other", is_staff=True)
         other.user_permissions.set(self.support.user_permissions.all())
-        story, cancel = f"{APP}task/{task.pk}/change/", {"ids": task.pk, "confirmed": "1"}
+        story, cancel = f"{APP}task/{task.pk}/change/", {"ids": task.pk, "_do": "1"}
         self.client.force_login(other)
         self.assertNotContains(self.client.get(story, follow=True), task.key)
         self.client.post(f"{APP}task/steer/cancel/", cancel)
@@ -387,7 +387,7 @@ class ScopeTests(AdminTestCase):
         self.assertContains(page, f"{OURS}key-a")
         for name in ("foreign", THEIRS):
             self.assertNotContains(page, name)
-        sent = {"batch": batch.id, "back": url, "confirmed": "1"}
+        sent = {"batch": batch.id, "back": url, "_do": "1"}
         self.client.post(f"{APP}task/steer/cancel/", sent)
         ended = Task.objects.filter(outcome="cancelled").values_list("key", flat=True)
         self.assertEqual(set(ended), {f"{OURS}key-a", f"{OURS}key-b"})

@@ -5,11 +5,12 @@ from django.test import SimpleTestCase
 from django.utils import timezone
 
 from django_perfectqueue import store
-from django_perfectqueue.admin.parts import task_story
-from django_perfectqueue.admin.parts.cells import duration
+from django_perfectqueue.admin.pages import tasks as task_story
 from django_perfectqueue.lib import durations
 from django_perfectqueue.models import Account, FairShare, Limit, Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.templatetags import perfectqueue
+from django_perfectqueue.templatetags.perfectqueue import duration
 
 from ..factories import (
     NOON,
@@ -243,7 +244,7 @@ class StoryTests(AdminTestCase):
 
         response = self.press_verb(task, "Retry")
         self.assertRedirects(response, url)
-        self.assertEqual(self.reported(response), ["1 task was put back in line."])
+        self.assertEqual(self.reported(response), ["Done: 1 put back in line."])
 
     def test_what_it_has_taken_along_is_reported_with_stars(self):
         self.assertNotContains(self.story(submit("k1")), "<h2>Context</h2>")
@@ -289,7 +290,7 @@ class StoryTests(AdminTestCase):
 
         self.assertContains(self.story(task), "\\ud800")
 
-    @mock.patch.object(task_story, "LONGEST", 10)
+    @mock.patch.object(perfectqueue, "LONGEST", 10)
     def test_a_long_payload_is_cut(self):
         self.assertContains(self.story(submit("k1", data=["x" * 50])), "more characters")
 

@@ -68,9 +68,9 @@ class UsersTests(UsersCase):
         self.assertContains(response, '<rect class="pq-bar-entitled" width="100.00"')
         self.assertContains(response, '<rect class="pq-bar-received" width="66.67"')
         row = self.rows()["basic"]
-        self.assertEqual((row["received"], row["seconds"]), ("40.0%", "40.0 s"))
+        self.assertEqual((row["share"].received, row["share"].seconds), (0.4, 40.0))
         self.assertEqual((row["share"].running, row["waiting"]), (1, "5"))
-        self.assertEqual(row["p95"], "1.9 s")
+        self.assertEqual(round(row["share"].p95, 1), 1.9)
 
     def test_all_who_are_known_are_listed(self):
         add(ann=1.0)
@@ -120,7 +120,7 @@ class UsersTests(UsersCase):
 
         response = self.send("save", **{f"weight-{number}": "4", f"max_running-{number}": "2"})
 
-        self.assertEqual(self.reported(response), ["Saved: 1."])
+        self.assertEqual(self.reported(response), ["Done: 1 saved."])
         share = FairShare.objects.get()
         self.assertEqual((share.user, share.queue), ("ann", ""))
         self.assertEqual((share.weight, share.max_running), (4.0, 2))
@@ -195,7 +195,7 @@ class PauseTests(UsersCase):
         )
 
         response = self.send("unpause", url=self.one("ann"))
-        self.assertEqual(self.reported(response), ["1 was unpaused."])
+        self.assertEqual(self.reported(response), ["Done: 1 unpaused."])
         self.assertFalse(FairShare.objects.filter(paused=True).exists())
         self.assertEqual(set(FairShare.objects.values_list("note", "paused_by")), {("", "")})
         response = self.send("unpause", url=self.one("ann"))
@@ -207,7 +207,7 @@ class PauseTests(UsersCase):
 
         response = self.send("pause", chosen=["ann", "carl"])
 
-        self.assertEqual(self.reported(response), ["2 were paused."])
+        self.assertEqual(self.reported(response), ["Done: 2 paused."])
         self.assertEqual(FairShare.objects.get(paused=False).user, "bob")
 
     def test_what_is_no_time_is_refused(self):

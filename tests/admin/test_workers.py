@@ -77,11 +77,11 @@ class WorkerTests(AdminTestCase):
     def test_a_worker_is_drained_by_the_button_of_its_row(self):
         register(now=None)
         response = press(self.client, self.client.get(WORKERS), "drain")
-        self.assertEqual(self.reported(response), ["1 worker reads it within 10 s."])
+        self.assertEqual(self.reported(response), ["Done: 1 asked to drain."])
         self.assertContains(response, '<span class="pq-status pq-retrying">drained')
         self.assertTrue(Worker.objects.get().draining)
         entry = LogEntry.objects.get()
-        self.assertEqual((entry.user, entry.change_message), (self.boss, "Drained."))
+        self.assertEqual((entry.user, entry.change_message), (self.boss, "asked to drain"))
 
         response = press(self.client, response, "undrain")
         self.assertContains(response, '<span class="pq-status pq-running">alive')

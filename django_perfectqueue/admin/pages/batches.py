@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin import AdminSite
@@ -19,15 +19,14 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.inspection import family
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import DEAD, Batch, Outcome, Task, TaskQuerySet
+from django_perfectqueue.models import DEAD, Batch, Outcome, Task
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.dependencies import Progress
+from django_perfectqueue.templatetags import perfectqueue as cells
 
 from ..parts.action_pages import SHOWN
-from ..parts.actions import CANCEL, RETRY
+from ..parts.actions import CANCEL, RETRY, may
 from ..parts.base import ReadOnlyAdmin, column
-from ..parts.bulk_pages import may
-from ..parts.cells import NOTHING, badge, mark, moment, page_url, short, tasks_link, with_fold
 from ..parts.filters import REACH, QueueFilter, UserFilter, ValueFilter
 
 VIEW_TASK = "perfectqueue.view_task"
@@ -64,20 +63,18 @@ class BatchAdmin(ReadOnlyAdmin):
     def complete(self, request: HttpRequest, rows: Any) -> None:
         family.exact(rows)
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: Any, search_term: str
-    ) -> tuple[Any, bool]:
-        return (queryset.filter(name=search_term) if search_term else queryset), False
+    def sought(self, request: HttpRequest, term: str) -> Q:
+        return Q(name=term)
 
     state = column(_("status"), lambda batch: state_badge(batch))
     named = column(
-        _("name"), lambda batch: with_fold(printable(batch.name), batch.user, batch.queue)
+        _("name"), lambda batch: cells.with_fold(printable(batch.name), batch.user, batch.queue)
     )
     of_queue = column(_("queue"), lambda batch: printable(batch.queue))
-    for_user = column(_("user"), lambda batch: printable(batch.user) or NOTHING)
+    for_user = column(_("user"), lambda batch: printable(batch.user) or cells.NOTHING)
     bar = column(_("progress"), lambda batch: bar(batch.total, batch.finished, batch.dead))
     tasks = column(_("tasks"), lambda batch: f"{batch.finished + batch.dead} / {batch.total}")
-    created = column(_("created"), lambda batch: short(batch.created_at))
+    created = column(_("created"), lambda batch: cells.short(batch.created_at))
 
     def story(self, request: HttpRequest, row: Batch) -> dict[str, object]:
         """Return a batch's exact counts, and of its tasks those that the person may see."""
@@ -85,6 +82,7 @@ class BatchAdmin(ReadOnlyAdmin):
         found = Progress(own.total, own.finished, own.dead, own.ended_at)
         pages: Any = self.admin_site.get_model_admin(Task)
         tasks = pages.get_queryset(request).filter(membership__batch_id=own.pk)
+        counts = family.counts(tasks)
         known = known_to(request, self.admin_site)
         sees_tasks = request.user.has_perm(VIEW_TASK)
         shown = tasks.exclude(outcome=Outcome.FINISHED).order_by("pk")[:SHOWN]
@@ -99,12 +97,8 @@ class BatchAdmin(ReadOnlyAdmin):
             "progress": found,
             "percent": int(100 * found.part),
             "about": about(own, request, known),
-            "tasks": [
-                (badge(one.status), one.pk, printable(one.key), printable(one.type), one.user)
-                for one in (shown if sees_tasks else ())
-            ],
+            "tasks": shown if sees_tasks else [],
             "sees_tasks": sees_tasks,
-            "all_query": urlencode({"batch": own.pk}),
             "callbacks": [
                 relative_row(one, link, request)
                 for one, link in family.callbacks(own.pk, using=database(), known=known)
@@ -114,25 +108,14 @@ class BatchAdmin(ReadOnlyAdmin):
                 for one in family.exact(inner)
             ],
             "verbs": [verb for verb in verbs if sees_tasks and may(request, verb)],
-            **statuses_of(own, tasks),
+            "statuses": counts.items(),
+            "cap": family.COUNTED if sum(counts.values()) >= family.COUNTED else 0,
         }
-
-
-def statuses_of(batch: Batch, tasks: TaskQuerySet) -> dict[str, object]:
-    found = family.counts(tasks)
-    return {
-        "statuses": [
-            (badge(status), count, urlencode({"batch": batch.pk, "status": status}))
-            for status, count in found.items()
-        ],
-        "capped": sum(found.values()) >= family.COUNTED,
-        "cap": family.COUNTED,
-    }
 
 
 def state_badge(batch: Batch) -> SafeString:
     state = family.state_of(batch)
-    return mark(state, family.BATCH_STATES[state])
+    return cells.mark(state, family.BATCH_STATES[state])
 
 
 def bar(total: int, finished: int, dead: int) -> SafeString:
@@ -151,19 +134,15 @@ def bar(total: int, finished: int, dead: int) -> SafeString:
     )
 
 
-def queue_link(queue: str, request: HttpRequest) -> SafeString | str:
-    shown = printable(queue)
-    return tasks_link(shown, queue=queue) if request.user.has_perm(VIEW_TASK) else shown
-
-
 def about(batch: Batch, request: HttpRequest, known: family.Known) -> list[tuple[object, object]]:
+    queue, sees = printable(batch.queue), request.user.has_perm(VIEW_TASK)
     facts: list[tuple[object, object]] = [
-        (_("queue"), queue_link(batch.queue, request)),
-        (_("user"), printable(batch.user) or NOTHING),
-        (_("created"), moment(batch.created_at)),
+        (_("queue"), cells.tasks_link(queue, queue=batch.queue) if sees else queue),
+        (_("user"), printable(batch.user) or cells.NOTHING),
+        (_("created"), cells.moment(batch.created_at)),
     ]
     if batch.ended_at:
-        facts.append((_("ended"), moment(batch.ended_at)))
+        facts.append((_("ended"), cells.moment(batch.ended_at)))
     if batch.parent_id:
         for outer in family.relatives([-batch.parent_id], using=database(), known=known).values():
             facts.append((_("in batch"), linked(outer, request)))
@@ -210,16 +189,12 @@ def relative_row(
     one: family.Relative, link: family.FamilyLink, request: HttpRequest
 ) -> dict[str, object]:
     return {
-        "badge": relative_badge(one),
+        "badge": cells.mark(one.status, one.word),
         "link": linked(one, request),
         "type": printable(one.type) if one.type else gettext("batch"),
         "mode": WORDS[link.mode],
         "state": link.state,
     }
-
-
-def relative_badge(one: family.Relative) -> SafeString:
-    return mark(one.status, one.word)
 
 
 def linked(one: family.Relative, request: HttpRequest) -> SafeString | str:
@@ -232,7 +207,7 @@ def url_of(one: family.Relative, request: HttpRequest) -> str:
     kind = "batch" if one.is_batch else "task"
     if not request.user.has_perm(f"perfectqueue.view_{kind}"):
         return ""
-    return page_url(f"{kind}_change", abs(one.id))
+    return cells.page_url(f"{kind}_change", abs(one.id))
 
 
 def dependent_verbs(task: Task, found: family.Family, request: HttpRequest) -> list[object]:
@@ -302,14 +277,9 @@ def in_columns(
     parents: dict[int, list[int]] = {id_: [] for id_ in relatives}
     for link in links:
         parents[link.child].append(link.parent)
-    depth = dict.fromkeys(relatives, 0)
-    # The longest way to each: as many rounds as there are tasks at most, there is no circle.
-    for _round in relatives:
-        before = dict(depth)
-        for id_, above in parents.items():
-            depth[id_] = max((depth[parent] + 1 for parent in above), default=0)
-        if depth == before:
-            break
+    depth: dict[int, int] = {}
+    for id_ in TopologicalSorter(parents).static_order():
+        depth[id_] = max((depth[parent] + 1 for parent in parents[id_]), default=0)
     columns: list[list[int]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     place: dict[int, float] = {}
     for id_ in sorted(relatives, key=lambda id_: (depth[id_], id_)):

@@ -6,23 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import admin
-from django.core.exceptions import PermissionDenied
-from django.db.models import Q
-from django.http import HttpRequest
-from django.utils.formats import number_format
+from django.contrib import admin, messages
+from django.core.exceptions import BadRequest, PermissionDenied, ValidationError
+from django.db.models import Model, Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import edit, report
 from django_perfectqueue.fairness.report import MOST, WINDOWS, UserShare, balance, known_users
 from django_perfectqueue.fairness.wording import share_terms
 from django_perfectqueue.health.queues import QueueFigures, named_queues, overview, served
-from django_perfectqueue.inspection.scope import scope_of
+from django_perfectqueue.inspection.scope import may_see, scope_of
 from django_perfectqueue.inspection.why_waiting import why_waiting, workers_serving
+from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
@@ -38,21 +39,151 @@ from django_perfectqueue.models import (
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import QUEUE_LENGTH, database
 from django_perfectqueue.store.records.counts import COUNTED
+from django_perfectqueue.templatetags import perfectqueue as cells
 
-from ..parts import cells
-from ..parts.base import AtLeast, bounded, whole
+from ..parts import base
 from ..parts.filters import queue_names
-from ..parts.rules import NamedRows, pause_all_of
+from .limits import RuleAdmin, pause_all_of
 
 # The note of a pause begins so where all queues were paused at once.
 MAINTENANCE = "Maintenance"
+TRAIL = 20
+
+
+class NamedRows(RuleAdmin):
+    """
+    A page of names, and with a name in the URL, as ``named_by`` says, the page of that one.
+
+    ``editable`` are the columns of the model that are edited in place.
+    """
+
+    named_by = ""
+    editable: Sequence[str] = ()
+    help: object = ""
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: base.Extra = None
+    ) -> HttpResponse:
+        name = request.GET.get(self.named_by)
+        if not self.has_view_permission(request) or not self.is_open_for(request, name):
+            raise PermissionDenied
+        column: Any = self.model._meta.get_field(self.named_by)
+        if name is not None and not text(column.max_length).holds(name):
+            raise BadRequest
+        if request.method == "POST":
+            self.carry_out(request)
+            return HttpResponseRedirect(request.get_full_path())
+        names = self.opts.verbose_name_plural
+        context = {
+            "title": str(names).strip(),
+            "original": str(names).strip() if name is None else printable(name) or cells.NOTHING,
+            "noun": self.named_by,
+            "noun_shown": column.verbose_name,
+            "fields": [self.model._meta.get_field(column).verbose_name for column in self.editable],
+            "help": self.help,
+            "is_editable": self.has_change_permission(request),
+            "is_pausable": self.may_pause(request),
+            "name": name,
+            **self.listing(request, name),
+            **(extra_context or {}),
+        }
+        return self.page(request, "names", context)
+
+    # What a page of names has of its own.
+
+    def listing(self, request: HttpRequest, name: str | None) -> dict[str, object]:
+        """Return the rows, with their ``titles``, of all or of the one with this name."""
+        raise NotImplementedError
+
+    def rules(self, request: HttpRequest, names: Sequence[str]) -> Mapping[str, Any]:
+        """Return the row that holds for each of these names."""
+        raise NotImplementedError
+
+    def change(self, name: str, rule: Any, given: Mapping[str, object], by: str) -> Model:
+        """Store values that were edited in place; return the row."""
+        raise NotImplementedError
+
+    def may_pause(self, request: HttpRequest) -> bool:
+        return self.has_change_permission(request)
+
+    def is_open_for(self, request: HttpRequest, name: str | None) -> bool:
+        """Return whether the scope of a person has this name."""
+        return name is None or not self.user_path or may_see(request, name)
+
+    # What is shown.
+
+    def in_place(
+        self, request: HttpRequest, number: int, name: str, rule: Any
+    ) -> dict[str, list[SafeString]]:
+        """Return the fields of a row that are edited in place; the first carries the name."""
+        columns: list[Any] = list(map(self.model._meta.get_field, self.editable))
+        values = [shown(getattr(rule, column.name)) for column in columns]
+        if not self.has_change_permission(request):
+            return {"fields": [format_html("{}", value or cells.NOTHING) for value in values]}
+        widgets = [
+            column.formfield().widget.render(
+                f"{column.name}-{number}",
+                value,
+                {"class": "pq-in-place", "aria-label": f"{column.verbose_name}: {printable(name)}"},
+            )
+            for column, value in zip(columns, values, strict=True)
+        ]
+        hidden = format_html('<input type="hidden" name="name-{}" value="{}">', number, name)
+        return {"fields": [format_html("{}{}", hidden, widgets[0]), *widgets[1:]]}
+
+    def trail(self, which: Q) -> QuerySet[Change]:
+        return Change.objects.using(database()).filter(which).order_by("-pk")[:TRAIL]
+
+    # What is done.
+
+    def carry_out(self, request: HttpRequest) -> None:
+        """Do what a button says, and say what came of it."""
+        if "save" in request.POST:
+            self.save_rows(request)
+        elif {"pause", "unpause"} & set(request.POST):
+            names = request.POST.getlist("chosen")[:MOST]
+            self.pause_as_asked(request, self.checked(request, names, self.may_pause(request)))
+
+    def save_rows(self, request: HttpRequest) -> None:
+        keys = [f"name-{number}" for number in range(MOST + 1)]
+        names = [request.POST[key] for key in keys if key in request.POST]
+        may_change = self.has_change_permission(request)
+        rules = self.rules(request, self.checked(request, names, may_change))
+        changed = 0
+        for number, name in enumerate(names):
+            try:
+                if given := self.edited(request, number, rules[name]):
+                    row = self.change(name, rules[name], given, str(request.user))
+                    self.log_change(request, row, ", ".join(given))
+                    changed += 1
+            except (ValidationError, ConfigError) as error:
+                words = " ".join(getattr(error, "messages", [str(error)]))
+                self.message_user(request, f"{printable(name)}: {words}", messages.ERROR)
+        if changed:
+            self.say_done(request, changed, _("saved"))
+
+    def edited(self, request: HttpRequest, number: int, rule: Any) -> dict[str, object]:
+        """Return the values of a row that differ. Raise ValidationError for what can't be one."""
+        found = {}
+        for column in self.editable:
+            field: Any = self.model._meta.get_field(column)
+            typed = request.POST.get(f"{column}-{number}", "")
+            value = field.clean(field.formfield().clean(typed), rule)
+            if value != getattr(rule, column):
+                found[column] = value
+        return found
+
+    def checked(self, request: HttpRequest, names: list[str], is_allowed: bool) -> list[str]:
+        """Return names from a form. Raise PermissionDenied for those of others than the scope's."""
+        if not is_allowed or not all(self.is_open_for(request, name) for name in names):
+            raise PermissionDenied
+        return names
 
 
 @admin.register(QueueShare)
 class QueueAdmin(NamedRows):
     owner = ("queue",)
     named_by = "queue"
-    longest = QUEUE_LENGTH
     editable = ("weight",)
     help = _(
         "How workers that serve several queues divide their time: by weight. They follow a change"
@@ -81,7 +212,7 @@ class QueueAdmin(NamedRows):
                 for number, one in enumerate(found.queues)
             ],
             "is_maintained": any(limit.note.startswith(MAINTENANCE) for limit in paused),
-            "workers": [printable(f"{worker} ({worker.processors})") for worker in serving],
+            "workers": serving,
             **({} if name is None else self.about(name)),
         }
 
@@ -90,13 +221,11 @@ class QueueAdmin(NamedRows):
         of_share = Q(kind=Change.Kind.QUEUE, name="", queue=queue)
         of_limit = Q(kind=Change.Kind.LIMIT, name=f"queue:{queue}")
         return {
-            "changes": self.trail(Change.objects.using(database()).filter(of_share | of_limit)),
+            "changes": self.trail(of_share | of_limit),
             "links": [
-                cells.list_link("task", _("Tasks"), queue=queue),
-                cells.list_link("deadletter", _("Failed tasks"), queue=queue),
+                *cells.links(queue=queue),
                 cells.list_link("fairshare", _("Users"), queue=queue),
                 cells.list_link("limit", _("Limits"), q=queue),
-                cells.figures_link(_("Figures"), queue=queue),
             ],
         }
 
@@ -110,7 +239,7 @@ class QueueAdmin(NamedRows):
         limits = Limit.objects.using(database()).filter(scope=Limit.Scope.QUEUE, paused=True)
         names = limits.values_list("name", flat=True)
         if "unpause_all" in request.POST:
-            self.pause_each(request, names.filter(note__startswith=MAINTENANCE))
+            self.pause_each(request, names.filter(note__startswith=MAINTENANCE), {})
         elif terms := self.pause_terms(request):
             note = ": ".join(filter(None, [MAINTENANCE, str(terms["note"])]))
             others = sorted({*every_queue(database())} - {*names})
@@ -124,7 +253,7 @@ class QueueAdmin(NamedRows):
     def change(self, name: str, rule: Any, given: Mapping[str, object], by: str) -> QueueShare:
         return edit.change(QueueShare, {"queue": name}, given, using=database(), by=by)
 
-    def set_paused(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
+    def set_paused(self, name: str, terms: Mapping[str, Any], by: str) -> bool:
         return pause_all_of(Limit.Scope.QUEUE, name, terms, by)
 
 
@@ -143,27 +272,22 @@ def queue_row(queue: QueueFigures) -> dict[str, object]:
         "figures": queue,
         "name": queue.name,
         "label": printable(queue.name),
-        "query": urlencode({"queue": queue.name}),
         "counts": {
             **counts,
-            "waiting": bounded(queue.waiting, COUNTED),
-            "failed": whole(queue.failed_last_hour),
+            "waiting": cells.bounded(queue.waiting, COUNTED),
+            "failed": cells.whole(queue.failed_last_hour),
         },
-        "oldest": cells.duration(queue.oldest),
-        "drained_in": cells.duration(queue.drained_in) if queue.drained_in else cells.NOTHING,
         "growth": cells.NOTHING
         if growth is None
-        else cells.with_sign(round(growth), whole(round(abs(growth)))),
-        "rate": number_format(queue.finished_a_minute, 1),
-        "unknown_types": [printable(type_) for type_ in queue.unknown_types],
+        else cells.with_sign(growth, cells.whole(abs(growth))),
     }
 
 
 def counted(queue: QueueFigures, count: int) -> object:
     """Return a count; where not all were counted, of none it is not known if there are any."""
     if not queue.is_bounded:
-        return bounded(count, COUNTED)
-    return AtLeast(count) if count else cells.NOTHING
+        return cells.bounded(count, COUNTED)
+    return cells.AtLeast(count) if count else cells.NOTHING
 
 
 OWNER = ("user", "queue")
@@ -214,10 +338,9 @@ class UserAdmin(NamedRows):
         asked = {} if name is None else {"user": name}
         largest = max((max(one.entitled, one.received) for one in shares), default=0.0) or 1.0
         return {
-            "subtitle": printable(queue) if name is None else user_name(name),
+            "subtitle": printable(queue) if name is None else cells.user_name(name),
             "rows": [
                 self.row(request, number, one, rules.get(one.user), largest)
-                | {"query": urlencode({"user": one.user, "queue": queue})}
                 for number, one in enumerate(shares)
             ],
             "tabs": [
@@ -229,9 +352,7 @@ class UserAdmin(NamedRows):
                     "queue",
                 ),
             ],
-            "nothing": ""
-            if options().USAGE_TIME != 0
-            else _("Usage is not recorded: USAGE_TIME is 0."),
+            "is_not_recorded": options().USAGE_TIME == 0,
             "kept": {"queue": queue},
             **({} if name is None else self.about(request, name, queue, tasks)),
         }
@@ -245,18 +366,12 @@ class UserAdmin(NamedRows):
         return {
             "share": one,
             "name": one.user if rule else None,
-            "label": user_name(one.user),
+            "label": cells.user_name(one.user),
             "pause": cells.paused_mark(rule) if rule else "",
-            "entitled_bar": f"{one.entitled / top * 100:.2f}",
-            "received_bar": f"{one.received / top * 100:.2f}",
-            "entitled": percent(one.entitled),
-            "received": percent(one.received),
-            "difference": cells.with_sign(more, percent(abs(one.difference))),
+            "bars": [f"{part / top * 100:.2f}" for part in (one.entitled, one.received)],
+            "difference": cells.with_sign(more, cells.percent(abs(one.difference))),
             "kind": "even" if abs(more) < 2 else "above" if more > 0 else "below",
-            "waiting": bounded(one.waiting, report.COUNTED),
-            "seconds": cells.duration(one.seconds),
-            "p50": cells.duration(one.p50),
-            "p95": cells.duration(one.p95),
+            "waiting": cells.bounded(one.waiting, report.COUNTED),
             "held": HELD.get(one.held, ""),
             **terms,
         }
@@ -265,23 +380,17 @@ class UserAdmin(NamedRows):
         self, request: HttpRequest, name: str, queue: str, tasks: Sequence[Any]
     ) -> dict[str, object]:
         """Return what the page of one user has: its tasks, why they wait, its shares, its trail."""
-        using = database()
         held = [one for one in tasks if one.queue == queue and one.status in HELD_BACK]
         of_user = Q(kind=Change.Kind.SHARE, name=name)
         of_limit = Q(kind=Change.Kind.LIMIT, name=f"user:{name}")
         add = f"{cells.page_url('fairshare_add')}?{urlencode({'user': name})}"
-        query = {"user": name, "queue": queue}
         return {
             "reasons": [(cells.task_link(one.pk, one), reason_of(one)) for one in held[-1:]],
-            "tasks": [task_row(one) for one in tasks],
-            "shares": [share_line(one) for one in edit.shares_of(name, using=using)],
+            "tasks": tasks,
+            "shares": [share_line(one) for one in edit.shares_of(name, using=database())],
             "add_url": add if self.has_add_permission(request) else "",
-            "changes": self.trail(Change.objects.using(using).filter(of_user | of_limit)),
-            "links": [
-                cells.list_link("task", _("Tasks"), **query),
-                cells.list_link("deadletter", _("Failed tasks"), **query),
-                cells.figures_link(_("Figures"), **query),
-            ],
+            "changes": self.trail(of_user | of_limit),
+            "links": cells.links(user=name, queue=queue),
         }
 
     def rules(self, request: HttpRequest, names: Sequence[str]) -> Mapping[str, FairShare]:
@@ -292,8 +401,8 @@ class UserAdmin(NamedRows):
         queue = rule.queue if rule.pk and rule.user == name else ""
         return edit.change_share(name, queue, given, using=database(), by=by)
 
-    def set_paused(self, name: str, terms: Mapping[str, Any] | None, by: str) -> bool:
-        if terms is None:
+    def set_paused(self, name: str, terms: Mapping[str, Any], by: str) -> bool:
+        if not terms:
             return edit.unpause_user(name, using=database(), by=by)
         edit.pause_user(name, terms, using=database(), by=by)
         return True
@@ -309,13 +418,6 @@ def chosen_queue(request: HttpRequest) -> str:
     if asked and len(asked) <= QUEUE_LENGTH and "\x00" not in asked:
         return asked
     return queues_of(request)[0]
-
-
-def user_name(user: str) -> str:
-    """Return how a user is named."""
-    if user == EVERYONE:
-        return gettext("(everyone else)")
-    return printable(user) or gettext("(tasks without a user)")
 
 
 def share_line(share: FairShare) -> SafeString:
@@ -334,16 +436,5 @@ def newest_tasks(user: str) -> list[Any]:
     return list(rows.annotate(clock=ServerNow()).order_by("-pk")[:TASKS])
 
 
-def task_row(task: Task) -> list[object]:
-    link, type_ = cells.task_link(task.pk, task), cells.broken_at_dots(task.type)
-    return [
-        cells.badge(task.status),
-        link,
-        type_,
-        printable(task.queue),
-        cells.ago(task.created_at),
-    ]
-
-
-def percent(part: float) -> str:
-    return gettext("%(number)s%%") % {"number": number_format(round(part * 100, 1), 1)}
+def shown(value: object) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -30,11 +30,10 @@ from django_perfectqueue.queue import KEY_LENGTH, QUEUE_LENGTH, checked, databas
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
 from django_perfectqueue.store.records.usage import all_types_key, type_key
+from django_perfectqueue.templatetags import perfectqueue as cells
 
-from ..parts.actions import RETRY
-from ..parts.base import Extra, ReadOnlyAdmin, bounded, whole
-from ..parts.bulk_pages import may
-from ..parts.cells import NOTHING, ago, duration, moment, page_url, paused_mark, short, tabs
+from ..parts.actions import RETRY, may
+from ..parts.base import Extra, ReadOnlyAdmin
 from .names import queue_row
 
 GROUPS = 5
@@ -88,7 +87,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         context = period_page(key, request.GET, using=database())
         if key.type:
             found = Limit.objects.using(database()).filter(scope=Limit.Scope.TYPE, name=key.type)
-            context["pause"] = next(map(paused_mark, found), "")
+            context["pause"] = next(map(cells.paused_mark, found), "")
             context["is_pausable"] = may_see(request, None) and request.user.has_perms(PAUSES)
             context["names"] = names_in(request.GET)
         return self.page(request, "overview/period", context)
@@ -135,24 +134,9 @@ def page(found: Figures) -> dict[str, object]:
         "rows": [queue_row(queue) for queue in found.queues],
         "chart": chart(found.minutes, workers=found.workers),
         "groups": [
-            {
-                "name": printable(name),
-                "query": urlencode({"group": name}),
-                "count": bounded(count, LATEST),
-                "latest": short(at),
-            }
-            for name, (count, at) in failed[:GROUPS]
+            (name, cells.bounded(count, LATEST), at) for name, (count, at) in failed[:GROUPS]
         ],
-        "received": [
-            {
-                "user": printable(user),
-                "queue": printable(queue),
-                "query": urlencode({"queue": queue, "user": user}),
-                "seconds": duration(seconds),
-                "ended": whole(ended),
-            }
-            for (queue, user), (ended, seconds) in found.received.items()
-        ],
+        "received": [(*owner, *received) for owner, received in found.received.items()],
     }
 
 
@@ -160,36 +144,16 @@ def release_page(
     release: statistics.Release, found: statistics.SinceRelease, may_retry: bool
 ) -> dict[str, object]:
     """Return what the template shows; the links lead to the failures since, or retry them."""
-    url = page_url("deadletter_bulk" if may_retry else "deadletter_changelist")
-    since = {"since": release.began.isoformat(), **({"verb": "retry"} if may_retry else {})}
-
-    def link(**names: str) -> str:
-        return f"{url}?{urlencode({**names, **since})}"
-
     return {
         "original": printable(release.name),
         "release": release,
-        "began": moment(release.began),
-        "ago": ago(release.began),
         "may_retry": may_retry,
-        "all_link": link(),
+        "url": cells.page_url("deadletter_bulk" if may_retry else "deadletter_changelist"),
+        "since": release.began.isoformat(),
         "groups": [
-            (printable(group), bounded(count, LATEST), short(at), link(group=group))
-            for group, (count, at) in found.groups.items()
+            (name, cells.bounded(count, LATEST), at) for name, (count, at) in found.groups.items()
         ],
-        "changes": [
-            {
-                "name": printable(one.after.type),
-                "queue": printable(one.after.queue),
-                "query": type_query(one.after),
-                "link": link(queue=one.after.queue, type=one.after.type),
-                "fails_more": one.fails_more,
-                "takes_longer": one.takes_longer,
-                "bad": [f"{whole(side.bad)} / {whole(side.ended)}" for side in one.sides],
-                "mean": [duration(side.run.mean) for side in one.sides],
-            }
-            for one in found.types
-        ],
+        "changes": found.types,
     }
 
 
@@ -206,7 +170,7 @@ def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, obj
         "original": subject,
         "query": urlencode(names),
         "is_user": bool(key.user),
-        "windows": tabs(OVER, over, names, "over"),
+        "windows": cells.tabs(OVER, over, names, "over"),
         "chart": chart(found.points, FORMS[over]),
         **type_table(found.types, asked, {**names, "over": over}, [found.total]),
         "lengths": lengths(found.total),
@@ -224,12 +188,14 @@ def type_table(
     by = asked.get("by", order)
     by = by if by in ORDERS else order
     return {
-        "orders": tabs({word: label for word, (label, _rank) in ORDERS.items()}, by, kept, "by"),
+        "orders": cells.tabs(
+            {word: label for word, (label, _rank) in ORDERS.items()}, by, kept, "by"
+        ),
         "titles": TITLES,
         "types": [
-            *(shown(one, gettext("all"), "") for one in above),
+            *(type_row(one, gettext("all"), "") for one in above),
             *(
-                shown(one, printable(one.type), type_query(one, over=kept.get("over", "hour")))
+                type_row(one, printable(one.type), type_query(one, over=kept.get("over", "hour")))
                 for one in sorted(types, key=ORDERS[by][1])
             ),
         ],
@@ -251,7 +217,7 @@ def names_in(asked: QueryDict) -> dict[str, str]:
 
 def key_of(asked: QueryDict) -> UsageKey:
     """
-    Return whose figures are asked for: a type's, a user's, or those of the whole queue.
+    Return whose figures are asked for: a type's, a user's, or those of the cells.whole queue.
 
     Raise Http404 where no queue can have that name.
     """
@@ -270,20 +236,19 @@ def key_of(asked: QueryDict) -> UsageKey:
     return all_types_key(queue)
 
 
-def shown(found: Statistics, name: str, query: str) -> dict[str, object]:
+def type_row(found: Statistics, name: str, query: str) -> dict[str, object]:
     counts = (found.finished, found.retried, found.failed, found.cancelled, found.lost)
     run, wait = found.run, found.wait
     times = (total(found), run.mean, run.deviation, run.p95, wait.mean, wait.p95)
-    cells = [*map(whole, counts)]
-    cells += [NOTHING if time is None else duration(time) for time in times]
-    return {"name": name, "queue": printable(found.queue), "query": query, "cells": cells}
+    shown = [*map(cells.whole, counts), *map(cells.duration, times)]
+    return {"name": name, "queue": printable(found.queue), "query": query, "cells": shown}
 
 
 def lengths(found: Statistics) -> list[tuple[str, int, int]]:
     """Return the buckets that have something, with how many ran and waited so long."""
     pairs = zip(found.run.histogram, found.wait.histogram, strict=True)
     return [
-        ("\N{INFINITY}" if math.isinf(bound) else duration(bound), ran, waited)
+        ("\N{INFINITY}" if math.isinf(bound) else cells.duration(bound), ran, waited)
         for (bound, ran), (_bound, waited) in pairs
         if ran or waited
     ]

@@ -16,7 +16,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
@@ -28,7 +28,6 @@ from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.lib.durations import seconds_in
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Schedule, Task
-from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import masked
 from django_perfectqueue.queue import database
@@ -44,12 +43,17 @@ from django_perfectqueue.schedules.terms import (
     known_types,
 )
 from django_perfectqueue.store.schedules import due_time, timing_of
+from django_perfectqueue.templatetags import perfectqueue as cells
 
 from ..parts.base import Extra, column
-from ..parts.cells import NOTHING, badge, broken_at_dots, mark, moment, page_url, short, task_link
-from ..parts.rules import PauseForm, RuleAdmin, RuleForm, Suggesting
+from .limits import PauseForm, RuleAdmin, RuleForm, Suggesting
 
 SECONDS = _("Seconds, or a span such as 15m.")
+WHEN = ("cron", "every", "timezone", "starts_at", "ends_at", "remaining", "delay", "jitter")
+WHEN_HELP = _(
+    "Give a cron expression or an interval. After a change the next tick is the first one from now."
+)
+RULES = ("overlap", "catch_up", "deadline", "pause_after", "time_limit", "expires_after")
 SPANS = ("every", "time_limit", "expires_after", "delay", "jitter", "deadline")
 
 
@@ -72,12 +76,6 @@ class SpanField(forms.CharField):
 
     def prepare_value(self, value: object) -> object:
         return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
-
-    def has_changed(self, initial: object, data: object) -> bool:
-        try:
-            return self.to_python(data) != (initial or None)
-        except forms.ValidationError:
-            return True
 
 
 class ScheduleForm(RuleForm):
@@ -109,8 +107,7 @@ class ScheduleForm(RuleForm):
     def preview(cls, values: object) -> ScheduleForm:
         """Return the form for values of which only the timing is looked at."""
         form = cls(values)
-        timing = ("cron", "every", "timezone", "starts_at", "ends_at", "delay", "jitter")
-        form.fields = {name: form.fields[name] for name in timing}
+        form.fields = {name: form.fields[name] for name in WHEN if name != "remaining"}
         return form
 
     def prepare_data(self) -> None:
@@ -194,6 +191,7 @@ class ScheduleAdmin(RuleAdmin):
     form = ScheduleForm
     user_path = "user"
     owner = ("name",)
+    has_clock = True
     action_form = NoteForm
     actions = ["run", "pause", "unpause"]
     change_form_template = "admin/perfectqueue/schedule/change_form.html"
@@ -204,36 +202,12 @@ class ScheduleAdmin(RuleAdmin):
     search_fields = ["name"]
     fieldsets = [
         (None, {"fields": ["name", "type", "data", "user", "queue", "priority", "limits"]}),
-        (
-            _("When"),
-            {
-                "fields": [
-                    *("cron", "every", "timezone", "starts_at", "ends_at"),
-                    *("remaining", "delay", "jitter"),
-                ],
-                "description": _(
-                    "Give a cron expression or an interval. After a change the next tick is the "
-                    "first one from now."
-                ),
-            },
-        ),
-        (
-            _("Rules"),
-            {
-                "fields": [
-                    *("overlap", "catch_up", "deadline", "pause_after"),
-                    *("time_limit", "expires_after"),
-                ]
-            },
-        ),
+        (_("When"), {"fields": WHEN, "description": WHEN_HELP}),
+        (_("Rules"), {"fields": RULES}),
     ]
 
     class Media:
         js = ["perfectqueue/schedule.js"]
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
-        rows: QuerySet[Model] = super().get_queryset(request).annotate(clock=ServerNow())
-        return rows
 
     def complete(self, request: HttpRequest, rows: Any) -> None:
         """Add the status of the last task to each."""
@@ -253,19 +227,19 @@ class ScheduleAdmin(RuleAdmin):
 
     @admin.display(description=_("name"), ordering="name")
     def named(self, row: Schedule) -> SafeString:
-        paused = mark("failed", _("paused")) if row.paused else ""
+        paused = cells.mark("failed", _("paused")) if row.paused else ""
         return format_html("{} {}", printable(row.name), paused)
 
-    kind = column(_("type"), lambda row: broken_at_dots(row.type), ordering="type")
+    kind = column(_("type"), lambda row: cells.broken_at_dots(row.type), ordering="type")
     timing = column(_("when"), lambda row: printable(in_words(row)))
-    next = column(_("next"), lambda row: short(row.due_at), ordering="due_at")
+    next = column(_("next"), lambda row: cells.short(row.due_at), ordering="due_at")
 
     @admin.display(description=_("last"), ordering="last_at")
     def last(self, row: Any) -> SafeString | str:
         if row.last_at is None:
-            return NOTHING
-        shown = badge(row.last_status) if row.last_status else ""
-        return format_html("{} {}", short(row.last_at), shown)
+            return cells.NOTHING
+        shown = cells.badge(row.last_status) if row.last_status else ""
+        return format_html("{} {}", cells.short(row.last_at), shown)
 
     @admin.display(description=_("state"))
     def state(self, row: Any) -> SafeString | str:
@@ -302,7 +276,7 @@ class ScheduleAdmin(RuleAdmin):
             "is_broken": bool(row.problem),
             "in_words": printable(in_words(row)),
             "verbs": [(verb, VERBS[verb]) for verb in verbs] if allowed else [],
-            "ahead": [moment(tick) for tick in schedule.next(NEXT)],
+            "ahead": schedule.next(NEXT),
             "ticks": [
                 tick_row(request, task)
                 for task in schedule.last(LAST)
@@ -321,7 +295,7 @@ class ScheduleAdmin(RuleAdmin):
         form = ScheduleForm.preview(request.POST)
         ticks = form.ticks(NEXT)
         wrong = [str(error) for name in form.errors for error in form.errors[name]]
-        return JsonResponse({"next": [moment(tick) for tick in ticks], "wrong": wrong})
+        return JsonResponse({"next": [cells.moment(tick) for tick in ticks], "wrong": wrong})
 
     # What is done.
 
@@ -343,7 +317,7 @@ class ScheduleAdmin(RuleAdmin):
             form.terms["context"] = stored.surroundings
         row = schedules.put(obj.name, obj.type, form.payload_data(), by=by, **form.terms).row()
         obj.pk, obj._state.db = row.pk, database()
-        ticks = ", ".join(moment(tick) for tick in schedules[obj.name].next(NEXT))
+        ticks = ", ".join(cells.moment(tick) for tick in schedules[obj.name].next(NEXT))
         if ticks:
             self.message_user(request, gettext("The next ticks: %s.") % ticks, messages.INFO)
 
@@ -361,19 +335,17 @@ class ScheduleAdmin(RuleAdmin):
         def trigger(row: Schedule) -> None:
             Schedules(using=database())[row.name].trigger(by=by)
 
-        if done := self.do_each(request, queryset, trigger, _("Run now")):
-            text = ngettext(
-                "%(count)d task was submitted.", "%(count)d tasks were submitted.", done
-            )
-            self.message_user(request, text % {"count": done}, messages.SUCCESS)
+        self.do_each(request, queryset, trigger, _("run now"))
 
     def pause_terms(self, request: HttpRequest) -> dict[str, object]:
         return {"paused": True, "note": request.POST.get("note", "")}
 
-    def set_paused(self, one: Schedule, terms: Mapping[str, Any] | None, by: str) -> bool:
-        schedule = Schedules(using=database())[one.name]
+    def set_paused(self, one: Schedule, terms: Mapping[str, Any], by: str) -> bool:
+        schedule, note = Schedules(using=database())[one.name], terms.get("note", "")
+        if (one.paused, one.note) == (bool(terms), note):
+            return False
         if terms:
-            schedule.pause(terms["note"], by=by)
+            schedule.pause(note, by=by)
         else:
             schedule.unpause(by=by)
         return True
@@ -387,12 +359,12 @@ class ScheduleAdmin(RuleAdmin):
         if not self.has_change_permission(request, row):
             raise PermissionDenied
         getattr(self, verb)(request, rows)
-        return HttpResponseRedirect(page_url("schedule_change", pk))
+        return HttpResponseRedirect(cells.page_url("schedule_change", pk))
 
 
 def tick_row(request: HttpRequest, task: Task) -> list[object]:
     """Return one of the last ticks, with a link for who may see its task."""
     tick: object = printable(task.key.rpartition("@")[2])
     if request.user.has_perm("perfectqueue.view_task"):
-        tick = task_link(task.pk, tick)
-    return [tick, badge(task.status)]
+        tick = cells.task_link(task.pk, tick)
+    return [tick, cells.badge(task.status)]

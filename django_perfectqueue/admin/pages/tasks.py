@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,29 +11,37 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import Exists, Model, OuterRef, QuerySet, Subquery
+from django.db.models import Exists, Model, OuterRef, Q, QuerySet, Subquery
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from django_perfectqueue import models
 from django_perfectqueue.bulk import TYPE
 from django_perfectqueue.inspection.scope import in_scope, may_see
+from django_perfectqueue.inspection.task import Episode, Fact, Story, remark, steps_of
+from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Status
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
+from django_perfectqueue.templatetags import perfectqueue as cells
 
-from ..parts import cells, filters
+from ..parts import base, filters
 from ..parts.action_pages import SteeringAdmin
-from ..parts.actions import CANCEL, COPY, EDIT, RETRY, VERBS
-from ..parts.base import BoundedPaginator, Extra, IdsFirstPaginator, column
-from ..parts.bulk_pages import may, own_operations
-from ..parts.task_story import task_story
+from ..parts.actions import CANCEL, COPY, EDIT, RETRY, VERBS, may, own_operations
+from ..parts.base import Extra, column
 from .batches import family_page, known_to
+
+# Reasons that name another task or a batch, which may be another user's.
+NAMING = (Code.BLOCKED, Code.PARENT_FAILED, Code.BATCH_OPEN, Code.BATCH_FAILED)
+ATTEMPTS = 50
+STEPS = 50
 
 
 @admin.register(models.Task)
@@ -88,10 +98,12 @@ class TaskAdmin(SteeringAdmin):
         status = request.GET.get("status") if request else None
         return [f"-{models.id_for(status)}"]
 
-    def get_paginator(self, request: HttpRequest, *given: Any, **options: Any) -> BoundedPaginator:
+    def get_paginator(
+        self, request: HttpRequest, *given: Any, **options: Any
+    ) -> base.BoundedPaginator:
         """SQLite and MariaDB find what the clock will move by its time, and sort it by id."""
         by_ticket = models.id_for(request.GET.get("status")) == "ticket__task_id"
-        return (IdsFirstPaginator if by_ticket else BoundedPaginator)(*given, **options)
+        return (base.IdsFirstPaginator if by_ticket else base.BoundedPaginator)(*given, **options)
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Say in short how to search where there is only one queue to search in."""
@@ -100,12 +112,8 @@ class TaskAdmin(SteeringAdmin):
             changelist.search_help_text = self.search_help_for_one  # type: ignore[assignment]
         return changelist
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
-    ) -> tuple[QuerySet[Model], bool]:
-        if not search_term:
-            return queryset, False
-        return queryset.filter(pk__in=filters.ids_by_key(search_term, request)), False
+    def sought(self, request: HttpRequest, term: str) -> Q:
+        return Q(pk__in=filters.ids_by_key(term, request))
 
     def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
         relatives = family_page(row, request, self.admin_site)
@@ -219,7 +227,9 @@ class DeadLetterAdmin(SteeringAdmin):
     def named(self, letter: models.DeadLetter) -> SafeString:
         task = letter.task
         link = cells.task_link(task.pk, task)
-        return cells.with_fold(link, task.type, task.user, task.queue, letter.group, said(letter))
+        return cells.with_fold(
+            link, task.type, task.user, task.queue, letter.group, message_of(letter)
+        )
 
     kind = column(
         _("type"), lambda letter: narrowed(letter, "type", cells.broken_at_dots(letter.task.type))
@@ -236,12 +246,14 @@ class DeadLetterAdmin(SteeringAdmin):
             return None
         query = urlencode({"status": letter.status, "group": letter.group})
         link = format_html('<a href="?{}">{}</a>', query, cells.broken_at_dots(letter.group))
-        return format_html('{} <span class="pq-message pq-quiet">{}</span>', link, said(letter))
+        return format_html(
+            '{} <span class="pq-message pq-quiet">{}</span>', link, message_of(letter)
+        )
 
     ended = column(_("ended"), lambda letter: cells.ago(letter.ended_at))
 
 
-def said(letter: models.DeadLetter) -> str:
+def message_of(letter: models.DeadLetter) -> str:
     return printable(Truncator(letter.message).chars(120))
 
 
@@ -250,3 +262,127 @@ def narrowed(letter: models.DeadLetter, name: str, shown: SafeString | None = No
     value = getattr(letter.task, name)
     query = urlencode({"status": letter.status, name: value})
     return format_html('<a href="?{}">{}</a>', query, shown or printable(value))
+
+
+def task_story(task: Any, *, using: str, sees_all: bool = True) -> dict[str, Any]:
+    """Return the context of a task's page: names of other users' tasks only for ``sees_all``."""
+    story = Story(task, using=using, most=ATTEMPTS)
+    steps = list(steps_of(task, using=using)[: STEPS + 1])
+    letter = story.letter
+    return {
+        "badge": cells.badge(task.status),
+        "sentences": sentences(story, sees_all),
+        "about": shown_facts(story, story.about()),
+        "batch": task.known_batch,
+        "batch_name": printable(task.batch_name or ""),
+        "times": shown_facts(story, story.times()),
+        "line": shown_facts(story, story.counts()) if story.ticket else [],
+        "letter": letter,
+        "steps": steps,
+        "steps_shown": STEPS,
+        "actions": story.actions,
+        "progress": how_far(story.progress),
+        "attempts": [attempt_row(task, one) for one in story.episodes],
+        "attempts_shown": ATTEMPTS,
+        "attempts_hidden": bool(story.attempts) and story.attempts[0].number > 1,
+    }
+
+
+def shown_facts(story: Story, facts: Sequence[Fact]) -> list[tuple[str, object]]:
+    """Return facts as the page shows them, with links to what they name."""
+    return [(str(fact.label), shown_value(story.task, fact)) for fact in facts if fact.is_shown]
+
+
+def shown_value(task: models.Task, fact: Fact) -> object:
+    value: Any = fact.value
+    if isinstance(value, datetime):
+        return cells.moment(value)
+    if isinstance(value, timedelta):
+        return cells.duration(value.total_seconds())
+    if isinstance(value, list):
+        links = ((linked(task, fact.name, one),) for one in value)
+        return format_html_join(" ", '<span class="pq-tag">{}</span>', links)
+    return linked(task, fact.name, f"{value:g}" if isinstance(value, float) else value)
+
+
+def linked(task: models.Task, name: str, value: object) -> SafeString | str:
+    """Return a value with a link to the list that has more of the kind, if one has."""
+    text = printable(str(value))
+    links: dict[str, Callable[[], SafeString]] = {
+        "queue": lambda: cells.tasks_link(text, queue=task.queue),
+        "type": lambda: cells.tasks_link(text, queue=task.queue, type=task.type),
+        "user": lambda: cells.tasks_link(text, user=task.user),
+        "tags": lambda: cells.tasks_link(text, tag=value),
+        "limits": lambda: cells.list_link("limit", text, q=value),
+        "schedule": lambda: cells.list_link("schedule", text, q=value),
+        "runs": lambda: cells.list_link("worker", text),
+        "weight": lambda: cells.list_link("fairshare", text, user=task.user, queue=task.queue),
+        "user_running": lambda: cells.list_link(
+            "fairshare", text, user=task.user, queue=task.queue
+        ),
+    }
+    return links[name]() if name in links else text
+
+
+def sentences(story: Story, sees_all: bool) -> list[str]:
+    """Return what became of a task, or what keeps it where it is."""
+    remarked = remark(story.task)
+    if story.ticket is None:
+        closed = {
+            Status.FINISHED: gettext("Its handler has returned."),
+            Status.FAILED: gettext("It has failed, and is kept until someone acts."),
+            Status.CANCELLED: gettext("It was cancelled on request."),
+            Status.EXPIRED: gettext("Its time had passed before it could start."),
+        }
+        # It may have ended after its row was read.
+        return [str(said) for said in [remarked or closed.get(Status(story.task.status))] if said]
+    reason = story.reason
+    if reason.code in NAMING and not sees_all:
+        reason = Reason(code=Code.BLOCKED)
+    asked = gettext("It has been asked to stop.") if story.ticket.cancel_requested else ""
+    return [*filter(None, [asked, remarked]), said_of(reason, story.task)]
+
+
+def said_of(reason: Reason, task: models.Task) -> str:
+    """Return a reason in words; what is paused leads to where it is unpaused."""
+    pages = {
+        Code.USER_PAUSED: ("fairshare", {"user": task.user, "queue": task.queue}),
+        Code.QUEUE_PAUSED: ("queueshare", {"queue": task.queue}),
+        Code.LIMIT_PAUSED: ("limit", {"q": reason.name.rpartition(":")[2]}),
+    }
+    if reason.code not in pages:
+        return reason.sentence
+    model, query = pages[reason.code]
+    return cells.list_link(model, reason.sentence, **query)
+
+
+def attempt_row(task: Any, episode: Episode) -> dict[str, object]:
+    """Return one attempt as it is shown; without ``attempt`` it runs, or does not count."""
+    attempt, journal = episode.attempt, episode.journal
+    number, label = None, gettext("not counted")
+    if attempt:
+        number, label = attempt.number, attempt.label
+    elif episode.is_running:
+        number, label = task.tries, gettext("running")
+    return {
+        "attempt": attempt,
+        "number": number,
+        "label": label,
+        "ran": cells.duration(seconds(attempt.started_at, attempt.ended_at))
+        if attempt and attempt.started_at
+        else cells.NOTHING,
+        "log": journal.log if journal else [],
+        "is_open": episode.is_running,
+    }
+
+
+def how_far(journal: models.Journal | None) -> dict[str, object] | None:
+    """Return a handler's progress; the percents are None where it reported no part."""
+    if journal is None:
+        return None
+    percent = None if journal.progress is None else round(100 * journal.progress)
+    return {"percent": percent, "stage": journal.stage, "at": cells.moment(journal.updated_at)}
+
+
+def seconds(start: datetime, end: datetime) -> float:
+    return max(0.0, (end - start).total_seconds())

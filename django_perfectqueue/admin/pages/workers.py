@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -18,11 +18,10 @@ from django_perfectqueue import store
 from django_perfectqueue.inspection.workers import Assignment, ProcessorFacts, processors_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Worker
-from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
+from django_perfectqueue.templatetags import perfectqueue as cells
 
 from ..parts.base import Extra, ReadOnlyAdmin, column
-from ..parts.cells import NOTHING, ago, duration, mark, task_link, tasks_link
 from ..parts.filters import numbers
 
 TASKS = 5
@@ -36,12 +35,12 @@ class WorkerAdmin(ReadOnlyAdmin):
     list_per_page = 50
     ordering = ["-seen_at"]
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
-        workers: QuerySet[Model] = super().get_queryset(request).annotate(clock=ServerNow())
-        return workers
-
+    has_clock = True
     actions = ["drain", "undrain"]
     search_fields = ["host"]
+
+    def sought(self, request: HttpRequest, term: str) -> Q:
+        return Q(host__icontains=term)
 
     def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
         """Do what the button of a row says: it names the worker, or the host of several."""
@@ -57,11 +56,11 @@ class WorkerAdmin(ReadOnlyAdmin):
         may_drain = request.user.has_perm("perfectqueue.drain_worker")
         return may_drain and self.has_view_permission(request)
 
-    @admin.action(description=_("Drain selected workers"), permissions=["drain"])
+    @admin.action(description=_("Drain"), permissions=["drain"])
     def drain(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
         self.set_draining(request, queryset, True)
 
-    @admin.action(description=_("Have selected workers take tasks again"), permissions=["drain"])
+    @admin.action(description=_("Undrain"), permissions=["drain"])
     def undrain(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
         self.set_draining(request, queryset, False)
 
@@ -71,15 +70,10 @@ class WorkerAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         workers = list(rows)
         store.records.drain([one.pk for one in workers], draining, using=database())
-        word = _("Drained.") if draining else _("Takes tasks again.")
+        word = _("asked to drain") if draining else _("asked to take tasks again")
         for one in workers:
             self.log_change(request, one, str(word))
-        text = ngettext(
-            "%(count)d worker reads it within 10 s.",
-            "%(count)d workers read it within 10 s.",
-            len(workers),
-        )
-        self.message_user(request, text % {"count": len(workers)}, messages.SUCCESS)
+        self.say_done(request, len(workers), word)
 
     def complete(self, request: HttpRequest, rows: Any) -> None:
         """Add the processors to the workers; their tasks are looked up together."""
@@ -102,12 +96,12 @@ class WorkerAdmin(ReadOnlyAdmin):
             busy = any(processor.runs for processor in worker.shown)
             kind, word = "retrying", gettext("draining") if busy else gettext("drained")
         if kind == "failed" or worker.leaving or not worker.drainable:
-            return mark(kind, word)
+            return cells.mark(kind, word)
         name, label = ("undrain", _("Undrain")) if worker.draining else ("drain", _("Drain"))
         buttons = [(name, worker.pk, label)]
         if worker.takers > 1 and worker.takes_tasks(worker.clock):
             buttons.append(("drain_host", worker.host, _("Drain the host")))
-        return format_html("{}{}", mark(kind, word), format_html_join("", BUTTON, buttons))
+        return format_html("{}{}", cells.mark(kind, word), format_html_join("", BUTTON, buttons))
 
     @admin.display(description=_("generation"))
     def round(self, worker: Worker) -> SafeString:
@@ -116,12 +110,12 @@ class WorkerAdmin(ReadOnlyAdmin):
         shown = '<span title="{}">{}</span> <span class="pq-quiet">{}</span>'
         return format_html(shown, title, worker.generation, release)
 
-    since = column(_("since"), lambda worker: ago(worker.started_at))
+    since = column(_("since"), lambda worker: cells.ago(worker.started_at))
 
     @admin.display(description=_("queues"))
     def serves(self, worker: Any) -> SafeString:
         names = [
-            tasks_link(printable(queue), queue=queue) if worker.named else printable(queue)
+            cells.tasks_link(printable(queue), queue=queue) if worker.named else printable(queue)
             for queue in worker.queues
         ]
         return format_html_join(", ", "{}", ([name] for name in names))
@@ -139,7 +133,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         """Return what its processors run: the tasks' names only for who may see tasks."""
         tasks = [(processor, task) for processor in worker.shown for task in processor.runs]
         if not tasks:
-            return NOTHING
+            return cells.NOTHING
         if not worker.named:
             return ngettext("%d task", "%d tasks", len(tasks)) % len(tasks)
         lines = [[line(worker, *one)] for one in tasks[:TASKS]]
@@ -149,7 +143,7 @@ class WorkerAdmin(ReadOnlyAdmin):
             '<ul class="pq-runs">{}</ul>', format_html_join("", "<li>{}</li>", lines)
         )
 
-    seen = column(_("seen"), lambda worker: ago(worker.seen_at))
+    seen = column(_("seen"), lambda worker: cells.ago(worker.seen_at))
 
 
 def line(worker: Any, processor: ProcessorFacts, task: Assignment) -> SafeString:
@@ -158,11 +152,11 @@ def line(worker: Any, processor: ProcessorFacts, task: Assignment) -> SafeString
         "number": processor.number,
         "pid": processor.pid,
     }
-    lasts = duration((worker.clock - task.since).total_seconds())
+    lasts = cells.duration((worker.clock - task.since).total_seconds())
     words = ", ".join(
         filter(None, [printable(task.type), printable(task.user), lasts, task.how_far])
     )
     quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, words)
     if not task.key:
         return format_html("#{} {}", task.task_id, quiet)
-    return format_html("{} {}", task_link(task.task_id, printable(task.key)), quiet)
+    return format_html("{} {}", cells.task_link(task.task_id, printable(task.key)), quiet)

@@ -1,48 +1,117 @@
-"""Lists and pages from which tasks are steered."""
+"""Lists and pages from which tasks are steered: those that are named, or all that match."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connections, transaction
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from django_perfectqueue import store
-from django_perfectqueue.bulk import Operation, Selection, run
-from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.bulk import RATE, Operation, Selection, preview, run, submit_bulk
+from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, PayloadError
 from django_perfectqueue.inspection.family import counts
-from django_perfectqueue.inspection.scope import in_scope
+from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Batch, Task, TaskQuerySet
+from django_perfectqueue.payload.codecs import JSON
+from django_perfectqueue.payload.context import masked
+from django_perfectqueue.payload.inputs import merged
 from django_perfectqueue.queue import database
+from django_perfectqueue.templatetags import perfectqueue as cells
 
-from .actions import BULK, CANCEL, RETRY, VERBS, ActionReport, Verb
-from .base import Extra, ReadOnlyAdmin
-from .bulk_pages import BulkPage, bulk_verbs, forbidden_operations, may, own_operations
-from .cells import badge, page_url, recognized
+from . import actions, base
+from .actions import BULK, CANCEL, RETRY, VERBS, ActionReport, Verb, bulk_verbs, may
+from .base import COUNTED, Extra, ReadOnlyAdmin
 from .filters import numbers, one_queue, plain
-from .task_story import shown
 
-CAP = 1_000
 SHOWN = 20
+LONGEST = 2_000
+# What is posted in place of ids.
+GROUPED = ("batch", "dependents")
+
+
+class PatchField(forms.CharField):
+    """JSON as it is typed in: what can't be read, in whatever way, is an error of the form."""
+
+    def to_python(self, value: object) -> JSON:
+        text = super().to_python(value)
+        try:
+            return json.loads(text) if text else None
+        except (ValueError, RecursionError) as error:
+            raise ValidationError(forms.JSONField.default_error_messages["invalid"]) from error
+
+
+class OperationForm(forms.Form):
+    """What is to be done to all that match, or the one term that a verb on named tasks needs."""
+
+    verb = forms.ChoiceField(label=_("What"))
+    to = forms.CharField(
+        label=_("To the queue"), required=False, max_length=100, help_text=_("For move and retry.")
+    )
+    patch = PatchField(
+        label=_("Change of the data"),
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3, "cols": 60}),
+        help_text=_(
+            'For edit and retry: a JSON merge patch, such as {"v": 2, "old": null}, which sets v '
+            "and removes old."
+        ),
+    )
+    rate = forms.FloatField(
+        label=_("Tasks a second"),
+        help_text=_("A higher rate puts more load on the database."),
+    )
+    run_in = forms.CharField(
+        label=_("Done by the workers of queue"), required=False, max_length=100
+    )
+
+    @classmethod
+    def of_all(cls, verbs: Sequence[str], data: Mapping[str, str]) -> OperationForm:
+        form = cls({"verb": verbs[0], "rate": f"{RATE:g}", **data})
+        form.fields["verb"].choices = [(name, BULK[name].label) for name in verbs]  # type: ignore[attr-defined]
+        return form
+
+    @classmethod
+    def of_named(cls, verb: Verb, data: Mapping[str, str]) -> OperationForm:
+        form = cls(data)
+        form.fields = {name: form.fields[name] for name in [verb.field] if name}
+        for field in form.fields.values():
+            field.help_text = ""
+            field.widget.attrs["autofocus"] = True
+        return form
+
+    def operation(self, request: HttpRequest, **more: Any) -> Operation | None:
+        """Return what it asks for; None, with its errors, where that is not possible."""
+        if not self.is_valid():
+            return None
+        given = {name: value for name, value in self.cleaned_data.items() if name != "run_in"}
+        try:
+            return Operation(**given, **more, by=str(request.user))
+        except InvalidTaskError as error:
+            self.add_error(None, str(error))
+            return None
 
 
 def action_of(verb: Verb) -> Callable[..., HttpResponse | None]:
     """Return a verb as an action of a list."""
 
-    @admin.action(description=verb.title, permissions=[verb.name])
+    @admin.action(description=verb.label, permissions=[verb.name])
     def act(
         page: SteeringAdmin, request: HttpRequest, queryset: QuerySet[Model]
     ) -> HttpResponse | None:
@@ -75,12 +144,85 @@ class SteeringAdmin(ReadOnlyAdmin):
         return super().changelist_view(request, {"bulk_url": url, **(extra_context or {})})
 
     def bulk_url(self, values: QueryDict, **more: str) -> str:
-        url = page_url(f"{self.opts.model_name}_bulk")
+        url = cells.page_url(f"{self.opts.model_name}_bulk")
         return f"{url}?{urlencode({**values.dict(), **more})}"
 
     def bulk_view(self, request: HttpRequest) -> HttpResponse:
         """Show what would be done to all that match the filters, and do it."""
-        return BulkPage(self, request, status=self.status_shown).respond()
+        if not self.has_view_permission(request) or not bulk_verbs(request):
+            raise PermissionDenied
+        sent = request.POST if request.method == "POST" else request.GET
+        values = {name: str(value) for name, value in sent.items()}
+        own = (*actions.TERMS, *actions.BUTTONS)
+        kept = {name: value for name, value in values.items() if name not in own}
+        back = f"{cells.page_url(f'{self.opts.model_name}_changelist')}?{urlencode(kept)}"
+        try:
+            selection = actions.selection_of(request, values, status=self.status_shown)
+            if not (verbs := bulk_verbs(request, selection.status)):
+                text = gettext("There is no bulk operation for tasks of this status.")
+                raise InvalidTaskError(text)
+        except InvalidTaskError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(back)
+        form = OperationForm.of_all(verbs, values)
+        operation = form.operation(request, selection=selection)
+        if operation and not verbs_of(operation) <= {*bulk_verbs(request)}:
+            raise PermissionDenied
+        if operation and request.method == "POST" and "_do" in values:
+            if values.get("shown") != text_of(operation):
+                form.add_error(None, gettext("The operation has changed: check the new preview."))
+            else:
+                try:
+                    return self.submit(request, operation, form.cleaned_data["run_in"], values)
+                except InvalidTaskError as error:
+                    form.add_error(None, str(error))
+                    operation = None
+        # A time that was given as so long ago stands still from here on.
+        times = {"since": selection.since, "until": selection.until}
+        held = {"status": selection.status, **values, **times}
+        filters = [(name, held[name]) for name in actions.FILTERS if held.get(name)]
+        context = {
+            "title": _("All that match"),
+            "original": gettext("All that match"),
+            "filters": filters,
+            "is_bulk": True,
+            "hidden": filters,
+            "form": form,
+            "back": back,
+            "action": cells.page_url(f"{self.opts.model_name}_bulk"),
+        }
+        if operation:
+            found = preview(operation.verb, selection, using=database())
+            context |= {
+                "verb": BULK[operation.verb],
+                "hidden": [*filters, ("shown", text_of(operation))],
+                "matching": {
+                    "count": found.total,
+                    "total": cells.AtLeast(found.total)
+                    if found.is_bounded
+                    else cells.whole(found.total),
+                    "statuses": [
+                        (cells.badge(word), cells.bounded(n, COUNTED)) for word, n in found.statuses
+                    ],
+                    "users": [
+                        (printable(user), cells.bounded(n, COUNTED)) for user, n in found.users
+                    ],
+                    "more": max(0, found.total - len(found.sample)),
+                    **sample_of(found.sample, operation.patch is not None, operation.patch),
+                },
+            }
+        return self.page(request, "confirm", context)
+
+    def submit(
+        self, request: HttpRequest, operation: Operation, run_in: str, values: Mapping[str, str]
+    ) -> HttpResponse:
+        """Submit the task that does a bulk operation."""
+        row = submit_bulk(operation, queue=run_in, using=database()).metadata()
+        query = {name: values[name] for name in actions.FILTERS if values.get(name)}
+        self.log_change(request, row, f"{BULK[operation.verb].label}: {urlencode(query)}")
+        text = gettext("A task does the work. This page shows its progress, and can cancel it.")
+        self.message_user(request, text, messages.SUCCESS)
+        return HttpResponseRedirect(cells.page_url("task_change", row.pk))
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Leave out the queue where each row would name the same."""
@@ -92,13 +234,13 @@ class SteeringAdmin(ReadOnlyAdmin):
     ) -> HttpResponse | None:
         """Do a verb to the rows chosen in the list, or ask first."""
         ids = chosen_ids(request, queryset)
-        across = request.POST.get("select_across") == "1" and len(ids) > CAP
+        across = request.POST.get("select_across") == "1" and len(ids) > base.CAP
         if across and verb.does in BULK:
             return HttpResponseRedirect(self.bulk_url(request.GET, verb=verb.does))
         if verb.asks(len(ids)):
             return self.ask(request, verb, ids, back=request.get_full_path())
         if ids:
-            self.carry_out(request, verb, ids, verb.operation("", str(request.user)))
+            self.carry_out(request, verb, ids, Operation(verb=verb.does, by=str(request.user)))
         return None
 
     def steer_view(self, request: HttpRequest, name: str) -> HttpResponse:
@@ -110,17 +252,14 @@ class SteeringAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         back = self.way_back(request)
         if (group := self.group(request, verb)) is not None:
-            ids = list(group.order_by("-pk").values_list("pk", flat=True)[: CAP + 1])
+            ids = list(group.order_by("-pk").values_list("pk", flat=True)[: base.CAP + 1])
         else:
             ids = numbers(request.POST.get("ids", "").split(","))
-        asks = group is not None or verb.asks(len(ids))
-        if asks and "confirmed" not in request.POST:
-            return self.ask(request, verb, ids, back=back, group=group)
-        try:
-            operation = verb.operation(request.POST.get("value", "").strip(), str(request.user))
-        except InvalidTaskError as error:
-            self.message_user(request, str(error), messages.ERROR)
-            return self.ask(request, verb, ids, back=back)
+        form, operation = OperationForm.of_named(verb, request.POST), None
+        if "_do" in request.POST or not (group is not None or verb.asks(len(ids))):
+            operation = form.operation(request, verb=verb.does)
+        if operation is None:
+            return self.ask(request, verb, ids, back=back, group=group, form=form)
         if "batch" in request.POST and group is not None:
             operation = self.begin_with_batch(request, verb, operation)
         self.carry_out(request, verb, ids, operation)
@@ -136,7 +275,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             return None
         if dependents := numbers([request.POST.get("dependents", "")]):
             waiting = store.dependencies.descendants(dependents, using=database())
-            rows = rows.filter(pk__in=[*waiting[:CAP], *dependents])
+            rows = rows.filter(pk__in=[*waiting[: base.CAP], *dependents])
         elif numbers([request.POST.get("batch", "")]):
             batches = store.dependencies.batches_within(self.batch(request).pk, using=database())
             rows = rows.filter(membership__batch_id__in=batches)
@@ -172,7 +311,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         back = request.POST.get("back", "")
         if url_has_allowed_host_and_scheme(back, allowed_hosts=None):
             return back
-        return page_url(f"{self.opts.model_name}_changelist")
+        return cells.page_url(f"{self.opts.model_name}_changelist")
 
     def ask(
         self,
@@ -182,31 +321,30 @@ class SteeringAdmin(ReadOnlyAdmin):
         *,
         back: str,
         group: TaskQuerySet | None = None,
+        form: OperationForm | None = None,
     ) -> HttpResponse:
         """Show what a verb would do: to how many tasks of which status, and the first of them."""
-        rows = plain().with_status()
-        shown = rows.filter(pk__in=self.visible(request, ids[:SHOWN]))
+        rows = plain().with_status().filter(pk__in=self.visible(request, ids[:SHOWN]))
+        named = [(name, request.POST[name]) for name in GROUPED if name in request.POST]
+        count = min(len(ids), base.CAP)
         statuses = {} if group is None else counts(group)
-        given = [("ids", ",".join(map(str, ids)))]
-        if group is not None:
-            names = [name for name in ("batch", "dependents") if name in request.POST]
-            given = [(name, request.POST[name]) for name in names]
         context = {
             "title": verb.label,
             "original": verb.label,
             "verb": verb,
-            "count": min(len(ids), CAP),
-            "capped": len(ids) > CAP,
-            "cap": CAP,
-            "counts": [(badge(status), count) for status, count in statuses.items()],
-            "ids": ",".join(map(str, ids)),
-            "given": given,
+            "form": form or OperationForm.of_named(verb, {}),
+            "hidden": [*(named if group is not None else [("ids", ",".join(map(str, ids)))])],
             "is_batch": "batch" in request.POST,
-            "rows": [{"cells": recognized(task)} for task in shown.order_by("-pk")],
-            "more": max(0, min(len(ids), CAP) - SHOWN),
-            "value": request.POST.get("value", ""),
-            "data": data_of(ids, request) if verb.field == "patch" else None,
+            "cap": base.CAP if len(ids) > base.CAP else 0,
+            "matching": {
+                "count": count,
+                "total": cells.whole(count),
+                "statuses": [(cells.badge(status), n) for status, n in statuses.items()],
+                "more": max(0, count - SHOWN),
+                **sample_of(rows.order_by("-pk"), verb.field == "patch"),
+            },
             "back": back,
+            "action": cells.page_url(f"{self.opts.model_name}_steer", verb.name),
         }
         return self.page(request, "confirm", context)
 
@@ -214,9 +352,9 @@ class SteeringAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, verb: Verb, ids: Sequence[int], operation: Operation
     ) -> None:
         """Do a verb to at most CAP tasks, and say what came of it."""
-        wanted = list(ids[:CAP])
+        wanted = list(ids[: base.CAP])
         seen = self.visible(request, wanted)
-        if verb is RETRY and (forbidden := forbidden_operations(request, seen)):
+        if verb is RETRY and (forbidden := actions.forbidden_operations(request, seen)):
             seen -= forbidden
             text = gettext("You may not retry a bulk operation that you may not start.")
             self.message_user(request, text, messages.WARNING)
@@ -225,28 +363,22 @@ class SteeringAdmin(ReadOnlyAdmin):
         report = ActionReport()
         chosen = [task_id for task_id in wanted if task_id in seen]
         for answer in run(operation, chosen, using=database()):
-            report.add(answer, verb.does)
+            report.add(answer, verb)
         if unseen := len(wanted) - len(seen):
-            report.refused["gone"] += unseen
+            report.refuse(NotFoundError, verb, unseen)
         if done := [task for task in tasks if task.pk in set(report.ids)]:
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, done, CHANGE, str(verb.label))
-        self.show_report(request, report, capped=len(ids) > CAP)
+        for level, text in report.messages():
+            self.message_user(request, text, level)
+        self.say_capped(request, ids)
 
     def visible(self, request: HttpRequest, ids: Sequence[int]) -> set[int]:
         """Return which of these tasks the person may see and steer."""
         rows = self.get_queryset(request).filter(pk__in=ids)
         found = set(rows.values_list("pk", flat=True))
-        return found.union(own_operations(request, [id_ for id_ in ids if id_ not in found]))
-
-    def show_report(self, request: HttpRequest, report: ActionReport, *, capped: bool) -> None:
-        if report.done:
-            self.message_user(request, report.successes(), messages.SUCCESS)
-        if report.refused:
-            self.message_user(request, report.refusals(), messages.WARNING)
-        if capped:
-            text = gettext("At most %(cap)s tasks are taken at a time: repeat it for the rest.")
-            self.message_user(request, text % {"cap": CAP}, messages.WARNING)
+        others = [id_ for id_ in ids if id_ not in found]
+        return found.union(actions.own_operations(request, others))
 
 
 def permission_for(verb: Verb) -> Callable[[SteeringAdmin, HttpRequest], bool]:
@@ -259,11 +391,29 @@ for _verb in VERBS.values():
     setattr(SteeringAdmin, f"has_{_verb.name}_permission", permission_for(_verb))
 
 
-def data_of(ids: Sequence[int], request: HttpRequest) -> object:
-    """Return the data of a single task as it can be shown; None for several tasks."""
-    rows = in_scope(plain(), request, "user").filter(pk__in=ids[:2])
-    found = list(rows.values_list("payload", flat=True))
-    return shown(found[0]) if len(found) == 1 else None
+def verbs_of(operation: Operation) -> set[str]:
+    """Return what a person has to be allowed for an operation."""
+    edits = operation.patch is not None
+    return {operation.verb, *(["move"] if operation.to else []), *(["edit"] if edits else [])}
+
+
+def text_of(operation: Operation) -> str:
+    """Return what an operation does to each task: no other is done than the page has shown."""
+    return json.dumps([operation.verb, operation.to, operation.patch], sort_keys=True)
+
+
+def sample_of(tasks: Iterable[Task], has_data: bool, patch: JSON = None) -> dict[str, object]:
+    """Return the rows of some tasks: with their data, also as a patch would have them."""
+    rows = [(task, data_of(task, patch) if has_data else []) for task in tasks]
+    return {"rows": rows, "has_data": has_data, "has_patch": patch is not None}
+
+
+def data_of(task: Task, patch: JSON) -> list[str]:
+    try:
+        values = [task.data] if patch is None else [task.data, merged(task.data, patch)]
+        return [cells.readable(masked(value))[:LONGEST] for value in values]
+    except (PayloadError, InvalidTaskError, RecursionError) as error:
+        return [str(error)]
 
 
 def chosen_ids(request: HttpRequest, queryset: QuerySet[Model]) -> list[int]:
@@ -273,5 +423,5 @@ def chosen_ids(request: HttpRequest, queryset: QuerySet[Model]) -> list[int]:
     A ticked one counts even where it no longer matches the list's filters.
     """
     if request.POST.get("select_across") == "1":
-        return list(queryset.values_list("pk", flat=True)[: CAP + 1])
+        return list(queryset.values_list("pk", flat=True)[: base.CAP + 1])
     return numbers(request.POST.getlist(ACTION_CHECKBOX_NAME))

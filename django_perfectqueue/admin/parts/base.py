@@ -2,60 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.forms import Script
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
-from django.utils.formats import number_format
 from django.utils.text import capfirst
+from django.utils.translation import gettext
 
 from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.inspection.scope import in_scope, may_see
+from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
-
-from .cells import site_shown
+from django_perfectqueue.templatetags import perfectqueue as cells
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
+    ModelForm = forms.ModelForm[Any]
     Paginator = paginator.Paginator[object]
 else:
     ModelAdmin = admin.ModelAdmin
+    ModelForm = forms.ModelForm
     Paginator = paginator.Paginator
 
 COUNTED = 10_000
+# So many rows are changed by one request.
+CAP = 1_000
 Extra = dict[str, object] | None
 # What Django's template of a form asks for, and on our own pages is not so.
 NO_FORM = (
     "add", "change", "is_popup", "save_as", "has_add_permission", "has_change_permission",
     "has_delete_permission", "has_editable_inline_admin_formsets",
 )  # fmt: skip
-
-
-class AtLeast(int):
-    """A number of which only so much was counted: it is shown with a plus."""
-
-    def __str__(self) -> str:
-        return f"{whole(int(self))}+"
-
-
-def whole(count: int) -> str:
-    return number_format(count, force_grouping=True)
-
-
-def bounded(count: int, most: int) -> str:
-    """Return a count, or that it is at least the most that was counted."""
-    return str(AtLeast(most)) if count >= most else whole(count)
 
 
 class BoundedPaginator(Paginator):
@@ -89,6 +78,8 @@ class StoredAdmin(ModelAdmin):
     """
 
     user_path = ""
+    # Whether each row has the ``clock`` of the server.
+    has_clock = False
 
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -108,7 +99,8 @@ class StoredAdmin(ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """Return the rows that the request may see: every page and action reads these."""
-        return in_scope(super().get_queryset(request).using(database()), request, self.user_path)
+        rows = in_scope(super().get_queryset(request).using(database()), request, self.user_path)
+        return rows.annotate(clock=ServerNow()) if self.has_clock else rows
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Return the list; refuse a NUL, which PostgreSQL takes in no text."""
@@ -173,6 +165,19 @@ class StoredAdmin(ModelAdmin):
             self.message_user(request, str(error), messages.ERROR)
             return None
 
+    def say_done(self, request: HttpRequest, count: int, what: object) -> None:
+        """Say to how many something was done."""
+        text, level = gettext("Nothing changed: all are in this state already."), messages.INFO
+        if count:
+            text, level = gettext("Done: %s.") % f"{count} {what}", messages.SUCCESS
+        self.message_user(request, text, level)
+
+    def say_capped(self, request: HttpRequest, chosen: Sized) -> None:
+        """Say it where more was chosen than is taken at a time."""
+        if len(chosen) > CAP:
+            text = gettext("At most %(cap)s are taken at a time: repeat it for the rest.")
+            self.message_user(request, text % {"cap": CAP}, messages.WARNING)
+
     def require_scope(self, request: HttpRequest, obj: Model) -> None:
         """Raise PermissionDenied for a row, about to be stored, of a user out of scope."""
         if self.user_path and not may_see(request, getattr(obj, self.user_path)):
@@ -180,11 +185,11 @@ class StoredAdmin(ModelAdmin):
 
 
 def shown_by(site: str, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Return a view whose links stay within this site."""
+    """Return a view whose cells.links stay within this site."""
 
     @wraps(view)
     def show(request: HttpRequest, *args: object, **words: object) -> HttpResponse:
-        site_shown.set(site)
+        cells.site_shown.set(site)
         return view(request, *args, **words)
 
     return show
@@ -219,6 +224,16 @@ class ReadOnlyAdmin(StoredAdmin):
         }
         return self.page(request, self.story_template, context)
 
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
+        found = queryset.filter(self.sought(request, search_term)) if search_term else queryset
+        return found, False
+
+    def sought(self, request: HttpRequest, term: str) -> Q:
+        """Return what a search finds."""
+        return Q()
+
     def is_refused(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
@@ -250,7 +265,7 @@ class OneOrder(StoredList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         if self.paginator.bounded:
-            self.result_count = AtLeast(self.result_count)
+            self.result_count = cells.AtLeast(self.result_count)
         # There is no total beside which the count would mean something, nor a list of all.
         self.full_result_count = self.result_count
         self.within_reach = any(getattr(spec, "is_bounding", False) for spec in self.filter_specs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, cast
 
 from django.contrib import admin
@@ -10,7 +11,6 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.db.models import Count, Model, Q, QuerySet
 from django.http import HttpRequest
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue import models
@@ -20,8 +20,9 @@ from django_perfectqueue.inspection.scope import in_scope, scope_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import names
+from django_perfectqueue.templatetags import perfectqueue as cells
 
-from .base import COUNTED, bounded, whole
+from .base import COUNTED
 
 REACH = 100_000
 # So many that have yet to end are found behind the newest.
@@ -39,11 +40,13 @@ class ValueFilter(admin.SimpleListFilter):
     """
     Keeps the rows whose column, named like the parameter, has exactly the chosen value.
 
-    Where dead letters are listed, one that is ``of_task`` is about the column of the task.
+    Where dead letters are listed, one that is ``of_task`` is about the column of the task. One
+    of the ``words`` holds where none is chosen if it is the ``default``.
     """
 
     of_task = False
     words: Mapping[str, object] = {}
+    default = ""
 
     def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any) -> None:
         self.is_of_letters = model is models.DeadLetter
@@ -51,6 +54,12 @@ class ValueFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         return [(value, str(label)) for value, label in self.words.items()]
+
+    def value(self) -> str | None:
+        return super().value() or self.default or None
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        return islice(super().choices(changelist), bool(self.default), None)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         value = self.value()
@@ -83,21 +92,11 @@ class EndingFilter(ValueFilter):
 
     title = _("status")
     parameter_name = "status"
-    words = {outcome.value: outcome.label for outcome in models.DEAD}
-
-    def value(self) -> str:
-        return super().value() or models.Status.FAILED.value
+    words = {**{outcome.value: outcome.label for outcome in models.DEAD}, ALL: _("All")}
+    default = models.Status.FAILED.value
 
     def condition(self, value: str) -> Q:
         return Q() if value == ALL else Q(status=value)
-
-    def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        for value, title in [*self.lookup_choices, (ALL, gettext("All"))]:
-            yield {
-                "selected": self.value() == str(value),
-                "query_string": changelist.get_query_string({self.parameter_name: value}),
-                "display": title,
-            }
 
 
 class QueueFilter(ValueFilter):
@@ -154,7 +153,7 @@ class GroupFilter(ValueFilter):
             rows = rows.filter(ended_at__gte=oldest)
         counted = rows.order_by().values_list("group").annotate(count=Count("pk"))
         return [
-            (name, f"{printable(name)} ({bounded(count, COUNTED)})")
+            (name, f"{printable(name)} ({cells.bounded(count, COUNTED)})")
             for name, count in counted.order_by("-count", "group")[:GROUPS]
             if name
         ]
@@ -263,6 +262,8 @@ class ReachFilter(ValueFilter):
 
     title = _("reach")
     parameter_name = "reach"
+    words = {"newest": _("The newest 100,000 tasks"), ALL: _("All (may be slow)")}
+    default = "newest"
 
     def has_output(self) -> bool:
         chosen = self.request.GET
@@ -303,18 +304,6 @@ class ReachFilter(ValueFilter):
             return int(rows.first() or 0) - REACH
         beyond = rows.filter(user=user)[REACH : REACH + 1]
         return int(next(iter(beyond), 0))
-
-    def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        yield {
-            "selected": self.value() != ALL,
-            "query_string": changelist.get_query_string(remove=[self.parameter_name]),
-            "display": gettext("The newest %(count)s tasks") % {"count": whole(REACH)},
-        }
-        yield {
-            "selected": self.value() == ALL,
-            "query_string": changelist.get_query_string({self.parameter_name: ALL}),
-            "display": gettext("All (may be slow)"),
-        }
 
 
 class DeadReachFilter(ReachFilter):

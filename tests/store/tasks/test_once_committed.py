@@ -128,7 +128,7 @@ class RequestTests(TransactionTestCase):
             answers = []
             for verb in ("force_finish", "cancel") * 6:
                 ids = list(Ticket.objects.order_by("?").values_list("pk", flat=True)[:40])
-                data = {"ids": ",".join(map(str, ids)), "back": LIST, "confirmed": "1"}
+                data = {"ids": ",".join(map(str, ids)), "back": LIST, "_do": "1"}
                 answers.append(self.client.post(f"{LIST}steer/{verb}/", data).status_code)
             done.set()
             Ticket.objects.exists()
@@ -148,7 +148,7 @@ class RequestTests(TransactionTestCase):
         with mock.patch.object(store, "force_finish", note):
             data = {"action": "force_finish", "_selected_action": [task.id]}
             self.client.post(LIST, data)
-            data = {"ids": task.id, "back": LIST, "confirmed": "1"}
+            data = {"ids": task.id, "back": LIST, "_do": "1"}
             self.client.post(f"{LIST}steer/force_finish/", data)
         self.assertEqual((seen, status(task)), ([False], "finished"))
 

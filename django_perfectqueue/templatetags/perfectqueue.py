@@ -1,30 +1,54 @@
-"""How a status, a time and a duration are shown."""
+"""How a status, a time and a duration are shown: for the pages of the admin, as filters, too."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from urllib.parse import urlencode
 
+from django.template import Library
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.formats import date_format
+from django.utils.formats import date_format, number_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.fairness.wording import pause_terms
+from django_perfectqueue.inspection.steering import describe_action, describe_change
 from django_perfectqueue.inspection.task import Fact, lease_until, times
 from django_perfectqueue.lib import durations
-from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Pausable, Status, Task
+from django_perfectqueue.lib.printable import printable, printable_lines
+from django_perfectqueue.models import EVERYONE, Pausable, Status, Task
+from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.context import STARS, masked
 
+register = Library()
+LONGEST = 100_000
 NOTHING = "\N{EN DASH}"
 # The name of the admin site whose page is shown.
 site_shown: ContextVar[str | None] = ContextVar("site_shown", default=None)
+
+
+class AtLeast(int):
+    """A number of which only so much was counted: it is shown with a plus."""
+
+    def __str__(self) -> str:
+        return f"{whole(int(self))}+"
+
+
+def whole(count: int) -> str:
+    return number_format(count, force_grouping=True)
+
+
+def bounded(count: int, most: int) -> str:
+    """Return a count, or that it is at least the most that was counted."""
+    return str(AtLeast(most)) if count >= most else whole(count)
 
 
 def page_url(name: str, *args: object) -> str:
@@ -52,14 +76,6 @@ def task_link(task_id: int, shown: object) -> SafeString:
     return format_html('<a href="{}">{}</a>', page_url("task_change", task_id), shown)
 
 
-def recognized(task: Task) -> list[str]:
-    """Return what a task is recognized by."""
-    return [
-        badge(task.status),
-        *map(printable, (str(task), task.type, task.user or NOTHING, task.queue)),
-    ]
-
-
 def list_link(model: str, shown: object, **query: object) -> SafeString:
     """Return a link to another list, by the parameters of its search and filters."""
     url = page_url(f"{model}_changelist")
@@ -81,6 +97,15 @@ def tabs(
 def figures_link(shown: object, **query: object) -> SafeString:
     """Return a link to what a queue, a type or a user did over time."""
     return format_html('<a href="{}?{}">{}</a>', page_url("figures"), urlencode(query), shown)
+
+
+def links(**query: object) -> list[SafeString]:
+    """Return links to the tasks and the figures of a queue or a user."""
+    return [
+        list_link("task", _("Tasks"), **query),
+        list_link("deadletter", _("Failed tasks"), **query),
+        figures_link(_("Figures"), **query),
+    ]
 
 
 def user_link(user: str) -> SafeString | str:
@@ -143,6 +168,33 @@ def duration(seconds: float | None) -> str:
     return NOTHING if seconds is None else durations.long_duration(seconds)
 
 
+def user_name(user: str) -> str:
+    """Return how a user is named."""
+    if user == EVERYONE:
+        return gettext("(everyone else)")
+    return printable(user) or gettext("(tasks without a user)")
+
+
+def percent(part: float) -> str:
+    return gettext("%(number)s%%") % {"number": number_format(round(part * 100, 1), 1)}
+
+
+def payload(text: str) -> dict[str, object]:
+    """
+    Return JSON set out to be read, without what is sensitive; or else the text as it is.
+
+    Of what is nested too deep for that nothing is shown: it may well be JSON with secrets.
+    """
+    try:
+        pretty, problem = readable(masked(decode(text))), ""
+    except (PayloadError, RecursionError) as error:
+        is_deep = isinstance(error.__cause__ or error, RecursionError)
+        pretty, problem = STARS if is_deep else text, str(error)
+    pretty = printable_lines(pretty)
+    cut = max(0, len(pretty) - LONGEST)
+    return {"text": pretty[:LONGEST], "problem": problem, "cut": cut}
+
+
 def with_sign(number: float, shown: str) -> str:
     """Return what is shown of a number's amount, with its sign; none is zero's."""
     sign = "+" if number > 0 else "\N{MINUS SIGN}" if number < 0 else ""
@@ -159,3 +211,19 @@ def next_moment(task: Task) -> Fact:
     elif task.expires_at and task.expires_at <= timezone.now():
         name = "expires_at"
     return next(fact for fact in times(task) if fact.name == name)
+
+
+def readable(value: object) -> str:
+    pretty = json.dumps(value, ensure_ascii=False, indent=2)
+    try:
+        pretty.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape can show
+        return json.dumps(value, indent=2)
+    return pretty
+
+
+for _shown in (
+    *(ago, badge, broken_at_dots, describe_action, describe_change, duration, moment, payload),
+    *(percent, printable, printable_lines, short, user_name, whole),
+):
+    register.filter(_shown.__name__, _shown)

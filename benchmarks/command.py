@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from benchmarks import machine, plan
 from benchmarks.child import leave
 from benchmarks.peers import installed
-from benchmarks.recorder import CALLS, EVENTS
+from benchmarks.recorder import EVENTS
 from benchmarks.report import put, read
 from benchmarks.runner import Runner
 from benchmarks.servers import SERVERS, Site
@@ -229,7 +229,7 @@ def telling(database: str, folder: Path) -> Iterator[None]:
 
     def tell() -> None:
         while not ended.wait(EVERY):
-            events, faults = lines_of(folder, EVENTS, CALLS), lines_of(folder, "sample.log")
+            events, faults = lines_of(folder, EVENTS), lines_of(folder, "sample.log")
             seconds = time.monotonic() - began
             say(f"{database}: {seconds:.0f} s, {events:,} events, {faults} faults")
 
@@ -242,9 +242,9 @@ def telling(database: str, folder: Path) -> Iterator[None]:
         thread.join()
 
 
-def lines_of(folder: Path, *names: str) -> int:
-    files = [folder / name for name in names if (folder / name).exists()]
-    return sum(file.read_bytes().count(b"\n") for file in files)
+def lines_of(folder: Path, name: str) -> int:
+    file = folder / name
+    return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
 def keep(folder: Path, target: Path) -> None:

@@ -49,9 +49,15 @@ def fault(name: str, *, databases: Iterable[str] = DATABASES) -> Callable[[Act],
     return put
 
 
+CLIENTS = ("killed-client", "frozen-clients")
+"""What strikes clients, which only a storm has."""
+
+
 def for_database(database: str) -> list[str]:
     """Return the names of the faults that there are on a database."""
-    return [name for name, one in FAULTS.items() if database in one.databases]
+    return [
+        name for name, one in FAULTS.items() if database in one.databases and name not in CLIENTS
+    ]
 
 
 # Processes that die without a word, and processes that stand still
@@ -351,3 +357,30 @@ def jump(stage: Stage) -> Strike | None:
     stage.wait(stage.drawn.uniform(1.0, 4.0))
     host.clock.ahead = 0.0
     return Strike("clock", at, stage.now(), host.name)
+
+
+# Clients that use every verb at random
+
+
+@fault("killed-client")
+def kill_client(stage: Stage) -> Strike | None:
+    """One client is killed (SIGKILL); another one takes its place."""
+    pids = stage.one_of(stage.fleet.clients())
+    at = stage.now()
+    signal_all(pids, signal.SIGKILL)
+    return Strike("killed-client", at, at, pids=tuple(pids)) if pids else None
+
+
+@fault("frozen-clients")
+def freeze_clients(stage: Stage) -> Strike | None:
+    """Some clients stand still (SIGSTOP), some for longer than their leases last."""
+    clients = stage.fleet.clients()
+    pids = stage.drawn.sample(clients, min(len(clients), stage.drawn.randint(1, 3)))
+    if not pids:
+        return None
+    at = stage.now()
+    signal_all(pids, signal.SIGSTOP)
+    stage.wait(stage.drawn.choice((0.3, stage.past_the_lease())))
+    restored = stage.now()
+    signal_all(pids, signal.SIGCONT)
+    return Strike("frozen-clients", at, restored, pids=tuple(pids), freezes=True)

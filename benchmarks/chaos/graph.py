@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .calls import noted
+
 RECENT = 300
 WIDTH = 40
 LARGE = 250
@@ -71,30 +73,28 @@ class Graph:
         """Have the next tasks wait for these, too."""
         self.recent = [*self.recent, *keys][-RECENT:]
 
-    def submit_batch(self, queue: Any) -> list[str]:
-        """Submit a batch with batches in it, all in one transaction; return its keys."""
+    def submit_batch(self, queue: Any) -> None:
+        """Submit a batch with batches in it, all in one transaction."""
         self.number += 1
-        with queue.batch(f"batch-{self.number}") as outer:
-            keys, inner = self.fill(outer, depth=0)
-        return [*keys, *inner]
+        with noted("submit", how="batch") as reported, queue.batch(f"batch-{self.number}") as outer:
+            self.fill(outer, 0, reported.setdefault("keys", []))
 
-    def fill(self, batch: Any, depth: int) -> tuple[list[str], list[str]]:
-        """Return the keys of all members, and of all callbacks."""
+    def fill(self, batch: Any, depth: int, submitted: list[str]) -> list[str]:
+        """Return the keys of all members; all that is submitted is noted, with callbacks."""
         most = LARGE if self.drawn.random() < 0.02 else 8
         tasks = [self.task("member") for _task in range(self.drawn.randint(0, most))]
+        keys = [task["key"] for task in tasks]
+        submitted += keys
         batch.submit_many(tasks)
-        keys, callbacks = [task["key"] for task in tasks], []
         for number in range(self.drawn.randint(0, 2) if depth < 3 else 0):
             with batch.batch(f"{batch.name}.{number}") as inner:
-                more, others = self.fill(inner, depth + 1)
-            keys += more
-            callbacks += others
+                keys += self.fill(inner, depth + 1, submitted)
         for when in ("done", "failed", *([] if self.mortal.intersection(keys) else ["finished"])):
             key = f"{batch.name}!{when}"
+            submitted.append(key)
             batch.then(key, "node", {"seconds": 0.0}, when=when)
-            callbacks.append(key)
             self.callbacks.append(Callback(key, when, tuple(keys)))
-        return keys, callbacks
+        return keys
 
 
 def expected_of_node(node: Node, outcomes: Mapping[str, str]) -> str:

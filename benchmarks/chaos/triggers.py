@@ -1,7 +1,8 @@
 """
-The database records, too: its triggers write down every change of a ticket's hands and
-every end of a task, in the transaction that makes it and by the server's own clock.
-An outcome that is empty is that of a task that was put back.
+The database records, too: its triggers write down each task that comes and goes, every change
+of a ticket's hands and every end of a task, in the transaction that makes it and by the server's
+own clock. An outcome that is empty is that of a task that was put back; a task without a queue
+is one that was deleted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ CREATE TABLE chaos_ticket (
 CLOSES = """
 CREATE TABLE chaos_close (
     id {serial}, at {real}, task bigint, outcome varchar(9), attempt int
+)
+"""
+TASKS = """
+CREATE TABLE chaos_task (
+    id {serial}, at {real}, task bigint, queue varchar(100), name varchar(255), kind varchar(255),
+    owner varchar(255), limits varchar(1000), payload text
 )
 """
 EFFECTS = "CREATE TABLE chaos_effect (child varchar(255))"
@@ -57,6 +64,21 @@ END $$
 ---
 CREATE TRIGGER chaos_close AFTER UPDATE ON perfectqueue_task
 FOR EACH ROW EXECUTE FUNCTION chaos_see_close()
+---
+CREATE FUNCTION chaos_see_task() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO chaos_task (at, task) VALUES (extract(epoch FROM clock_timestamp()), OLD.id);
+    ELSE
+        INSERT INTO chaos_task (at, task, queue, name, kind, owner, limits, payload)
+        VALUES (extract(epoch FROM clock_timestamp()), NEW.id, NEW.queue, NEW.key, NEW.type,
+            NEW.user, NEW.limits, NEW.data);
+    END IF;
+    RETURN NULL;
+END $$
+---
+CREATE TRIGGER chaos_task AFTER INSERT OR DELETE ON perfectqueue_task
+FOR EACH ROW EXECUTE FUNCTION chaos_see_task()
 """
 MARIADB = """
 CREATE TRIGGER chaos_update AFTER UPDATE ON perfectqueue_ticket FOR EACH ROW
@@ -77,6 +99,14 @@ IF NEW.outcome <> OLD.outcome OR NEW.outcome <> ''
     INSERT INTO chaos_close (at, task, outcome, attempt)
     VALUES (UNIX_TIMESTAMP(SYSDATE(6)), NEW.id, NEW.outcome, NEW.attempt);
 END IF
+---
+CREATE TRIGGER chaos_born AFTER INSERT ON perfectqueue_task FOR EACH ROW
+INSERT INTO chaos_task (at, task, queue, name, kind, owner, limits, payload)
+VALUES (UNIX_TIMESTAMP(SYSDATE(6)), NEW.id, NEW.queue, NEW.key, NEW.type, NEW.user, NEW.limits,
+    NEW.data)
+---
+CREATE TRIGGER chaos_gone AFTER DELETE ON perfectqueue_task FOR EACH ROW
+INSERT INTO chaos_task (at, task) VALUES (UNIX_TIMESTAMP(SYSDATE(6)), OLD.id)
 """
 SQLITE = """
 CREATE TRIGGER chaos_update AFTER UPDATE ON perfectqueue_ticket
@@ -102,6 +132,19 @@ BEGIN
     INSERT INTO chaos_close (at, task, outcome, attempt)
     VALUES ((julianday('now') - 2440587.5) * 86400.0, NEW.id, NEW.outcome, NEW.attempt);
 END
+---
+CREATE TRIGGER chaos_born AFTER INSERT ON perfectqueue_task
+BEGIN
+    INSERT INTO chaos_task (at, task, queue, name, kind, owner, limits, payload)
+    VALUES ((julianday('now') - 2440587.5) * 86400.0, NEW.id, NEW.queue, NEW.key, NEW.type,
+        NEW.user, NEW.limits, NEW.data);
+END
+---
+CREATE TRIGGER chaos_gone AFTER DELETE ON perfectqueue_task
+BEGIN
+    INSERT INTO chaos_task (at, task)
+    VALUES ((julianday('now') - 2440587.5) * 86400.0, OLD.id);
+END
 """
 TRIGGERS = {"postgresql": POSTGRESQL, "mariadb": MARIADB, "sqlite": SQLITE}
 CLOCKS = {
@@ -113,7 +156,7 @@ CLOCKS = {
 
 def install(link: Link) -> None:
     """Make the tables and the triggers; no task may have been submitted yet."""
-    for table in (TICKETS, CLOSES):
+    for table in (TICKETS, CLOSES, TASKS):
         link.run(table.format(**TYPES[link.kind]))
     link.run(EFFECTS)
     for statement in TRIGGERS[link.kind].split("---"):

@@ -6,36 +6,55 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.chaos.faults import CLIENTS, FAULTS
+from benchmarks.chaos.terms import Terms
 from benchmarks.command import EPILOG, FaultsCommand, Record, count, names, run
 
-from .faults import FAULTS, for_database
-from .terms import Terms
+from .scenario import BULK, SHARED
 
 LINES = 12
+OFTEN = 3
+"""How often a client is struck for each time that anything else is."""
+STORM = {
+    name: FAULTS[name]
+    for name in (
+        *("backend", "restarted-server", "crashed-server", "crashed-backend", "locked-file"),
+        *("processor", "supervisor", "host", "frozen-processor", "frozen-host"),
+        *("usr1", "hup", "term", *CLIENTS),
+    )
+}
+"""No fault of the network or of clocks: times are compared with those of the database."""
 LEVELS = ("read committed", "repeatable read", "serializable")
 
 
 class Storm(FaultsCommand):
     name = "storm"
     about = "Use every verb at random from many processes while everything dies."
-    epilog = EPILOG + "\n" + "\n".join(f"  {one.name:17} {one.about}" for one in FAULTS.values())
+    epilog = EPILOG + "\n" + "\n".join(f"  {one.name:17} {one.about}" for one in STORM.values())
 
     def add_options(self, option: Callable[..., Any]) -> None:
         super().add_options(option)
-        usual = Terms("", 0.0)
-        option("--clients", type=count, default=usual.clients, help="how many; %(default)s")
-        option("--processors", type=count, default=usual.processors, help="%(default)s")
-        option("--faults", type=names(FAULTS), help="those named below; all that there are")
+        option("--clients", type=count, default=8, help="how many; %(default)s")
+        option("--processors", type=count, default=2, help="%(default)s")
+        option("--faults", type=names(STORM), help="those named below; all that there are")
         option("--isolation", choices=LEVELS, default="", help="of all transactions; the default's")
 
     def terms(self, options: argparse.Namespace, database: str) -> Record:
-        there = for_database(database)
+        there = [name for name, one in STORM.items() if database in one.databases]
+        there = [name for name in there for _ in range(OFTEN if name in CLIENTS else 1)]
         terms = Terms(
             database=database,
             seconds=options.minutes * 60.0,
             seed=options.seed,
             faults=tuple(name for name in there if not options.faults or name in options.faults),
+            hosts=1,
             processors=options.processors,
+            alive_time=3.0,
+            poll_interval=0.5,
+            least_pause=0.2,
+            most_pause=2.0,
+            drain=60.0,
+            queues=(SHARED, BULK),
             clients=options.clients,
             isolation=options.isolation,
         )

@@ -204,19 +204,9 @@ def out_of_order(history: History) -> Iterator[Finding]:
     yield from operations.callbacks(history)
 
 
-@check("circle")
-def circle(history: History) -> Iterator[Finding]:
-    yield from operations.circles(history)
-
-
-@check("batch")
-def batch(history: History) -> Iterator[Finding]:
-    yield from operations.batches(history)
-
-
-@check("bulk")
-def bulk(history: History) -> Iterator[Finding]:
-    yield from operations.bulk(history)
+check("circle")(operations.circles)
+check("batch")(operations.batches)
+check("bulk")(operations.bulk)
 
 
 @check("ended twice")
@@ -637,7 +627,7 @@ def forgotten(history: History) -> list[Run]:
 def acquired_ahead(history: History) -> int:
     """Count the attempts whose acquire was committed while their process ran another."""
     runs_of: dict[int, list[Run]] = defaultdict(list)
-    for run in sorted(history.runs, key=lambda run: run.began):
+    for run in sorted(history.begun, key=lambda run: run.began):
         runs_of[run.pid].append(run)
     count = 0
     for runs in runs_of.values():

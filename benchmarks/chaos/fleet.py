@@ -108,9 +108,12 @@ class Host:
     def pids(self) -> list[int]:
         return processes_with(self.mark)
 
+    def launchers(self) -> list[int]:
+        return [self.launcher.pid] if self.launcher and not self.has_ended() else []
+
     def supervisors(self) -> list[int]:
         """Return the supervisors of the worker that the service manager knows."""
-        return children(self.launcher.pid) if self.launcher and not self.has_ended() else []
+        return [pid for launcher in self.launchers() for pid in children(launcher)]
 
     def processors(self) -> list[int]:
         """Return all processors that live, also those of workers that are leaving."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import time
 import uuid
 from collections import Counter
@@ -19,7 +18,7 @@ from typing import Any
 
 from benchmarks.audit import Violation
 from benchmarks.child import answer
-from benchmarks.database import Link, Target, connect
+from benchmarks.database import Target
 from benchmarks.servers import SERVERS
 from tests.databases import Server
 from tests.databases.server import DATABASE
@@ -46,20 +45,14 @@ class StuckError(Exception):
     """What was waited for did not come; the message holds the end of a worker's log."""
 
 
-class Run:
+class Run(Stage):
     """``make_load`` returns what makes the work of a run, and ends it; it is called with Django."""
 
-    def __init__(self, terms: Terms, folder: Path, server: Server, make_load: Any) -> None:
-        self.make_load = make_load
-        self.terms = terms
+    def __init__(self, terms: Terms, server: Server, folder: Path, make_load: Any) -> None:
+        super().__init__(terms, server)
         self.files = Files(folder)
-        self.server = server
+        self.make_load = make_load
         self.mark = uuid.uuid4().hex
-
-    @property
-    def target(self) -> Target:
-        """The database, without anything in between."""
-        return Target.of(self.terms.database, DATABASE, self.server.home)
 
     @property
     def has_proxy(self) -> bool:
@@ -75,7 +68,8 @@ class Run:
         """Have it all go wrong for so long; return what came of it."""
         with contextlib.ExitStack() as stack:
             client, hosts = self.host(CLIENT), list(map(self.host, self.terms.names()))
-            between = self.start_proxy([client, *hosts], stack) if self.has_proxy else None
+            if self.has_proxy:
+                self.proxy = self.start_proxy([client, *hosts], stack)
             os.environ.update(client.environment)
             import django
             from django.core.management import call_command
@@ -85,24 +79,16 @@ class Run:
             with self.link() as link:
                 triggers.install(link)
             load = self.make_load(self.terms)
-            fleet = Fleet(hosts, self.terms, self.files.folder / "clients.log")
-            stack.callback(fleet.end)
-            stage = Stage(
-                terms=self.terms,
-                fleet=fleet,
-                server=self.server,
-                target=self.target,
-                proxy=between,
-                drawn=random.Random(self.terms.seed),
-                offset=self.offset(),
-            )
-            found = self.work(stage, load)
+            self.fleet = Fleet(hosts, self.terms, self.files.folder / "clients.log")
+            stack.callback(self.fleet.end)
+            self.offset = self.clocks_apart()
+            found = self.work(load)
             with self.link() as link:
                 version = link.version()
             return {
                 **found,
-                "strikes": Counter(strike.fault for strike in stage.strikes),
-                "said": said(fleet, SAID_SO),
+                "strikes": Counter(strike.fault for strike in self.strikes),
+                "said": said(self.fleet, SAID_SO),
                 "version": version,
             }
 
@@ -116,10 +102,7 @@ class Run:
         sockets = [proxy.socket_in(host.home, kind) for host in hosts]
         return stack.enter_context(proxy.running(server, sockets, log))
 
-    def link(self) -> contextlib.AbstractContextManager[Link]:
-        return contextlib.closing(connect(self.target))
-
-    def offset(self) -> float:
+    def clocks_apart(self) -> float:
         """Return what the database's clock says more than the one that nobody sets."""
         found = []
         with self.link() as link:
@@ -130,28 +113,28 @@ class Run:
                 found.append((after - before, reported - (before + after) / 2))
         return min(found)[1]
 
-    def work(self, stage: Stage, load: Any) -> dict[str, Any]:
-        load.start(stage)
+    def work(self, load: Any) -> dict[str, Any]:
+        load.start(self)
         try:
-            self.begin(stage)
-            seconds = self.strike(stage)
+            self.begin()
+            seconds = self.strike()
         finally:
-            load.stop(stage)
+            load.stop(self)
         settled = time.monotonic()
-        with load.settling(stage):
-            self.drain(stage)
+        with load.settling(self):
+            self.drain()
         drained = time.monotonic() - settled
-        leftovers = [*load.leftovers(stage), *self.stop(stage)]
-        seen = self.gathered(stage, load, leftovers)
+        leftovers = [*load.leftovers(self), *self.stop()]
+        seen = self.gathered(load, leftovers)
         return {**self.audited(seen), "seconds": seconds, "drained": drained}
 
-    def begin(self, stage: Stage) -> None:
-        for host in stage.fleet:
+    def begin(self) -> None:
+        for host in self.fleet:
             host.start()
-        if not stage.wait_for(lambda: all(h.processors() for h in stage.fleet), BEGIN_WITHIN):
-            raise StuckError(f"The workers do not start.\n{ends_of_logs(stage.fleet)}")
+        if not self.wait_for(lambda: all(h.processors() for h in self.fleet), BEGIN_WITHIN):
+            raise StuckError(f"The workers do not start.\n{ends_of_logs(self.fleet)}")
 
-    def strike(self, stage: Stage) -> float:
+    def strike(self) -> float:
         """
         Strike with one fault after another, each as often as the others. One for which
         there was nothing to strike comes again later.
@@ -159,46 +142,46 @@ class Run:
         began = time.monotonic()
         until = began + self.terms.seconds
         deck: list[str] = []
-        while time.monotonic() < until and len(stage.strikes) != self.terms.strikes:
-            stage.wait(stage.drawn.uniform(self.terms.least_pause, self.terms.most_pause))
+        while time.monotonic() < until and len(self.strikes) != self.terms.strikes:
+            self.wait(self.drawn.uniform(self.terms.least_pause, self.terms.most_pause))
             if not deck:
                 deck = list(self.terms.faults)
-                stage.drawn.shuffle(deck)
+                self.drawn.shuffle(deck)
             name = deck.pop()
-            struck = FAULTS[name].act(stage)
+            struck = FAULTS[name].act(self)
             if struck is None:
                 deck.insert(0, name)
                 continue
-            stage.strikes.append(struck)
+            self.strikes.append(struck)
             tell(struck)
         return time.monotonic() - began
 
-    def drain(self, stage: Stage) -> None:
+    def drain(self) -> None:
         """Wait until nothing is left to do; what is left then has been lost."""
         with self.link() as link:
-            stage.wait_for(
+            self.wait_for(
                 lambda: not link.value("SELECT count(*) FROM perfectqueue_ticket"),
                 self.terms.drain,
             )
 
-    def stop(self, stage: Stage) -> list[str]:
+    def stop(self) -> list[str]:
         """Stop the workers in good order; return what did not go so."""
-        stage.fleet.stop()
-        stage.wait_for(stage.fleet.have_ended, END_WITHIN)
+        self.fleet.stop()
+        self.wait_for(self.fleet.have_ended, END_WITHIN)
         found = []
-        for host in stage.fleet:
+        for host in self.fleet:
             if pids := host.pids():
                 found.append(f"{host.name}: {len(pids)} processes did not end")
             elif host.launcher is not None and host.launcher.returncode:
                 found.append(f"{host.name} ended with exit code {host.launcher.returncode}")
         return found
 
-    def gathered(self, stage: Stage, load: Any, leftovers: list[str]) -> history.History:
+    def gathered(self, load: Any, leftovers: list[str]) -> history.History:
         """Return all that was seen; the connection of the beginning has not outlived it."""
         from django.db import connection
 
         connection.close()
-        events = history.read_events(self.files.events, stage.offset)
+        events = history.read_events(self.files.events, self.offset)
         with self.link() as link:
             born, gone = history.read_tasks(link)
             return history.History(
@@ -210,9 +193,9 @@ class Run:
                 begun=events.begun,
                 calls=events.calls,
                 reported=events.reported,
-                strikes=stage.strikes,
+                strikes=self.strikes,
                 effects=history.read_effects(link),
-                drift=history.read_drift() + said(stage.fleet, CORRECTED),
+                drift=history.read_drift() + said(self.fleet, CORRECTED),
                 leftovers=leftovers,
                 edges=history.read_edges(link),
                 batches=history.read_batches(),
@@ -318,7 +301,7 @@ def ends_of_logs(fleet: Fleet) -> str:
 def measured(job: dict[str, Any], folder: Path, make_load: Any) -> dict[str, Any]:
     terms = Terms(**job)
     with SERVERS[terms.database](durable=True) as server:
-        return Run(terms, folder, server, make_load).run()
+        return Run(terms, server, folder, make_load).run()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from benchmarks.audit import Checks, Violation
 
 from . import operations, scenario
 from .calls import STUMBLED, Call, Ref, refs
-from .graph import mistakes
 from .history import RUNNING, Born, Close, History, Run
 from .operations import BULK, was_put_back
 
@@ -190,16 +189,7 @@ def miscounted(history: History) -> Iterator[Finding]:
 @check("out of order")
 def out_of_order(history: History) -> Iterator[Finding]:
     """No task runs before those that it waits for, and what they came to decides its end."""
-    ids = {row.key: row.id for row in history.rows}
-    outcomes = {row.key: row.outcome for row in history.rows}
-    begins, ends = {}, {}
-    for key, task in ids.items():
-        if runs := [run for run in history.runs_of.get(task, ()) if has_acquired(history, run)]:
-            begins[key] = runs[0].began + TICK
-        if closes := history.closes_of.get(task):
-            ends[key] = closes[0].at
-    for key, what in mistakes(history.graph, outcomes, begins, ends):
-        yield ids.get(key), f"{key} {what}"
+    yield from operations.nodes(history)
     yield from operations.too_early(history)
     yield from operations.callbacks(history)
 

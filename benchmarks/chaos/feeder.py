@@ -16,8 +16,8 @@ from django_perfectqueue.queue import Queue
 
 from . import scenario
 from .calls import noted
-from .graph import Graph
 from .terms import Terms
+from .webs import Spinner, Web
 
 TICK = 0.05
 BATCH = 25
@@ -31,7 +31,8 @@ class Feeder(threading.Thread):
         self.terms = terms
         self.coming = scenario.tasks(terms.seed, terms.alive_time)
         self.queue = Queue()
-        self.graph = Graph(random.Random(terms.seed))
+        self.spinner = Spinner(random.Random(terms.seed), self.queue)
+        self.webs: list[Web] = []
         self.asked: set[str] = set()
         self.bursts = itertools.count(1)
         self.burst_at = time.monotonic() + BURST_AFTER
@@ -51,7 +52,7 @@ class Feeder(threading.Thread):
         try:
             if Ticket.objects.filter(task__queue=self.queue.name).count() < self.terms.backlog:
                 self.submit(list(itertools.islice(self.coming, BATCH)))
-                self.submit_graph()
+                self.submit_web()
                 self.submit_burst()
             self.ask_for_cancels()
         except Error:
@@ -73,12 +74,10 @@ class Feeder(threading.Thread):
             self.burst_at = time.monotonic() + BURST_AFTER
             self.submit_many(scenario.burst(next(self.bursts)))
 
-    def submit_graph(self) -> None:
-        """Submit tasks that wait for earlier ones, and a batch of batches."""
-        nodes = self.graph.some_nodes()
-        self.submit_many(nodes)
-        self.graph.are_stored([task["key"] for task in nodes])
-        self.graph.submit_batch(self.queue)
+    def submit_web(self) -> None:
+        """Submit a web that nobody changes."""
+        self.webs.append(Web(f"still-{len(self.webs)}", still=True))
+        self.spinner.spin(self.webs[-1])
 
     def ask_for_cancels(self) -> None:
         running = self.queue.list().in_status("running").filter(type="cancelled")

@@ -219,8 +219,6 @@ class ChaosDispatch(Dispatch):
     routes = {
         "strand": Strand,
         "steady": Steady,
-        "node": Steady,
-        "doomed": Hopeless,
         "long": Steady,
         "cancelled": Steady,
         "flaky": Flaky,

@@ -17,9 +17,9 @@ from benchmarks.database import Link
 from benchmarks.recorder import read_lines
 
 from .calls import BROKEN, Call, Ref, refs
-from .graph import Callback, Node
-from .operations import WEBS, Counted, Web, counted
+from .operations import WEBS, Counted, counted
 from .scenario import Rate
+from .webs import Web
 
 RUNNING, GONE = 2, -1
 ENDINGS = ("finish", "acquire", "retry", "release", "fail", "cancel", "snooze")
@@ -180,7 +180,6 @@ class History:
     drift: Sequence[str] = ()
     leftovers: Sequence[str] = ()
     ticks: Mapping[str, Ticks] = field(default_factory=dict)
-    graph: tuple[Sequence[Node], Sequence[Callback]] = ((), ())
     webs: Sequence[Web] = ()
     edges: Sequence[tuple[int, int]] = ()
     batches: Mapping[str, tuple[Counted, Counted]] = field(default_factory=dict)

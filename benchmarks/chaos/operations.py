@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,25 +19,9 @@ BULK = "perfectqueue.bulk"
 STOPS_WITHIN = 5.0
 """Seconds after which a bulk operation that is asked to stop has stopped, if nothing fails."""
 TICK = 0.005
+DEAD = frozenset({"failed", "cancelled"})
 
 Finding = tuple[int | None, str]
-
-
-@dataclass
-class Web:
-    """
-    A batch with others in it, whose tasks wait for one another.
-
-    ``members`` are the keys that each batch was submitted with, also those of batches in it;
-    ``callbacks`` the batch of each callback's key.
-    """
-
-    name: str
-    members: dict[str, list[str]] = field(default_factory=dict)
-    callbacks: dict[str, str] = field(default_factory=dict)
-
-    def all_keys(self) -> list[str]:
-        return [*self.members.get(self.name, ()), *self.callbacks]
 
 
 @dataclass(frozen=True)
@@ -92,6 +76,25 @@ def was_put_back(history: History, task: int) -> bool:
     return any(not close.outcome for close in history.closes_of.get(task, ()))
 
 
+def nodes(history: History) -> Iterator[Finding]:
+    """What nobody changes begins after what it waits for, and ends as that says."""
+    rows = {row.key: row for row in history.rows}
+    for web in history.webs:
+        for key, (parents, mode) in web.nodes.items() if web.still else ():
+            row, before = rows.get(key), [rows[one] for one in parents if one in rows]
+            if row is None:
+                continue
+            died = any(one.outcome in DEAD for one in before)
+            due = "failed" if row.data.get("deaths") else "finished"
+            due = "cancelled" if died and mode == "cancel" else due
+            if row.outcome and row.outcome != due:
+                yield row.id, f"{key} is {row.outcome} in place of {due}"
+            begin = first_begin(history, row.id)
+            for one in before:
+                if not math.isinf(begin) and not ended_by(history, one, begin):
+                    yield row.id, f"{key} began before {one.key} had ended"
+
+
 def callbacks(history: History) -> Iterator[Finding]:
     """A callback runs after an end of all that was submitted with its batch, and as it should."""
     rows = {row.key: row for row in history.rows}
@@ -103,17 +106,22 @@ def callbacks(history: History) -> Iterator[Finding]:
     for web in history.webs:
         for key, batch in web.callbacks.items():
             row = rows.get(key)
-            if row is None or key in touched:
-                continue
             members = [member for member in web.members[batch] if member in rows]
+            if row is None or key in touched:
+                if row is None and members:
+                    yield None, f"{key} is not there, though members of its batch are"
+                continue
             begin = first_begin(history, row.id)
             ends = {member: ended_by(history, rows[member], begin) for member in members}
             more = [ended_by(history, one, begin) for member in members for one in added[member]]
             if not math.isinf(begin):
                 yield from audited(row, ends, more)
             when = key.rpartition("!")[2]
-            if when != "failed" and row.outcome != "finished" and web.name not in operations:
-                yield row.id, f"{key} is {row.outcome or 'open'} though nobody has cancelled it"
+            died = any(rows[member].outcome in DEAD for member in members)
+            due = "cancelled" if when == "failed" and not died else "finished"
+            is_due = web.still or (when != "failed" and web.name not in operations)
+            if is_due and row.outcome != due:
+                yield row.id, f"{key} is {row.outcome or 'open'} in place of {due}"
 
 
 def audited(row: Row, ends: Mapping[str, set[str]], more: Sequence[set[str]]) -> Iterator[Finding]:

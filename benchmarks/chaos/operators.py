@@ -17,11 +17,12 @@ from django.db import Error, connection
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection, submit_bulk
 from django_perfectqueue.models import State, Task, Ticket
-from django_perfectqueue.queue import Batch, Queue
+from django_perfectqueue.queue import Queue
 
 from .calls import ask, noted
-from .operations import BULK, POND, WEBS, Web
+from .operations import BULK, POND, WEBS
 from .terms import Terms
+from .webs import Spinner, Web
 
 OPERATORS = 2
 PAUSE = 0.05
@@ -54,6 +55,7 @@ class Operator(threading.Thread):
         self.drawn = random.Random(f"{terms.seed} {number}")
         self.notes = notes
         self.queue = Queue(WEBS)
+        self.spinner = Spinner(self.drawn, self.queue)
         self.ended = threading.Event()
         self.trouble: BaseException | None = None
 
@@ -86,16 +88,7 @@ class Operator(threading.Thread):
             return
         web = Web(f"web-{next(self.notes.numbers)}")
 
-        keys: list[str] = []
-
-        def submit() -> None:
-            try:
-                with self.queue.batch(web.name, user=web.name) as batch:
-                    self.fill(web, batch, ())
-            finally:
-                keys.extend(web.all_keys())
-
-        ask("submit", submit, {"keys": keys}, how="batch", key=web.name)
+        self.spinner.spin(web)
         if web.members:
             self.notes.webs.append(web)
 
@@ -105,35 +98,6 @@ class Operator(threading.Thread):
         except Error:
             connection.close()
             return OPEN + 1
-
-    def fill(self, web: Web, batch: Batch, outer: tuple[str, ...]) -> None:
-        tasks: list[dict[str, Any]] = []
-        for number in range(self.drawn.randint(2, 6)):
-            earlier = [task["key"] for task in tasks]
-            parents = self.drawn.sample(earlier, self.drawn.randint(0, min(2, number)))
-            tasks.append(self.strand(f"{batch.name}-{number}", parents))
-        batch.submit_many(tasks)
-        within = (*outer, batch.name)
-        for name in within:
-            web.members.setdefault(name, []).extend(task["key"] for task in tasks)
-        if len(within) < 3 and self.drawn.random() < 0.5:
-            with batch.batch(f"{batch.name}.in") as inner:
-                self.fill(web, inner, within)
-        for when in ("done", "finished", "failed"):
-            key = f"{batch.name}!{when}"
-            batch.then(key, "strand", {"seconds": 0.0}, when=when)
-            web.callbacks[key] = batch.name
-
-    def strand(self, key: str, parents: list[str]) -> dict[str, Any]:
-        data = {
-            "seconds": round(self.drawn.choice((0.0, 0.02, 0.3)) * self.drawn.random(), 4),
-            "deaths": self.drawn.choice((0, 0, 0, 1, 3)),
-            "adds": self.drawn.random() < 0.2,
-        }
-        wait = None if parents else self.drawn.choice((None, 0.5, 2.0))
-        mode = self.drawn.choice(("run", "cancel"))
-        task = {"key": key, "type": "strand", "data": data, "run_at": wait}
-        return {**task, "after": parents, "if_failed": mode}
 
     def some_web(self) -> Web | None:
         recent = self.notes.webs[-RECENT:]

@@ -209,7 +209,7 @@ class Run(Stage):
         self.write_down(seen, found)
         return {
             "tasks": len(seen.born),
-            "nodes": sum(row.key.startswith("node-") for row in seen.rows),
+            "nodes": sum(len(web.nodes) for web in seen.webs),
             "callbacks": sum("!" in row.key for row in seen.rows),
             "calls": Counter(f"{one.verb}: {one.answer or 'none'}" for one in seen.calls),
             "ticks": sum(one.fired for one in seen.ticks.values()),
@@ -268,8 +268,7 @@ class ChaosLoad:
         return {
             "caps": {**caps, f"name:{scenario.NARROW}": scenario.WIDTH},
             "ticks": self.ticks,
-            "graph": (self.feeder.graph.nodes, self.feeder.graph.callbacks),
-            "webs": self.operators.notes.webs,
+            "webs": [*self.feeder.webs, *self.operators.notes.webs],
         }
 
 

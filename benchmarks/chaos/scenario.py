@@ -40,8 +40,6 @@ ENDINGS = {
     **dict.fromkeys((QUICK, SHAKY, COUNTED), ANY),
     "hopeless": frozenset({"failed"}),
     "cancelled": frozenset({"finished", "cancelled"}),
-    "node": frozenset({"finished", "cancelled"}),
-    "doomed": frozenset({"failed", "cancelled"}),
     "strand": ANY,
     BULK: frozenset({"finished", "cancelled"}),
 }

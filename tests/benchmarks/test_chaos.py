@@ -286,29 +286,29 @@ class CheckerTests(CheckerCase):
 
     def test_a_task_that_began_before_its_parent_had_ended_is_found(self):
         for began, kinds in ((13.0, []), (11.5, ["out of order"])):
-            self.assertEqual(self.found(waited(began), graph=self.graph("wait")), kinds)
+            self.assertEqual(self.found(waited(began), webs=self.graph("wait")), kinds)
 
     def test_a_task_that_ran_though_its_parent_died_is_found(self):
         book = waited(13.0)
-        book.task(1, type="doomed", outcome="failed")
-        self.assertIn("out of order", self.found(book, graph=self.graph("cancel")))
-        self.assertNotIn("out of order", self.found(book, graph=self.graph("run")))
+        book.task(1, type="strand", outcome="failed")
+        self.assertIn("out of order", self.found(book, webs=self.graph("cancel")))
+        self.assertNotIn("out of order", self.found(book, webs=self.graph("run")))
 
     def test_a_callback_that_came_too_early_or_not_at_all_is_found(self):
-        from benchmarks.chaos.graph import Callback
+        from benchmarks.chaos.webs import Web
 
         for began, key, kinds in (
             (13.0, "steady-2", []),
             (11.5, "steady-2", ["out of order"]),
-            (13.0, "mail", ["out of order"]),
+            (13.0, "mail!done", ["out of order"]),
         ):
-            graph = ((), [Callback(key, "done", ("steady-1",))])
-            self.assertEqual(self.found(waited(began), graph=graph), kinds)
+            web = Web("still", True, {"still": ["steady-1"]}, {key: "still"})
+            self.assertEqual(self.found(waited(began), webs=[web]), kinds)
 
     def graph(self, if_failed):
-        from benchmarks.chaos.graph import Node
+        from benchmarks.chaos.webs import Web
 
-        return [Node("steady-2", ("steady-1",), if_failed)], ()
+        return [Web("still", True, nodes={"steady-2": (["steady-1"], if_failed)})]
 
     def test_a_second_end_is_found(self):
         book = good()
@@ -637,7 +637,7 @@ class SteeredTests(CheckerCase):
 
     def callback(self, when, outcome, began=13.0):
         """Return what is found where a batch's task has ended so, and a callback began then."""
-        from benchmarks.chaos.operations import Web
+        from benchmarks.chaos.webs import Web
 
         book, key = waited(began), f"web-1!{when}"
         book.closes = [
@@ -645,7 +645,7 @@ class SteeredTests(CheckerCase):
         ]
         book.rows[1] = replace(book.rows[1], key="web-1-0", type="strand", outcome=outcome)
         book.rows[2] = replace(book.rows[2], key=key, type="strand")
-        web = Web("web-1", {"web-1": ["web-1-0"]}, {key: "web-1"})
+        web = Web("web-1", False, {"web-1": ["web-1-0"]}, {key: "web-1"})
         return self.found(book, webs=[web])
 
     def test_a_callback_comes_after_its_batch_and_as_that_has_ended(self):

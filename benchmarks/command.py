@@ -9,29 +9,24 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks import machine, plan
 from benchmarks.child import leave
 from benchmarks.peers import installed
-from benchmarks.recorder import CALLS, EVENTS
 from benchmarks.report import put, read
 from benchmarks.runner import Runner
-from benchmarks.servers import SERVERS, Site
+from benchmarks.servers import Site
 from tests.databases import ServerError, UnavailableError
 
 EPILOG = """
 The results are written as they come, one JSON object a line; --report makes tables of them.
 docs/reference/benchmarks.md says what is measured.
 """
-EVERY = 30.0
-GRACE = 15.0
-"""Seconds for a run that is asked to end before its time."""
 SPARE = 900.0
 """Seconds that a run may take beside what it is asked for: to begin, drain and check."""
 
@@ -168,102 +163,6 @@ class RunCommand(Command):
             with Runner(patience=self.patience(of)) as runner:
                 found = runner.run_module(f"{self.module}.{self.child}", of, site)
             yield {"database": database, "terms": of, **found}
-
-
-class FaultsCommand(RunCommand):
-    """Runs in which the server is restarted and killed: the child has one of its own."""
-
-    def add_options(self, option: Callable[..., Any]) -> None:
-        minutes = from_on(0.01, "minutes", most=10_000.0)
-        option("--minutes", type=minutes, default=2.0, help="how long, on each; %(default)g")
-        option("--seed", type=int, default=1, help="draws what is done and faults; %(default)s")
-        option("--at-once", action="store_true", help="all databases at the same time")
-        option("--keep", type=Path, metavar="FOLDER", help="keep logs and evidence there")
-
-    def patience(self, terms: Record) -> float:
-        return float(terms["seconds"] + terms["drain"] + SPARE)
-
-    def is_bad(self, record: Record) -> bool:
-        return "error" in record or bool(record["violations"])
-
-    def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
-        terms = {one: self.terms(options, one) for one in options.databases or self.databases}
-        head = machine.described((), {}, module=self.module)
-        there = list(filter(can_be_had, terms))
-        start: Callable[..., Iterable[Record]] = map
-        if options.at_once:
-            # It imports logging, which has hooks around each fork: Python ignores an interrupt
-            # that comes in one of them. Here only the pool's threads fork, which get none.
-            from concurrent.futures import ThreadPoolExecutor
-
-            start = stack.enter_context(ThreadPoolExecutor(max(1, len(there)))).map
-        # They are left before the pool, which waits for what they have started.
-        runners = {
-            one: stack.enter_context(Runner(patience=self.patience(terms[one]))) for one in there
-        }
-
-        def run(database: str) -> Record:
-            of, runner = terms[database], runners[database]
-            say(f"{database}: {of['seconds'] / 60:g} minutes of {self.name}, seed {of['seed']}")
-            with runner.room() as folder, telling(database, folder):
-                try:
-                    module = f"{self.module}.{self.child}"
-                    found = runner.run_in(folder, module, of, os.environ, grace=GRACE)
-                finally:
-                    if options.keep:
-                        keep(folder, options.keep / f"{database}-{of['seed']}")
-            return {"database": database, "terms": of, **found}
-
-        for record in start(run, there):
-            yield record
-            head["servers"][record["database"]] = record.get("version", "")
-        yield {"machine": head}
-        if missing := [one for one in terms if one not in there]:
-            raise ValueError(f"There was no run on {', '.join(missing)}.")
-
-
-@contextlib.contextmanager
-def telling(database: str, folder: Path) -> Iterator[None]:
-    """Say now and then how far a run is, by how many events and faults it has written down."""
-    ended, began = threading.Event(), time.monotonic()
-
-    def tell() -> None:
-        while not ended.wait(EVERY):
-            events, faults = lines_of(folder, EVENTS, CALLS), lines_of(folder, "sample.log")
-            seconds = time.monotonic() - began
-            say(f"{database}: {seconds:.0f} s, {events:,} events, {faults} faults")
-
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def lines_of(folder: Path, *names: str) -> int:
-    files = [folder / name for name in names if (folder / name).exists()]
-    return sum(file.read_bytes().count(b"\n") for file in files)
-
-
-def keep(folder: Path, target: Path) -> None:
-    """Copy what a run has written: its events, and what it and the workers have said."""
-    for file in folder.rglob("*"):
-        if file.is_file() and file.name != "locks":
-            copy = target / file.relative_to(folder)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(OSError):
-                copy.write_bytes(file.read_bytes())
-
-
-def can_be_had(database: str) -> bool:
-    try:
-        SERVERS[database]().require()
-    except UnavailableError as error:
-        say(f"{database}: {error}")
-        return False
-    return True
 
 
 def started(databases: Sequence[str], stack: contextlib.ExitStack) -> dict[str, Site]:

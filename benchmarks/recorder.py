@@ -7,6 +7,7 @@ the clock that all processes of a machine share and that nobody sets.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -16,8 +17,8 @@ from typing import Any
 
 from benchmarks import probe
 
-EVENTS, CALLS = "events", "calls"
-"""The files of a run for what handlers do, and for what is asked of the store and answered."""
+EVENTS = "events"
+"""The file of a run for what handlers do, and for what is asked of the queue and answered."""
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
@@ -26,11 +27,21 @@ class Recorder:
 
     def __init__(self, file: Path, **known: Any) -> None:
         self.known = known
+        self.numbers = itertools.count(1)
         self.file = os.open(file, FLAGS, 0o600)
 
     def write(self, **event: Any) -> None:
         line = {"at": time.monotonic(), **self.known, **event}
         os.write(self.file, json.dumps(line).encode() + b"\n")
+
+    def ask(self, verb: str, given: dict[str, Any]) -> int:
+        """Write what is asked, before it is; return the number under which it is answered."""
+        number = next(self.numbers)
+        self.write(number=number, verb=verb, given=given)
+        return number
+
+    def answer(self, number: int, answer: str, reported: dict[str, Any]) -> None:
+        self.write(number=number, answer=answer, reported=reported)
 
 
 class Own:

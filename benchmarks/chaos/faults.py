@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.database import Link
 
@@ -29,13 +30,9 @@ class Fault:
     what it has done, or None where there was nothing to strike.
     """
 
-    name: str
+    about: str
     act: Act
-    databases: tuple[str, ...]
-
-    @property
-    def about(self) -> str:
-        return " ".join((self.act.__doc__ or "").split())
+    databases: tuple[str, ...] = DATABASES
 
 
 FAULTS: dict[str, Fault] = {}
@@ -43,56 +40,43 @@ FAULTS: dict[str, Fault] = {}
 
 def fault(name: str, *, databases: Iterable[str] = DATABASES) -> Callable[[Act], Act]:
     def put(act: Act) -> Act:
-        FAULTS[name] = Fault(name, act, tuple(databases))
+        FAULTS[name] = Fault(" ".join((act.__doc__ or "").split()), act, tuple(databases))
         return act
 
     return put
 
 
-def for_database(database: str) -> list[str]:
-    """Return the names of the faults that there are on a database."""
-    return [name for name, one in FAULTS.items() if database in one.databases]
+CLIENTS = ("killed-client", "frozen-clients")
+"""What strikes clients, which only a storm has."""
 
 
 # Processes that die without a word, and processes that stand still
 
 
-def kill(stage: Stage, name: str, chosen: Callable[[Host], list[int]]) -> Strike | None:
+KILLS: dict[str, tuple[Callable[[Host], list[int]], str]] = {
+    "processor": (Host.current_processors, "One processor is killed (SIGKILL)."),
+    "helper": (Host.helpers, "One listener or janitor is killed."),
+    "supervisor": (
+        Host.supervisors,
+        "A supervisor is killed; the service manager starts another worker.",
+    ),
+    "launcher": (
+        Host.launchers,
+        "A launcher is killed; the service manager starts another worker.",
+    ),
+}
+
+
+def kill(name: str, stage: Stage) -> Strike | None:
     host = stage.some_host()
-    pids = chosen(host)
-    if not pids:
-        return None
+    pids = stage.one_of(KILLS[name][0](host))
     at = stage.now()
     signal_all(pids, signal.SIGKILL)
-    return Strike(name, at, at, host.name, tuple(pids))
+    return Strike(name, at, at, host.name, tuple(pids)) if pids else None
 
 
-@fault("processor")
-def kill_processor(stage: Stage) -> Strike | None:
-    """One processor is killed (SIGKILL)."""
-    return kill(stage, "processor", lambda host: stage.one_of(host.current_processors()))
-
-
-@fault("helper")
-def kill_helper(stage: Stage) -> Strike | None:
-    """One listener or janitor is killed."""
-    return kill(stage, "helper", lambda host: stage.one_of(host.helpers()))
-
-
-@fault("supervisor")
-def kill_supervisor(stage: Stage) -> Strike | None:
-    """A supervisor is killed; the service manager starts another worker."""
-    return kill(stage, "supervisor", lambda host: stage.one_of(host.supervisors()))
-
-
-@fault("launcher")
-def kill_launcher(stage: Stage) -> Strike | None:
-    """A launcher is killed; the service manager starts another worker."""
-
-    def launcher(host: Host) -> list[int]:
-        return [host.launcher.pid] if host.launcher and not host.has_ended() else []
-
-    return kill(stage, "launcher", launcher)
+for _name, (_chosen, _about) in KILLS.items():
+    FAULTS[_name] = Fault(_about, partial(kill, _name))
 
 
 @fault("host")
@@ -151,44 +135,38 @@ SETTLING = 2.5
 MOST_MORE = 2
 
 
-def tell(stage: Stage, name: str, signum: int) -> Strike | None:
+SIGNALS = {
+    "usr1": (
+        signal.SIGUSR1,
+        "Graceful restart: another generation takes over while the old one drains (USR1).",
+    ),
+    "hup": (
+        signal.SIGHUP,
+        "Immediate restart: the old generation is killed once the new one is there (HUP).",
+    ),
+    "int": (
+        signal.SIGINT,
+        "The launcher leaves while its worker drains (INT); another one is started.",
+    ),
+    "term": (signal.SIGTERM, "The worker is stopped in good order (TERM); another one is started."),
+    "quit": (signal.SIGQUIT, "The worker is stopped at once (QUIT); another one is started."),
+}
+
+
+def send(name: str, stage: Stage) -> Strike | None:
     host = stage.some_host()
-    if host.has_ended():
-        return None
+    return None if host.has_ended() else sent(stage, host, name, SIGNALS[name][0])
+
+
+def sent(stage: Stage, host: Host, name: str, signum: int) -> Strike:
     at, pids = stage.now(), tuple(host.processors())
     host.send(signum)
     stage.wait(SETTLING)
     return Strike(name, at, at, host.name, pids)
 
 
-@fault("usr1")
-def restart(stage: Stage) -> Strike | None:
-    """Graceful restart: another generation takes over while the old one drains (USR1)."""
-    return tell(stage, "usr1", signal.SIGUSR1)
-
-
-@fault("hup")
-def restart_now(stage: Stage) -> Strike | None:
-    """Immediate restart: the old generation is killed once the new one is there (HUP)."""
-    return tell(stage, "hup", signal.SIGHUP)
-
-
-@fault("int")
-def detach(stage: Stage) -> Strike | None:
-    """The launcher leaves while its worker drains (INT); another one is started."""
-    return tell(stage, "int", signal.SIGINT)
-
-
-@fault("term")
-def stop(stage: Stage) -> Strike | None:
-    """The worker is stopped in good order (TERM); another one is started."""
-    return tell(stage, "term", signal.SIGTERM)
-
-
-@fault("quit")
-def stop_now(stage: Stage) -> Strike | None:
-    """The worker is stopped at once (QUIT); another one is started."""
-    return tell(stage, "quit", signal.SIGQUIT)
+for _name, (_signum, _about) in SIGNALS.items():
+    FAULTS[_name] = Fault(_about, partial(send, _name))
 
 
 @fault("scale")
@@ -198,10 +176,7 @@ def scale(stage: Stage) -> Strike | None:
     usual = stage.terms.processors
     others = [n for n in range(1, usual + MOST_MORE) if n != host.options["PROCESSORS"]]
     host.configure(PROCESSORS=stage.drawn.choice(others))
-    at, pids = stage.now(), tuple(host.processors())
-    host.send(signal.SIGUSR1)
-    stage.wait(SETTLING)
-    return Strike("scale", at, at, host.name, pids)
+    return sent(stage, host, "scale", signal.SIGUSR1)
 
 
 # The server loses connections, is restarted, or crashes; or its file is locked
@@ -351,3 +326,30 @@ def jump(stage: Stage) -> Strike | None:
     stage.wait(stage.drawn.uniform(1.0, 4.0))
     host.clock.ahead = 0.0
     return Strike("clock", at, stage.now(), host.name)
+
+
+# Clients that use every verb at random
+
+
+@fault("killed-client")
+def kill_client(stage: Stage) -> Strike | None:
+    """One client is killed (SIGKILL); another one takes its place."""
+    pids = stage.one_of(stage.fleet.clients())
+    at = stage.now()
+    signal_all(pids, signal.SIGKILL)
+    return Strike("killed-client", at, at, pids=tuple(pids)) if pids else None
+
+
+@fault("frozen-clients")
+def freeze_clients(stage: Stage) -> Strike | None:
+    """Some clients stand still (SIGSTOP), some for longer than their leases last."""
+    clients = stage.fleet.clients()
+    pids = stage.drawn.sample(clients, min(len(clients), stage.drawn.randint(1, 3)))
+    if not pids:
+        return None
+    at = stage.now()
+    signal_all(pids, signal.SIGSTOP)
+    stage.wait(stage.drawn.choice((0.3, stage.past_the_lease())))
+    restored = stage.now()
+    signal_all(pids, signal.SIGCONT)
+    return Strike("frozen-clients", at, restored, pids=tuple(pids), freezes=True)

@@ -6,18 +6,18 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from django.db import Error, connection
 
-from django_perfectqueue.exceptions import AlreadyExistsError, TaskError
+from django_perfectqueue.exceptions import TaskError
 from django_perfectqueue.models import FairShare, Limit, Ticket
 from django_perfectqueue.queue import Queue
 
 from . import scenario
-from .graph import Graph
+from .calls import noted
 from .terms import Terms
+from .webs import Spinner, Web
 
 TICK = 0.05
 BATCH = 25
@@ -26,19 +26,13 @@ BURST_AFTER = 15.0
 
 
 class Feeder(threading.Thread):
-    """
-    ``stored`` are the keys whose submit has returned, ``maybe_committed`` those whose submit has
-    raised: they may be there or not.
-    """
-
     def __init__(self, terms: Terms) -> None:
         super().__init__(name="feeder", daemon=True)
         self.terms = terms
         self.coming = scenario.tasks(terms.seed, terms.alive_time)
         self.queue = Queue()
-        self.graph = Graph(random.Random(terms.seed))
-        self.stored: list[str] = []
-        self.maybe_committed: list[str] = []
+        self.spinner = Spinner(random.Random(terms.seed), self.queue)
+        self.webs: list[Web] = []
         self.asked: set[str] = set()
         self.bursts = itertools.count(1)
         self.burst_at = time.monotonic() + BURST_AFTER
@@ -58,7 +52,7 @@ class Feeder(threading.Thread):
         try:
             if Ticket.objects.filter(task__queue=self.queue.name).count() < self.terms.backlog:
                 self.submit(list(itertools.islice(self.coming, BATCH)))
-                self.submit_graph()
+                self.submit_web()
                 self.submit_burst()
             self.ask_for_cancels()
         except Error:
@@ -67,41 +61,23 @@ class Feeder(threading.Thread):
     def submit(self, tasks: list[dict[str, Any]]) -> None:
         """Submit the first task by itself, and the others together."""
         first, rest = tasks[0], tasks[1:]
-        self.try_to(lambda: self.queue.submit(**first), [first["key"]])
-        self.try_to(lambda: self.queue.submit_many(rest), [task["key"] for task in rest])
+        with noted("submit", keys=[first["key"]]):
+            self.queue.submit(**first)
+        self.submit_many(rest)
+
+    def submit_many(self, tasks: list[dict[str, Any]]) -> None:
+        with noted("submit", keys=[task["key"] for task in tasks]):
+            self.queue.submit_many(tasks)
 
     def submit_burst(self) -> None:
-        if time.monotonic() < self.burst_at:
-            return
-        self.burst_at = time.monotonic() + BURST_AFTER
-        tasks = scenario.burst(next(self.bursts))
-        self.try_to(lambda: self.queue.submit_many(tasks), [task["key"] for task in tasks])
+        if time.monotonic() >= self.burst_at:
+            self.burst_at = time.monotonic() + BURST_AFTER
+            self.submit_many(scenario.burst(next(self.bursts)))
 
-    def submit_graph(self) -> None:
-        """Submit tasks that wait for earlier ones, and a batch of batches."""
-        nodes = self.graph.some_nodes()
-        keys = [task["key"] for task in nodes]
-        self.try_to(lambda: self.queue.submit_many(nodes), keys)
-        if keys[-1] in self.stored[-1:]:
-            self.graph.are_stored(keys)
-        before = len(self.graph.callbacks)
-        try:
-            self.stored += self.graph.submit_batch(self.queue)
-        except Error:
-            connection.close()
-            some = self.graph.callbacks[before:]
-            self.maybe_committed += {key for one in some for key in (one.key, *one.members)}
-
-    def try_to(self, submit: Any, keys: Iterable[str]) -> None:
-        try:
-            submit()
-        except Error:
-            connection.close()
-            self.maybe_committed += keys
-        except AlreadyExistsError as error:
-            raise RuntimeError(f"A submit was stored twice: {error}") from error
-        else:
-            self.stored += keys
+    def submit_web(self) -> None:
+        """Submit a web that nobody changes."""
+        self.webs.append(Web(f"still-{len(self.webs)}", still=True))
+        self.spinner.spin(self.webs[-1])
 
     def ask_for_cancels(self) -> None:
         running = self.queue.list().in_status("running").filter(type="cancelled")

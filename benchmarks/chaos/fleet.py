@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from benchmarks import processes
@@ -18,10 +19,10 @@ from benchmarks.database import Target
 from tests.databases.lifetime import children, processes_with
 
 from .clock import Clock
-from .operations import WEBS
-from .terms import FOLDER, HOST, Files, Terms
+from .terms import FOLDER, HOST, ISOLATION, Files, Terms
 
 MARK = "CHAOS_MARK"
+CLIENT = "benchmarks.storm.process"
 RESTART_AFTER = 0.2
 
 
@@ -32,9 +33,6 @@ class Host:
     ``wanted`` says whether one is to run. What an earlier worker has left behind goes on
     by itself; ``orphans`` counts such workers' launchers no more.
     """
-
-    settings = "benchmarks.chaos.settings"
-    command: tuple[str, ...] = ("pq_worker", "--queue", "default", "--queue", WEBS)
 
     def __init__(self, name: str, mark: str, target: Target, files: Files, terms: Terms) -> None:
         self.name = name
@@ -61,6 +59,8 @@ class Host:
             "NOTIFY": str(self.home / "sockets"),
         }
         self.configure()
+        self.command = ["pq_worker", *(f"--queue={queue}" for queue in terms.queues)]
+        self.isolation = terms.isolation
         self.wanted = False
         self.launcher: subprocess.Popen[bytes] | None = None
         self.ended_at = 0.0
@@ -82,7 +82,8 @@ class Host:
             name: value,
             HOST: self.name,
             FOLDER: str(self.files.folder),
-            "DJANGO_SETTINGS_MODULE": self.settings,
+            ISOLATION: self.isolation,
+            "DJANGO_SETTINGS_MODULE": "benchmarks.chaos.settings",
         }
 
     def start(self) -> None:
@@ -107,9 +108,12 @@ class Host:
     def pids(self) -> list[int]:
         return processes_with(self.mark)
 
+    def launchers(self) -> list[int]:
+        return [self.launcher.pid] if self.launcher and not self.has_ended() else []
+
     def supervisors(self) -> list[int]:
         """Return the supervisors of the worker that the service manager knows."""
-        return children(self.launcher.pid) if self.launcher and not self.has_ended() else []
+        return [pid for launcher in self.launchers() for pid in children(launcher)]
 
     def processors(self) -> list[int]:
         """Return all processors that live, also those of workers that are leaving."""
@@ -134,18 +138,41 @@ class Host:
 
 
 class Fleet:
-    def __init__(self, hosts: Iterable[Host]) -> None:
+    """
+    The hosts, and the clients, each of which is replaced when it dies while they are ``wanted``.
+    """
+
+    def __init__(self, hosts: Iterable[Host], terms: Terms, log: Path) -> None:
         self.hosts = {host.name: host for host in hosts}
+        self.terms = terms
+        self.log = log
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.wanted = False
 
     def __iter__(self) -> Any:
         return iter(self.hosts.values())
 
+    def clients(self) -> list[int]:
+        """Return the pids of the clients that live."""
+        return [one.pid for one in self.processes.values() if one.poll() is None]
+
     def keep(self) -> None:
         for host in self:
             host.keep()
+        for number in range(self.terms.clients if self.wanted else 0):
+            process = self.processes.get(number)
+            if process is None or process.poll() is not None:
+                terms = json.dumps(self.terms.as_json())
+                command = [sys.executable, "-m", CLIENT, f"client-{number}", terms]
+                self.processes[number] = processes.start(command, os.environ, self.log)
+
+    def dismiss(self) -> None:
+        """Ask the clients to stop."""
+        self.wanted = False
+        signal_all(self.clients(), signal.SIGTERM)
 
     def stop(self) -> None:
-        """Stop all, for good."""
+        """Stop all workers, for good."""
         for host in self:
             host.wanted = False
             host.send(signal.SIGTERM)
@@ -155,6 +182,10 @@ class Fleet:
 
     def end(self) -> None:
         """Kill whatever is left."""
+        self.wanted = False
+        signal_all(self.clients(), signal.SIGKILL)
+        for process in self.processes.values():
+            process.wait()
         for host in self:
             host.wanted = False
             end_all(host.mark)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +21,8 @@ from django_perfectqueue.exceptions import (
     ProcessStopError,
 )
 
+from . import scenario
+from .calls import Undone, noted
 from .clock import spread
 from .operations import BULK
 from .recorder import recorder
@@ -41,14 +45,14 @@ class Watched(Application):
     def run(self) -> Any:
         how = "returned"
         try:
-            recorder().begin(self.task.lease)
+            recorder().begin(self.task.lease, self.task.data.get("edit"))
             super().run()
         except BaseException as error:
             how = type(error).__name__
             raise
         finally:
             self.close(how)
-        return {"attempt": self.task.lease.attempt, "pid": os.getpid()}
+        return {"attempt": self.task.lease.attempt}
 
     def close(self, how: str) -> None:
         """Say that it has ended; an interruption has to wait until that is said."""
@@ -68,15 +72,9 @@ class Watched(Application):
 
     def verb(self, word: str, act: Callable[[], Any]) -> None:
         """Do something to the task, and say what the store answered."""
-        asked, answer = time.monotonic(), "broken"
-        try:
+        lease = self.task.lease
+        with noted(word, leases=[(lease.task_id, lease.attempt, lease.holder)]):
             act()
-            answer = "done"
-        except PreemptedError:
-            answer = "refused"
-            raise
-        finally:
-            recorder().record("verb", self.task.lease, verb=word, asked=asked, answer=answer)
 
     def sleep(self) -> None:
         time.sleep(self.task.data.get("seconds", 0.0))
@@ -148,7 +146,7 @@ class Settler(Watched):
         self.verb("heartbeat", task.heartbeat)
         first = data["first"]
         if first and not data.get("again"):
-            self.verb("update_data", lambda: task.update_data({"again": True}))
+            self.verb("revise", lambda: task.update_data({"again": True}))
             self.close("settles")
             again = task.retry if first == "retry" else task.release
             self.verb(first, lambda: again(0.1))
@@ -168,15 +166,15 @@ class Parent(Watched):
         child = f"{self.task.key}/child"
         using = self.task.queue.using
         try:
-            with transaction.atomic(using=using):
+            how = {"how": "transaction", "keys": [child]}
+            with noted("submit", **how), transaction.atomic(using=using):
                 self.queue.submit(child, "steady", {"seconds": 0.01}, user=self.task.user)
                 with connections[using].cursor() as cursor:
                     cursor.execute(EFFECT, [child])
                 if self.task.data["rolls_back"] and not self.task.lease.errors:
-                    raise RuntimeError("as it should")
+                    raise Undone("as it should")
         except AlreadyExistsError:
             return
-        recorder().record("submitted", self.task.lease, key=child)
 
 
 class Strand(Watched):
@@ -189,13 +187,19 @@ class Strand(Watched):
         self.sleep()
         if data.get("adds"):
             key = f"{task.key}+{task.lease.attempt}"
-            try:
+            with contextlib.suppress(BatchEndedError), noted("submit", keys=[key], key=key):
                 task.batch.submit(key, "strand", {"seconds": 0.01})
-            except BatchEndedError:
-                recorder().record("refused", task.lease, key=key)
-            else:
-                recorder().record("submitted", task.lease, key=key)
         if task.lease.attempt <= data.get("deaths", 0):
+            raise RuntimeError("as it should")
+
+
+class Drawn(Watched):
+    """Takes a time that is drawn by its lease; where it is shaky it may end in an error."""
+
+    def perform(self) -> None:
+        drawn = random.Random(f"{self.task.lease.task_id} {self.task.lease.attempt}")
+        time.sleep(drawn.uniform(0.0, 0.05) if drawn.random() < 0.9 else 0.5)
+        if self.task.type == scenario.SHAKY and drawn.random() < 0.5:
             raise RuntimeError("as it should")
 
 
@@ -215,8 +219,6 @@ class ChaosDispatch(Dispatch):
     routes = {
         "strand": Strand,
         "steady": Steady,
-        "node": Steady,
-        "doomed": Hopeless,
         "long": Steady,
         "cancelled": Steady,
         "flaky": Flaky,
@@ -225,6 +227,7 @@ class ChaosDispatch(Dispatch):
         "attentive": Attentive,
         "settler": Settler,
         "parent": Parent,
+        **dict.fromkeys((scenario.QUICK, scenario.SHAKY, scenario.COUNTED), Drawn),
     }
 
     @classmethod

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from benchmarks.database import Link
 from benchmarks.recorder import read_lines
 
-from .graph import Callback, Node
-from .operations import WEBS, Counted, Operations, counted
+from .calls import BROKEN, Call, Ref, refs
+from .operations import WEBS, Counted, counted
+from .scenario import Rate
+from .webs import Web
 
 RUNNING, GONE = 2, -1
+ENDINGS = ("finish", "acquire", "retry", "release", "fail", "cancel", "snooze")
+"""The verbs by which a holder lets its leases go."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +33,6 @@ class Row:
     id: int
     key: str
     type: str
-    user: str = ""
-    limits: tuple[str, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
     outcome: str = "finished"
     attempt: int = 1
@@ -66,10 +71,30 @@ class Close:
 
 
 @dataclass(frozen=True)
+class Born:
+    """A task that was stored; ``life`` is the name of this submission of its key."""
+
+    at: float
+    task: int
+    queue: str
+    key: str
+    type: str
+    user: str
+    limits: tuple[str, ...]
+    life: str
+
+    def holders(self) -> list[str]:
+        """Return by which names it is known what holds the task back."""
+        names = (f"name:{limit}" for limit in self.limits)
+        return [f"user:{self.user} in {self.queue}", f"type:{self.type}", *names]
+
+
+@dataclass(frozen=True)
 class Run:
     """
-    A handler at work. ``ended`` is None where it did not live to say so; ``rival`` is
-    another process that ran the task, by its lock, when this one began.
+    A handler at work, or a client that holds a task. ``ended`` is None where a handler did not
+    live to say so; ``rival`` is another process that ran the task, by its lock, when this one
+    began. ``asked`` is when a client asked for it; ``edit`` the last edit that it saw.
     """
 
     task: int
@@ -81,19 +106,12 @@ class Run:
     ended: float | None = None
     how: str = ""
     rival: int | None = None
+    edit: str | None = None
+    asked: float = -math.inf
 
-
-@dataclass(frozen=True)
-class Verb:
-    """What a handler asked of the store, and its answer: done, refused or broken."""
-
-    task: int
-    attempt: int
-    pid: int
-    verb: str
-    asked: float
-    answered: float
-    answer: str
+    @property
+    def ref(self) -> Ref:
+        return (self.task, self.attempt, self.holder)
 
 
 @dataclass(frozen=True)
@@ -139,29 +157,114 @@ class Ticks:
 @dataclass(frozen=True)
 class History:
     """
-    ``stored`` are the keys whose submit was confirmed, ``maybe_committed`` those whose submit got
-    no answer. ``caps`` and ``limits`` are how many tasks of a user, and behind a limit, may
-    run at once; ``drift`` is what the accounts say at the end beside what they should, and
-    ``leftovers`` which workers did not end well when they were stopped.
+    ``caps`` are how many tasks may run at once, ``rates`` how many may start, by what holds them
+    back; ``pauses`` what is paused now and then. ``drift`` is what the accounts say at the end
+    beside what they should, and ``leftovers`` who did not end well when asked to. ``edges`` are
+    the tasks that still wait, with what they wait for; ``batches`` what each batch says of
+    itself, and what its tasks are.
     """
 
     rows: Sequence[Row] = ()
+    born: Sequence[Born] = ()
+    gone: Mapping[int, float] = field(default_factory=dict)
     changes: Sequence[Change] = ()
     closes: Sequence[Close] = ()
-    runs: Sequence[Run] = ()
-    verbs: Sequence[Verb] = ()
+    begun: Sequence[Run] = ()
+    calls: Sequence[Call] = ()
     reported: Sequence[Interruption] = ()
     strikes: Sequence[Strike] = ()
-    stored: frozenset[str] = frozenset()
-    maybe_committed: frozenset[str] = frozenset()
     effects: Sequence[str] = ()
     caps: Mapping[str, int] = field(default_factory=dict)
-    limits: Mapping[str, int] = field(default_factory=dict)
+    rates: Mapping[str, Rate] = field(default_factory=dict)
+    pauses: Sequence[str] = ()
     drift: Sequence[str] = ()
     leftovers: Sequence[str] = ()
     ticks: Mapping[str, Ticks] = field(default_factory=dict)
-    graph: tuple[Sequence[Node], Sequence[Callback]] = ((), ())
-    operations: Operations = field(default_factory=Operations)
+    webs: Sequence[Web] = ()
+    edges: Sequence[tuple[int, int]] = ()
+    batches: Mapping[str, tuple[Counted, Counted]] = field(default_factory=dict)
+    alive_time: float = 3.0
+
+    def by_verb(self, *verbs: str) -> list[Call]:
+        """Return the calls that may have done something."""
+        return [call for verb in verbs for call in self.verbs[verb]]
+
+    @cached_property
+    def verbs(self) -> dict[str, list[Call]]:
+        found = defaultdict(list)
+        for call in self.calls:
+            if call.may_hold:
+                found[call.verb].append(call)
+        return found
+
+    @cached_property
+    def by_second(self) -> dict[int, list[Call]]:
+        """Return the calls by each second in which they were under way."""
+        found = defaultdict(list)
+        last = max((call.asked for call in self.calls), default=0.0) + 1.0
+        for call in self.calls:
+            for second in range(int(call.asked), int(min(call.answered, last)) + 1):
+                found[second].append(call)
+        return found
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        return [*self.begun, *self.taken()]
+
+    def taken(self) -> Iterator[Run]:
+        """Yield what clients hold: from its acquire until they ask for its end."""
+        ends: dict[Ref, float] = {}
+        for call in self.by_verb(*ENDINGS):
+            for ref in call.refs:
+                ends[ref] = min(call.asked, ends.get(ref, math.inf))
+        for call in self.calls:
+            for one in call.reported.get("taken", ()):
+                [ref] = refs([one["ref"]])
+                began, _ended = self.tenures.get(ref, (call.answered, 0.0))
+                end, who = ends.get(ref, math.inf), (call.pid, call.by)
+                yield Run(*ref, *who, began, end, "taken", edit=one["edit"], asked=call.asked)
+
+    @cached_property
+    def tenures(self) -> dict[Ref, tuple[float, float]]:
+        """Return of each lease from when to when the database kept it."""
+        found: dict[Ref, tuple[float, float]] = {}
+        for task, changes in self.changes_of.items():
+            for change, later in zip_longest(changes, changes[1:]):
+                if change.state == RUNNING:
+                    ref = (task, change.attempt, change.holder or 0)
+                    begin, _end = found.get(ref, (change.at, 0.0))
+                    found[ref] = (begin, later.at if later else math.inf)
+        return found
+
+    @cached_property
+    def acquires_of(self) -> dict[Ref, list[Change]]:
+        """Return what the database says of each lease while it was held."""
+        found = defaultdict(list)
+        for change in self.changes:
+            if change.state == RUNNING:
+                found[change.task, change.attempt, change.holder or 0].append(change)
+        return found
+
+    @cached_property
+    def born_of(self) -> dict[int, Born]:
+        return {one.task: one for one in self.born}
+
+    @cached_property
+    def by_key(self) -> dict[tuple[str, str], list[int]]:
+        """Return the tasks that had a key in a queue, one after another."""
+        found = defaultdict(list)
+        for one in self.born:
+            found[one.queue, one.key].append(one.task)
+        return found
+
+    @cached_property
+    def submitted(self) -> dict[str, tuple[Call, dict[str, Any]]]:
+        """Return by its life how a task was submitted, where that is known."""
+        return {
+            task["life"]: (call, task)
+            for call in self.calls
+            for task in call.given.get("tasks", ())
+        }
 
     @cached_property
     def changes_of(self) -> dict[int, list[Change]]:
@@ -183,18 +286,28 @@ class History:
         return {row.id: row for row in self.rows}
 
 
-def story(history: History, task: int) -> list[str]:
+def story(history: History, task: int | None) -> list[str]:
     """Return all that was seen of a task, in the order of time."""
-    seen: list[tuple[float, Any]] = [(one.at, one) for one in history.changes_of.get(task, ())]
-    seen += [(one.at, one) for one in history.closes_of.get(task, ())]
-    seen += [(one.began, one) for one in history.runs_of.get(task, ())]
-    seen += [(one.asked, one) for one in history.verbs if one.task == task]
+    born = history.born_of.get(task or 0)
+    seen: list[tuple[float, Any]] = [(born.at, born)] if born else []
+    seen += [(one.at, one) for one in history.changes_of.get(task or 0, ())]
+    seen += [(one.at, one) for one in history.closes_of.get(task or 0, ())]
+    seen += [(one.began, one) for one in history.runs_of.get(task or 0, ())]
     seen += [(one.at, one) for one in history.reported if one.task == task]
+    for call in history.calls:
+        is_named = task in {ref[0] for ref in refs(call.given.get("leases", ()))}
+        if is_named or (born and (call.key == born.key or born.life in call.submitted)):
+            seen.append((call.asked, brief(call)))
     if seen:
         first, last = min(at for at, _ in seen), max(at for at, _ in seen)
         strikes = (one for one in history.strikes if first - 10 < one.restored < last + 10)
         seen += [(one.at, one) for one in strikes]
     return [f"{at:.4f} {one}" for at, one in sorted(seen, key=lambda pair: pair[0])]
+
+
+def brief(call: Call) -> str:
+    what = f"{call.by} {call.verb} {call.answer} {call.given} {call.reported}"
+    return f"-> {call.answered:.4f} {what[:500]}"
 
 
 def grouped(things: Iterable[Any]) -> dict[int, list[Any]]:
@@ -206,57 +319,71 @@ def grouped(things: Iterable[Any]) -> dict[int, list[Any]]:
 
 @dataclass(frozen=True)
 class Events:
-    """What the handlers have written, with times of the database's clock."""
+    """What handlers, clients and operators have written, with times of the database's clock."""
 
-    runs: list[Run]
-    verbs: list[Verb]
+    begun: list[Run]
+    calls: list[Call]
     reported: list[Interruption]
-    submitted: list[str]
-    refused: list[str]
 
 
 def read_events(file: Path, offset: float) -> Events:
-    """Read it all; ``offset`` is what the database's clock says more than the handlers'."""
+    """Read it all; ``offset`` is what the database's clock says more than that of the file."""
     begun: dict[tuple[int, int, int], dict[str, Any]] = {}
     ended: dict[tuple[int, int, int], tuple[float, str]] = {}
-    found = Events([], [], [], [], [])
+    asked: dict[tuple[int, int], Call] = {}
+    found = Events([], [], [])
     for line in read_lines(file):
-        at, name = line["at"] + offset, (line["task"], line["attempt"], line["pid"])
+        at, pid = line["at"] + offset, line["pid"]
+        if "verb" in line:
+            by = f"{line['host']}.{pid}"
+            asked[pid, line["number"]] = Call(by, line["verb"], at, given=line["given"], pid=pid)
+            continue
+        if "answer" in line:
+            answer = {"answer": line["answer"], "reported": line["reported"]}
+            asked[pid, line["number"]] = replace(asked[pid, line["number"]], answered=at, **answer)
+            continue
+        name = (line["task"], line["attempt"], pid)
         if line["event"] == "began":
             begun[name] = {**line, "at": at}
         elif line["event"] == "ended":
             ended.setdefault(name, (at, line["how"]))
-        elif line["event"] == "reported":
+        else:
             found.reported.append(Interruption(*name, at, line["reason"]))
-        elif line["event"] == "verb":
-            asked = line["asked"] + offset
-            found.verbs.append(Verb(*name, line["verb"], asked, at, line["answer"]))
-        elif line["event"] == "submitted":
-            found.submitted.append(line["key"])
-        elif line["event"] == "refused":
-            found.refused.append(line["key"])
-    found.verbs[:] = [broken_off(verb, found.reported) for verb in found.verbs]
+    found.calls[:] = [broken_off(call, found.reported) for call in asked.values()]
     for name, line in begun.items():
         end, how = ended.get(name, (None, ""))
-        known = {field: line[field] for field in ("task", "attempt", "holder", "pid", "host")}
-        run = Run(**known, began=line["at"], ended=end, how=how, rival=line["rival"])
-        found.runs.append(run)
+        names = ("task", "attempt", "holder", "pid", "host", "rival", "edit")
+        known = {field: line[field] for field in names}
+        found.begun.append(Run(**known, began=line["at"], ended=end, how=how))
     return found
 
 
-def broken_off(verb: Verb, reported: Sequence[Interruption]) -> Verb:
+def broken_off(call: Call, reported: Sequence[Interruption]) -> Call:
     """
     Return a call as it is known: one in the middle of which the handler was interrupted
     may have been done, though it has raised what the store raises when it refuses.
     """
-    if verb.answer != "refused":
-        return verb
-    name = (verb.task, verb.attempt, verb.pid)
+    if call.error != "PreemptedError":
+        return call
     meanwhile = any(
-        (one.task, one.attempt, one.pid) == name and verb.asked <= one.at <= verb.answered
-        for one in reported
+        one.pid == call.pid and call.asked <= one.at <= call.answered for one in reported
     )
-    return replace(verb, answer="broken") if meanwhile else verb
+    return replace(call, answer=BROKEN) if meanwhile else call
+
+
+def read_tasks(link: Link) -> tuple[list[Born], dict[int, float]]:
+    """Return the tasks that were stored, and when those were deleted that are not there."""
+    columns = "at, task, queue, name, kind, owner, limits, payload"
+    born, gone = [], {}
+    for at, task, *rest in link.run(f"SELECT {columns} FROM chaos_task ORDER BY id"):
+        if rest[0] is None:
+            gone[task] = at
+            continue
+        queue, key, kind, user, limits, payload = rest
+        names = tuple(filter(None, limits.split(",")))
+        life = json.loads(payload).get("life", key)
+        born.append(Born(at, task, queue, key, kind, user, names, life))
+    return born, gone
 
 
 def read_changes(link: Link) -> list[Change]:
@@ -291,8 +418,6 @@ def read_rows() -> list[Row]:
             id=task.pk,
             key=task.key,
             type=task.type,
-            user=task.user,
-            limits=tuple(filter(None, task.limits.split(","))),
             data=task.data,
             outcome=task.outcome,
             attempt=task.attempt,

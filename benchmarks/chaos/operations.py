@@ -6,57 +6,22 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .calls import Call
     from .history import Close, History, Row
 
 WEBS, POND = "webs", "pond"
 """The queues of what is changed: graphs in batches, and tasks that only bulk work changes."""
-DONE, REFUSED, BROKEN = "done", "refused", "broken"
 BULK = "perfectqueue.bulk"
 STOPS_WITHIN = 5.0
 """Seconds after which a bulk operation that is asked to stop has stopped, if nothing fails."""
 TICK = 0.005
+DEAD = frozenset({"failed", "cancelled"})
 
 Finding = tuple[int | None, str]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """
-    What was asked of a task, a batch or a bulk operation, by its ``key``, and the answer.
-
-    BROKEN: it may have been done. Of a link ``other`` is the parent, of a bulk operation whose
-    tasks it is about. ``value`` is what was returned.
-    """
-
-    verb: str
-    key: str
-    asked: float
-    answered: float
-    answer: str = DONE
-    other: str = ""
-    value: Any = None
-
-
-@dataclass
-class Web:
-    """
-    A batch with others in it, whose tasks wait for one another.
-
-    ``members`` are the keys that each batch was submitted with, also those of batches in it;
-    ``callbacks`` the batch of each callback's key.
-    """
-
-    name: str
-    members: dict[str, list[str]] = field(default_factory=dict)
-    callbacks: dict[str, str] = field(default_factory=dict)
-    is_stored: bool = False
-
-    def all_keys(self) -> list[str]:
-        return [*self.members[self.name], *self.callbacks]
 
 
 @dataclass(frozen=True)
@@ -68,41 +33,32 @@ class Counted:
     dead: int
 
 
-@dataclass(frozen=True)
-class Operations:
-    """
-    What was asked, and what is seen at the end.
-
-    ``refused`` are the keys of tasks that a task could not add to its own batch; ``edges`` the
-    tasks that still wait, with what they wait for; ``batches`` what each batch says of itself,
-    and what its tasks are.
-    """
-
-    asked: Sequence[Asked] = ()
-    webs: Sequence[Web] = ()
-    refused: Sequence[str] = ()
-    edges: Sequence[tuple[int, int]] = ()
-    batches: Mapping[str, tuple[Counted, Counted]] = field(default_factory=dict)
-
-    def by_verb(self, *verbs: str) -> list[Asked]:
-        return [one for one in self.asked if one.verb in verbs and one.answer != REFUSED]
-
-
 def too_early(history: History) -> Iterator[Finding]:
     """No task begins while one runs for which it was made to wait."""
-    rows = {row.key: row for row in history.rows}
     unlinked = defaultdict(list)
-    for one in history.operations.by_verb("unlink"):
-        unlinked[one.key].append(one.answered)
-    for link in history.operations.by_verb("link"):
-        child, parent = rows.get(link.key), rows.get(link.other)
-        if link.answer != DONE or child is None or parent is None:
+    for call in history.by_verb("unlink"):
+        unlinked[call.given.get("queue", WEBS), call.key].append(call.answered)
+    for call, queue, key, parent in links(history):
+        children, parents = history.by_key[queue, key], history.by_key[queue, parent]
+        if not call.is_done or len(children) != 1 or len(parents) != 1:
             continue
+        [child], [other] = children, parents
         begin = first_begin(history, child)
-        if any(at >= link.asked for at in unlinked[link.key]) or was_put_back(history, child):
+        if any(at >= call.asked for at in unlinked[queue, key]) or was_put_back(history, child):
             continue
-        if not any_end(history.closes_of.get(parent.id, ()), link.asked, begin):
-            yield child.id, f"{child.key} began before {parent.key} had ended"
+        if history.gone.get(other, math.inf) <= begin + TICK:
+            continue
+        if not any_end(history.closes_of.get(other, ()), call.asked, begin):
+            yield child, f"{key} began before {parent} had ended"
+
+
+def links(history: History) -> Iterator[tuple[Call, str, str, str]]:
+    """Yield who was made to wait for whom: the call, the queue, the key, and that of the parent."""
+    for call in history.by_verb("link"):
+        yield call, call.given.get("queue", WEBS), call.key, call.other
+    for call, task in history.submitted.values():
+        for parent in task.get("after", ()):
+            yield call, task["queue"], task["key"], parent
 
 
 def any_end(closes: Sequence[Close], since: float, until: float) -> bool:
@@ -112,12 +68,31 @@ def any_end(closes: Sequence[Close], since: float, until: float) -> bool:
     return math.isinf(until) or any(one.outcome for one in [*before[-1:], *during])
 
 
-def first_begin(history: History, row: Row) -> float:
-    return min((run.began for run in history.runs_of.get(row.id, ())), default=math.inf)
+def first_begin(history: History, task: int) -> float:
+    return min((run.began for run in history.runs_of.get(task, ())), default=math.inf)
 
 
-def was_put_back(history: History, row: Row) -> bool:
-    return any(not close.outcome for close in history.closes_of.get(row.id, ()))
+def was_put_back(history: History, task: int) -> bool:
+    return any(not close.outcome for close in history.closes_of.get(task, ()))
+
+
+def nodes(history: History) -> Iterator[Finding]:
+    """What nobody changes begins after what it waits for, and ends as that says."""
+    rows = {row.key: row for row in history.rows}
+    for web in history.webs:
+        for key, (parents, mode) in web.nodes.items() if web.still else ():
+            row, before = rows.get(key), [rows[one] for one in parents if one in rows]
+            if row is None:
+                continue
+            died = any(one.outcome in DEAD for one in before)
+            due = "failed" if row.data.get("deaths") else "finished"
+            due = "cancelled" if died and mode == "cancel" else due
+            if row.outcome and row.outcome != due:
+                yield row.id, f"{key} is {row.outcome} in place of {due}"
+            begin = first_begin(history, row.id)
+            for one in before:
+                if not math.isinf(begin) and not ended_by(history, one, begin):
+                    yield row.id, f"{key} began before {one.key} had ended"
 
 
 def callbacks(history: History) -> Iterator[Finding]:
@@ -126,22 +101,27 @@ def callbacks(history: History) -> Iterator[Finding]:
     added = defaultdict(list)
     for key, row in rows.items():
         added[key.partition("+")[0]].append(row)
-    operations = {one.other for one in history.operations.by_verb("bulk cancel")}
-    touched = {one.key for one in history.operations.by_verb("cancel", "link", "unlink")}
-    for web in history.operations.webs:
+    operations = {one.other for one in history.by_verb("bulk cancel")}
+    touched = {one.key for one in history.by_verb("cancel together", "link", "unlink")}
+    for web in history.webs:
         for key, batch in web.callbacks.items():
             row = rows.get(key)
-            if row is None or key in touched:
-                continue
             members = [member for member in web.members[batch] if member in rows]
-            begin = first_begin(history, row)
+            if row is None or key in touched:
+                if row is None and members:
+                    yield None, f"{key} is not there, though members of its batch are"
+                continue
+            begin = first_begin(history, row.id)
             ends = {member: ended_by(history, rows[member], begin) for member in members}
             more = [ended_by(history, one, begin) for member in members for one in added[member]]
             if not math.isinf(begin):
                 yield from audited(row, ends, more)
             when = key.rpartition("!")[2]
-            if when != "failed" and row.outcome != "finished" and web.name not in operations:
-                yield row.id, f"{key} is {row.outcome or 'open'} though nobody has cancelled it"
+            died = any(rows[member].outcome in DEAD for member in members)
+            due = "cancelled" if when == "failed" and not died else "finished"
+            is_due = web.still or (when != "failed" and web.name not in operations)
+            if is_due and row.outcome != due:
+                yield row.id, f"{key} is {row.outcome or 'open'} in place of {due}"
 
 
 def audited(row: Row, ends: Mapping[str, set[str]], more: Sequence[set[str]]) -> Iterator[Finding]:
@@ -164,7 +144,7 @@ def ended_by(history: History, row: Row, at: float) -> set[str]:
 def circles(history: History) -> Iterator[Finding]:
     """No tasks wait for one another."""
     waits = defaultdict(set)
-    for child, parent in history.operations.edges:
+    for child, parent in history.edges:
         waits[child].add(parent)
     left = set(waits)
     # Who waits for none that waits is in no circle, and nor is who waits for such ones.
@@ -181,13 +161,13 @@ def circles(history: History) -> Iterator[Finding]:
 
 def batches(history: History) -> Iterator[Finding]:
     """What a batch says is what its tasks say, and one that is open takes more tasks."""
-    for name, (said, there) in history.operations.batches.items():
+    for name, (said, there) in history.batches.items():
         if said != there:
             yield None, f"{name} says {said}, and has {there}"
-    stopped = {web_of(one.key) for one in history.operations.by_verb("cancel batch")}
-    for key in history.operations.refused:
-        if web_of(key) not in stopped:
-            yield None, f"{key} was refused by the batch of the task that adds it"
+    stopped = {web_of(one.key) for one in history.by_verb("cancel batch")}
+    for call in history.calls:
+        if call.error == "BatchEndedError" and web_of(call.key) not in stopped:
+            yield None, f"{call.key} was refused by the batch of the task that adds it"
 
 
 def web_of(key: str) -> str:
@@ -200,8 +180,8 @@ def bulk(history: History) -> Iterator[Finding]:
     rows = {row.key: row for row in history.rows if row.type == BULK}
     pond = [row for row in history.rows if row.key.startswith(f"{POND}-")]
     marks = Counter(mark for row in history.rows for mark in row.data.get("edits", ()))
-    for one in history.operations.by_verb("bulk retry", "bulk edit", "bulk cancel"):
-        row = rows.get(str(one.value))
+    for one in history.by_verb("bulk retry", "bulk edit", "bulk cancel"):
+        row = rows.get(str(one.reported.get("value")))
         if row is None:
             continue
         done = Counter(row.data["done"])
@@ -220,7 +200,7 @@ def bulk(history: History) -> Iterator[Finding]:
     yield from never_stopped(history, rows)
 
 
-def changes_by(history: History, one: Asked) -> Counter[str]:
+def changes_by(history: History, one: Call) -> Counter[str]:
     """Return how often tasks of an operation's web came to each end since it was asked for."""
     return Counter(
         close.outcome
@@ -232,9 +212,9 @@ def changes_by(history: History, one: Asked) -> Counter[str]:
 
 
 def never_stopped(history: History, rows: Mapping[str, Row]) -> Iterator[Finding]:
-    for one in history.operations.by_verb("cancel bulk"):
+    for one in history.by_verb("cancel bulk"):
         row = rows.get(one.other)
-        if row is None or one.answer != DONE or was_struck(history, one.answered):
+        if row is None or not one.is_done or was_struck(history, one.answered):
             continue
         ends = [close.at for close in history.closes_of.get(row.id, ()) if close.outcome]
         took = max(ends, default=math.inf) - one.answered

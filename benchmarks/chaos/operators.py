@@ -6,21 +6,23 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.db import Error, connection
 
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection, submit_bulk
-from django_perfectqueue.exceptions import TaskError
 from django_perfectqueue.models import State, Task, Ticket
-from django_perfectqueue.queue import Batch, Queue
+from django_perfectqueue.queue import Queue
 
-from .operations import BROKEN, BULK, DONE, POND, REFUSED, WEBS, Asked, Web
+from .calls import ask, noted
+from .operations import BULK, POND, WEBS
 from .terms import Terms
+from .webs import Spinner, Web
 
 OPERATORS = 2
 PAUSE = 0.05
@@ -39,9 +41,8 @@ RATES = (20.0, 200.0, 10_000.0)
 
 @dataclass(frozen=True)
 class Notes:
-    """What all operators have asked for, and the webs that may be there."""
+    """The webs that may be there, and numbers for the names of others."""
 
-    asked: list[Asked]
     webs: list[Web]
     numbers: itertools.count[int]
 
@@ -54,6 +55,7 @@ class Operator(threading.Thread):
         self.drawn = random.Random(f"{terms.seed} {number}")
         self.notes = notes
         self.queue = Queue(WEBS)
+        self.spinner = Spinner(self.drawn, self.queue)
         self.ended = threading.Event()
         self.trouble: BaseException | None = None
 
@@ -78,20 +80,6 @@ class Operator(threading.Thread):
         finally:
             connection.close()
 
-    def ask(self, verb: str, key: str, act: Callable[[], Any], **more: Any) -> Asked:
-        """Ask for something; note when, and the answer."""
-        asked, answer, value = time.monotonic(), DONE, None
-        try:
-            value = act()
-        except TaskError:
-            answer = REFUSED
-        except Error:
-            answer = BROKEN
-            connection.close()
-        found = Asked(verb, key, asked, time.monotonic(), answer, value=value, **more)
-        self.notes.asked.append(found)
-        return found
-
     # Webs: a graph of tasks in nested batches
 
     def spin(self) -> None:
@@ -100,13 +88,8 @@ class Operator(threading.Thread):
             return
         web = Web(f"web-{next(self.notes.numbers)}")
 
-        def submit() -> None:
-            with self.queue.batch(web.name, user=web.name) as batch:
-                self.fill(web, batch, ())
-
-        answer = self.ask("submit", web.name, submit).answer
+        self.spinner.spin(web)
         if web.members:
-            web.is_stored = answer == DONE
             self.notes.webs.append(web)
 
     def count(self, **which: Any) -> int:
@@ -115,35 +98,6 @@ class Operator(threading.Thread):
         except Error:
             connection.close()
             return OPEN + 1
-
-    def fill(self, web: Web, batch: Batch, outer: tuple[str, ...]) -> None:
-        tasks: list[dict[str, Any]] = []
-        for number in range(self.drawn.randint(2, 6)):
-            earlier = [task["key"] for task in tasks]
-            parents = self.drawn.sample(earlier, self.drawn.randint(0, min(2, number)))
-            tasks.append(self.strand(f"{batch.name}-{number}", parents))
-        batch.submit_many(tasks)
-        within = (*outer, batch.name)
-        for name in within:
-            web.members.setdefault(name, []).extend(task["key"] for task in tasks)
-        if len(within) < 3 and self.drawn.random() < 0.5:
-            with batch.batch(f"{batch.name}.in") as inner:
-                self.fill(web, inner, within)
-        for when in ("done", "finished", "failed"):
-            key = f"{batch.name}!{when}"
-            batch.then(key, "strand", {"seconds": 0.0}, when=when)
-            web.callbacks[key] = batch.name
-
-    def strand(self, key: str, parents: list[str]) -> dict[str, Any]:
-        data = {
-            "seconds": round(self.drawn.choice((0.0, 0.02, 0.3)) * self.drawn.random(), 4),
-            "deaths": self.drawn.choice((0, 0, 0, 1, 3)),
-            "adds": self.drawn.random() < 0.2,
-        }
-        wait = None if parents else self.drawn.choice((None, 0.5, 2.0))
-        mode = self.drawn.choice(("run", "cancel"))
-        task = {"key": key, "type": "strand", "data": data, "run_at": wait}
-        return {**task, "after": parents, "if_failed": mode}
 
     def some_web(self) -> Web | None:
         recent = self.notes.webs[-RECENT:]
@@ -174,7 +128,7 @@ class Operator(threading.Thread):
         # Put back, it would wait for ever for a callback that is never needed.
         modes = ("run",) if parent.endswith("!failed") else ("run", "cancel")
         mode, task = self.drawn.choice(modes), self.queue[child]
-        self.ask("link", child, lambda: task.wait_for([parent], if_failed=mode), other=parent)
+        ask("link", lambda: task.wait_for([parent], if_failed=mode), key=child, other=parent)
 
     def close_circle(self) -> None:
         """Have two tasks wait for each other, at the same moment."""
@@ -195,12 +149,12 @@ class Operator(threading.Thread):
 
     def unlink(self) -> None:
         for key in self.some_tasks(1, blocked=1):
-            self.ask("unlink", key, lambda task=self.queue[key]: task.wait_no_longer_for())
+            ask("unlink", self.queue[key].wait_no_longer_for, key=key)
 
     def cancel_graph(self) -> None:
         for key in self.some_tasks(1):
-            task = self.queue[key]
-            self.ask("cancel", key, lambda task=task: task.cancel_request(together=True))
+            act = partial(self.queue[key].cancel_request, together=True)
+            ask("cancel together", act, key=key)
 
     def some_batch(self) -> str | None:
         web = self.some_web()
@@ -208,12 +162,11 @@ class Operator(threading.Thread):
 
     def cancel_batch(self) -> None:
         if name := self.some_batch():
-            act = lambda: self.queue.batch_named(name).cancel_request()  # noqa: E731
-            self.ask("cancel batch", name, act)
+            ask("cancel batch", self.queue.batch_named(name).cancel_request, key=name)
 
     def retry_batch(self) -> None:
         if name := self.some_batch():
-            self.ask("retry batch", name, lambda: self.queue.batch_named(name).retry())
+            ask("retry batch", self.queue.batch_named(name).retry, key=name)
 
     # Bulk work
 
@@ -227,7 +180,7 @@ class Operator(threading.Thread):
         if self.count(task__type=BULK) < OPERATIONS:
             self.bulk("edit", Selection(queue=POND), POND)
 
-    def bulk(self, verb: Any, selection: Selection, whom: str, *, often: float = CANCELS) -> str:
+    def bulk(self, verb: Any, selection: Selection, whom: str, *, often: float = CANCELS) -> bool:
         mark = f"edit-{next(self.notes.numbers)}"
         operation = Operation(
             verb=verb,
@@ -236,13 +189,16 @@ class Operator(threading.Thread):
             patch=None if verb == "cancel" else {"edits": {mark: 1}},
             by=mark,
         )
-        act = lambda: submit_bulk(operation, queue=WEBS, using="default").key  # noqa: E731
-        found = self.ask(f"bulk {verb}", mark, act, other=whom)
-        if found.answer == DONE and self.drawn.random() < often:
+
+        def submit() -> dict[str, str]:
+            return {"value": submit_bulk(operation, queue=WEBS, using="default").key}
+
+        found = ask(f"bulk {verb}", submit, key=mark, other=whom)
+        if found.is_done and self.drawn.random() < often:
             self.ended.wait(self.drawn.uniform(0.0, 1.0))
-            task = self.queue[found.value]
-            self.ask("cancel bulk", mark, task.cancel_request, other=found.value)
-        return found.answer
+            key = found.reported["value"]
+            ask("cancel bulk", self.queue[key].cancel_request, key=mark, other=key)
+        return found.is_done
 
     def stop(self) -> None:
         """Ask for no more; raise what has gone wrong."""
@@ -256,13 +212,14 @@ class Operators:
     """All operators of a run, and the end of what they have begun."""
 
     def __init__(self, terms: Terms) -> None:
-        self.notes = Notes([], [], itertools.count(1))
+        self.notes = Notes([], itertools.count(1))
         self.operators = [Operator(number, terms, self.notes) for number in range(OPERATORS)]
 
     def start(self) -> None:
         """Fill the pond, whose tasks nothing but bulk work may change; then begin."""
         task = {"type": "strand", "data": {}, "run_at": LATER}
-        Queue(POND).submit_many({**task, "key": key} for key in POOL)
+        with noted("submit", keys=POOL):
+            Queue(POND).submit_many({**task, "key": key} for key in POOL)
         for operator in self.operators:
             operator.start()
 
@@ -275,27 +232,10 @@ class Operators:
         connection.close()  # It may not have outlived the server.
         until = time.monotonic() + within
         while time.monotonic() < until:
-            if self.operators[0].bulk("cancel", Selection(queue=POND), POND, often=0.0) == DONE:
+            if self.operators[0].bulk("cancel", Selection(queue=POND), POND, often=0.0):
                 break
         while time.monotonic() < until and put_back_some():
             wait(0.2)
-
-    def asked(self, offset: float) -> list[Asked]:
-        """Return what was asked, with times of the database's clock."""
-        return [
-            replace(one, asked=one.asked + offset, answered=one.answered + offset)
-            for one in self.notes.asked
-        ]
-
-    def keys(self, there: Iterable[str]) -> tuple[set[str], set[str]]:
-        """Return the keys that are stored for sure, and of those there that may be."""
-        stored = {key for web in self.notes.webs if web.is_stored for key in web.all_keys()}
-        stored.update(POOL)
-        bulk = {str(one.value) for one in self.notes.asked if one.verb.startswith("bulk ")}
-        maybe_committed = {key for web in self.notes.webs for key in web.all_keys()}
-        # Whoever adds a task may die before it can say so.
-        maybe_committed |= {key for key in there if key.startswith("bulk-") or "+" in key}
-        return stored | (bulk - {"None"}), maybe_committed
 
 
 def put_back_some() -> bool:

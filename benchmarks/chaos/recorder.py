@@ -35,11 +35,11 @@ class AttemptRecorder(Recorder):
         attempt = {"task": lease.task_id, "attempt": lease.attempt, "holder": lease.holder}
         self.write(event=event, **attempt, **more)
 
-    def begin(self, lease: Any) -> None:
+    def begin(self, lease: Any, edit: str | None) -> None:
         """Say that an attempt runs from now on, and who else runs the task at this moment."""
         rival = self.rival(lease)
         self.lock(fcntl.F_WRLCK, lease)
-        self.record("began", lease, rival=rival)
+        self.record("began", lease, rival=rival, edit=edit)
 
     def end(self, lease: Any, how: str) -> None:
         """Say that an attempt has done all that it does, but for writing what became of it."""

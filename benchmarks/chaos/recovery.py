@@ -89,7 +89,7 @@ class Index:
     def __init__(self, history: History) -> None:
         self.history = history
         self.by_pid: dict[int, list[Run]] = defaultdict(list)
-        for run in sorted(history.runs, key=lambda run: run.began):
+        for run in sorted(history.begun, key=lambda run: run.began):
             self.by_pid[run.pid].append(run)
         self.held_by: dict[int, set[int]] = defaultdict(set)
         for change in history.changes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from benchmarks.command import failures
 from benchmarks.report import in_columns, machine
 
 NOTHING = "-"
@@ -12,19 +13,18 @@ NOTHING = "-"
 Record = dict[str, Any]
 
 
-def report(records: Iterable[Record]) -> str:
-    """Return everything as Markdown."""
+def report(module: str, records: Iterable[Record]) -> str:
+    """Return everything as Markdown, and how to have a run again in which something was found."""
     records = list(records)
     runs = [record for record in records if "tasks" in record]
-    failed = [record for record in records if "error" in record]
     parts = [machine(record["machine"]) for record in records if "machine" in record]
     parts += [summary(runs), recoveries(runs)]
     if any(run["violations"] for run in runs):
-        parts.append("### Violations\n\n" + "\n".join(violations(runs)))
+        parts.append("### Violations\n\n" + "\n".join(violations(module, runs)))
     if any(run["said"] for run in runs):
         parts.append("### What the workers said\n\n" + "\n".join(said(runs)))
-    if failed:
-        parts.append("### What failed\n\n" + "\n".join(map(failure, failed)))
+    if failed := failures(records):
+        parts.append("### What failed\n\n" + "\n".join(failed))
     return "\n\n".join(filter(None, parts))
 
 
@@ -88,15 +88,17 @@ def cell(one: Record | None) -> str:
     return f"{one['struck']}; {one['p50']:.2f}, {one['max']:.2f}{late}"
 
 
-def violations(runs: Sequence[Record]) -> Iterable[str]:
+def violations(module: str, runs: Sequence[Record]) -> Iterable[str]:
     for run in runs:
         yield from (f"- {run['database']}: {one}" for one in run["violations"])
+        yield from (f"- of {kind}: {number}" for kind, number in run["kinds"].items())
+        terms = run["terms"]
+        yield (
+            f"- Again: `python -m {module} --databases {run['database']} --seed {terms['seed']}"
+            f" --minutes {terms['seconds'] / 60:g} --processors {terms['processors']} --keep logs`"
+        )
 
 
 def said(runs: Sequence[Record]) -> Iterable[str]:
     for run in runs:
         yield from (f"- {run['database']}: {one}" for one in run["said"])
-
-
-def failure(record: Record) -> str:
-    return f"- {record['database']}: {record['error'].splitlines()[0]}"

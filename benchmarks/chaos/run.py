@@ -8,34 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.audit import Violation
 from benchmarks.child import answer
-from benchmarks.database import Link, Target, connect
+from benchmarks.database import Target
 from benchmarks.servers import SERVERS
 from tests.databases import Server
 from tests.databases.server import DATABASE
 
 from . import checker, history, proxy, scenario, triggers
-from .faults import FAULTS, Fault
+from .faults import FAULTS
 from .fleet import Fleet, Host
-from .operations import Operations
 from .recovery import recoveries
 from .schedules import end_schedules, put_schedules
 from .stage import Stage
-from .terms import FOLDER, HOST, Files, Terms
-
-if TYPE_CHECKING:
-    from .feeder import Feeder
-    from .operators import Operators
+from .terms import Files, Terms
 
 CLIENT = "client"
 BEGIN_WITHIN = 60.0
@@ -51,93 +45,64 @@ class StuckError(Exception):
     """What was waited for did not come; the message holds the end of a worker's log."""
 
 
-class Chaos:
-    faults: Mapping[str, Fault] = FAULTS
-    host_class = Host
+class Run(Stage):
+    """``make_load`` returns what makes the work of a run, and ends it; it is called with Django."""
 
-    def __init__(self, terms: Terms, folder: Path, server: Server) -> None:
-        self.terms = terms
+    def __init__(self, terms: Terms, server: Server, folder: Path, make_load: Any) -> None:
+        super().__init__(terms, server)
         self.files = Files(folder)
-        self.server = server
+        self.make_load = make_load
         self.mark = uuid.uuid4().hex
 
     @property
-    def target(self) -> Target:
-        """The database, without anything in between."""
-        return Target.of(self.terms.database, DATABASE, self.server.home)
+    def has_proxy(self) -> bool:
+        """Clients of a storm reach the server themselves, as its workers do."""
+        return self.terms.database != "sqlite" and not self.terms.clients
 
     def target_for(self, host: str) -> Target:
         """The database as a host reaches it: through the proxy."""
-        if self.terms.database == "sqlite":
-            return self.target
-        return Target.of(self.terms.database, DATABASE, self.files.home(host))
+        home = self.files.home(host)
+        return Target.of(self.terms.database, DATABASE, home) if self.has_proxy else self.target
 
     def run(self) -> dict[str, Any]:
         """Have it all go wrong for so long; return what came of it."""
         with contextlib.ExitStack() as stack:
             client, hosts = self.host(CLIENT), list(map(self.host, self.terms.names()))
-            between = self.start_proxy([client, *hosts], stack)
-            os.environ.update({**client.environment, **self.variables})
+            if self.has_proxy:
+                self.proxy = self.start_proxy([client, *hosts], stack)
+            os.environ.update(client.environment)
             import django
             from django.core.management import call_command
 
             django.setup()
             call_command("migrate", verbosity=0)
-            self.prepare()
-            fleet = self.fleet(hosts)
-            stack.callback(fleet.end)
-            stage = Stage(
-                terms=self.terms,
-                fleet=fleet,
-                server=self.server,
-                target=self.target,
-                proxy=between,
-                drawn=random.Random(self.terms.seed),
-                offset=self.offset(),
-            )
-            found = self.work(stage)
+            with self.link() as link:
+                triggers.install(link)
+            load = self.make_load(self.terms)
+            self.fleet = Fleet(hosts, self.terms, self.files.folder / "clients.log")
+            stack.callback(self.fleet.end)
+            self.offset = self.clocks_apart()
+            found = self.work(load)
             with self.link() as link:
                 version = link.version()
             return {
                 **found,
-                "strikes": Counter(strike.fault for strike in stage.strikes),
-                "said": said(fleet, SAID_SO),
+                "strikes": Counter(strike.fault for strike in self.strikes),
+                "said": said(self.fleet, SAID_SO),
                 "version": version,
             }
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """What else this process has in its environment, with those that it starts."""
-        return {HOST: CLIENT, FOLDER: str(self.files.folder)}
-
-    def fleet(self, hosts: Sequence[Host]) -> Fleet:
-        return Fleet(hosts)
-
     def host(self, name: str) -> Host:
-        return self.host_class(name, self.mark, self.target_for(name), self.files, self.terms)
+        return Host(name, self.mark, self.target_for(name), self.files, self.terms)
 
-    def start_proxy(self, hosts: list[Host], stack: contextlib.ExitStack) -> proxy.Proxy | None:
+    def start_proxy(self, hosts: list[Host], stack: contextlib.ExitStack) -> proxy.Proxy:
         kind = self.terms.database
-        if kind == "sqlite":
-            return None
         server = proxy.socket_in(self.server.home, kind)
         log = stack.enter_context((self.files.folder / "proxy.log").open("wb"))
         sockets = [proxy.socket_in(host.home, kind) for host in hosts]
         return stack.enter_context(proxy.running(server, sockets, log))
 
-    def prepare(self) -> None:
-        """Make the triggers and the rules."""
-        from .feeder import make_rules
-
-        with self.link() as link:
-            triggers.install(link)
-        make_rules()
-        self.first_ticks = put_schedules(self.terms)
-
-    def link(self) -> contextlib.AbstractContextManager[Link]:
-        return contextlib.closing(connect(self.target))
-
-    def offset(self) -> float:
+    def clocks_apart(self) -> float:
         """Return what the database's clock says more than the one that nobody sets."""
         found = []
         with self.link() as link:
@@ -148,39 +113,28 @@ class Chaos:
                 found.append((after - before, reported - (before + after) / 2))
         return min(found)[1]
 
-    def work(self, stage: Stage) -> dict[str, Any]:
-        from .feeder import Feeder
-        from .operators import Operators
-
-        feeder, operators = Feeder(self.terms), Operators(self.terms)
-        operators.start()
-        feeder.start()
+    def work(self, load: Any) -> dict[str, Any]:
+        load.start(self)
         try:
-            self.begin(stage)
-            seconds = self.strike(stage)
+            self.begin()
+            seconds = self.strike()
         finally:
-            feeder.stop()
-            operators.stop()
-        ticks = end_schedules(self.first_ticks)
+            load.stop(self)
         settled = time.monotonic()
-        operators.settle(self.terms.drain, stage.wait)
-        self.drain(stage)
+        with load.settling(self):
+            self.drain()
         drained = time.monotonic() - settled
-        leftovers = self.stop(stage)
-        seen = replace(self.gathered(stage, feeder, operators, leftovers), ticks=ticks)
-        return {
-            **self.audited(seen),
-            "seconds": seconds,
-            "drained": drained,
-        }
+        leftovers = [*load.leftovers(self), *self.stop()]
+        seen = self.gathered(load, leftovers)
+        return {**self.audited(seen), "seconds": seconds, "drained": drained}
 
-    def begin(self, stage: Stage) -> None:
-        for host in stage.fleet:
+    def begin(self) -> None:
+        for host in self.fleet:
             host.start()
-        if not stage.wait_for(lambda: all(h.processors() for h in stage.fleet), BEGIN_WITHIN):
-            raise StuckError(f"The workers do not start.\n{ends_of_logs(stage.fleet)}")
+        if not self.wait_for(lambda: all(h.processors() for h in self.fleet), BEGIN_WITHIN):
+            raise StuckError(f"The workers do not start.\n{ends_of_logs(self.fleet)}")
 
-    def strike(self, stage: Stage) -> float:
+    def strike(self) -> float:
         """
         Strike with one fault after another, each as often as the others. One for which
         there was nothing to strike comes again later.
@@ -188,111 +142,134 @@ class Chaos:
         began = time.monotonic()
         until = began + self.terms.seconds
         deck: list[str] = []
-        while time.monotonic() < until and len(stage.strikes) != self.terms.strikes:
-            stage.wait(stage.drawn.uniform(self.terms.least_pause, self.terms.most_pause))
+        while time.monotonic() < until and len(self.strikes) != self.terms.strikes:
+            self.wait(self.drawn.uniform(self.terms.least_pause, self.terms.most_pause))
             if not deck:
                 deck = list(self.terms.faults)
-                stage.drawn.shuffle(deck)
+                self.drawn.shuffle(deck)
             name = deck.pop()
-            struck = self.faults[name].act(stage)
+            struck = FAULTS[name].act(self)
             if struck is None:
                 deck.insert(0, name)
                 continue
-            stage.strikes.append(struck)
+            self.strikes.append(struck)
             tell(struck)
         return time.monotonic() - began
 
-    def drain(self, stage: Stage) -> None:
+    def drain(self) -> None:
         """Wait until nothing is left to do; what is left then has been lost."""
         with self.link() as link:
-            stage.wait_for(
+            self.wait_for(
                 lambda: not link.value("SELECT count(*) FROM perfectqueue_ticket"),
                 self.terms.drain,
             )
 
-    def stop(self, stage: Stage) -> list[str]:
+    def stop(self) -> list[str]:
         """Stop the workers in good order; return what did not go so."""
-        stage.fleet.stop()
-        stage.wait_for(stage.fleet.have_ended, END_WITHIN)
+        self.fleet.stop()
+        self.wait_for(self.fleet.have_ended, END_WITHIN)
         found = []
-        for host in stage.fleet:
+        for host in self.fleet:
             if pids := host.pids():
                 found.append(f"{host.name}: {len(pids)} processes did not end")
             elif host.launcher is not None and host.launcher.returncode:
                 found.append(f"{host.name} ended with exit code {host.launcher.returncode}")
         return found
 
-    def gathered(
-        self, stage: Stage, feeder: Feeder, operators: Operators, leftovers: list[str]
-    ) -> history.History:
+    def gathered(self, load: Any, leftovers: list[str]) -> history.History:
         """Return all that was seen; the connection of the beginning has not outlived it."""
         from django.db import connection
 
         connection.close()
-        events = history.read_events(self.files.events, stage.offset)
-        rows = history.read_rows()
+        events = history.read_events(self.files.events, self.offset)
         with self.link() as link:
-            changes, closes = history.read_changes(link), history.read_closes(link)
-            effects, edges = history.read_effects(link), history.read_edges(link)
-        asked = operators.asked(stage.offset)
-        stored, maybe_committed = operators.keys(row.key for row in rows)
-        children = (f"{row.key}/child" for row in rows if row.type == "parent")
-        caps = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
-        return history.History(
-            rows=rows,
-            changes=changes,
-            closes=closes,
-            runs=events.runs,
-            verbs=events.verbs,
-            reported=events.reported,
-            strikes=stage.strikes,
-            stored=frozenset([*feeder.stored, *events.submitted, *stored]),
-            maybe_committed=frozenset([*feeder.maybe_committed, *children, *maybe_committed]),
-            effects=effects,
-            caps=caps,
-            limits={scenario.NARROW: scenario.WIDTH},
-            drift=history.read_drift() + said(stage.fleet, CORRECTED),
-            leftovers=leftovers,
-            graph=(feeder.graph.nodes, feeder.graph.callbacks),
-            operations=Operations(
-                asked=asked,
-                webs=operators.notes.webs,
-                refused=events.refused,
-                edges=edges,
+            born, gone = history.read_tasks(link)
+            return history.History(
+                rows=history.read_rows(),
+                born=born,
+                gone=gone,
+                changes=history.read_changes(link),
+                closes=history.read_closes(link),
+                begun=events.begun,
+                calls=events.calls,
+                reported=events.reported,
+                strikes=self.strikes,
+                effects=history.read_effects(link),
+                drift=history.read_drift() + said(self.fleet, CORRECTED),
+                leftovers=leftovers,
+                edges=history.read_edges(link),
                 batches=history.read_batches(),
-            ),
-        )
+                alive_time=self.terms.alive_time,
+                **load.facts(),
+            )
 
     def audited(self, seen: history.History) -> dict[str, Any]:
         every = checker.violations(seen)
         found = of_each_kind(every)
-        self.write_down(found, lambda one: history.story(seen, one.task) if one.task else ())
+        self.write_down(seen, found)
         return {
-            "tasks": len(seen.rows),
-            "nodes": sum(row.key.startswith("node-") for row in seen.rows),
+            "tasks": len(seen.born),
+            "nodes": sum(len(web.nodes) for web in seen.webs),
             "callbacks": sum("!" in row.key for row in seen.rows),
-            "operations": Counter(f"{one.verb}: {one.answer}" for one in seen.operations.asked),
+            "calls": Counter(f"{one.verb}: {one.answer or 'none'}" for one in seen.calls),
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),
             "ahead": checker.acquired_ahead(seen),
             "broken_off": sum(run.ended is None for run in seen.runs),
-            "refused": sum(verb.answer == "refused" for verb in seen.verbs),
+            "refused": sum(bool(call.refused) for call in seen.calls),
             "reported": Counter(reported.reason for reported in seen.reported),
-            "doubtful": sum(not key.endswith("/child") for key in seen.maybe_committed),
             "forgotten": len(checker.forgotten(seen)),
             "kinds": Counter(one.kind for one in every),
             "violations": list(map(str, found)),
             "recoveries": [one.as_json() for one in recoveries(seen, self.terms)],
         }
 
-    def write_down(
-        self, found: Sequence[Violation], story: Callable[[Violation], Iterable[str]]
-    ) -> None:
+    def write_down(self, seen: history.History, found: Sequence[Violation]) -> None:
         """Keep all that was seen of the tasks to which something happened."""
         with (self.files.folder / "evidence.txt").open("w") as file:
             for one in found:
-                file.write("\n".join([str(one), *story(one)]) + "\n\n")
+                file.write("\n".join([str(one), *history.story(seen, one.task)]) + "\n\n")
+
+
+class ChaosLoad:
+    """Tasks of all kinds, operators who change graphs and batches, and schedules."""
+
+    def __init__(self, terms: Terms) -> None:
+        from .feeder import Feeder, make_rules
+        from .operators import Operators
+
+        make_rules()
+        self.terms = terms
+        self.ticks: dict[str, history.Ticks] = {}
+        self.first_ticks = put_schedules(terms)
+        self.feeder, self.operators = Feeder(terms), Operators(terms)
+
+    def start(self, stage: Stage) -> None:
+        self.operators.start()
+        self.feeder.start()
+
+    def stop(self, stage: Stage) -> None:
+        self.feeder.stop()
+        self.operators.stop()
+
+    @contextlib.contextmanager
+    def settling(self, stage: Stage) -> Iterator[None]:
+        self.ticks = end_schedules(self.first_ticks)
+        self.operators.settle(self.terms.drain, stage.wait)
+        yield
+
+    def leftovers(self, stage: Stage) -> list[str]:
+        return []
+
+    def facts(self) -> dict[str, Any]:
+        capped = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
+        caps = {f"user:{user} in default": cap for user, cap in capped.items()}
+        return {
+            "caps": {**caps, f"name:{scenario.NARROW}": scenario.WIDTH},
+            "ticks": self.ticks,
+            "webs": [*self.feeder.webs, *self.operators.notes.webs],
+        }
 
 
 def of_each_kind(found: list[Violation]) -> list[Violation]:
@@ -320,11 +297,11 @@ def ends_of_logs(fleet: Fleet) -> str:
     return "\n".join(host.log.read_text(errors="replace")[-1000:] for host in fleet)
 
 
-def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+def measured(job: dict[str, Any], folder: Path, make_load: Any) -> dict[str, Any]:
     terms = Terms(**job)
     with SERVERS[terms.database](durable=True) as server:
-        return Chaos(terms, folder, server).run()
+        return Run(terms, server, folder, make_load).run()
 
 
 if __name__ == "__main__":
-    answer(measure)
+    answer(partial(measured, make_load=ChaosLoad))

@@ -16,16 +16,31 @@ USERS = (*SHARES, None)
 SWIFT, BURST = "swift", 1_500
 """A user with nothing to wait for, and how many tasks it submits at once."""
 
+QUICK, SHAKY, COUNTED = "quick", "shaky", "counted"
+"""The types of the tasks that clients settle, too."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """So many starts in each period of seconds, and so many at once."""
+
+    rate: int
+    period: float
+    burst: int
+
+    def most_in(self, seconds: float) -> float:
+        return self.burst + self.rate * seconds / self.period
+
+
 SCHEDULES = {f"tick{number}": number % 60 + 1 for number in range(200)}
 """How many seconds apart the ticks of each schedule are."""
 
-FINISHED = frozenset({"finished"})
+FINISHED, ANY = frozenset({"finished"}), frozenset({"finished", "failed", "cancelled", "expired"})
 ENDINGS = {
+    **dict.fromkeys((QUICK, SHAKY, COUNTED), ANY),
     "hopeless": frozenset({"failed"}),
     "cancelled": frozenset({"finished", "cancelled"}),
-    "node": frozenset({"finished", "cancelled"}),
-    "doomed": frozenset({"failed", "cancelled"}),
-    "strand": frozenset({"finished", "failed", "cancelled"}),
+    "strand": ANY,
     BULK: frozenset({"finished", "cancelled"}),
 }
 

@@ -6,10 +6,10 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from benchmarks.database import Link, Target, connect
 from tests.databases import Server
+from tests.databases.server import DATABASE
 
 from .fleet import Fleet, Host
 from .history import Strike
@@ -19,18 +19,23 @@ from .terms import Terms
 STEP = 0.05
 
 
-@dataclass
 class Stage:
     """``offset`` is what the database's clock says more than the clock that nobody sets."""
 
-    terms: Terms
     fleet: Fleet
-    server: Server
-    target: Target
-    proxy: Proxy | None
-    drawn: random.Random
-    offset: float
-    strikes: list[Strike] = field(default_factory=list)
+    proxy: Proxy | None = None
+    offset = 0.0
+
+    def __init__(self, terms: Terms, server: Server) -> None:
+        self.terms = terms
+        self.server = server
+        self.drawn = random.Random(terms.seed)
+        self.strikes: list[Strike] = []
+
+    @property
+    def target(self) -> Target:
+        """The database, without anything in between."""
+        return Target.of(self.terms.database, DATABASE, self.server.home)
 
     def now(self) -> float:
         """Return the database's time, also while there is none."""

@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recorder import CALLS, EVENTS
+from benchmarks.recorder import EVENTS
 
-HOST = "CHAOS_HOST"
+from .operations import WEBS
+
+HOST, ISOLATION = "CHAOS_HOST", "CHAOS_ISOLATION"
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Terms:
     ``hosts`` are workers that know nothing of each other, each of so many ``processors``.
     ``least_pause`` and ``most_pause`` are the seconds between two faults. A run is for so
     many ``seconds`` of faults, or for so many ``strikes``, whichever is over first.
+    ``clients`` are processes that use every verb at random. ``isolation`` is the level of all
+    transactions, as Django's settings spell it; empty: the default.
     """
 
     database: str
@@ -34,6 +38,9 @@ class Terms:
     most_pause: float = 3.0
     backlog: int = 150
     drain: float = 90.0
+    queues: Sequence[str] = ("default", WEBS)
+    clients: int = 0
+    isolation: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,10 +59,6 @@ class Files:
     @property
     def events(self) -> Path:
         return self.folder / EVENTS
-
-    @property
-    def calls(self) -> Path:
-        return self.folder / CALLS
 
     @property
     def locks(self) -> Path:

@@ -1,125 +1,134 @@
 """
-The database records, too: its triggers write down every change of a ticket's hands and
-every end of a task, in the transaction that makes it and by the server's own clock.
-An outcome that is empty is that of a task that was put back.
+The database records, too: its triggers write down each task that comes and goes, every change
+of a ticket's hands and every end of a task, in the transaction that makes it and by the server's
+own clock. An outcome that is empty is that of a task that was put back; a task without a queue
+is one that was deleted.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from benchmarks.database import Link
 
-TICKETS = """
+TABLES = """
 CREATE TABLE chaos_ticket (
     id {serial}, at {real}, task bigint, was smallint, state smallint, attempt int,
     holder bigint, alarm {real}
-)
-"""
-CLOSES = """
+);
 CREATE TABLE chaos_close (
     id {serial}, at {real}, task bigint, outcome varchar(9), attempt int
-)
+);
+CREATE TABLE chaos_task (
+    id {serial}, at {real}, task bigint, queue varchar(100), name varchar(255), kind varchar(255),
+    owner varchar(255), limits varchar(1000), payload text
+);
+CREATE TABLE chaos_effect (child varchar(255))
 """
-EFFECTS = "CREATE TABLE chaos_effect (child varchar(255))"
-TYPES = {
-    "postgresql": {"serial": "bigserial PRIMARY KEY", "real": "double precision"},
-    "mariadb": {"serial": "bigint AUTO_INCREMENT PRIMARY KEY", "real": "double"},
-    "sqlite": {"serial": "integer PRIMARY KEY", "real": "double precision"},
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """
+    ``same`` compares what may be NULL; ``epoch`` makes seconds of a time, and ``now`` is that of
+    the server's clock; ``trigger`` are the statements that make one.
+    """
+
+    serial: str
+    same: str
+    now: str
+    epoch: str
+    trigger: str
+    real: str = "double precision"
+    quote: str = '"'
+
+
+DIALECTS = {
+    "postgresql": Dialect(
+        serial="bigserial PRIMARY KEY",
+        same="IS NOT DISTINCT FROM",
+        now="extract(epoch FROM clock_timestamp())",
+        epoch="extract(epoch FROM {})",
+        trigger="""
+CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    {insert};
+    RETURN NULL;
+END $$
+---
+CREATE TRIGGER {name} AFTER {event} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()
+""",
+    ),
+    "mariadb": Dialect(
+        serial="bigint AUTO_INCREMENT PRIMARY KEY",
+        same="<=>",
+        now="UNIX_TIMESTAMP(SYSDATE(6))",
+        epoch="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {}) / 1e6",
+        trigger="CREATE TRIGGER {name} AFTER {event} FOR EACH ROW"
+        " IF {condition} THEN {insert}; END IF",
+        real="double",
+        quote="`",
+    ),
+    "sqlite": Dialect(
+        serial="integer PRIMARY KEY",
+        same="IS",
+        now="(julianday('now') - 2440587.5) * 86400.0",
+        epoch="(julianday({}) - 2440587.5) * 86400.0",
+        trigger="CREATE TRIGGER {name} AFTER {event} WHEN {condition} BEGIN {insert}; END",
+    ),
 }
 
-POSTGRESQL = """
-CREATE FUNCTION chaos_see_ticket() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF TG_OP = 'DELETE' THEN
-        INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
-        VALUES (extract(epoch FROM clock_timestamp()), OLD.task_id, OLD.state, -1, OLD.attempt,
-            OLD.holder, NULL);
-    ELSIF (NEW.state, NEW.attempt, NEW.holder, NEW.timer_at)
-        IS DISTINCT FROM (OLD.state, OLD.attempt, OLD.holder, OLD.timer_at) THEN
-        INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
-        VALUES (extract(epoch FROM clock_timestamp()), NEW.task_id, OLD.state, NEW.state,
-            NEW.attempt, NEW.holder, extract(epoch FROM NEW.timer_at));
-    END IF;
-    RETURN NULL;
-END $$
----
-CREATE TRIGGER chaos_ticket AFTER UPDATE OR DELETE ON perfectqueue_ticket
-FOR EACH ROW EXECUTE FUNCTION chaos_see_ticket()
----
-CREATE FUNCTION chaos_see_close() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF NEW.outcome <> OLD.outcome OR NEW.outcome <> ''
-        AND (NEW.attempt, NEW.ended_at) IS DISTINCT FROM (OLD.attempt, OLD.ended_at) THEN
-        INSERT INTO chaos_close (at, task, outcome, attempt)
-        VALUES (extract(epoch FROM clock_timestamp()), NEW.id, NEW.outcome, NEW.attempt);
-    END IF;
-    RETURN NULL;
-END $$
----
-CREATE TRIGGER chaos_close AFTER UPDATE ON perfectqueue_task
-FOR EACH ROW EXECUTE FUNCTION chaos_see_close()
-"""
-MARIADB = """
-CREATE TRIGGER chaos_update AFTER UPDATE ON perfectqueue_ticket FOR EACH ROW
-IF NOT (NEW.state <=> OLD.state AND NEW.attempt <=> OLD.attempt
-    AND NEW.holder <=> OLD.holder AND NEW.timer_at <=> OLD.timer_at) THEN
-    INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
-    VALUES (UNIX_TIMESTAMP(SYSDATE(6)), NEW.task_id, OLD.state, NEW.state, NEW.attempt,
-        NEW.holder, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', NEW.timer_at) / 1e6);
-END IF
----
-CREATE TRIGGER chaos_delete AFTER DELETE ON perfectqueue_ticket FOR EACH ROW
-INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
-VALUES (UNIX_TIMESTAMP(SYSDATE(6)), OLD.task_id, OLD.state, -1, OLD.attempt, OLD.holder, NULL)
----
-CREATE TRIGGER chaos_close AFTER UPDATE ON perfectqueue_task FOR EACH ROW
-IF NEW.outcome <> OLD.outcome OR NEW.outcome <> ''
-    AND NOT (NEW.attempt <=> OLD.attempt AND NEW.ended_at <=> OLD.ended_at) THEN
-    INSERT INTO chaos_close (at, task, outcome, attempt)
-    VALUES (UNIX_TIMESTAMP(SYSDATE(6)), NEW.id, NEW.outcome, NEW.attempt);
-END IF
-"""
-SQLITE = """
-CREATE TRIGGER chaos_update AFTER UPDATE ON perfectqueue_ticket
-WHEN NOT (NEW.state IS OLD.state AND NEW.attempt IS OLD.attempt
-    AND NEW.holder IS OLD.holder AND NEW.timer_at IS OLD.timer_at)
-BEGIN
-    INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
-    VALUES ((julianday('now') - 2440587.5) * 86400.0, NEW.task_id, OLD.state, NEW.state,
-        NEW.attempt, NEW.holder, (julianday(NEW.timer_at) - 2440587.5) * 86400.0);
-END
----
-CREATE TRIGGER chaos_delete AFTER DELETE ON perfectqueue_ticket
-BEGIN
-    INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
-    VALUES ((julianday('now') - 2440587.5) * 86400.0, OLD.task_id, OLD.state, -1, OLD.attempt,
-        OLD.holder, NULL);
-END
----
-CREATE TRIGGER chaos_close AFTER UPDATE ON perfectqueue_task
-WHEN NEW.outcome <> OLD.outcome OR NEW.outcome <> ''
-    AND NOT (NEW.attempt IS OLD.attempt AND NEW.ended_at IS OLD.ended_at)
-BEGIN
-    INSERT INTO chaos_close (at, task, outcome, attempt)
-    VALUES ((julianday('now') - 2440587.5) * 86400.0, NEW.id, NEW.outcome, NEW.attempt);
-END
-"""
-TRIGGERS = {"postgresql": POSTGRESQL, "mariadb": MARIADB, "sqlite": SQLITE}
-CLOCKS = {
-    "postgresql": "SELECT extract(epoch FROM clock_timestamp())",
-    "mariadb": "SELECT UNIX_TIMESTAMP(SYSDATE(6))",
-    "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400.0",
+TICKET, TASK = "perfectqueue_ticket", "perfectqueue_task"
+CHANGED = " OR ".join(
+    f"NOT (NEW.{name} {{same}} OLD.{name})" for name in ("state", "attempt", "holder", "timer_at")
+)
+CLOSED = (
+    "NEW.outcome <> OLD.outcome OR NEW.outcome <> '' AND NOT (NEW.attempt {same} OLD.attempt"
+    " AND NEW.ended_at {same} OLD.ended_at)"
+)
+# What happens, on which condition, and what is written of it.
+TRIGGERS = {
+    f"UPDATE ON {TICKET}": (
+        CHANGED,
+        "chaos_ticket (at, task, was, state, attempt, holder, alarm)"
+        " VALUES ({now}, NEW.task_id, OLD.state, NEW.state, NEW.attempt, NEW.holder, {alarm})",
+    ),
+    f"DELETE ON {TICKET}": (
+        "1 = 1",
+        "chaos_ticket (at, task, was, state, attempt, holder)"
+        " VALUES ({now}, OLD.task_id, OLD.state, -1, OLD.attempt, OLD.holder)",
+    ),
+    f"UPDATE ON {TASK}": (
+        CLOSED,
+        "chaos_close (at, task, outcome, attempt) VALUES ({now}, NEW.id, NEW.outcome, NEW.attempt)",
+    ),
+    f"INSERT ON {TASK}": (
+        "1 = 1",
+        "chaos_task (at, task, queue, name, kind, owner, limits, payload)"
+        " VALUES ({now}, NEW.id, NEW.queue, NEW.{quote}key{quote}, NEW.type,"
+        " NEW.{quote}user{quote}, NEW.limits, NEW.data)",
+    ),
+    f"DELETE ON {TASK}": ("1 = 1", "chaos_task (at, task) VALUES ({now}, OLD.id)"),
 }
 
 
 def install(link: Link) -> None:
     """Make the tables and the triggers; no task may have been submitted yet."""
-    for table in (TICKETS, CLOSES):
-        link.run(table.format(**TYPES[link.kind]))
-    link.run(EFFECTS)
-    for statement in TRIGGERS[link.kind].split("---"):
-        link.run(statement)
+    dialect = DIALECTS[link.kind]
+    words = {**vars(dialect), "alarm": dialect.epoch.format("NEW.timer_at")}
+    for table in TABLES.format(**words).split(";"):
+        link.run(table)
+    for number, (event, (condition, values)) in enumerate(TRIGGERS.items()):
+        made = dialect.trigger.format(
+            name=f"chaos_{number}",
+            event=event,
+            condition=condition.format(**words),
+            insert=f"INSERT INTO {values.format(**words)}",
+        )
+        for statement in made.split("---"):
+            link.run(statement)
 
 
 def clock(link: Link) -> float:
     """Return the server's time, in seconds since 1970."""
-    return float(link.value(CLOCKS[link.kind]))
+    return float(link.value(f"SELECT {DIALECTS[link.kind].now}"))

@@ -63,7 +63,7 @@ def limited(
 class Sleepers(Load):
     """This package with tasks that sleep, for the users of a scenario."""
 
-    dispatch = "benchmarks.workers.fairness.SleepDispatch"
+    dispatch = "benchmarks.workers.perfectqueue.SleepDispatch"
 
     def __init__(self, target: Any, scenario: Scenario) -> None:
         super().__init__(target)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -40,13 +40,16 @@ class Peer:
 
     ``packages`` must be installed, by the names that pip knows. ``size`` is how many
     tasks it drains where the measure asks for one: those who are fast need more for a
-    window of seconds. ``backlogs`` are the kinds of rows that ``stock()`` can make.
+    window of seconds. ``rows`` are the kinds of rows that ``stock()`` can make of a copy of one in
+    ``table``, with the expressions that differ; those that ``live`` holds for have yet to end.
     """
 
     databases: ClassVar[tuple[str, ...]] = EVERYWHERE
     packages: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[tuple[str, ...]] = ("submit", "drain", "snapshot", "latency", "counts")
-    backlogs: ClassVar[tuple[str, ...]] = ()
+    table: ClassVar[str] = ""
+    rows: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    live: ClassVar[str] = "1 = 1"
     size: float = 1.0
 
     def __init__(self, target: Target) -> None:
@@ -60,7 +63,7 @@ class Peer:
     @classmethod
     def measures(cls, metric: str, variant: str) -> bool:
         if metric == "backlog":
-            return variant.split("-")[0] in cls.backlogs
+            return variant.split("-")[0] in cls.rows
         return metric in cls.metrics
 
     def enter(self, processes: int) -> None:
@@ -86,7 +89,13 @@ class Peer:
 
     def stock(self, kind: str, count: int) -> None:
         """Add so many rows that are waiting, scheduled or finished, by the shortest way."""
-        raise NotImplementedError
+        self.submit(0)
+        self.copy(self.table, count, self.differing(kind))
+
+    def differing(self, kind: str) -> dict[str, str]:
+        where = self.target.kind
+        words = {"now": NOW[where], "tomorrow": TOMORROW[where], "uuid": self.uuid()}
+        return {name: text.format(**words) for name, text in self.rows[kind].items()}
 
     def workers(self, processes: int) -> list[list[str]]:
         """Return the command of each worker, for so many processes altogether."""
@@ -94,7 +103,7 @@ class Peer:
 
     def pending(self) -> int:
         """Return how many tasks the library's own tables say have yet to end."""
-        raise NotImplementedError
+        return int(self.link.value(f"SELECT count(*) FROM {self.table} WHERE {self.live}"))
 
     def instead(self, metric: str, count: int, processes: int) -> dict[str, Any] | None:
         """Return a result that was measured in another way, or None."""

@@ -12,6 +12,7 @@ MANUAL = {"name": "benchmark", "timeout": 90, "retry": 120, "queue_limit": 50, "
 class DjangoQ2(DjangoPeer):
     packages = ("django-q2",)
     apps = ("django.contrib.contenttypes", "django.contrib.auth", "django_q")
+    table = "django_q_ormq"
     size = 0.2
 
     def settings(self, processes: int) -> dict[str, Any]:
@@ -31,6 +32,3 @@ class DjangoQ2(DjangoPeer):
 
     def workers(self, processes: int) -> list[list[str]]:
         return [manage("qcluster")]
-
-    def pending(self) -> int:
-        return int(self.link.value("SELECT count(*) FROM django_q_ormq"))

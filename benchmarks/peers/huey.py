@@ -7,7 +7,8 @@ from .base import Peer, script
 
 class Huey(Peer):
     packages = ("huey", "peewee")
-    backlogs = ("waiting",)
+    table = "task"
+    rows = {"waiting": {}}
     size = 0.5
 
     def prepare(self) -> None:
@@ -18,13 +19,6 @@ class Huey(Peer):
     def submit(self, index: int) -> None:
         self.noop(index)
 
-    def stock(self, kind: str, count: int) -> None:
-        self.submit(0)
-        self.copy("task", count, {})
-
     def workers(self, processes: int) -> list[list[str]]:
         queue = "benchmarks.workers.huey.huey"
         return [script("huey_consumer", queue, "-w", processes, "-k", "process")]
-
-    def pending(self) -> int:
-        return int(self.link.value("SELECT count(*) FROM task"))

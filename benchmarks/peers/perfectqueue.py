@@ -22,7 +22,7 @@ class PerfectQueue(DjangoPeer):
 
     apps = ("django_perfectqueue",)
     metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
-    backlogs = ("waiting", "scheduled", "finished")
+    rows = {"waiting": {}, "scheduled": {}, "finished": {}}
     persistent = False
     size = 2.0
 

@@ -9,11 +9,10 @@ from typing import Any
 
 from benchmarks.database import Target
 from benchmarks.processes import processor_time
-from benchmarks.workers.raw import TABLE
 from tests.databases.postgresql import packaged_folders
 from tests.databases.server import find_programs
 
-from .raw import Raw
+from .raw import TABLE, Raw
 
 INSERT = f"INSERT INTO {TABLE} (payload) VALUES ('0');\n"
 TAKE_AND_DELETE = f"""
@@ -39,7 +38,7 @@ class PgBench(Raw):
 
     databases = ("postgresql",)
     metrics = ("submit", "drain")
-    backlogs = ()
+    rows = {}
 
     def __init__(self, target: Target) -> None:
         super().__init__(target, batch=1)

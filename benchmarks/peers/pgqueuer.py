@@ -7,14 +7,15 @@ from collections.abc import Iterable
 
 from benchmarks.database import Target
 
-from .base import NOW, Peer, script
+from .base import Peer, script
 
 
 class PgQueuer(Peer):
     databases = ("postgresql",)
     packages = ("pgqueuer", "asyncpg", "psycopg", "typer")
     metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
-    backlogs = ("waiting", "scheduled")
+    table = "pgqueuer"
+    rows = {"waiting": {"execute_after": "{now}"}, "scheduled": {"execute_after": "{tomorrow}"}}
     size = 4.0
 
     def __init__(self, target: Target, *, batch: int | None = None) -> None:
@@ -38,15 +39,6 @@ class PgQueuer(Peer):
         payloads: list[bytes | None] = [b"%d" % index for index in indexes]
         self.queries.enqueue(["noop"] * len(payloads), payloads, [0] * len(payloads))
 
-    def stock(self, kind: str, count: int) -> None:
-        self.submit(0)
-        when = NOW["postgresql"] if kind == "waiting" else "now() + interval '1 day'"
-        self.copy("pgqueuer", count, {"execute_after": when})
-        self.link.run("DELETE FROM pgqueuer WHERE id = (SELECT min(id) FROM pgqueuer)")
-
     def workers(self, processes: int) -> list[list[str]]:
         main = "benchmarks.workers.pgqueuer:main"
         return [script("pgq", "run", *self.options, main)] * processes
-
-    def pending(self) -> int:
-        return int(self.link.value("SELECT count(*) FROM pgqueuer"))

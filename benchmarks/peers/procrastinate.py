@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .base import TOMORROW, DjangoPeer, manage
-
-TABLE = "procrastinate_jobs"
+from .base import DjangoPeer, manage
 
 
 class Procrastinate(DjangoPeer):
     databases = ("postgresql",)
     packages = ("procrastinate", "psycopg")
     metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
-    backlogs = ("waiting", "scheduled", "finished")
+    table = "procrastinate_jobs"
+    rows = {
+        "waiting": {},
+        "scheduled": {"scheduled_at": "{tomorrow}"},
+        "finished": {"status": "'succeeded'::procrastinate_job_status", "attempts": "1"},
+    }
+    live = "status IN ('todo', 'doing')"
     apps = ("procrastinate.contrib.django",)
     size = 0.3
 
@@ -33,19 +37,5 @@ class Procrastinate(DjangoPeer):
     def submit_many(self, indexes: Iterable[int]) -> None:
         self.noop.batch_defer(*({"i": index} for index in indexes))
 
-    def stock(self, kind: str, count: int) -> None:
-        self.submit(0)
-        columns = {
-            "waiting": {},
-            "scheduled": {"scheduled_at": TOMORROW["postgresql"]},
-            "finished": {"status": "'succeeded'::procrastinate_job_status", "attempts": "1"},
-        }[kind]
-        self.copy(TABLE, count, columns)
-        self.link.run(f"DELETE FROM {TABLE} WHERE id = (SELECT min(id) FROM {TABLE})")
-
     def workers(self, processes: int) -> list[list[str]]:
         return [manage("procrastinate", "worker")] * processes
-
-    def pending(self) -> int:
-        live = "status IN ('todo', 'doing')"
-        return int(self.link.value(f"SELECT count(*) FROM {TABLE} WHERE {live}"))

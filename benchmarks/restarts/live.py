@@ -45,7 +45,7 @@ class Job:
 class Load(peers.Load):
     """Tasks that sleep for a moment, and always more of them."""
 
-    dispatch = "benchmarks.workers.restarts.RecordedDispatch"
+    dispatch = "benchmarks.workers.perfectqueue.RecordedDispatch"
     options = {"RETENTION": {"*": None}}
 
     def __init__(self, target: Target, job: Job) -> None:

@@ -72,7 +72,7 @@ class Job:
 class Dying(Load):
     """Tasks most of which end their processor."""
 
-    dispatch = "benchmarks.workers.deaths.DeathsDispatch"
+    dispatch = "benchmarks.workers.perfectqueue.DeathsDispatch"
     constants = CONSTANTS
 
     def __init__(self, target: Target, job: Job, folder: Path) -> None:

@@ -40,7 +40,7 @@ class Job:
 class Soaked(Load):
     """A retention that lets the tables become steady soon."""
 
-    dispatch = "benchmarks.workers.soak.SoakDispatch"
+    dispatch = "benchmarks.workers.perfectqueue.SoakDispatch"
     options = {"RETENTION": {"*": RETENTION, "failed": RETENTION}, "USAGE_TIME": RETENTION}
 
 

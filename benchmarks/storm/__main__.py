@@ -3,71 +3,46 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.command import EPILOG, FaultsCommand, Record, count, names, run
+from benchmarks.chaos.command import FaultsCommand
+from benchmarks.chaos.faults import CLIENTS, FAULTS
+from benchmarks.command import Record, count, run
 
-from .faults import FAULTS, for_database
-from .terms import Terms
+from .scenario import BULK, SHARED
 
-LINES = 12
+# None of the network or of clocks: clients reach the server themselves.
+OF_STORM = (
+    *("backend", "restarted-server", "crashed-server", "crashed-backend", "locked-file"),
+    *("processor", "supervisor", "host", "frozen-processor", "frozen-host"),
+    *("usr1", "hup", "term", *CLIENTS),
+)
 LEVELS = ("read committed", "repeatable read", "serializable")
+TERMS = {
+    "hosts": 1,
+    "alive_time": 3.0,
+    "poll_interval": 0.5,
+    "least_pause": 0.2,
+    "most_pause": 2.0,
+    "drain": 60.0,
+    "queues": (SHARED, BULK),
+}
 
 
 class Storm(FaultsCommand):
     name = "storm"
     about = "Use every verb at random from many processes while everything dies."
-    epilog = EPILOG + "\n" + "\n".join(f"  {one.name:17} {one.about}" for one in FAULTS.values())
+    faults = {name: FAULTS[name] for name in OF_STORM}
+    often = dict.fromkeys(CLIENTS, 3)
 
     def add_options(self, option: Callable[..., Any]) -> None:
         super().add_options(option)
-        usual = Terms("", 0.0)
-        option("--clients", type=count, default=usual.clients, help="how many; %(default)s")
-        option("--processors", type=count, default=usual.processors, help="%(default)s")
-        option("--faults", type=names(FAULTS), help="those named below; all that there are")
+        option("--clients", type=count, default=8, help="how many; %(default)s")
         option("--isolation", choices=LEVELS, default="", help="of all transactions; the default's")
 
-    def terms(self, options: argparse.Namespace, database: str) -> Record:
-        there = for_database(database)
-        terms = Terms(
-            database=database,
-            seconds=options.minutes * 60.0,
-            seed=options.seed,
-            faults=tuple(name for name in there if not options.faults or name in options.faults),
-            processors=options.processors,
-            clients=options.clients,
-            isolation=options.isolation,
-        )
-        return terms.as_json()
-
-    def summary(self, record: Record) -> str:
-        return (
-            f"{record['tasks']:,} tasks, {record['attempts']:,} attempts,"
-            f" {sum(record['calls'].values()):,} calls, {sum(record['strikes'].values())} faults,"
-            f" {len(record['violations'])} violations"
-        )
-
-    def report(self, records: Sequence[Record]) -> str:
-        """Return each verdict, and how to have the same storm again."""
-        lines = []
-        for record in (one for one in records if "machine" not in one):
-            lines.append(self.line(record))
-            if record.get("violations"):
-                lines += [f"  {one}" for one in record["violations"][:LINES]]
-                lines += [f"  of {kind}: {number}" for kind, number in record["kinds"].items()]
-                lines.append(f"  {again(record)}")
-        return "\n".join(lines)
-
-
-def again(record: Record) -> str:
-    """Return the command that draws the same verbs and faults; their order in time may differ."""
-    given = record["terms"]
-    command = (
-        f"python -m benchmarks.storm --databases {record['database']} --seed {given['seed']}"
-        f" --minutes {given['seconds'] / 60:g} --clients {given['clients']} --keep storm"
-    )
-    return command + (f" --isolation '{given['isolation']}'" if given["isolation"] else "")
+    def other_terms(self, options: argparse.Namespace) -> Record:
+        return TERMS
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ leases for longer than they last. It ends by SIGTERM, or by whatever the storm d
 from __future__ import annotations
 
 import json
-import logging
 import os
 import random
 import time
@@ -16,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from django.db import Error, InterfaceError, OperationalError, connection, transaction
+from django.db import Error, connection, transaction
 
-from benchmarks.chaos.terms import Files
+from benchmarks.chaos.calls import Ref, Undone, ask
+from benchmarks.chaos.terms import Terms
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection, submit_bulk
-from django_perfectqueue.exceptions import TaskError
 from django_perfectqueue.fairness.limits import remove_limit, set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Outcome, Ticket
@@ -29,74 +28,28 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.values import ClaimRequest, new_holder
 
 from . import scenario
-from .calls import BROKEN, DONE, REFUSED, STUMBLED, UNDONE, CallRecorder, Ref
-from .terms import Terms
 
 MOST_HELD = 30
 RECENT = 40
 PAUSE = 0.005
 BACKLOG = 250
 FORGETS_OFTEN = 0.06
-RECONNECTING = "The connection to the database is lost; trying again."
-
-
-class Undone(Exception):  # noqa: N818
-    """Rolls back a transaction of the client's."""
-
-
-class Reconnects(logging.Handler):
-    """Sees whether a verb has lost its connection, and is repeated on another one."""
-
-    seen = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.seen = self.seen or record.getMessage().startswith(RECONNECTING)
+CHANGED = (("name", scenario.LOOSE), ("type", scenario.SHAKY), ("user", "ann"))
+"""The limits that are set and removed meanwhile."""
 
 
 class Client:
     """``held`` are leases, of which some have run out; ``keys`` are what it operates on."""
 
-    def __init__(self, terms: Terms, files: Files, name: str) -> None:
+    def __init__(self, terms: Terms, name: str) -> None:
         self.terms = terms
         self.name = f"{name}.{os.getpid()}"
         self.drawn = random.Random(f"{terms.seed} {name} {os.getpid()}")
-        self.recorder = CallRecorder(files.calls, self.name)
         self.queues = {queue: Queue(queue) for queue in scenario.QUEUES}
         self.held: list[Any] = []
         self.keys: list[tuple[str, str]] = []
         self.batches: list[tuple[str, str]] = []
         self.count = 0
-        self.reconnects = Reconnects()
-        logging.getLogger("django_perfectqueue.database").addHandler(self.reconnects)
-
-    # One call, and what became of it
-
-    def call(self, verb: str, act: Callable[[], dict[str, Any] | None], **given: Any) -> str:
-        """Write down a call and its answer; return that. ``act`` returns the answer."""
-        number = self.recorder.ask(verb, **given)
-        reported: dict[str, Any] = {}
-        self.reconnects.seen = False
-        try:
-            reported = act() or {}
-            answer = DONE
-        except Undone:
-            answer = UNDONE
-        except TaskError as error:
-            answer, reported = REFUSED, {"error": type(error).__name__}
-        except (OperationalError, InterfaceError) as error:
-            answer, reported = BROKEN, {"error": str(error)[:200]}
-        except Error as error:
-            # In a transaction of its own the client goes on after the connection has broken.
-            answer = BROKEN if given.get("how") else STUMBLED
-            reported = {"error": f"{type(error).__name__}: {str(error)[:200]}"}
-        except Exception as error:
-            answer, reported = STUMBLED, {"error": f"{type(error).__name__}: {str(error)[:200]}"}
-        if self.reconnects.seen:
-            reported = {**reported, "reconnected": True}
-        self.recorder.answer(number, answer, **reported)
-        if answer in (BROKEN, STUMBLED):
-            connection.close()
-        return answer
 
     # Submits
 
@@ -152,7 +105,7 @@ class Client:
     def submitted(
         self, tasks: list[dict[str, Any]], how: str, act: Callable[[], Any], **more: Any
     ) -> None:
-        self.call("submit", lambda: act() and None, how=how, tasks=tasks, **more)
+        ask("submit", act, how=how, tasks=tasks, **more)
         self.keys += [(task["queue"], task["key"]) for task in tasks]
         del self.keys[:-RECENT]
 
@@ -218,7 +171,7 @@ class Client:
         parents = self.drawn.sample(self.keys, min(len(self.keys), self.drawn.randint(1, 3)))
         queue = parents[0][0]
         after = [key for known, key in dict.fromkeys(parents) if known == queue]
-        task = {**self.new_task(), "queue": queue, "after": [[queue, key] for key in after]}
+        task = {**self.new_task(), "queue": queue, "after": after}
         self.submitted([task], "", lambda: self.store(task, after=after, if_failed="run"))
 
     def submit_batch(self) -> None:
@@ -227,7 +180,7 @@ class Client:
         queue, name = self.queues[last["queue"]], f"batch-{last['life']}"
         members = [{**one, "queue": queue.name, "batch": name} for one in members]
         inner = {**inner, "queue": queue.name, "batch": name}
-        last["after"] = [[queue.name, one["key"]] for one in (*members, inner)]
+        last["after"] = [one["key"] for one in (*members, inner)]
 
         def act() -> None:
             with queue.batch(name) as batch:
@@ -291,7 +244,7 @@ class Client:
                 "refused": [self.ref(done.lease) for done in refused],
             }
 
-        self.call(verb, reported, **given)
+        ask(verb, reported, **given)
         self.held += taken
         self.keys += [(lease.queue, lease.key) for lease in taken]
         del self.keys[:-RECENT]
@@ -313,14 +266,14 @@ class Client:
         self.held = [lease for lease in self.held if lease not in gone][-MOST_HELD:]
 
     def ref(self, lease: Any) -> Ref:
-        return (life_of(lease), lease.attempt, lease.holder)
+        return (lease.task_id, lease.attempt, lease.holder)
 
     def completions(self, leases: Sequence[Any]) -> list[Any]:
         now = time.monotonic()
         return [
             store.Completion(
                 lease=lease,
-                result=json.dumps(self.ref(lease)),
+                result=json.dumps({"attempt": lease.attempt}),
                 started=now - self.drawn.uniform(0.0, 0.1),
                 ended=now,
             )
@@ -329,7 +282,7 @@ class Client:
 
     def settle(self, verb: str, leases: Sequence[Any], act: Callable[[], Any], **more: Any) -> None:
         """Call a verb with leases; it returns the refused ones, or those that it cancelled."""
-        self.call(verb, act, leases=[self.ref(lease) for lease in leases], **more)
+        ask(verb, act, leases=[self.ref(lease) for lease in leases], **more)
         self.drop(leases)
 
     def finish(self) -> None:
@@ -377,7 +330,7 @@ class Client:
             lost = [lease for lease, pulse in zip(leases, pulses, strict=True) if not pulse.held]
             return {"refused": list(map(self.ref, lost))}
 
-        self.call("heartbeat", act, leases=list(map(self.ref, leases)))
+        ask("heartbeat", act, leases=list(map(self.ref, leases)))
 
     def with_one(self, verb: str, ending: Any) -> None:
         """Settle one lease; its task may be cancelled instead."""
@@ -413,7 +366,7 @@ class Client:
             payload = json.dumps({"life": life_of(lease), "edit": edit})
             terms = {"alive_time": self.terms.alive_time, "using": "default"}
             act = partial(store.update_payload, lease, payload, **terms)
-            self.call("update", lambda act=act: act() and None, leases=[self.ref(lease)], edit=edit)
+            ask("update", act, leases=[self.ref(lease)], edit=edit)
 
     def forget(self) -> None:
         """Let some leases run out."""
@@ -440,7 +393,7 @@ class Client:
                 task.set_priority(self.drawn.randint(-5, 5))
             return {}
 
-        self.call(verb, act, queue=queue, key=key, together=together)
+        ask(verb, act, queue=queue, key=key, together=together)
 
     def link(self) -> None:
         """Have a task wait for another, or no longer: refused where it is not blocked."""
@@ -449,18 +402,18 @@ class Client:
         (queue, key), (other, parent) = self.drawn.sample(self.keys, 2)
         task = self.queues[queue][key]
         if self.drawn.random() < 0.2:
-            self.call("unlink", task.wait_no_longer_for, queue=queue, key=key)
+            ask("unlink", task.wait_no_longer_for, queue=queue, key=key)
         elif other == queue:
             act = partial(task.wait_for, [parent], if_failed="run")
-            self.call("link", act, queue=queue, key=key, parent=parent)
+            ask("link", act, queue=queue, key=key, other=parent)
 
     def operate_batch(self) -> None:
         if self.batches:
             queue, name = self.drawn.choice(self.batches)
             what = self.drawn.choice(("retry", "cancel"))
             word = {"retry": "retry", "cancel": "cancel_request"}[what]
-            act = lambda: getattr(self.queues[queue].batch_named(name), word)() and None  # noqa: E731
-            self.call("batch", act, whom=name, what=what)
+            act = lambda: getattr(self.queues[queue].batch_named(name), word)()  # noqa: E731
+            ask("batch", act, whom=name, what=what)
 
     def operate_herd(self) -> None:
         """Retry, edit or cancel all tasks of a user, and leave that off on its way sometimes."""
@@ -477,11 +430,11 @@ class Client:
         def act() -> None:
             keys.append(submit_bulk(operation, queue=scenario.BULK, using="default").key)
 
-        self.call("bulk", act, whom=scenario.HERD, what=what)
+        ask("herd", act, whom=scenario.HERD, what=what)
         if keys and self.drawn.random() < 0.5:
             time.sleep(self.drawn.uniform(0.0, 0.5))
             task = Queue(scenario.BULK)[keys[0]]
-            self.call("cancel_bulk", lambda: task.cancel_request() and None)
+            ask("cancel herd", task.cancel_request)
 
     def tidy(self) -> None:
         verb = self.drawn.choice(
@@ -496,7 +449,7 @@ class Client:
             ),
             "sum": lambda: store.records.roll_up(using="default", keep=None),
         }
-        self.call(verb, lambda: acts[verb]() and None)
+        ask(verb, acts[verb])
 
     def purge(self) -> None:
         kept = {outcome.value: self.drawn.choice((0.0, 2.0, None)) for outcome in Outcome}
@@ -509,11 +462,13 @@ class Client:
 
     def clear(self) -> None:
         queue = scenario.SCRAP
-        self.call("clear", lambda: self.queues[queue].clear() and None, queue=queue)
+        ask("clear", self.queues[queue].clear, queue=queue)
 
     def set_rules(self) -> None:
         drawn = self.drawn
-        scope, name = drawn.choice((("name", scenario.LOOSE), ("type", "flaky"), ("user", "ann")))
+        scope, name = drawn.choice(
+            (("name", scenario.LOOSE), ("type", scenario.SHAKY), ("user", "ann"))
+        )
         acts: dict[str, Callable[[], Any]] = {
             "weight": lambda: set_share(drawn.choice(("ann", "bob")), weight=drawn.choice((1, 4))),
             "cap": lambda: set_share(scenario.VARIED, max_running=drawn.choice((1, 2, 5))),
@@ -523,20 +478,20 @@ class Client:
             "remove_limit": lambda: remove_limit(name, scope=scope),
         }
         verb = drawn.choice(list(acts))
-        self.call(verb, lambda: acts[verb]() and None, scope=scope, name=name)
+        ask(verb, acts[verb], scope=scope, name=name)
 
     def halt(self) -> None:
         """Pause a user or a limit, or let it go on."""
         self.pause(self.drawn.choice(scenario.PAUSES), self.drawn.random() < 0.5)
 
-    def pause(self, whom: str, paused: bool) -> str:
+    def pause(self, whom: str, paused: bool) -> bool:
         scope, _, name = whom.partition(":")
         acts: dict[str, Callable[[], Any]] = {
             "user": lambda: set_share(name, paused=paused),
             "name": lambda: set_limit(name, paused=paused),
         }
         verb = "pause" if paused else "unpause"
-        return self.call(verb, lambda: acts[scope]() and None, whom=whom)
+        return ask(verb, acts[scope], whom=whom).is_done
 
     # All of it
 
@@ -583,15 +538,15 @@ class Client:
             time.sleep(0.05)
 
     def lift(self) -> bool:
-        done = [self.pause(whom, False) == DONE for whom in scenario.PAUSES]
-        for scope, name in (("name", scenario.LOOSE), ("type", "flaky"), ("user", "ann")):
-            lifted = self.call(
+        done = [self.pause(whom, False) for whom in scenario.PAUSES]
+        for scope, name in CHANGED:
+            lifted = ask(
                 "remove_limit",
-                lambda scope=scope, name=name: remove_limit(name, scope=scope) and None,
+                lambda scope=scope, name=name: remove_limit(name, scope=scope),
                 scope=scope,
                 name=name,
             )
-            done.append(lifted == DONE)
+            done.append(lifted.is_done)
         return all(done)
 
     def close(self, leases: Sequence[Any]) -> dict[str, Any]:

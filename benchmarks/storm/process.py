@@ -8,9 +8,7 @@ import sys
 
 import django
 
-from benchmarks.chaos.terms import this_folder
-
-from .terms import Terms
+from benchmarks.chaos.terms import Terms
 
 
 def main() -> None:
@@ -20,7 +18,7 @@ def main() -> None:
     django.setup()
     from .client import Client
 
-    client = Client(Terms(**json.loads(terms)), this_folder(), number)
+    client = Client(Terms(**json.loads(terms)), number)
     client.use_verbs(lambda: bool(ended))
 
 

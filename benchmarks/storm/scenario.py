@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Any
+
+from benchmarks.chaos.scenario import COUNTED, QUICK, SHAKY, Rate
 
 SHARED, APART, SCRAP = "shared", "apart", "scrap"
 """Workers take from the first queue, clients from all; SCRAP is cleared now and then."""
@@ -17,27 +18,15 @@ WEIGHTS = {"ann": 1.0, "bob": 3.0, CAPPED: 1.0, VARIED: 2.0, HALTED_USER: 1.0}
 HERD = "herd"
 """The user whose tasks bulk work retries, edits and cancels."""
 USERS = (*WEIGHTS, HERD, "")
-CAPS = {CAPPED: 3, VARIED: 5}
+MOST_RUNNING = {CAPPED: 3, VARIED: 5}
 """The most that may run at once in each queue; that of VARIED is now this and now less."""
 
 NARROW, METERED, HALTED, LOOSE = "narrow", "metered", "halted", "loose"
-TYPES = ("steady", "flaky", "counted")
-COUNTED_TYPE = "counted"
-LIMITS = {f"name:{NARROW}": 2, f"type:{COUNTED_TYPE}": 4}
-
-
-@dataclass(frozen=True)
-class Rate:
-    """So many starts in each period of seconds, and so many at once."""
-
-    rate: int
-    period: float
-    burst: int
-
-    def most_in(self, seconds: float) -> float:
-        return self.burst + self.rate * seconds / self.period
-
-
+TYPES = (QUICK, SHAKY, COUNTED)
+LIMITS = {f"name:{NARROW}": 2, f"type:{COUNTED}": 4}
+CAPS = LIMITS | {
+    f"user:{user} in {queue}": cap for user, cap in MOST_RUNNING.items() for queue in QUEUES
+}
 RATES = {f"name:{METERED}": Rate(rate=6, period=1.0, burst=4)}
 PAUSES = (f"user:{HALTED_USER}", f"name:{HALTED}")
 
@@ -65,14 +54,4 @@ def drawn_limits(drawn: random.Random) -> list[str]:
         name
         for name, often in ((NARROW, 0.1), (METERED, 0.1), (HALTED, 0.05), (LOOSE, 0.1))
         if drawn.random() < often
-    ]
-
-
-def keys_of(task: dict[str, Any]) -> list[str]:
-    """Return by which names the auditor knows what holds a task back."""
-    return [
-        f"user:{task['user']}",
-        f"user:{task['user']} in {task['queue']}",
-        f"type:{task['type']}",
-        *(f"name:{name}" for name in task["limits"]),
     ]

@@ -1,21 +1,203 @@
+"""What this package's own workers run, in each of the benchmarks."""
+
 from __future__ import annotations
 
-from benchmarks.probe import note
+import functools
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from benchmarks import probe
+from benchmarks.recorder import note
+from benchmarks.restarts.audit import ACQUIRED, BEGAN, ENDED
+from django_perfectqueue import store
 from django_perfectqueue.application import Application, Dispatch
+from django_perfectqueue.application.middleware import wanted
+
+BORN = "born"
+DIES_AT_START = 0.05
+SHORT = 0.05
+LARGE = 256 * 2**20
+GROWN_AFTER = 1.2
 
 
 class Noop(Application):
     def perform(self) -> None:
-        note(self.task.data["i"])
+        probe.note(self.task.data["i"])
 
 
 class FinishingNoop(Application):
     """Finishes its task by itself, which commits before it goes on."""
 
     def perform(self) -> None:
-        note(self.task.data["i"])
+        probe.note(self.task.data["i"])
         self.task.finish()
 
 
 class NoopDispatch(Dispatch):
     routes = {"noop": Noop, "each": FinishingNoop}
+
+
+class Sleep(Application):
+    """Holds its processor for so long, and uses no more of the machine."""
+
+    def perform(self) -> None:
+        data = self.task.data
+        probe.note(data["i"])
+        time.sleep(data["seconds"])
+        if self.task.lease.attempt <= data["releases"]:
+            self.task.release()
+
+    def pace(self, number: int, seconds: float) -> None:
+        note(number)
+        time.sleep(seconds)
+
+
+class SleepDispatch(Dispatch):
+    routes = {"sleep": Sleep}
+
+
+# Restarts
+
+
+class Recorded(Application):
+    """Holds its processor for a moment; its processor notes whenever it has acquired."""
+
+    @classmethod
+    def after_fork(cls) -> None:
+        for name in ("finish_and_acquire", "take_alone"):
+            setattr(store, name, noting(getattr(store, name)))
+
+    def perform(self) -> None:
+        data = self.task.data
+        note(BEGAN, task=data["i"])
+        time.sleep(data["seconds"])
+        note(ENDED, task=data["i"])
+
+
+def noting(acquire: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(acquire)
+    def noted(*arguments: Any, **options: Any) -> Any:
+        taken = acquire(*arguments, **options)
+        note(ACQUIRED)
+        return taken
+
+    return noted
+
+
+class RecordedDispatch(Dispatch):
+    routes = {"recorded": Recorded}
+
+
+# The soak
+
+
+class Nothing(Application):
+    def perform(self) -> int:
+        return 1
+
+
+class Nap(Application):
+    def perform(self) -> None:
+        time.sleep(self.task.data["seconds"])
+
+
+class Fail(Application):
+    max_attempts = 2
+    retry_wait = 0.5
+
+    def perform(self) -> None:
+        raise ValueError("as it was meant")
+
+
+class Note(Application):
+    """Changes what its task carries, and finishes it by itself."""
+
+    def perform(self) -> None:
+        self.task.update_data({"seen": True})
+        self.task.finish()
+
+
+class SoakDispatch(Dispatch):
+    routes = {"nothing": Nothing, "nap": Nap, "fail": Fail, "note": Note}
+
+
+# Deaths
+
+
+class Noted(Application):
+    """Records that a processor has begun with it."""
+
+    def perform(self) -> None:
+        note(self.task.type)
+        self.act()
+
+    def act(self) -> None:
+        """Do what its type says."""
+
+    @classmethod
+    def after_fork(cls) -> None:
+        if cls is Noted:
+            note(BORN)
+            if random.random() < DIES_AT_START:
+                os._exit(1)
+
+
+class Kill(Noted):
+    def act(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Exit(Noted):
+    def act(self) -> NoReturn:
+        os._exit(9)
+
+
+class Overtime(Noted):
+    """Does not end when its time is over, so that it is ended by force."""
+
+    time_limit = SHORT
+    kill_wait = SHORT
+
+    def act(self) -> NoReturn:
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                continue
+
+
+class Silent(Noted):
+    def act(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class Grow(Noted):
+    """Takes more memory than a processor may have, until that has been seen."""
+
+    def act(self) -> None:
+        held = bytearray(LARGE)
+        time.sleep(GROWN_AFTER)
+        del held[:1]
+
+
+class Replace(Noted):
+    def act(self) -> None:
+        wanted.set()
+
+
+class DeathsDispatch(Dispatch):
+    """The type ``count`` does nothing: processors are replaced when they have run some tasks."""
+
+    routes = {
+        "count": Noted,
+        "kill": Kill,
+        "exit": Exit,
+        "overtime": Overtime,
+        "silent": Silent,
+        "grow": Grow,
+        "replace": Replace,
+    }

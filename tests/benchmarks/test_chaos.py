@@ -28,16 +28,21 @@ class Book:
     """Writes a history, a step after another; times are seconds."""
 
     def __init__(self):
-        from benchmarks.chaos import history
+        from benchmarks.chaos import calls, history, scenario
 
         self.kinds = history
-        self.changes, self.closes, self.runs, self.verbs = [], [], [], []
-        self.strikes, self.reported, self.rows = [], [], {}
-        self.given = {"caps": {"capped": 1}, "limits": {"narrow": 1}}
+        self.call_kind = calls.Call
+        self.changes, self.closes, self.runs, self.calls = [], [], [], []
+        self.strikes, self.rows, self.born, self.gone = [], {}, {}, {}
+        caps = {"user:capped in default": 1, "name:narrow": 1}
+        rates = {"name:metered": scenario.Rate(rate=6, period=1.0, burst=4)}
+        self.given = {"caps": caps, "rates": rates, "pauses": ["user:halted in default"]}
 
-    def task(self, task, **columns):
+    def task(self, task, *, user="", limits=(), queue="default", life="", **columns):
         given = {"key": f"steady-{task}", "type": "steady", "data": {}, **columns}
         self.rows[task] = self.kinds.Row(id=task, **given)
+        key, kind = given["key"], given["type"]
+        self.born[task] = self.kinds.Born(0.0, task, queue, key, kind, user, limits, life or key)
         return self
 
     def change(self, at, task, was, state, attempt, holder, alarm=None):
@@ -66,33 +71,58 @@ class Book:
 
     def run(self, began, ended, task=1, attempt=1, holder=10, *, rival=None, how="returned"):
         how = "" if ended is None else how
-        self.runs.append(
-            self.kinds.Run(
-                task, attempt, holder, holder + 90, f"host-{holder}", began, ended, how, rival
-            )
-        )
+        who = (holder + 90, f"host-{holder}")
+        self.runs.append(self.kinds.Run(task, attempt, holder, *who, began, ended, how, rival))
         return self
 
-    def verb(self, asked, verb="heartbeat", task=1, attempt=1, answer="done"):
-        self.verbs.append(self.kinds.Verb(task, attempt, 100, verb, asked, asked + 0.1, answer))
+    def call(self, asked, verb, *, answer="done", took=0.1, reported=None, **given):
+        called = self.call_kind("client", verb, asked, asked + took, answer, given, reported or {})
+        self.calls.append(called)
         return self
+
+    def verb(self, asked, verb="heartbeat", task=1, attempt=1, **more):
+        return self.call(asked, verb, leases=[(task, attempt, attempt * 10)], **more)
+
+    def take(self, asked, task=1, attempt=1, *, edit=None):
+        """Have a client acquire a task."""
+        self.acquire(asked + 0.05, task, attempt, attempt * 10)
+        taken = [{"ref": [task, attempt, attempt * 10], "edit": edit}]
+        return self.call(asked, "acquire", leases=[], reported={"taken": taken})
+
+    def finish(self, asked, task=1, attempt=1):
+        self.close(asked + 0.05, task, attempt, holder=attempt * 10)
+        return self.verb(asked, "finish", task, attempt)
+
+    def submit(self, asked, *lives, took=0.1, answer="done", more=None, **given):
+        tasks = [
+            {"life": life, "queue": "default", "key": life, "delay": None, "expires": None}
+            for life in lives
+        ]
+        tasks = [{**task, **(more or {})} for task in tasks]
+        return self.call(asked, "submit", took=took, answer=answer, tasks=tasks, **given)
 
     def strike(self, fault, at, restored, **more):
         self.strikes.append(self.kinds.Strike(fault, at, restored, **more))
         return self
 
     def history(self, **more):
-        rows = list(self.rows.values())
-        given = {"stored": frozenset(row.key for row in rows), **self.given, **more}
+        lives = {one["life"] for call in self.calls for one in call.given.get("tasks", ())}
+        keys = [born.life for born in self.born.values() if born.life not in lives]
+        stored = self.call_kind("feeder", "submit", 0.0, 0.1, "done", {"keys": keys})
+        calls = sorted([stored, *self.calls], key=lambda call: call.asked)
         return self.kinds.History(
-            rows=rows,
-            changes=self.changes,
-            closes=self.closes,
-            runs=self.runs,
-            verbs=self.verbs,
-            reported=self.reported,
-            strikes=self.strikes,
-            **given,
+            **{
+                "rows": list(self.rows.values()),
+                "born": list(self.born.values()),
+                "gone": self.gone,
+                "changes": self.changes,
+                "closes": self.closes,
+                "begun": self.runs,
+                "calls": calls,
+                "strikes": self.strikes,
+                **self.given,
+                **more,
+            }
         )
 
 
@@ -115,6 +145,12 @@ class CheckerCase(SimpleTestCase):
 
         return [one.kind for one in checker.violations(book.history(**more))]
 
+    def assert_good(self, book, **more):
+        from benchmarks.chaos import checker
+
+        found = checker.violations(book.history(**more))
+        self.assertEqual(list(map(str, found)), [])
+
     def assert_found(self, kind, book, **more):
         self.assertEqual(set(self.found(book, **more)), {kind})
 
@@ -135,15 +171,53 @@ class CheckerTests(CheckerCase):
         self.assertEqual(self.found(good()), [])
 
     def test_a_confirmed_submit_that_is_not_there_is_lost(self):
-        self.assert_found("lost", good(), stored=frozenset({"steady-1", "steady-2"}))
+        self.assert_found("lost", good().submit(5.0, "b"))
+        self.assert_good(good().submit(5.0, "b", answer="broken").strike("backend", 5.0, 5.0))
+        book = good().task(2)
+        del book.rows[2]
+        self.assert_found("lost", book)
 
-    def test_a_task_that_nobody_submitted_is_found(self):
-        self.assert_found("lost", good(), stored=frozenset())
-        self.assertEqual(self.found(good(), stored=frozenset(), maybe_committed={"steady-1"}), [])
+    def test_one_that_is_purged_cleared_or_replaced_is_not_lost(self):
+        def without(task, at=13.05):
+            book = good().task(2, type="quick").close(12.6, 2, attempt=0, outcome="expired")
+            book.rows.pop(task)
+            book.gone = {task: at}
+            return book
+
+        self.assert_found("lost", without(1))
+        self.assert_found("lost", without(1).call(14.0, "purge"))
+        self.assert_good(without(1).call(13.0, "purge"))
+        self.assert_found("lost", without(2, 12.0).call(11.95, "purge"))
+        self.assert_good(without(2, 12.0).call(11.95, "clear", queue="default"))
+        self.assert_found("lost", without(2, 12.0).call(11.95, "clear", queue="other"))
+        more = {"key": "steady-2"}
+        self.assert_good(
+            without(2, 12.0)
+            .submit(11.95, "c", more=more, on_conflict="replace")
+            .task(3, key="steady-2", life="c", type="quick")
+            .close(14.0, 3, attempt=0, outcome="expired")
+        )
+
+    def test_what_nobody_submitted_or_was_rolled_back_is_from_nowhere(self):
+        for given in ({"answer": "undone"}, {"answer": "refused"}, {"dropped": ["b"]}):
+            book = good().submit(5.0, "b", **given).task(2, key="b", type="quick")
+            book.close(14.0, 2, attempt=0, outcome="expired")
+            self.assert_found("from nowhere", book)
+        self.assert_found("from nowhere", good(), calls=[])
+
+    def test_a_new_key_that_is_refused_is_found(self):
+        error = {"error": "AlreadyExistsError: it is there"}
+        book = good().submit(5.0, "b", answer="refused", reported=error)
+        self.assert_found("refused as known", book)
+        self.assert_good(book.submit(4.0, "b", answer="broken").strike("backend", 4.0, 4.0))
+
+    def test_a_run_without_a_task_is_found(self):
+        self.assert_found("no tasks", Book())
 
     def test_a_key_that_is_there_twice_is_found(self):
         book = good()
         book.rows[2] = replace(book.rows[1], id=2, outcome="cancelled", type="cancelled")
+        book.born[2] = replace(book.born[1], task=2)
         self.assert_found("lost", book)
 
     def test_a_tick_that_is_lost_or_invented_or_miscounted_is_found(self):
@@ -154,7 +228,7 @@ class CheckerTests(CheckerCase):
             for number, minute in enumerate(minutes, 2):
                 key = f"tick@2026-11-22T12:{minute:02}:00Z"
                 book.close(12.1, task=number, attempt=0)
-                book.rows[number] = replace(book.rows[1], id=number, key=key, attempt=0)
+                book.task(number, key=key, attempt=0, result={"attempt": 0})
             noted = book.kinds.Ticks(at, at + timedelta(minutes=2), 60, fired)
             return {one for one in self.found(book, ticks={"tick": noted}) if one == "ticks"}
 
@@ -197,42 +271,44 @@ class CheckerTests(CheckerCase):
         self.assert_found("errors miscounted", book)
 
     def test_a_call_in_which_the_handler_was_interrupted_may_have_been_done(self):
-        from benchmarks.chaos.history import Interruption, Verb, broken_off
+        from benchmarks.chaos.calls import Call
+        from benchmarks.chaos.history import Interruption, broken_off
 
         reported = [Interruption(1, 2, 100, 5.0, "PreemptedError")]
-        for asked, answered, attempt, answer in (
-            (4.9, 5.1, 2, "broken"),
-            (5.1, 5.2, 2, "refused"),
-            (4.9, 5.1, 1, "refused"),
+        error = {"error": "PreemptedError: it was"}
+        for asked, answered, pid, answer in (
+            (4.9, 5.1, 100, "broken"),
+            (5.1, 5.2, 100, "refused"),
+            (4.9, 5.1, 101, "refused"),
         ):
-            verb = Verb(1, attempt, 100, "finish", asked, answered, "refused")
-            self.assertEqual(broken_off(verb, reported).answer, answer)
+            call = Call("host", "finish", asked, answered, "refused", {}, error, pid)
+            self.assertEqual(broken_off(call, reported).answer, answer)
 
     def test_a_task_that_began_before_its_parent_had_ended_is_found(self):
         for began, kinds in ((13.0, []), (11.5, ["out of order"])):
-            self.assertEqual(self.found(waited(began), graph=self.graph("wait")), kinds)
+            self.assertEqual(self.found(waited(began), webs=self.graph("wait")), kinds)
 
     def test_a_task_that_ran_though_its_parent_died_is_found(self):
         book = waited(13.0)
-        book.task(1, type="doomed", outcome="failed")
-        self.assertIn("out of order", self.found(book, graph=self.graph("cancel")))
-        self.assertNotIn("out of order", self.found(book, graph=self.graph("run")))
+        book.task(1, type="strand", outcome="failed")
+        self.assertIn("out of order", self.found(book, webs=self.graph("cancel")))
+        self.assertNotIn("out of order", self.found(book, webs=self.graph("run")))
 
     def test_a_callback_that_came_too_early_or_not_at_all_is_found(self):
-        from benchmarks.chaos.graph import Callback
+        from benchmarks.chaos.webs import Web
 
         for began, key, kinds in (
             (13.0, "steady-2", []),
             (11.5, "steady-2", ["out of order"]),
-            (13.0, "mail", ["out of order"]),
+            (13.0, "mail!done", ["out of order"]),
         ):
-            graph = ((), [Callback(key, "done", ("steady-1",))])
-            self.assertEqual(self.found(waited(began), graph=graph), kinds)
+            web = Web("still", True, {"still": ["steady-1"]}, {key: "still"})
+            self.assertEqual(self.found(waited(began), webs=[web]), kinds)
 
     def graph(self, if_failed):
-        from benchmarks.chaos.graph import Node
+        from benchmarks.chaos.webs import Web
 
-        return [Node("steady-2", ("steady-1",), if_failed)], ()
+        return [Web("still", True, nodes={"steady-2": (["steady-1"], if_failed)})]
 
     def test_a_second_end_is_found(self):
         book = good()
@@ -244,9 +320,15 @@ class CheckerTests(CheckerCase):
         self.assertIn("taken after its end", self.found(book))
 
     def test_an_attempt_that_was_acquired_twice_is_found(self):
-        book = Book().acquire(10.0).run(10.1, None).give_back(11.0)
-        book.acquire(11.1, attempt=1, holder=20).run(11.2, 12.0, attempt=1, holder=20)
-        self.assert_found("taken twice", book.close(12.1, attempt=1, holder=20))
+        for attempt in (0, 1):
+            book = Book().acquire(10.0).run(10.1, None).give_back(11.0, attempt=attempt)
+            book.acquire(11.1, attempt=1, holder=20).run(11.2, 12.0, attempt=1, holder=20)
+            self.assert_found("taken twice", book.close(12.1, attempt=1, holder=20))
+
+    def test_what_is_given_back_and_has_not_begun_keeps_its_number(self):
+        book = Book().acquire(10.0).give_back(11.0, attempt=0)
+        book.acquire(11.1, holder=20).run(11.2, 12.0, holder=20)
+        self.assert_good(book.close(12.1, holder=20))
 
     def test_an_acquire_of_what_another_holds_is_found(self):
         book = Book().acquire(10.0).run(10.1, None)
@@ -277,7 +359,7 @@ class CheckerTests(CheckerCase):
         self.assert_found("overlap", book.close(16.1, attempt=2, holder=20))
 
     def test_a_handler_that_begins_on_what_it_never_had_is_found(self):
-        self.assert_found("without a lease", good().run(10.3, 10.4, attempt=1, holder=30))
+        self.assert_found("without a lease", good().run(10.3, 10.4, attempt=3, holder=30))
 
     def test_an_acquire_that_a_crash_has_made_forgotten_is_listed_apart(self):
         from benchmarks.chaos import checker
@@ -285,7 +367,7 @@ class CheckerTests(CheckerCase):
         book = Book().run(8.0, None, attempt=1, holder=30)
         book.acquire(10.0, holder=20).run(10.1, 11.0, holder=20, rival=120).close(11.1)
         self.assertEqual(checker.forgotten(book.history()), [])
-        self.assert_found("without a lease", book)
+        self.assertEqual(set(self.found(book)), {"without a lease", "taken twice"})
         book.strike("crashed-server", 8.5, 9.5, crash=True)
         self.assertEqual(self.found(book), [])
         self.assertEqual(len(checker.forgotten(book.history())), 1)
@@ -315,10 +397,49 @@ class CheckerTests(CheckerCase):
         self.assertIn("delivered after its end", self.found(self.late_beginner(12.5)))
 
     def test_a_write_that_should_have_been_refused_is_found(self):
-        self.assert_found("fence", good().verb(11.5))
-        self.assertEqual(self.found(good().verb(11.5, answer="refused")), [])
-        self.assertEqual(self.found(good().verb(11.5, attempt=2)), [])
-        self.assertEqual(self.found(good().verb(10.5)), [])
+        for verb in ("heartbeat", "release", "snooze"):
+            for asked, attempt in ((11.5, 1), (13.0, 2)):
+                self.assert_found("fence", good().verb(asked, verb, attempt=attempt))
+        error = {"error": "PreemptedError: it is lost"}
+        self.assert_good(good().verb(11.5, answer="refused", reported=error))
+        self.assert_good(good().verb(11.5, attempt=2))
+        self.assert_good(good().verb(10.5))
+
+    def test_a_finish_may_be_repeated(self):
+        self.assert_good(good().verb(13.0, "finish", attempt=2))
+
+    def test_two_leases_that_one_call_finishes_are_found(self):
+        both = [(1, 1, 10), (1, 2, 20)]
+        book = good().call(12.05, "finish", leases=both)
+        self.assertEqual(set(self.found(book)), {"fence", "end not kept"})
+        self.assert_good(good().call(12.05, "finish", leases=both, reported={"refused": both[:1]}))
+
+    def test_a_holder_that_is_refused_is_found(self):
+        error = {"error": "PreemptedError: it is lost"}
+        for given in (
+            {"answer": "refused", "reported": error},
+            {"reported": {"refused": [(1, 1, 10)]}},
+        ):
+            self.assert_found("refused though held", good().verb(10.5, **given))
+            self.assert_good(good().verb(10.95, **given))
+            late = Book().acquire(10.0).run(10.1, None).give_back(18.0)
+            late.acquire(18.1, attempt=2, holder=20).run(18.2, 19.0, attempt=2, holder=20)
+            self.assert_good(late.close(19.1, attempt=2, holder=20).verb(16.0, **given))
+
+    def test_an_end_that_is_not_kept_is_found(self):
+        self.assert_found("end not kept", good().verb(10.95, "fail"))
+        cancelled = {"cancelled": [(1, 1, 10)]}
+        self.assert_found("end not kept", good().verb(10.95, "retry", reported=cancelled))
+        for verb, reported in (("force_finish", {}), ("cancel_request", {"cancelled": True})):
+            book = good().task(2, type="quick", outcome="expired")
+            operated = {"queue": "default", "key": "steady-2", "reported": reported}
+            self.assert_found("end not kept", book.call(13.0, verb, **operated))
+            operated["key"] = "steady-1"
+            kinds = set(self.found(good().call(13.0, verb, **operated)))
+            self.assertEqual(kinds, set() if verb == "force_finish" else {"end not kept"})
+        book = good()
+        book.rows[1] = replace(book.rows[1], type="quick", outcome="cancelled")
+        self.assert_found("end not kept", book)
 
     def test_an_end_by_an_attempt_that_had_lost_the_task_is_found(self):
         book = good()
@@ -345,6 +466,10 @@ class CheckerTests(CheckerCase):
                 book.close(11.0).close(11.0, 2, holder=20)
                 self.assert_found("cap exceeded", book)
 
+    def test_a_holder_may_see_late_that_someone_has_forced_an_end(self):
+        book = self.late_beginner(12.5).call(12.0, "force_finish", queue="default", key="steady-1")
+        self.assert_good(book)
+
     def test_tasks_that_were_acquired_while_others_ran_are_counted(self):
         from benchmarks.chaos import checker
 
@@ -369,15 +494,117 @@ class CheckerTests(CheckerCase):
 
 
 @tag("no-database")
+class ClientTests(CheckerCase):
+    """What clients take and settle, and what they ask for besides."""
+
+    def taken(self, count=1, **columns):
+        """Return so many tasks that are taken at the same time, and finished later."""
+        book = Book()
+        for task in range(1, count + 1):
+            book.task(task, type="quick", **columns).take(11.0, task)
+        for task in range(1, count + 1):
+            book.finish(12.0 + task / 10, task)
+        return book
+
+    def test_two_leases_at_one_moment_are_found(self):
+        def second(asked, **settled):
+            book = Book().task(1, type="quick").take(10.0)
+            if settled:
+                book.verb(11.0, "release", reported={"cancelled": []})
+            book.give_back(asked).take(asked, attempt=2)
+            return book.finish(asked + 0.5, attempt=2)
+
+        self.assert_found("overlap", second(11.05))
+        self.assert_good(second(11.05, settled=True))
+        self.assert_good(second(15.5))
+
+    def test_a_worker_and_a_client_at_one_moment_are_found(self):
+        book = Book().task(1, type="quick").acquire(10.0).run(10.1, 12.0).give_back(11.0)
+        self.assert_found("overlap", book.take(11.0, attempt=2).finish(12.5, attempt=2))
+
+    def test_what_a_client_is_given_after_the_end_is_found(self):
+        self.assertIn("taken after its end", self.found(good().take(13.0, attempt=3)))
+
+    def test_the_result_of_a_stale_attempt_is_found(self):
+        book = self.taken()
+        book.rows[1] = replace(book.rows[1], result={"attempt": 3})
+        self.assert_found("ended by another", book)
+        book.rows[1] = replace(book.rows[1], result=None)
+        self.assert_good(book)
+
+    def test_an_end_that_was_forced_is_nobodys(self):
+        book = Book().task(1, type="quick").take(11.0)
+        book.close(12.05).rows[1] = replace(book.rows[1], result=None)
+        self.assert_found("ended by another", book)
+        self.assert_good(book.call(12.0, "force_finish", queue="default", key="steady-1"))
+
+    def test_more_starts_than_a_rate_allows_are_found(self):
+        self.assert_good(self.taken(4, limits=("metered",)))
+        self.assert_found("rate passed", self.taken(7, limits=("metered",)))
+
+    def test_what_is_given_out_in_a_pause_is_found(self):
+        def paused(**until):
+            book = self.taken(user="halted").call(5.0, "pause", whom=whom)
+            return book.call(10.0, "unpause", whom=whom) if until else book
+
+        whom = "user:halted in default"
+        self.assert_found("ran while paused", paused())
+        self.assert_good(paused(until=10.0))
+
+    def test_what_is_given_out_too_early_or_too_late_is_found(self):
+        def given(**more):
+            book = self.taken(life="a").submit(10.0, "a", more=more)
+            book.born[1] = replace(book.born[1], key="a")
+            return book
+
+        for more in ({"delay": 2.0}, {"expires": 0.5}):
+            self.assert_found("at the wrong time", given(**more))
+            operated = {"queue": "default", "key": "a"}
+            self.assert_good(given(**more).call(10.5, "retry_ended", answer="broken", **operated))
+        self.assert_good(given(delay=0.5, expires=2.0))
+
+    def test_what_is_given_out_before_what_it_waits_for_is_found(self):
+        def child(at, *, linked=False):
+            book = Book().task(1, type="quick").take(11.0)
+            more = {} if linked else {"after": ["steady-1"]}
+            book.submit(10.5, "b", more=more).task(2, key="b", life="b", type="quick")
+            if linked:
+                book.call(10.8, "link", queue="default", key="b", other="steady-1")
+            return book.take(at, 2).finish(at + 0.3, 2).finish(12.0)
+
+        for linked in (False, True):
+            self.assert_good(child(12.5, linked=linked))
+            self.assert_found("out of order", child(11.2, linked=linked))
+        self.assert_good(child(11.2).call(11.0, "unlink", queue="default", key="b"))
+
+    def test_an_attempt_that_does_not_see_an_edit_is_found(self):
+        def edited(seen, **more):
+            book = Book().task(1, type="quick").take(11.0)
+            book.verb(11.5, "update", edit="new", **more).give_back(16.5)
+            return book.take(17.0, attempt=2, edit=seen).finish(18.0, attempt=2)
+
+        self.assert_good(edited("new"))
+        self.assert_found("edit lost", edited(None))
+        self.assert_found("edit lost", edited("other"))
+        refused = {"error": "PreemptedError: it is lost"}
+        late = {"answer": "refused", "took": 5.0}
+        self.assert_found("edit lost", edited("new", reported=refused, **late))
+        self.assert_good(edited("new", reported={**refused, "reconnected": True}, **late))
+
+    def test_an_error_that_no_verb_may_raise_is_found(self):
+        error = {"error": "IntegrityError: twice"}
+        self.assert_found("stumbled", good().call(13.0, "x", answer="stumbled", reported=error))
+
+    def test_a_broken_connection_needs_a_cause(self):
+        error = {"error": "OperationalError: deadlock"}
+        book = good().call(33.0, "x", answer="broken", reported=error)
+        self.assert_found("stumbled", book)
+        self.assert_good(book.strike("backend", 19.0, 19.0))
+
+
+@tag("no-database")
 class SteeredTests(CheckerCase):
     """What is asked for at random: graphs, batches and bulk work."""
-
-    def operations(self, *asked, **more):
-        """Return what was asked, each as a verb, a key and a moment, with whatever else."""
-        from benchmarks.chaos.operations import Asked, Operations
-
-        calls = [Asked(verb, key, at, at, **terms) for verb, key, at, terms in asked]
-        return Operations(asked=calls, **more)
 
     def put_back(self, outcome):
         """Return a task that has ended, was put back, and has finished."""
@@ -400,15 +627,17 @@ class SteeredTests(CheckerCase):
         self.assertLessEqual({"ended twice", "taken after its end"}, set(self.found(book)))
 
     def test_a_link_that_was_made_holds(self):
-        link = ("link", "steady-2", 11.0, {"other": "steady-1"})
-        for began, kinds in ((13.0, []), (11.5, ["out of order"])):
-            self.assertEqual(self.found(waited(began), operations=self.operations(link)), kinds)
-        unlink = ("unlink", "steady-2", 11.3, {})
-        self.assertEqual(self.found(waited(11.5), operations=self.operations(link, unlink)), [])
+        def linked(began):
+            given = {"queue": "default", "key": "steady-2", "other": "steady-1"}
+            return waited(began).call(11.0, "link", **given)
 
-    def callback(self, when, outcome, began=13.0, *asked):
+        self.assert_good(linked(13.0))
+        self.assert_found("out of order", linked(11.5))
+        self.assert_good(linked(11.5).call(11.3, "unlink", queue="default", key="steady-2"))
+
+    def callback(self, when, outcome, began=13.0):
         """Return what is found where a batch's task has ended so, and a callback began then."""
-        from benchmarks.chaos.operations import Web
+        from benchmarks.chaos.webs import Web
 
         book, key = waited(began), f"web-1!{when}"
         book.closes = [
@@ -416,8 +645,8 @@ class SteeredTests(CheckerCase):
         ]
         book.rows[1] = replace(book.rows[1], key="web-1-0", type="strand", outcome=outcome)
         book.rows[2] = replace(book.rows[2], key=key, type="strand")
-        web = Web("web-1", {"web-1": ["web-1-0"]}, {key: "web-1"})
-        return self.found(book, operations=self.operations(*asked, webs=[web]))
+        web = Web("web-1", False, {"web-1": ["web-1-0"]}, {key: "web-1"})
+        return self.found(book, webs=[web])
 
     def test_a_callback_comes_after_its_batch_and_as_that_has_ended(self):
         for when, outcome in (("done", "failed"), ("finished", "finished"), ("failed", "failed")):
@@ -429,34 +658,38 @@ class SteeredTests(CheckerCase):
     def test_tasks_that_wait_for_one_another_are_found(self):
         book = good().close(12.2, task=2, attempt=0).close(12.2, task=3, attempt=0)
         chain, circle = [(1, 2), (2, 3)], [(1, 2), (2, 3), (3, 1)]
-        self.assertNotIn("circle", self.found(book, operations=self.operations(edges=chain)))
-        self.assertIn("circle", self.found(book, operations=self.operations(edges=circle)))
+        self.assertNotIn("circle", self.found(book, edges=chain))
+        self.assertIn("circle", self.found(book, edges=circle))
 
     def test_a_batch_that_says_other_than_its_tasks_is_found(self):
         from benchmarks.chaos.operations import Counted
 
         for there, kinds in ((Counted(2, 2, 0), []), (Counted(2, 1, 1), ["batch"])):
-            operations = self.operations(batches={"web-1": (Counted(2, 2, 0), there)})
-            self.assertEqual(self.found(good(), operations=operations), kinds)
+            batches = {"web-1": (Counted(2, 2, 0), there)}
+            self.assertEqual(self.found(good(), batches=batches), kinds)
 
     def test_a_batch_that_refuses_a_task_of_its_own_is_found(self):
-        refused = {"refused": ["web-1.in-2+1"]}
-        self.assert_found("batch", good(), operations=self.operations(**refused))
-        stopped = ("cancel batch", "web-1", 10.0, {})
-        self.assertEqual(self.found(good(), operations=self.operations(stopped, **refused)), [])
+        given = {"key": "web-1.in-2+1", "reported": {"error": "BatchEndedError"}}
+        book = good().call(13.0, "submit", answer="refused", **given)
+        self.assert_found("batch", book)
+        self.assert_good(book.call(10.0, "cancel batch", key="web-1"))
 
-    def bulk(self, verb, done, outcome="finished", *asked, edits=(), whom="pond"):
+    def bulk(self, verb, done, outcome="finished", *, stops=(), edits=(), whom="pond"):
         """Return what is found of an operation on two tasks, of which it has edited some."""
         book = good()
-        book.rows[1] = replace(book.rows[1], key="bulk-1", type="perfectqueue.bulk")
-        book.rows[1] = replace(book.rows[1], data={"done": done}, outcome=outcome)
+        row = {"key": "bulk-1", "type": "perfectqueue.bulk", "data": {"done": done}}
+        book.task(1, **row, attempt=2, outcome=outcome).closes[0] = replace(
+            book.closes[0], outcome=outcome
+        )
         for task in (2, 3):
             data = {"edits": {"m": 1}} if task in edits else {}
             book.close(12.2, task=task, attempt=0, outcome="cancelled")
             book.changes.pop()
             book.rows[task] = replace(book.rows[task], key=f"pond-{task}", type="strand", data=data)
-        call = (f"bulk {verb}", "m", 9.0, {"other": whom, "value": "bulk-1"})
-        return self.found(book, operations=self.operations(call, *asked))
+        book.call(9.0, f"bulk {verb}", key="m", other=whom, reported={"value": "bulk-1"})
+        for at in stops:
+            book.call(at, "cancel bulk", key="m", other="bulk-1", took=0.0)
+        return self.found(book)
 
     def test_bulk_work_that_says_other_than_it_did_is_found(self):
         self.assertEqual(self.bulk("edit", {"edited": 2}, edits=(2, 3)), [])
@@ -469,9 +702,8 @@ class SteeredTests(CheckerCase):
 
     def test_bulk_work_that_goes_on_when_it_is_to_stop_is_found(self):
         for at, kinds in ((11.0, []), (2.0, ["bulk"])):
-            stop = ("cancel bulk", "m", at, {"other": "bulk-1"})
-            done = {"edited": 2}
-            self.assertEqual(self.bulk("edit", done, "finished", stop, edits=(2, 3)), kinds)
+            found = self.bulk("edit", {"edited": 2}, stops=[at], edits=(2, 3))
+            self.assertEqual(found, kinds)
 
 
 @tag("no-database")

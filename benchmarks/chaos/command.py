@@ -1,0 +1,171 @@
+"""What the commands have in common that break things while tasks run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.command import EPILOG, SPARE, Record, RunCommand, count, from_on, names, say
+from benchmarks.recorder import EVENTS
+from benchmarks.runner import Runner
+from benchmarks.servers import SERVERS
+from tests.databases import UnavailableError
+
+from .faults import Fault
+from .report import report
+from .terms import Terms
+
+EVERY = 30.0
+GRACE = 15.0
+"""Seconds for a run that is asked to end before its time."""
+
+
+class FaultsCommand(RunCommand):
+    """
+    Runs in which the server is restarted and killed: the child has one of its own.
+
+    ``often`` is how often a fault comes for each time that any other does.
+    """
+
+    faults: Mapping[str, Fault]
+    often: Mapping[str, int] = {}
+
+    @property
+    def epilog(self) -> str:  # type: ignore[override]
+        lines = (f"  {name:17} {one.about}" for name, one in self.faults.items())
+        return "\n".join([EPILOG, *lines])
+
+    def add_options(self, option: Callable[..., Any]) -> None:
+        minutes = from_on(0.01, "minutes", most=10_000.0)
+        option("--minutes", type=minutes, default=2.0, help="how long, on each; %(default)g")
+        option("--seed", type=int, default=1, help="draws what is done and faults; %(default)s")
+        option("--faults", type=names(self.faults), help="those named below; all that there are")
+        option("--processors", type=count, default=2, help="of each worker; %(default)s")
+        option("--at-once", action="store_true", help="all databases at the same time")
+        option("--keep", type=Path, metavar="FOLDER", help="keep logs and evidence there")
+
+    def terms(self, options: argparse.Namespace, database: str) -> Record:
+        there = [name for name, one in self.faults.items() if database in one.databases]
+        wanted = [name for name in there if name in (options.faults or there)]
+        if not wanted:
+            raise ValueError(
+                f"On {database} there is none of these faults: {', '.join(there)} are."
+            )
+        known = {field.name for field in fields(Terms)}
+        given = {name: value for name, value in vars(options).items() if name in known}
+        given |= {
+            "database": database,
+            "seconds": options.minutes * 60.0,
+            "faults": [name for name in wanted for _ in range(self.often.get(name, 1))],
+            **self.other_terms(options),
+        }
+        return Terms(**given).as_json()
+
+    @abstractmethod
+    def other_terms(self, options: argparse.Namespace) -> Record:
+        """Return the terms that are no options."""
+
+    def summary(self, record: Record) -> str:
+        late = sum(one["late"] for one in record["recoveries"])
+        return (
+            f"{record['tasks']:,} tasks, {record['attempts']:,} attempts,"
+            f" {sum(record['calls'].values()):,} calls, {sum(record['strikes'].values())} faults,"
+            f" {len(record['violations'])} violations, {late} late recoveries"
+        )
+
+    def report(self, records: Sequence[Record]) -> str:
+        return report(self.module, records)
+
+    def patience(self, terms: Record) -> float:
+        return float(terms["seconds"] + terms["drain"] + SPARE)
+
+    def is_bad(self, record: Record) -> bool:
+        return "error" in record or bool(record["violations"])
+
+    def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
+        terms = {one: self.terms(options, one) for one in options.databases or self.databases}
+        head = machine.described((), {}, module=self.module)
+        there = list(filter(can_be_had, terms))
+        start: Callable[..., Iterable[Record]] = map
+        if options.at_once:
+            # It imports logging, which has hooks around each fork: Python ignores an interrupt
+            # that comes in one of them. Here only the pool's threads fork, which get none.
+            from concurrent.futures import ThreadPoolExecutor
+
+            start = stack.enter_context(ThreadPoolExecutor(max(1, len(there)))).map
+        # They are left before the pool, which waits for what they have started.
+        runners = {
+            one: stack.enter_context(Runner(patience=self.patience(terms[one]))) for one in there
+        }
+
+        def run(database: str) -> Record:
+            of, runner = terms[database], runners[database]
+            say(f"{database}: {of['seconds'] / 60:g} minutes of {self.name}, seed {of['seed']}")
+            with runner.room() as folder, telling(database, folder):
+                try:
+                    module = f"{self.module}.{self.child}"
+                    found = runner.run_in(folder, module, of, os.environ, grace=GRACE)
+                finally:
+                    if options.keep:
+                        keep(folder, options.keep / f"{database}-{of['seed']}")
+            return {"database": database, "terms": of, **found}
+
+        for record in start(run, there):
+            yield record
+            head["servers"][record["database"]] = record.get("version", "")
+        yield {"machine": head}
+        if missing := [one for one in terms if one not in there]:
+            raise ValueError(f"There was no run on {', '.join(missing)}.")
+
+
+@contextlib.contextmanager
+def telling(database: str, folder: Path) -> Iterator[None]:
+    """Say now and then how far a run is, by how many events and faults it has written down."""
+    ended, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not ended.wait(EVERY):
+            events, faults = lines_of(folder, EVENTS), lines_of(folder, "sample.log")
+            seconds = time.monotonic() - began
+            say(f"{database}: {seconds:.0f} s, {events:,} events, {faults} faults")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def lines_of(folder: Path, name: str) -> int:
+    file = folder / name
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def keep(folder: Path, target: Path) -> None:
+    """Copy what a run has written: its events, and what it and the workers have said."""
+    for file in folder.rglob("*"):
+        if file.is_file() and file.name != "locks":
+            copy = target / file.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):
+                copy.write_bytes(file.read_bytes())
+
+
+def can_be_had(database: str) -> bool:
+    try:
+        SERVERS[database]().require()
+    except UnavailableError as error:
+        say(f"{database}: {error}")
+        return False
+    return True

@@ -11,7 +11,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from django_perfectqueue import compat, store
+from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.conf import options
@@ -19,10 +19,11 @@ from django_perfectqueue.exceptions import UnknownTypeError
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.models import Hold, Task, Ticket
 from django_perfectqueue.payload.codecs import JSON
-from django_perfectqueue.queue import Duration, Queue, checked_duration, database
+from django_perfectqueue.payload.inputs import Duration, checked_duration
+from django_perfectqueue.queue import Queue, database
 from django_perfectqueue.store.tasks.steer import steer_waiting
 from django_perfectqueue.store.values import new_holder
-from django_perfectqueue.worker.discovery import found, with_django_tasks
+from django_perfectqueue.worker.discovery import workers_dispatch
 
 from .inline_runner import HeldTask, InlineRunner, Run, is_trouble, raise_error
 from .submitted import Kind, type_of
@@ -230,14 +231,6 @@ def about(task: HeldTask) -> str:
 def types_of(kinds: Kind | Iterable[Kind]) -> set[str]:
     several: Any = [kinds] if isinstance(kinds, str) or hasattr(kinds, "module_path") else kinds
     return {type_of(kind) for kind in several}
-
-
-def workers_dispatch(using: str) -> type[Dispatch]:
-    """Return what pq_worker would route by, without a dispatch of its own on its line."""
-    dispatch = found(options().DISPATCH)
-    if compat.HAS_TASKS:
-        dispatch, _queues = with_django_tasks(dispatch, using)
-    return dispatch
 
 
 def unknown(dispatch: type[Dispatch], type_: str, task: str) -> UnknownTypeError:

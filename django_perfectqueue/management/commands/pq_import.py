@@ -2,12 +2,9 @@ from __future__ import annotations
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_perfectqueue import compat
-from django_perfectqueue.application import Dispatch
-from django_perfectqueue.conf import options as settings
 from django_perfectqueue.health.queues import named_queues, served
 from django_perfectqueue.inspection.why_waiting import workers_serving
-from django_perfectqueue.worker.discovery import found, with_django_tasks
+from django_perfectqueue.worker.discovery import workers_dispatch
 
 from ..base import CommandOptions, QueueCommand, known_alias
 from ..facts import Facts, picked
@@ -64,20 +61,12 @@ class Command(QueueCommand):
             table=table,
             queue=self.queue,
             own_queues=options["queue"] is None,
-            dispatch=None if options["any_type"] else handlers(using),
+            dispatch=None if options["any_type"] else workers_dispatch(using),
             renamed=dict(options["map"]),
             delete=options["delete"],
             dry_run=options["dry_run"],
             progress=self.progress.show,
         )
-
-
-def handlers(using: str) -> type[Dispatch]:
-    """Return what a worker would run tasks by."""
-    dispatch = found(settings().DISPATCH)
-    if compat.HAS_TASKS:
-        dispatch, _queues = with_django_tasks(dispatch, using)
-    return dispatch
 
 
 def unserved(queues: set[str], using: str) -> list[str]:

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from django.core.management.base import CommandError
 from django.db import Error
 
-from django_perfectqueue import conf, queue, store
+from django_perfectqueue import conf, store
 from django_perfectqueue.health.checks import Finding, findings
 from django_perfectqueue.health.queues import Overview, overview
 from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
@@ -20,6 +20,7 @@ from django_perfectqueue.lib.printable import printable, printable_lines
 from django_perfectqueue.metrics.views import of_database
 from django_perfectqueue.models import UNSEEN, Usage, Worker
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
 
 from ..base import CommandOptions, diagnosis
 from ..facts import Facts, picked
@@ -217,7 +218,7 @@ def worker_facts(worker: Worker, processors: list[ProcessorFacts]) -> Facts:
 
 def check_health(command: NounCommand, options: CommandOptions) -> None:
     """Check whether tasks are being run: exits with 1 where something is wrong."""
-    names = [queue.checked("queue", name, queue.QUEUE_LENGTH) for name in options["queues"] or ()]
+    names = [checked("queue", name, QUEUE_LENGTH) for name in options["queues"] or ()]
     found = list(findings(names, using=command.queue.using, oldest=options["oldest"]))
     wrong = [finding for finding in found if not finding.ok]
     if command.as_json:

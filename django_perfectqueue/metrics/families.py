@@ -139,9 +139,7 @@ def attempts(queues: Sequence[str], using: str) -> list[Metric]:
     """Return the counters: they are rows, so they never fall."""
     found = totals(queues, most=QUEUES + TYPES, using=using)
     counter = CounterMetricFamily(
-        "perfectqueue_attempts",
-        "Attempts that ended, by how.",
-        labels=["queue", "type", "ending"],
+        "perfectqueue_attempts", "Attempts that ended, by how.", labels=["queue", "type", "ending"]
     )
     submitted = CounterMetricFamily(
         "perfectqueue_submitted",

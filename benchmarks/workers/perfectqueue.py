@@ -52,7 +52,7 @@ class Sleep(Application):
             self.task.release()
 
     def pace(self, number: int, seconds: float) -> None:
-        note(number)
+        probe.note(number)
         time.sleep(seconds)
 
 

@@ -15,6 +15,7 @@ from .base import time_limits as time_limits
 from .dispatch import Dispatch as Dispatch
 from .dispatch import Registry as Registry
 from .dispatch import autodiscover as autodiscover
+from .dispatch import dispatch_at as dispatch_at
 from .dispatch import handler as handler
 from .error_policy import Decider as Decider
 from .programs import CommandDecider as CommandDecider

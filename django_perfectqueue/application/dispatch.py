@@ -247,6 +247,21 @@ def check_parameters(function: Callable[..., object]) -> None:
         return  # Nobody knows what one written in C takes.
 
 
+def dispatch_at(path: str | None, place: str = "") -> type[Dispatch]:
+    """
+    Return the dispatch that this path names, or without one what ``@handler`` has registered.
+
+    ``place`` is what has the path, such as a setting. Raise ConfigError where it can't be
+    imported, or is no dispatch.
+    """
+    if not path:
+        return autodiscover()
+    target = imported(path, place)
+    if not (isinstance(target, type) and issubclass(target, Dispatch)):
+        raise ConfigError(f"'{path}' is not a subclass of Dispatch.")
+    return target
+
+
 def autodiscover() -> type[Registry]:
     """Import the ``tasks`` module of each installed app; return all that registered."""
     autodiscover_modules(MODULE)

@@ -118,10 +118,7 @@ def most_attempts(handler: Handler, *, asked: bool) -> int:
 
 
 def wait_by(
-    waits: object,
-    task: AcquiredTask,
-    handler: Handler,
-    error: BaseException,
+    waits: object, task: AcquiredTask, handler: Handler, error: BaseException
 ) -> float | None:
     """
     Return the seconds until the next try, or None for no retry.
@@ -161,10 +158,7 @@ def usual(handler: Handler) -> Backoff:
 
 
 def asked_of(
-    backoff: Any,
-    task: AcquiredTask,
-    handler: Handler,
-    error: BaseException,
+    backoff: Any, task: AcquiredTask, handler: Handler, error: BaseException
 ) -> float | None:
     """
     Return the seconds that a backoff gives.

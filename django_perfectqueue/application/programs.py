@@ -54,12 +54,7 @@ class Completed:
     @property
     def how(self) -> str:
         """How it has ended, in words."""
-        if self.code >= 0:
-            return f"ended with exit code {self.code}"
-        try:
-            return f"was ended by {signal.Signals(-self.code).name}"
-        except ValueError:
-            return f"was ended by signal {-self.code}"
+        return processes.how_it_ended(self.code)
 
 
 @dataclass(kw_only=True)

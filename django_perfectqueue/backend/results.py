@@ -15,9 +15,9 @@ from django_perfectqueue import exceptions, store, verdicts
 from django_perfectqueue.application.error_policy import failure
 from django_perfectqueue.compat import TaskError, TaskResult, TaskResultStatus
 from django_perfectqueue.lib.imports import path_of
-from django_perfectqueue.models import Attempt, Outcome, Status, Task
+from django_perfectqueue.models import DISCARDED_GROUP, Attempt, Outcome, Status, Task
 from django_perfectqueue.payload.codecs import decode
-from django_perfectqueue.queue import DISCARDED_GROUP, AcquiredTask
+from django_perfectqueue.queue import AcquiredTask
 
 from .definition import StoredCall, variant
 

@@ -113,11 +113,7 @@ POSTGRESQL = (
     "transaction_isolation",
     "idle_session_timeout",
 )
-SERVER_PROBLEMS = {
-    "postgresql": postgresql_server,
-    "mysql": mysql_server,
-    "sqlite": sqlite_server,
-}
+SERVER_PROBLEMS = {"postgresql": postgresql_server, "mysql": mysql_server, "sqlite": sqlite_server}
 
 
 def read_only(alias: str, why: str) -> CheckMessage:

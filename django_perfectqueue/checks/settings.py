@@ -9,12 +9,11 @@ from django.conf import settings
 from django.core import checks, mail
 from django.core.checks import CheckMessage
 
-from django_perfectqueue.application import middleware
+from django_perfectqueue.application import dispatch_at, middleware
 from django_perfectqueue.backoff import backoff_at
 from django_perfectqueue.conf import SETTING, Options, given, options, problems
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.inspection.scope import scope_function
-from django_perfectqueue.lib.imports import imported
 from django_perfectqueue.payload import codecs, context
 from django_perfectqueue.tracing import otel
 
@@ -130,8 +129,8 @@ def under_test() -> bool:
 
 
 def dispatch() -> None:
-    if (path := options().DISPATCH) is not None:
-        imported(path, f"{SETTING}['DISPATCH']")
+    if path := options().DISPATCH:
+        dispatch_at(path, f"{SETTING}['DISPATCH']")
 
 
 def backoff() -> None:

@@ -11,7 +11,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.queue import QUEUE_LENGTH, checked, database
+from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
+from django_perfectqueue.queue import database
 
 from .checks import Finding, database_findings, findings, seconds
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
-from django.db.models import F, FloatField, OuterRef, Q, QuerySet, Subquery, Sum
-from django.db.models.functions import Cast
+from django.db.models import F, Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue import models
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.store.database.transaction import reading
 from django_perfectqueue.store.dependencies import When, batches_around
+from django_perfectqueue.store.dependencies.batches import exact as exact
+from django_perfectqueue.store.dependencies.batches import summed as summed
 
 MOST = 50
 LEVELS = 8
 COUNTED = 10_000
 LETTERS = 1_000
-COUNTS = ("total", "finished", "dead")
 WHENS = {
     **{mode.value: mode.name.lower() for mode in models.IfFailed},
     **{when.value: when.name.lower() for when in When},
@@ -226,27 +225,6 @@ def relatives(ids: Iterable[int], *, using: str, known: Known | None = None) -> 
     }
     for batch in exact(batches.order_by()):
         found[-batch.pk] = Relative(-batch.pk, batch.queue, batch.name, batch.user, state_of(batch))
-    return found
-
-
-def summed(rows: QuerySet[models.Batch]) -> QuerySet[models.Batch]:
-    """Return batches with the sums of what has yet to be folded, for exact()."""
-    deltas: Any = (
-        models.BatchDelta.objects.filter(batch_id=OuterRef("pk")).order_by().values("batch_id")
-    )
-    # As floats, since SQLite fails where a sum of integers is too large for one.
-    sums = {
-        name: deltas.annotate(found=Sum(Cast(name, FloatField()))).values("found")
-        for name in COUNTS
-    }
-    return rows.annotate(**{f"sum_{name}": Subquery(found) for name, found in sums.items()})
-
-
-def exact(rows: Iterable[Any]) -> list[Any]:
-    """Return summed() batches with these sums added to their counts."""
-    found = list(rows)
-    for batch, name in product(found, COUNTS):
-        setattr(batch, name, getattr(batch, name) + int(getattr(batch, f"sum_{name}") or 0))
     return found
 
 

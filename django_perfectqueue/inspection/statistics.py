@@ -8,22 +8,20 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime, time, timedelta, timezone
 
-from django.db.models import Exists, Max, Q, Sum
+from django.db.models import Exists, Q
 
 from django_perfectqueue import store
 from django_perfectqueue.models import Bucket, DeadLetter, Outcome, Usage, Worker
 from django_perfectqueue.store.arithmetic.entitlement import BOUNDS, percentile
-from django_perfectqueue.store.database.transaction import reading
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
 from django_perfectqueue.store.records.usage import (
-    AMOUNTS,
     MOST_TYPES,
     all_types_key,
     start_of,
     type_key,
 )
-from django_perfectqueue.store.records.usage_read import series, totals
+from django_perfectqueue.store.records.usage_read import series, sums, totals
 
 from .why_waiting import WORKERS
 
@@ -132,8 +130,7 @@ def statistics(
     usage_key = all_types_key(queue) if type is None else type_key(queue, type)
     if user is not None:
         usage_key = UsageKey(queue, others=False, user=user)
-    with reading(using) as db:
-        points = series(db, usage_key, *span_of(day))
+    points = series(usage_key, *span_of(day), using=using)
     tally = Tally.sum(tally for _start, tally in points)
     return made(usage_key, tally, day=day, still_failed=still_failed(usage_key, day, using=using))
 
@@ -164,8 +161,7 @@ def period(usage_key: UsageKey, over: str, *, using: str) -> Period:
     length, unit = WINDOWS[over]
     until = store.records.clock(using=using)
     since = start_of(unit, until - length) + timedelta(seconds=unit)
-    with reading(using) as db:
-        points = series(db, usage_key, since, until)
+    points = series(usage_key, since, until, using=using)
     whole = [usage_key.queue] if usage_key.others else []
     types = types_of(whole, within(since, until), using=using).values()
     return Period(
@@ -186,11 +182,7 @@ def types_of(queues: Collection[str], spans: Q, *, using: str) -> dict[UsageKey,
     rows = Usage._default_manager.using(using).filter(
         spans, queue__in=queues, type__gt="", others=False
     )
-    sums = {f"sum_{name}": (Max if name == "longest" else Sum)(name) for name in AMOUNTS}
-    found = {
-        UsageKey(queue, others=False, user="", type=type_): Tally.of(amounts)
-        for queue, type_, *amounts in rows.values_list("queue", "type").annotate(**sums)
-    }
+    found = {type_key(*names): tally for names, tally in sums(rows, "queue", "type")}
     return {key: made(key, tally) for key, tally in found.items() if tally.ended}
 
 

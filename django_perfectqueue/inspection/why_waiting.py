@@ -193,10 +193,7 @@ class Case:
             yield self.paused(Code.USER_PAUSED, self.task.user, share)
         elif lane.max_running is not None and lane.running >= lane.max_running:
             yield Reason(
-                code=Code.USER_CAP,
-                name=self.task.user,
-                running=lane.running,
-                most=lane.max_running,
+                code=Code.USER_CAP, name=self.task.user, running=lane.running, most=lane.max_running
             )
 
     def by_limits(self) -> Iterator[Reason]:

@@ -196,6 +196,16 @@ def start_of(pid: int) -> int:
         return 0
 
 
+def how_it_ended(code: int) -> str:
+    """Return in words how a process has ended; its exit code is negative for a signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
 def exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -1,9 +1,10 @@
-"""The metrics of a database, for prometheus_client; the extra ``metrics`` installs that."""
+"""The metrics of a database and of a worker, for prometheus_client, of the extra ``metrics``."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import accumulate
 from typing import Any
@@ -139,9 +140,7 @@ def attempts(queues: Sequence[str], using: str) -> list[Metric]:
     """Return the counters: they are rows, so they never fall."""
     found = totals(queues, most=QUEUES + TYPES, using=using)
     counter = CounterMetricFamily(
-        "perfectqueue_attempts",
-        "Attempts that ended, by how.",
-        labels=["queue", "type", "ending"],
+        "perfectqueue_attempts", "Attempts that ended, by how.", labels=["queue", "type", "ending"]
     )
     submitted = CounterMetricFamily(
         "perfectqueue_submitted",
@@ -210,3 +209,43 @@ def limits(using: str) -> list[Metric]:
         )
         for number, (name, text) in enumerate(texts.items())
     ]
+
+
+# The metrics of one worker's processes, which need no database.
+
+
+@dataclass(eq=False)
+class ProcessCollector(Collector):
+    """
+    Collects what the processors of a worker do.
+
+    ``states`` are as in ``Worker.states``: number, memory, counts and tasks of each.
+    """
+
+    live: bool
+    ready: bool
+    states: Sequence[dict[str, Any]]
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("perfectqueue_worker_live", "Whether it works.", float(self.live))
+        ready = "Whether it takes tasks."
+        yield GaugeMetricFamily("perfectqueue_worker_ready", ready, float(self.ready))
+        memory = GaugeMetricFamily(
+            "perfectqueue_processor_memory_bytes", "Memory in use.", labels=["processor"]
+        )
+        busy = GaugeMetricFamily(
+            "perfectqueue_processor_tasks", "Tasks whose handlers work.", labels=["processor"]
+        )
+        ended = CounterMetricFamily(
+            "perfectqueue_processor_attempts",
+            "Attempts that ended since the worker started, by how.",
+            labels=["processor", "ending"],
+        )
+        for state in self.states:
+            number = str(state["number"])
+            if state["memory"] is not None:
+                memory.add_metric([number], state["memory"])
+            busy.add_metric([number], len(state["tasks"]))
+            for word, count in state["counts"].items():
+                ended.add_metric([number, word], count)
+        yield from (memory, busy, ended)

@@ -5,12 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import (
-    ExactCharField,
-    Undeletable,
-    in_order,
-    readable,
-)
+from .fields import ExactCharField, Undeletable, in_order, readable
 from .status import Outcome
 from .task import keyed_by_task, of_task
 
@@ -42,7 +37,7 @@ class Batch(models.Model):
         verbose_name_plural = in_order(6, _("batches"))
         default_permissions = ("view",)
         constraints = [
-            models.UniqueConstraint(fields=["queue", "name"], name="perfectqueue_batch_name"),
+            models.UniqueConstraint(fields=["queue", "name"], name="perfectqueue_batch_name")
         ]
         indexes = [models.Index(fields=["parent_id"], name="perfectqueue_batch_parent")]
 

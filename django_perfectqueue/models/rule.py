@@ -184,10 +184,10 @@ class FairShare(Pausable):
         verbose_name = _("fair share")
         verbose_name_plural = in_order(3, _("users"))
         constraints = [
-            models.UniqueConstraint(fields=["user", "queue"], name="perfectqueue_share_user"),
+            models.UniqueConstraint(fields=["user", "queue"], name="perfectqueue_share_user")
         ]
         indexes = [
-            models.Index(fields=["paused", "user", "queue"], name="perfectqueue_share_paused"),
+            models.Index(fields=["paused", "user", "queue"], name="perfectqueue_share_paused")
         ]
 
     def __str__(self) -> str:
@@ -250,7 +250,7 @@ class Change(models.Model):
         verbose_name_plural = _("audit log")
         default_permissions = ("view",)
         indexes = [
-            models.Index(fields=["kind", "name", "queue", "id"], name="perfectqueue_change_of"),
+            models.Index(fields=["kind", "name", "queue", "id"], name="perfectqueue_change_of")
         ]
 
     def __str__(self) -> str:

@@ -157,7 +157,7 @@ class Schedule(models.Model):
                 | (~Q(cron="") & Q(every__isnull=True)),
                 name="perfectqueue_schedule_timing",
                 violation_error_message=_("Give either a cron expression or an interval."),
-            ),
+            )
         ]
 
     def __str__(self) -> str:

@@ -204,7 +204,7 @@ class Task(Undeletable):
             ("copy_task", "Can run copy of task"),
         ]
         constraints = [
-            models.UniqueConstraint(fields=["queue", "key"], name="perfectqueue_task_key"),
+            models.UniqueConstraint(fields=["queue", "key"], name="perfectqueue_task_key")
         ]
         indexes = [
             PartialIndex(
@@ -212,7 +212,7 @@ class Task(Undeletable):
                 condition=~Q(user=""),
                 on=["postgresql"],
                 name="perfectqueue_task_user",
-            ),
+            )
         ]
 
     def __str__(self) -> str:
@@ -325,7 +325,7 @@ class Journal(models.Model):
         default_permissions = ("view",)
         ordering = ["task_id", "number"]
         constraints = [
-            models.UniqueConstraint(fields=["task", "number"], name="perfectqueue_journal_task"),
+            models.UniqueConstraint(fields=["task", "number"], name="perfectqueue_journal_task")
         ]
 
     @property
@@ -350,7 +350,7 @@ class Step(models.Model):
     class Meta:
         default_permissions = ("view",)
         constraints = [
-            models.UniqueConstraint(fields=["task", "name"], name="perfectqueue_step_name"),
+            models.UniqueConstraint(fields=["task", "name"], name="perfectqueue_step_name")
         ]
 
 
@@ -363,7 +363,7 @@ class Tag(models.Model):
     class Meta:
         default_permissions = ("view",)
         constraints = [
-            models.UniqueConstraint(fields=["task", "tag"], name="perfectqueue_tag_task"),
+            models.UniqueConstraint(fields=["task", "tag"], name="perfectqueue_tag_task")
         ]
         indexes = [models.Index(fields=["tag", "task"], name="perfectqueue_tag_tag")]
 
@@ -377,7 +377,7 @@ class Watch(models.Model):
     class Meta:
         default_permissions = ()
         constraints = [
-            models.UniqueConstraint(fields=["task", "person"], name="perfectqueue_watch_task"),
+            models.UniqueConstraint(fields=["task", "person"], name="perfectqueue_watch_task")
         ]
         indexes = [models.Index(fields=["person", "task"], name="perfectqueue_watch_person")]
 

@@ -246,7 +246,7 @@ class Usage(models.Model):
             models.UniqueConstraint(
                 fields=["queue", "span", "type", "start", "others", "user"],
                 name="perfectqueue_usage_key",
-            ),
+            )
         ]
 
 

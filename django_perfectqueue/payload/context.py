@@ -90,8 +90,7 @@ def of_variable(variable: ContextVar[JSON]) -> Provider:
                 variable.set(None)
 
     return InContext(
-        functools.partial(variable.get, None),
-        functools.partial(set_or_reset, variable.set, reset),
+        functools.partial(variable.get, None), functools.partial(set_or_reset, variable.set, reset)
     )
 
 

@@ -4,22 +4,12 @@ The door for programs: submit tasks, look at them, steer them, and take them.
 Everything here runs in the caller's transaction where there is one.
 """
 
-from django_perfectqueue.models.batch import DISCARDED_GROUP
-from django_perfectqueue.payload.inputs import (
-    KEY_LENGTH,
-    QUEUE_LENGTH,
-    Duration,
-    OnConflict,
-    When,
-    checked,
-    checked_duration,
-    encoded,
-)
+from django_perfectqueue.payload.inputs import Duration, When
 from django_perfectqueue.store.database.transaction import database
 
 from .acquired import AcquiredTask, Deferred
 from .batch import Batch, batch_of
-from .queue import Queue, Window
+from .queue import Queue
 from .reporting import add_line, note_of
 from .submission import ARGUMENTS, TIMES, TaskOptions, TaskTerms, submission_of
 from .task_handle import TaskHandle

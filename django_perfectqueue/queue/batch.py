@@ -154,10 +154,7 @@ class Batch:
 
     def tasks(self) -> models.TaskQuerySet:
         """Return its tasks, but for those of batches in it, as a QuerySet with their status."""
-        tasks: models.TaskQuerySet = models.Task.objects.using(self.using).filter(
-            membership__batch_id=self.id
-        )
-        return tasks.order_by("membership__task_id")
+        return members([self.id], using=self.using).order_by("membership__task_id")
 
     def results(self) -> Iterator[tuple[str, Any]]:
         """

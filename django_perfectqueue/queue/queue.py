@@ -24,14 +24,7 @@ from django_perfectqueue.tracing import otel
 
 from . import retention
 from .batch import Batch, batch_named, begin
-from .submission import (
-    IfFailed,
-    TaskOptions,
-    listed,
-    store_some,
-    submission_of,
-    submissions_of,
-)
+from .submission import IfFailed, TaskOptions, listed, store_some, submission_of, submissions_of
 from .taking import Taking
 from .task_handle import TaskHandle
 

@@ -14,10 +14,9 @@ from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.models import Outcome
+from django_perfectqueue.store.upkeep.deletion import BATCH
 
 logger = logging.getLogger("django_perfectqueue.queue")
-
-BATCH = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,6 @@ def purge(
     rule: PurgeRule,
     *,
     using: str,
-    batch: int = BATCH,
     dry: bool = False,
     progress: Callable[[int], None] = lambda _looked: None,
     now: datetime | None = None,
@@ -78,33 +76,20 @@ def purge(
     over = {} if rule.keep is None else store.upkeep.surplus(rule.keep, using=using).last
     found: Counter[str] = Counter()
     kept_for: set[str] = set()
-    looked, after = 0, 0
-    while True:
+    looked = 0
+    after: int | None = 0
+    while after is not None:
         swept = store.upkeep.purgeable(
-            rule.retention,
-            using=using,
-            after=after,
-            over=over,
-            only=rule.only,
-            limit=batch,
-            now=now,
+            rule.retention, using=using, after=after, over=over, only=rule.only, now=now
         )
         swept = swept if dry else store.upkeep.purge(swept, using=using)
         found.update(swept.doomed.values())
         kept_for.update(swept.kept_for)
-        looked += batch
+        looked, after = looked + BATCH, swept.reached
         progress(looked)
-        if swept.reached is None:
-            break
-        after = swept.reached
     ages = [seconds for seconds in rule.retention.values() if seconds is not None]
-    queue = rule.only.get("queue", "")
-    while (
-        ages
-        and not dry
-        and store.dependencies.forget_batches(min(ages), using=using, queue=queue, now=now)
-    ):
-        pass
+    if ages and not dry:
+        forget_batches(min(ages), rule.only.get("queue", ""), using=using, now=now)
     warn(kept_for)
     return found
 
@@ -112,10 +97,16 @@ def purge(
 def clear(queue: str, *, using: str) -> int:
     """Forget all tasks of a queue, whatever their status, and its batches; return how many."""
     count, kept_for = store.clear(Q(queue=queue), using=using)
-    while store.dependencies.forget_batches(None, using=using, queue=queue):
-        pass
+    forget_batches(None, queue, using=using)
     warn(kept_for)
     return count
+
+
+def forget_batches(
+    keep: float | None, queue: str, *, using: str, now: datetime | None = None
+) -> None:
+    while store.dependencies.forget_batches(keep, using=using, queue=queue, now=now):
+        pass
 
 
 def warn(kept_for: Collection[str]) -> None:

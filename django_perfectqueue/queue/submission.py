@@ -235,11 +235,7 @@ def submissions_of(
 
 
 def store_some(
-    tasks: Sequence[store.Submission],
-    on_conflict: OnConflict,
-    *,
-    using: str,
-    now: datetime | None,
+    tasks: Sequence[store.Submission], on_conflict: OnConflict, *, using: str, now: datetime | None
 ) -> Mapping[tuple[str, str], int]:
     """Store tasks in one transaction; return the ids of those whose key was free."""
     submit = store.submit_all if on_conflict == "raise" else store.submit

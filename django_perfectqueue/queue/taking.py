@@ -32,11 +32,7 @@ class Taking:
         raise NotImplementedError
 
     def acquire(
-        self,
-        limit: int = 1,
-        *,
-        alive_time: float | None = None,
-        now: datetime | None = None,
+        self, limit: int = 1, *, alive_time: float | None = None, now: datetime | None = None
     ) -> list[AcquiredTask]:
         """
         Take up to so many due tasks, in fair order, each for ``alive_time`` seconds.

@@ -8,9 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue import models, store
-from django_perfectqueue.exceptions import (
-    NotFoundError,
-)
+from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection.results import (
     Snapshot,
     changes_of,

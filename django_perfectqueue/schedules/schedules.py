@@ -26,16 +26,7 @@ from django_perfectqueue.store.database.transaction import database
 from django_perfectqueue.store.records.journal import DID
 from django_perfectqueue.store.values import as_text
 
-from .terms import (
-    CHECKS,
-    TIMING,
-    Terms,
-    apply,
-    at,
-    checked_name,
-    checked_payload,
-    checked_type,
-)
+from .terms import CHECKS, TIMING, Terms, apply, at, checked_name, checked_payload, checked_type
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -152,13 +143,7 @@ class ScheduleHandle:
             raise self._missing()
         return found
 
-    def change(
-        self,
-        *,
-        by: str = "",
-        now: datetime | None = None,
-        **terms: Unpack[Terms],
-    ) -> None:
+    def change(self, *, by: str = "", now: datetime | None = None, **terms: Unpack[Terms]) -> None:
         """
         Change only the terms that are given; raise InvalidScheduleError as put() does.
 

@@ -8,9 +8,7 @@ from datetime import datetime, timedelta
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from django.utils.module_loading import import_string
-
-from django_perfectqueue.application import Dispatch, autodiscover
+from django_perfectqueue.application import Dispatch, dispatch_at
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError, PayloadError
@@ -230,9 +228,7 @@ def checked_type(type_: object, *, using: str) -> str:
 
 
 def dispatch_here() -> type[Dispatch]:
-    path = options().DISPATCH
-    found: type[Dispatch] = import_string(path) if path else autodiscover()
-    return found
+    return dispatch_at(options().DISPATCH)
 
 
 def known_types(*, using: str) -> Iterator[str]:

@@ -32,7 +32,7 @@ from .tasks.settle import AtomicTransaction, Ending, keep_step, settle, update_p
 from .values import Completion, Failure
 
 # Steer.
-from .dependencies.cancel import cancel_request
+from .dependencies.graph import cancel_request
 from .tasks.revise import Revision, revise, set_priority
 from .tasks.steer import cancel_each, cancel_now, force_finish, retry, steer
 from .upkeep.deletion import clear

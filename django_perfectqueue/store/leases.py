@@ -165,11 +165,7 @@ WHERE "task_id" IN ({ids})
 
 @retry_transaction
 def heartbeat(
-    leases: Sequence[Lease],
-    *,
-    using: str,
-    alive_time: float | None,
-    now: datetime | None = None,
+    leases: Sequence[Lease], *, using: str, alive_time: float | None, now: datetime | None = None
 ) -> list[Pulse]:
     """
     Renew leases for ``alive_time`` seconds from now; return the state of each.

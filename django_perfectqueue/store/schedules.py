@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from django.conf import settings
 from django.db import transaction
 
-from django_perfectqueue.exceptions import PerfectQueueError
+from django_perfectqueue.exceptions import AlreadyExistsError
 from django_perfectqueue.models import Outcome, Schedule, Task
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.codecs import decode
@@ -292,10 +292,6 @@ def write(chosen: Sequence[tuple[Schedule, Decision]], *, using: str) -> None:
     Schedule.objects.using(using).bulk_update([row for row, _decision in chosen], MOVED)
 
 
-class TakenError(PerfectQueueError):
-    """The key of a tick is that of a task which the schedule has not submitted."""
-
-
 def submission(row: Schedule, tick: datetime, now: datetime, *, using: str) -> Submission:
     """Return the task of one tick."""
     after = row.expires_after
@@ -321,7 +317,7 @@ def known_tasks(
     """
     Return the tasks that ticks had before, as after a backfill.
 
-    Raise TakenError where a task that is not the schedule's has the key of a tick.
+    Raise AlreadyExistsError where a task that is not the schedule's has the key of a tick.
     """
     if not keys:
         return {}
@@ -329,7 +325,7 @@ def known_tasks(
     tasks = Task.objects.using(using).filter(queue=row.queue, key__in=[key for _queue, key in keys])
     for id_, key, context in tasks.values_list("pk", "key", "context"):
         if not context or decode(context).get(SCHEDULE) != row.name:
-            raise TakenError(f"Another task has the key of a tick: {key!r}. Delete it.")
+            raise AlreadyExistsError(f"Another task has the key of a tick: {key!r}. Delete it.")
         found[row.queue, key] = id_
     return found
 

@@ -19,7 +19,8 @@ from django_perfectqueue.exceptions import UnknownTypeError
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.models import Hold, Task, Ticket
 from django_perfectqueue.payload.codecs import JSON
-from django_perfectqueue.queue import Duration, Queue, checked_duration, database
+from django_perfectqueue.payload.inputs import Duration, checked_duration
+from django_perfectqueue.queue import Queue, database
 from django_perfectqueue.store.tasks.steer import steer_waiting
 from django_perfectqueue.store.values import new_holder
 from django_perfectqueue.worker.discovery import workers_dispatch

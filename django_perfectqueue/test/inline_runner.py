@@ -103,10 +103,7 @@ class InlineRunner(Runner):
     def __init__(self, dispatch: type[Dispatch]) -> None:
         link: Any = DirectLink()
         super().__init__(
-            dispatch,
-            link=link,
-            interrupter=MainThreadInterrupter(),
-            event_loop=CallersEventLoop(),
+            dispatch, link=link, interrupter=MainThreadInterrupter(), event_loop=CallersEventLoop()
         )
         self.cleanup: CallersCleanup = CallersCleanup()
         self.check_at = float("inf")

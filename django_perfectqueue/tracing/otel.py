@@ -87,9 +87,7 @@ def described(
     return {name: value for name, value in known.items() if value is not None and value != ""}
 
 
-def sends(
-    submit: Callable[Concatenate[S, P], R],
-) -> Callable[Concatenate[S, P], R]:
+def sends(submit: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     """Wrap a method of a queue that submits tasks in a span, the parent of the tasks' spans."""
 
     @functools.wraps(submit)

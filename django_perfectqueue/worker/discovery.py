@@ -7,11 +7,10 @@ from typing import TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
-from django.utils.module_loading import import_string
 
-from django_perfectqueue import compat
-from django_perfectqueue.application import Dispatch, Registry, autodiscover
+from django_perfectqueue.application import Dispatch, Registry, dispatch_at
 from django_perfectqueue.application.dispatch import in_words
+from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
 from django_perfectqueue.lib.imports import what_and_where
@@ -29,19 +28,13 @@ def types_of(dispatch: type[Dispatch]) -> list[str]:
 
 
 def found(path: str | None) -> type[Dispatch]:
-    if not path:
-        return imported(autodiscover)
-    try:
-        target = import_string(path)
-    except ImportError as error:
-        raise ConfigError(f"There is no dispatch '{path}': {error}.") from error
-    except Exception as error:
-        raise ConfigError(
-            f"The dispatch '{path}' can't be imported: {what_and_where(error)}."
-        ) from error
-    if not (isinstance(target, type) and issubclass(target, Dispatch)):
-        raise ConfigError(f"'{path}' is not a subclass of Dispatch.")
-    return target
+    """Return what dispatch_at() does, with advice where a module of tasks can't be imported."""
+    return imported(lambda: dispatch_at(path))
+
+
+def workers_dispatch(using: str) -> type[Dispatch]:
+    """Return what pq_worker routes by where its line names no dispatch."""
+    return with_django_tasks(found(options().DISPATCH), using)[0]
 
 
 def with_django_tasks(dispatch: type[Dispatch], using: str) -> tuple[type[Dispatch], list[str]]:
@@ -49,7 +42,7 @@ def with_django_tasks(dispatch: type[Dispatch], using: str) -> tuple[type[Dispat
     Return a dispatch that also has Django's tasks if TASKS names a PerfectQueueBackend, and
     the queues of such backends in this database.
     """
-    if not compat.HAS_TASKS:
+    if not HAS_TASKS:
         return dispatch, []
     from django_perfectqueue.backend import base, handler
 
@@ -61,12 +54,6 @@ def with_django_tasks(dispatch: type[Dispatch], using: str) -> tuple[type[Dispat
     return handler.with_django_tasks(dispatch), [
         name for backend in here for name in backend.queue_names
     ]
-
-
-def workers_dispatch(using: str) -> type[Dispatch]:
-    """Return what pq_worker routes by where its line names no dispatch."""
-    dispatch, _queues = with_django_tasks(found(options().DISPATCH), using)
-    return dispatch
 
 
 def imported(discover: Callable[[], T]) -> T:

@@ -299,6 +299,13 @@ class DispatchTests(SimpleTestCase):
         self.assertIn("ModuleNotFoundError: No module named 'tests.nowhere'", found.msg)
 
     @override_settings(PERFECTQUEUE={"DISPATCH": "django.db.models.Model"})
+    def test_what_is_no_dispatch(self):
+        [found] = check_imported()
+
+        self.assertEqual(found.id, "perfectqueue.E011")
+        self.assertIn("is not a subclass of Dispatch", found.msg)
+
+    @override_settings(PERFECTQUEUE={"DISPATCH": "tests.tasks.SampleDispatch"})
     def test_a_dispatch_that_can_be_imported(self):
         self.assertEqual(check_imported(), [])
 

@@ -21,7 +21,7 @@ from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.health import queues
 from django_perfectqueue.metrics import families, views
-from django_perfectqueue.metrics.processes import ProcessCollector
+from django_perfectqueue.metrics.families import ProcessCollector
 from django_perfectqueue.queue import Queue
 
 from ..admin.staff import staff

@@ -33,7 +33,8 @@ from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.durations import time_in
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change, Limit, Meter
-from django_perfectqueue.queue import KEY_LENGTH, database
+from django_perfectqueue.payload.inputs import KEY_LENGTH
+from django_perfectqueue.queue import database
 from django_perfectqueue.schedules.terms import known_types
 from django_perfectqueue.store.records.counts import names
 from django_perfectqueue.templatetags import perfectqueue as cells

@@ -37,7 +37,8 @@ from django_perfectqueue.models import (
     Task,
 )
 from django_perfectqueue.models.fields import ServerNow
-from django_perfectqueue.queue import QUEUE_LENGTH, database
+from django_perfectqueue.payload.inputs import QUEUE_LENGTH
+from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import COUNTED
 from django_perfectqueue.templatetags import perfectqueue as cells
 

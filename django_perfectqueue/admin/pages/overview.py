@@ -26,7 +26,8 @@ from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.inspection.statistics import WINDOWS, Statistics
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Limit, Overview, Worker
-from django_perfectqueue.queue import KEY_LENGTH, QUEUE_LENGTH, checked, database
+from django_perfectqueue.payload.inputs import KEY_LENGTH, QUEUE_LENGTH, checked
+from django_perfectqueue.queue import database
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
 from django_perfectqueue.store.records.usage import all_types_key, type_key

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import Error
 
-from django_perfectqueue import conf, queue, store
+from django_perfectqueue import conf, store
 from django_perfectqueue.health.checks import Finding, findings
 from django_perfectqueue.health.queues import HeldByOne, Overview, held_by_one, overview
 from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
@@ -21,6 +21,7 @@ from django_perfectqueue.lib.printable import printable, printable_lines
 from django_perfectqueue.metrics.views import of_database
 from django_perfectqueue.models import UNSEEN, Usage, Worker
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
 
 from ..base import CommandOptions, diagnosis
 from ..terminal import GAP, Column, ago, for_programs, plural, unseen
@@ -228,7 +229,7 @@ def count_serving(found: Sequence[Worker]) -> str:
 
 def check_health(command: NounCommand, options: CommandOptions) -> None:
     """Check whether tasks are being run: exits with 1 where something is wrong."""
-    names = [queue.checked("queue", name, queue.QUEUE_LENGTH) for name in options["queues"] or ()]
+    names = [checked("queue", name, QUEUE_LENGTH) for name in options["queues"] or ()]
     found = list(findings(names, using=command.queue.using, oldest=options["oldest"]))
     wrong = [finding for finding in found if not finding.ok]
     if command.as_json:

@@ -17,7 +17,7 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import connections
 
-from django_perfectqueue import conf, queue
+from django_perfectqueue import conf
 from django_perfectqueue.application import CommandHandler, Dispatch, Registry
 from django_perfectqueue.checks.databases import sqlite_advice
 from django_perfectqueue.checks.settings import backoff as check_backoff
@@ -25,6 +25,8 @@ from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.version import __version__
+from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
+from django_perfectqueue.queue import database
 from django_perfectqueue.store.lanes.shares import queue_weights
 from django_perfectqueue.worker import discovery
 from django_perfectqueue.worker.database.link import prepare
@@ -115,7 +117,7 @@ def plan_of(options: CommandOptions) -> Plan:
             "EAGER is on: tasks run where they are submitted, and a worker would do so, too."
             " Take it out of PERFECTQUEUE to run a worker."
         )
-    using = known_alias(options["database"] or queue.database())
+    using = known_alias(options["database"] or database())
     dispatch, names = work_of(options, values, using)
     names = options["queues"] or names
     check_backoff()
@@ -123,9 +125,7 @@ def plan_of(options: CommandOptions) -> Plan:
         raise ConfigError(discovery.no_handlers(dispatch))
     return Plan(
         dispatch=dispatch,
-        queues=tuple(
-            dict.fromkeys(queue.checked("queue", name, queue.QUEUE_LENGTH) for name in names)
-        ),
+        queues=tuple(dict.fromkeys(checked("queue", name, QUEUE_LENGTH) for name in names)),
         using=using,
         options=values,
         burst=options["burst"],
@@ -139,14 +139,13 @@ def work_of(
     options: CommandOptions, values: conf.Options, using: str
 ) -> tuple[type[Dispatch], list[str]]:
     """Return the dispatch that was asked for, and the queues that go with it."""
-    names = [values.DEFAULT_QUEUE]
     if options["exec"] is not None:
         if options["dispatch"]:
             raise ConfigError("Name a Dispatch, or a program by --exec, but not both.")
-        return exec_of(options["exec"]), names
-    dispatch = discovery.found(options["dispatch"] or values.DISPATCH)
-    dispatch, more = discovery.with_django_tasks(dispatch, using)
-    return dispatch, names + more
+        return exec_of(options["exec"]), [values.DEFAULT_QUEUE]
+    own = discovery.found(options["dispatch"] or values.DISPATCH)
+    dispatch, more = discovery.with_django_tasks(own, using)
+    return dispatch, [values.DEFAULT_QUEUE, *more]
 
 
 def exec_of(text: str) -> type[Exec]:

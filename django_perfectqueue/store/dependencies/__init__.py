@@ -1,6 +1,5 @@
 """Tasks that wait for other tasks: stored as blocked, and released when these have ended."""
 
 from .batches import Progress, batch_progress, forget_batches, stop_batches
-from .cancel import Dependents, choose, dependents
 from .fold import When
-from .graph import batches_around, batches_within, descendants
+from .graph import Dependents, batches_around, batches_within, choose, dependents, descendants

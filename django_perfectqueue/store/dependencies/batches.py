@@ -7,14 +7,17 @@ A callback is a blocked task whose parent is the batch, by minus the batch's id.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Set
+from collections.abc import Collection, Iterable, Set
 from datetime import datetime
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
+from django.db.models import FloatField, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Cast
 from django.utils import timezone
 
 from django_perfectqueue.exceptions import AlreadyExistsError, BatchEndedError, NotFoundError
-from django_perfectqueue.models import Outcome
+from django_perfectqueue.models import Batch, BatchDelta, Outcome
 
 from ..database.dialects.base import Row
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
@@ -26,16 +29,7 @@ INSERT INTO "perfectqueue_batch" (
     "queue", "name", "user", "parent_id", "total", "finished", "dead", "stopped", "created_at"
 ) VALUES (%(queue)s, %(name)s, %(user)s, %(parent)s, 0, 0, 0, FALSE, {now})
 """
-PROGRESS = """
-SELECT "total" + COALESCE(SUM("delta_total"), 0), "finished" + COALESCE(SUM("delta_finished"), 0),
-    "dead" + COALESCE(SUM("delta_dead"), 0), "ended_at"
-FROM "perfectqueue_batch" LEFT JOIN (
-    SELECT "batch_id", "total" AS "delta_total", "finished" AS "delta_finished",
-        "dead" AS "delta_dead"
-    FROM "perfectqueue_batchdelta" WHERE "batch_id" = %(batch)s
-) AS "delta" ON "delta"."batch_id" = "id"
-WHERE "id" = %(batch)s GROUP BY "id", "total", "finished", "dead", "ended_at"
-"""
+COUNTS = ("total", "finished", "dead")
 EMPTY = """
 SELECT "id" FROM "perfectqueue_batch" AS "batch" WHERE NOT EXISTS (
     SELECT 1 FROM "perfectqueue_batchmember" WHERE "batch_id" = "batch"."id"
@@ -89,7 +83,7 @@ def refuse_ended_batch(db: Session, batch: int) -> None:
     """Keep a batch from ending before the commit; raise BatchEndedError where it has."""
     ended_at, stopped, name = share(db, batch)
     # One whose dead task was put back goes on, though this may have yet to be folded.
-    if stopped or (ended_at and exact_progress(db, batch).ended):
+    if stopped or (ended_at and batch_progress(batch, using=db.cursor.db.alias).ended):
         raise BatchEndedError(
             f"Batch '{name}' {'has ended' if ended_at else 'was cancelled'}: nothing can be added."
         )
@@ -98,17 +92,28 @@ def refuse_ended_batch(db: Session, batch: int) -> None:
 @retry_transaction
 def batch_progress(batch: int, *, using: str) -> Progress:
     """Return the exact state of a batch; raise NotFoundError where it is gone."""
-    with reading(using) as db:
-        return exact_progress(db, batch)
+    for row in exact(summed(Batch.objects.using(using).filter(pk=batch))):
+        return Progress(row.total, row.finished, row.dead, row.ended_at)
+    raise NotFoundError(f"There is no batch with the id {batch}.")
 
 
-def exact_progress(db: Session, batch: int) -> Progress:
-    row = db.execute(PROGRESS, {"batch": batch}).fetchone()
-    if row is None:
-        raise NotFoundError(f"There is no batch with the id {batch}.")
-    total, finished, dead, ended_at = row
-    moment = ended_at and db.dialect.moment(ended_at)
-    return Progress(int(total), int(finished), int(dead), moment)
+def summed(rows: QuerySet[Batch]) -> QuerySet[Batch]:
+    """Return batches with the sums of what has yet to be folded, for exact()."""
+    deltas: Any = BatchDelta.objects.filter(batch_id=OuterRef("pk")).order_by().values("batch_id")
+    # As floats, since SQLite fails where a sum of integers is too large for one.
+    sums = {
+        name: deltas.annotate(found=Sum(Cast(name, FloatField()))).values("found")
+        for name in COUNTS
+    }
+    return rows.annotate(**{f"sum_{name}": Subquery(found) for name, found in sums.items()})
+
+
+def exact(rows: Iterable[Any]) -> list[Any]:
+    """Return summed() batches with these sums added to their counts."""
+    found = list(rows)
+    for batch, name in product(found, COUNTS):
+        setattr(batch, name, getattr(batch, name) + int(getattr(batch, f"sum_{name}") or 0))
+    return found
 
 
 @retry_transaction

@@ -42,10 +42,7 @@ def send(message: str, connection: BaseDatabaseWrapper) -> None:
     folder = folder_of(connection)
     if folder is None or not stat.S_ISDIR(mode_of(folder)):
         return
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
-        os.scandir(folder) as entries,
-    ):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, os.scandir(folder) as entries:
         sender.setblocking(False)
         for entry in islice(entries, MOST_LISTENERS):
             if stat.S_ISSOCK(mode_of(entry.path)):

@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from django.db.models import Count, QuerySet
+from django.db.models import Count, F, Max, Q, QuerySet, Sum
 
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import ALL_TYPES, Bucket, Usage
@@ -19,27 +19,7 @@ from ..arithmetic.fair_order import lane_id
 from ..database.transaction import Session, in_transaction, reading, retry_transaction, with_retries
 from . import usage
 
-PLACE = """
-FROM "perfectqueue_usage"
-WHERE "queue" = %(queue)s AND "span" IN (60, 3600) AND {of}
-    AND "start" >= %(since)s AND "start" < %(until)s
-"""
-USERS, TYPES = "\"type\" = ''", "\"type\" > ''"
-ALL_MINUTES = '"span" = 60 AND "type" >= \'\''
-ONE = '"type" = %(type)s AND "others" = %(others)s AND "user" = %(user)s'
-
-
-def summed(column: str) -> str:
-    return f'{"MAX" if column == "longest" else "SUM"}("{column}")'
-
-
-SUMS = f"""
-SELECT {{by}}, {", ".join(map(summed, usage.AMOUNTS))} {PLACE} GROUP BY {{by}}
-"""
-MINUTES = f"""
-SELECT "start", "others", "user", "seconds", "entitled", "eager", "paused" + "capped"
-{PLACE.replace("IN (60, 3600)", "= 60").replace("{of}", USERS)} ORDER BY "start"
-"""
+USERS, ALL_MINUTES = Q(type=""), Q(span=Bucket.MINUTE, type__gte="")
 STANDINGS = """
 SELECT "own"."id", "lane"."id", "own"."weight", "own"."max_running", "own"."running"
 FROM "perfectqueue_account" AS "own"
@@ -72,31 +52,46 @@ class UserMinute(NamedTuple):
 
 
 def received(
-    db: Session, queue: str, since: datetime, until: datetime, of: str
+    db: Session, queue: str, since: datetime, until: datetime, of: Q
 ) -> dict[usage.UsageKey, usage.Tally]:
     """
     Return what everyone got since, and before; of users what they were entitled to, too.
 
     Older than an hour are whole hours.
     """
-    statement = SUMS.replace("{by}", '"others", "user", "type"').replace("{of}", of)
+    rows = within(queue, since, until, using=db.cursor.db.alias).filter(of)
     found = {
-        usage.UsageKey(queue, bool(others), user, type_): usage.Tally.of(amounts)
-        for others, user, type_, *amounts in db.rows(statement, place(db, queue, since, until))
+        usage.UsageKey(queue, others, user, type_): tally
+        for (others, user, type_), tally in sums(rows, "others", "user", "type")
     }
-    if of != TYPES:
-        for usage_key, seconds in entitled(db, queue, since, until):
-            # What was written since the sums were read is left out.
-            if usage_key in found:
-                found[usage_key].entitled += seconds
+    for usage_key, seconds in entitled(db, queue, since, until):
+        # What was written since the sums were read is left out.
+        if usage_key in found:
+            found[usage_key].entitled += seconds
     return found
+
+
+def within(queue: str, since: datetime, until: datetime, *, using: str) -> QuerySet[Usage]:
+    """Return the minutes and hours of a queue within a time."""
+    rows = Usage._default_manager.using(using).filter(queue=queue, start__gte=since)
+    return rows.filter(span__in=(Bucket.MINUTE, Bucket.HOUR), start__lt=until)
+
+
+def sums(rows: QuerySet[Usage], *by: str) -> Iterator[tuple[Sequence[Any], usage.Tally]]:
+    """Yield the sums of usage by these columns."""
+    amounts = {f"sum_{one}": (Max if one == "longest" else Sum)(one) for one in usage.AMOUNTS}
+    for row in rows.order_by().values_list(*by).annotate(**amounts):
+        yield row[: len(by)], usage.Tally.of(row[len(by) :])
 
 
 def entitled(
     db: Session, queue: str, since: datetime, until: datetime
 ) -> Iterator[tuple[usage.UsageKey, float]]:
     """Yield what users were entitled to in each minute that has not been folded."""
-    rows = [UserMinute(*row) for row in db.rows(MINUTES, place(db, queue, since, until))]
+    minutes = within(queue, since, until, using=db.cursor.db.alias).filter(USERS)
+    found = minutes.filter(span=Bucket.MINUTE).order_by("start")
+    columns = ("start", "others", "user", "seconds", "entitled", "eager", F("paused") + F("capped"))
+    rows = [UserMinute(*row) for row in found.values_list(*columns)]
     owners = {lane_id(queue, row.user): row.user for row in rows if not row.others}
     # One that has no lane has the terms of anyone.
     standing = db.rows_of(STANDINGS, "lanes", sorted(owners))
@@ -109,13 +104,12 @@ def entitled(
 
 
 def series(
-    db: Session, usage_key: usage.UsageKey, since: datetime, until: datetime
+    usage_key: usage.UsageKey, since: datetime, until: datetime, *, using: str
 ) -> list[tuple[datetime, usage.Tally]]:
     """Return what a type or a user got by time: in minutes, and in hours what is older."""
-    names = {"type": usage_key.type, "others": usage_key.others, "user": usage_key.user}
-    statement = SUMS.replace("{by}", '"start"').replace("{of}", ONE)
-    rows = db.rows(statement, place(db, usage_key.queue, since, until) | names)
-    return [(db.dialect.moment(start), usage.Tally.of(amounts)) for start, *amounts in rows]
+    rows = within(usage_key.queue, since, until, using=using)
+    own = rows.filter(type=usage_key.type, others=usage_key.others, user=usage_key.user)
+    return [(start, tally) for (start,), tally in sums(own, "start")]
 
 
 def totals(queues: Collection[str], *, most: int, using: str) -> dict[usage.UsageKey, usage.Tally]:
@@ -147,14 +141,6 @@ def entitle(minute: Sequence[UserMinute], terms: Mapping[str, Terms]) -> dict[Us
         eager = not one.held and bool(one.eager or (many and one.seconds > 0))
         contenders[one] = Contender(one.seconds, weight, eager, most)
     return found | entitlements(contenders)
-
-
-def place(db: Session, queue: str, since: datetime, until: datetime) -> dict[str, object]:
-    return {
-        "queue": queue,
-        "since": db.dialect.parameter(since),
-        "until": db.dialect.parameter(until),
-    }
 
 
 def standings(db: Session, queue: str, users: Iterable[str], most: int) -> dict[str, Standing]:
@@ -199,7 +185,6 @@ STORED = """
 SELECT "queue", COUNT(*) FROM "perfectqueue_task"
 WHERE "id" > %(after)s AND "id" <= %(until)s GROUP BY "queue"
 """
-MINUTES_AT_ONCE = f'SELECT "id" {PLACE.replace("{of}", ALL_MINUTES)}'
 
 
 @retry_transaction
@@ -306,7 +291,8 @@ def merge_minutes(
     with in_transaction(using) as db:
         lock(db)
         found = received(db, queue, since, until, ALL_MINUTES)
-        if ids := [row for (row,) in db.rows(MINUTES_AT_ONCE, place(db, queue, since, until))]:
+        rows = within(queue, since, until, using=using).filter(ALL_MINUTES)
+        if ids := list(rows.values_list("pk", flat=True)):
             db.dialect.delete(db.cursor, usage.TABLE, ids)
             usage.write(db, span, usage.start_of(span, since), usage.folded(found, usage.MOST_ROWS))
 

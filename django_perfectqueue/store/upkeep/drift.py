@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any, NamedTuple
 
 from django_perfectqueue.lib.stored_json import names_in
 
-from ..database.dialects.base import Row
-from ..database.transaction import in_transaction, reading, retry_transaction
+from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..lanes.accounts import LOCK
 from ..limits.holds import open_holds
 from ..limits.meters import locked
@@ -30,9 +31,6 @@ LEFT JOIN (
     GROUP BY COALESCE("lane"."account", "ticket"."lane")
 ) AS "held" ON "held"."account" = "own"."id"
 """
-SET_ACCOUNTS = """
-UPDATE "perfectqueue_account" SET "running" = CASE "id" {running} END WHERE "id" IN ({ids})
-"""
 METERS = """
 SELECT "key", NULL, "running" FROM (
     SELECT "key", "running" FROM "perfectqueue_meter" WHERE {which}
@@ -44,85 +42,82 @@ JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
 WHERE "ticket"."state" = 2 AND "ticket"."timer_at" IS NOT NULL
 GROUP BY "lane"."keys"
 """
-SET_METER = 'UPDATE "perfectqueue_meter" SET "running" = %(running)s WHERE "key" = %(key)s'
+SET = 'UPDATE "{table}" SET "running" = %(running)s WHERE "{key}" = %(whose)s'
 NEXT = '"{key}" > %(after)s ORDER BY "{key}" LIMIT %(limit)s'
-NEXT_ACCOUNTS = ACCOUNTS.replace("{which}", NEXT.replace("{key}", "id"))
-NEXT_METERS = METERS.replace("{which}", NEXT.replace("{key}", "key"))
+THESE = '"{key}" IN ({these})'
+
+# By whose it is: what a counter says, what runs, and whose it is in words.
+Counts = dict[Any, tuple[int, int, str]]
 
 
-@retry_transaction
-def recount_accounts(after: int, *, using: str) -> tuple[int | None, list[str]]:
-    """
-    Compare the counters of the next BATCH accounts with the tickets, and correct those that
-    differ; return where the next batch begins, or None at the end, and of each that was
-    corrected its name, what it was and what it is.
+class Counters(NamedTuple):
+    """The counters of one table: how they are read beside what runs, and locked."""
 
-    It reads these rows, and every ticket that runs; on a database without an index
-    of these it passes those that are scheduled, too. Only a counter that differs is locked.
-    """
-    with reading(using) as db:
-        rows = db.rows(NEXT_ACCOUNTS, {"after": after, "limit": BATCH})
-    reached = max(row[0] for row in rows) if len(rows) == BATCH else None
-    wrong = differing(rows)
-    return reached, correct_accounts(wrong, using=using) if wrong else []
+    table: str
+    key: str
+    read: Callable[..., Counts]
+    lock: Callable[[Session, Collection[Any]], object]
 
 
-def differing(rows: Collection[Row]) -> dict[int, Row]:
-    """Return the rows of ACCOUNTS whose counter is wrong, by their ids."""
-    return {row[0]: row for row in rows if row[3] != row[4]}
+def accounts(db: Session, which: str, **values: Any) -> Counts:
+    rows = db.rows(ACCOUNTS.replace("{which}", which), **values)
+    return {
+        id_: (counted, running, f"queue={queue!r} user={user!r}")
+        for id_, queue, user, counted, running in rows
+    }
 
 
-def correct_accounts(ids: Collection[int], *, using: str) -> list[str]:
-    with in_transaction(using) as db:
-        # Who takes or ends a task now has yet to count it, and waits for this lock.
-        db.execute(LOCK + db.dialect.lock_clause, accounts=ids)
-        wrong = differing(db.rows(ACCOUNTS.replace("{which}", '"id" IN ({ids})'), ids=ids))
-        if wrong:
-            running = " ".join(f"WHEN {id_} THEN {row[4]}" for id_, row in wrong.items())
-            db.execute(SET_ACCOUNTS.replace("{running}", running), ids=wrong)
-    for queue in {row[1] for row in wrong.values()}:
-        notify_workers(queue, using=using)
-    return [
-        f"queue={queue!r} user={user!r} counted={counted} running={tasks}"
-        for _id, queue, user, counted, tasks in wrong.values()
-    ]
+def lock_accounts(db: Session, ids: Collection[int]) -> None:
+    # Who takes or ends a task now has yet to count it, and waits for this lock.
+    db.execute(LOCK + db.dialect.lock_clause, accounts=ids)
 
 
-@retry_transaction
-def recount_meters(after: str, *, using: str) -> tuple[str | None, list[str]]:
-    """Do the same with the next BATCH meters of limits."""
-    with reading(using) as db:
-        counts = counts_of(db.rows(NEXT_METERS, {"after": after, "limit": BATCH}))
-    reached = max(counts) if len(counts) == BATCH else None
-    wrong = wrong_counts(counts)
-    return reached, correct_meters(wrong, using=using) if wrong else []
-
-
-def counts_of(rows: Collection[Row]) -> dict[str, tuple[int, int]]:
-    """Return what each meter counts, and what runs behind its limit."""
+def meters(db: Session, which: str, **values: Any) -> Counts:
+    rows = db.rows(METERS.replace("{which}", which), **values)
     running: Counter[str] = Counter()
     for key, own, tasks in rows:
         if key is None:
             running.update(dict.fromkeys(names_in(own), tasks))
-    return {key: (count, running[key]) for key, _keys, count in rows if key is not None}
+    return {key: (counted, running[key], f"limit={key!r}") for key, _keys, counted in rows if key}
 
 
-def wrong_counts(counts: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    return {key: both for key, both in counts.items() if both[0] != both[1]}
+def lock_meters(db: Session, keys: Collection[str]) -> None:
+    locked(db, keys, None)
+    # What such a limit holds back is looked at again.
+    open_holds(db, keys, None)
 
 
-def correct_meters(keys: Collection[str], *, using: str) -> list[str]:
-    with in_transaction(using) as db:
-        locked(db, keys, None)
-        rows = db.rows(METERS.replace("{which}", '"key" IN ({keys})'), keys=sorted(keys))
-        wrong = wrong_counts(counts_of(rows))
-        for key, (_counted, running) in wrong.items():
-            db.execute(SET_METER, {"key": key, "running": running})
-        if wrong:
-            open_holds(db, wrong, None)
-    if wrong:
+@retry_transaction
+def recount(counters: Counters, after: Any, *, using: str) -> tuple[Any, list[str]]:
+    """
+    Compare the next BATCH counters with the tickets, and correct those that differ; return
+    where the next batch begins, or None at the end, and of each that was corrected its name,
+    what it was and what it is.
+
+    It reads these rows, and every ticket that runs; on a database without an index
+    of these it passes those that are scheduled, too. Only a counter that differs is locked.
+    """
+    table, key, read, lock = counters
+    page = {"after": after, "limit": BATCH}
+    with reading(using) as db:
+        counts = read(db, NEXT.replace("{key}", key), parameters=page)
+    reached = max(counts) if len(counts) == BATCH else None
+    if wrong := differing(counts):
+        statement = SET.replace("{table}", table).replace("{key}", key)
+        with in_transaction(using) as db:
+            lock(db, wrong)
+            wrong = differing(read(db, THESE.replace("{key}", key), these=sorted(wrong)))
+            for whose, (_counted, running, _words) in wrong.items():
+                db.execute(statement, {"whose": whose, "running": running})
         notify_workers(using=using)
-    return [
-        f"limit={key!r} counted={counted} running={running}"
-        for key, (counted, running) in wrong.items()
+    return reached, [
+        f"{words} counted={counted} running={running}" for counted, running, words in wrong.values()
     ]
+
+
+def differing(counts: Counts) -> Counts:
+    return {whose: one for whose, one in counts.items() if one[0] != one[1]}
+
+
+recount_accounts = partial(recount, Counters("perfectqueue_account", "id", accounts, lock_accounts))
+recount_meters = partial(recount, Counters("perfectqueue_meter", "key", meters, lock_meters))

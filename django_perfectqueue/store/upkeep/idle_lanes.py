@@ -78,12 +78,7 @@ FORGET_METERS = 'DELETE FROM "perfectqueue_meter" WHERE "key" IN ({keys})'
 
 @retry_transaction
 def forget_lanes(
-    after: int,
-    *,
-    using: str,
-    limit: int = BATCH,
-    idle: float = IDLE,
-    now: datetime | None = None,
+    after: int, *, using: str, limit: int = BATCH, idle: float = IDLE, now: datetime | None = None
 ) -> int | None:
     """
     Look at so many accounts, and lanes behind limits, with greater ids, and delete those that

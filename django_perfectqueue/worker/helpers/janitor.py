@@ -97,14 +97,8 @@ class Janitor(HelperProcess):
             Job("retention count", options.PURGE_INTERVAL, self.purge.count),
             Job("purge of what was passed", options.PURGE_INTERVAL, self.purge.behind),
             Job("purge", options.PURGE_INTERVAL, self.purge.at_front),
-            idle(
-                "idle holds",
-                call=Scan(partial(store.upkeep.forget_holds, using=using), store.upkeep.FIRST_ID),
-            ),
-            idle(
-                "idle lanes",
-                call=Scan(partial(store.upkeep.forget_lanes, using=using), store.upkeep.FIRST_ID),
-            ),
+            idle("idle holds", call=Scan(partial(store.upkeep.forget_holds, using=using), first)),
+            idle("idle lanes", call=Scan(partial(store.upkeep.forget_lanes, using=using), first)),
             idle("idle meters", call=Scan(partial(store.upkeep.forget_meters, using=using), "")),
         ]
         if options.USAGE_TIME != 0:

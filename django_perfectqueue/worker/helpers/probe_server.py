@@ -127,7 +127,7 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
 
     def answer_metrics(self) -> None:
         try:
-            from django_perfectqueue.metrics.processes import ProcessCollector
+            from django_perfectqueue.metrics.families import ProcessCollector
         except ImportError:
             self.answer(HTTPStatus.NOT_IMPLEMENTED, MISSING.encode(), "text/plain")
             return

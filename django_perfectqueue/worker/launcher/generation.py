@@ -150,10 +150,7 @@ class Generation:
 
 
 def spawned(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    echo: Sequence[OutputWrapper] = (),
+    command: Sequence[str], environment: Mapping[str, str], *, echo: Sequence[OutputWrapper] = ()
 ) -> Generation:
     """Start a supervisor in a fresh interpreter, which reads code and settings anew."""
     ours, theirs = socket.socketpair()

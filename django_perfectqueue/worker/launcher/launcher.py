@@ -54,10 +54,7 @@ class Notifier:
         if not self.address:
             return
         address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours,
-        ):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:
             ours.settimeout(LONGEST_SEND)
             ours.sendto("\n".join(lines).encode(), address)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -265,10 +264,4 @@ class ProcessorPlace(Place):
 def how_it_ended(code: int, silence: float = 0.0) -> str:
     if silence:
         return f"Its processor was silent for {silence:.0f} s, and was killed."
-    if code >= 0:
-        return f"Its processor ended with exit code {code}."
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"Its processor was ended by {name}."
+    return f"Its processor {processes.how_it_ended(code)}."

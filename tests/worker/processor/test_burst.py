@@ -153,7 +153,7 @@ class BurstTests(WorkerTestCase):
         ):
             call_command("pq_worker", "tests.tasks.Nothing", stdout=out, stderr=err)
         self.assertEqual(out.getvalue(), "")
-        self.assertIn("There is no dispatch 'tests.tasks.Nothing'", err.getvalue())
+        self.assertIn("'tests.tasks.Nothing' can't be imported", err.getvalue())
 
 
 @tag("any-database")
@@ -168,7 +168,7 @@ class MistakeTests(WorkerTestCase):
         self.assertEqual(worker.output, "")
 
     def test_an_unknown_dispatch(self):
-        self.assert_refused("There is no dispatch 'tests.tasks.Nothing'", "tests.tasks.Nothing")
+        self.assert_refused("'tests.tasks.Nothing' can't be imported", "tests.tasks.Nothing")
 
     def test_a_path_to_something_else(self):
         self.assert_refused("'tests.tasks.Wait' is not a subclass of Dispatch", "tests.tasks.Wait")

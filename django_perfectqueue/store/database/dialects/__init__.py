@@ -11,11 +11,7 @@ from .mysql import MySQL
 from .postgresql import PostgreSQL
 from .sqlite import SQLite
 
-DIALECTS: dict[str, Dialect] = {
-    "postgresql": PostgreSQL(),
-    "mysql": MySQL(),
-    "sqlite": SQLite(),
-}
+DIALECTS: dict[str, Dialect] = {"postgresql": PostgreSQL(), "mysql": MySQL(), "sqlite": SQLite()}
 
 __all__ = ["Dialect", "dialect_for", "dialect_of"]
 

@@ -14,15 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion
-from .base import (
-    CHARGED,
-    TICKETS,
-    Closed,
-    Entry,
-    FinishReport,
-    naive,
-    numbers,
-)
+from .base import CHARGED, TICKETS, Closed, Entry, FinishReport, naive, numbers
 from .mysql_server import MySQLErrors, begun_with_first, committed, reads_committed
 from .mysql_submit import MICROSECONDS, MySQLSubmit
 

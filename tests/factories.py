@@ -91,9 +91,12 @@ def register(
     return worker
 
 
-def processor(number, *tasks, seconds=5.0, pid=None, holder=0, memory=40 * 2**20, **counts):
+def processor(
+    number, *tasks, seconds=5.0, pid=None, holder=0, memory=40 * 2**20, kept=False, **counts
+):
     """Return what a worker reports of a processor that runs these tasks, for so many seconds."""
     return {
+        **({"kept": True} if kept else {}),
         "number": number,
         "pid": pid or 1000 + number,
         "start": 0,
@@ -104,10 +107,8 @@ def processor(number, *tasks, seconds=5.0, pid=None, holder=0, memory=40 * 2**20
     }
 
 
-def acquire(limit=1, *, queues=("default",), now=NOON, lease=LEASE, holder=None, serial=False):
-    return finish_and_acquire(
-        (), limit, queues=queues, now=now, lease=lease, holder=holder, serial=serial
-    )[0]
+def acquire(limit=1, **terms):
+    return finish_and_acquire((), limit, **terms)[0]
 
 
 def finish_and_acquire(
@@ -120,8 +121,9 @@ def finish_and_acquire(
     holder=None,
     serial=False,
     worker="",
+    **terms,
 ):
-    """Return the leases, and which of the finished were refused."""
+    """Return the leases, and which of the finished were refused; ``terms`` as ClaimRequest has."""
     request = ClaimRequest(
         queues=list(queues),
         limit=limit,
@@ -130,6 +132,7 @@ def finish_and_acquire(
         using="default",
         now=now,
         serial=serial,
+        **terms,
     )
     return store.finish_and_acquire(finished, request, worker=worker)
 

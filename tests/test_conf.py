@@ -36,11 +36,18 @@ class OptionsTests(SimpleTestCase):
             "NOTIFY": ("run", "the absolute path of a folder"),
             "DEFAULT_QUEUE": ("", "1 to 100 characters"),
             "POLICY": (7, "or a dict from names of queues"),
+            "HEADROOM": (1.5, "a whole number, at least 0, or a part of the processors below 1"),
             "QUEUE_ORDER": ("robin", "one of 'fair', 'ordered', 'round_robin', 'shuffled'"),
         }
         for name, (value, reported) in cases.items():
             with self.subTest(name), self.assertRaisesMessage(ConfigError, reported):
                 conf.Options().replace(**{name: value})
+
+    def test_headroom_leaves_one_processor_to_all(self):
+        cases = [(0, 4, 0), (1, 4, 1), (9, 4, 3), (0.25, 4, 1), (0.3, 4, 2), (1, 1, 0), (0.5, 1, 0)]
+        for headroom, processors, kept in cases:
+            options = conf.Options().replace(HEADROOM=headroom, PROCESSORS=processors)
+            self.assertEqual(options.kept, kept, (headroom, processors))
 
     def test_what_is_no_dict_is_refused(self):
         with (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -120,6 +121,8 @@ def simulations(
         rules = {
             **{name: played(choose) for name, (choose, _whose) in RULES.items()},
             OURS: simulated,
+            f"{OURS}, HEADROOM = 1": functools.partial(simulated, kept=1),
+            f"{OURS}, steps of 1 s": functools.partial(simulated, step=1.0),
         }
     for scenario in scenarios:
         for processors in options.processors or PROCESSORS:

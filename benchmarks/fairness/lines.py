@@ -19,6 +19,7 @@ from types import MappingProxyType
 from django_perfectqueue.store.arithmetic.fair_order import (
     ANY,
     FIRST_COST,
+    SLOTS,
     Pick,
     UserLanes,
     counted,
@@ -30,23 +31,27 @@ from django_perfectqueue.store.arithmetic.fair_order import (
 from django_perfectqueue.store.claims.acquire import ROUNDS
 from django_perfectqueue.store.claims.lanes import LANES_READ_AT_LEAST
 from django_perfectqueue.store.lanes.accounts import LAST, Accounts
+from django_perfectqueue.store.values import Costs
 
 QUEUES = itertools.count()
 
 
 @dataclass(slots=True, eq=False)
 class Task:
+    """``ran`` is for how long it ran before it made way."""
+
     lane: int
     due: float
     seconds: float
     releases: int = 0
+    ran: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class Held:
     """
     A task in the hands of a processor; ``lost`` once its lease has lapsed. ``charged`` is
-    what its lane was charged while it ran, if it was.
+    what its lane was charged while it ran, if it was; ``ran`` is for how long it has run.
     """
 
     task: Task
@@ -56,6 +61,7 @@ class Held:
     using: str = "simulated"
     lost: bool = False
     charged: float = 0.0
+    ran: float = 0.0
 
     @property
     def user(self) -> str:
@@ -114,7 +120,7 @@ class Lane:
         """The virtual time without what was charged in advance."""
         return self.virtual_time - self.held / self.weight
 
-    def as_open(self, share: int, overrun: int | None) -> UserLanes:
+    def as_open(self, share: int, overrun: int | None, *, is_kept: bool) -> UserLanes:
         room = None if self.max_running is None else self.max_running - self.running
         in_use = overrun if overrun is not None else self.running if self.cost < 0 else -ANY
         return UserLanes(
@@ -124,6 +130,7 @@ class Lane:
             weight=self.weight,
             room=room,
             running=self.running,
+            policy=SLOTS if is_kept else 0,
             share=share,
             spare=max(0, share - in_use) if share else ANY,
         )
@@ -166,7 +173,12 @@ class Lines:
     def give_up(self, held: Held) -> None:
         """Take back a task whose handler has run and then released it."""
         held.task.releases -= 1
-        self.finish([(held, held.task.seconds)])
+        held.task.ran = 0.0
+        self.make_way(held)
+
+    def make_way(self, held: Held) -> None:
+        """Take back a task that has run for a while, charged for that."""
+        self.finish([(held, held.ran)])
         self.take_back(held)
 
     def charge(self, held: Held, ran: float) -> None:
@@ -202,6 +214,7 @@ class Lines:
         holder: int = 0,
         processors: int = 0,
         overrun: Mapping[int, int] = MappingProxyType({}),
+        costs: Costs | None = None,
     ) -> list[Held]:
         """
         Take up to so many tasks, as ``store.finish_and_acquire()`` does.
@@ -217,7 +230,7 @@ class Lines:
             self.write(accounts)
             self.wake()
             accounts = Accounts()
-        self.processors, self.overrun = processors, overrun
+        self.processors, self.overrun, self.costs = processors, overrun, costs
         taken = self.take(accounts, limit, holder)
         self.write(accounts)
         while not taken and any(self.lanes[number].waiting for *_turn, number in self.turns):
@@ -240,6 +253,7 @@ class Lines:
                 lane.as_open(
                     math.ceil(self.processors * lane.weight / weights - 1e-9),
                     self.overrun.get(self.account(lane.id)),
+                    is_kept=self.costs is not None,
                 )
                 for lane in lanes
             ]
@@ -264,6 +278,8 @@ class Lines:
         return lane_of(self.queue, str(lane)) if lane & 1 else lane
 
     def next_lanes(self, limit: int, passed: set[int]) -> list[Lane]:
+        if self.costs is not None:
+            return self.short_lanes(self.costs)[:limit]
         found = []
         for *_turn, number in self.turns:
             if number not in passed:
@@ -271,6 +287,20 @@ class Lines:
                 if len(found) == limit:
                     break
         return found
+
+    def short_lanes(self, costs: Costs) -> list[Lane]:
+        """Return those for which a processor is kept, the one served longest ago first."""
+        lanes = [self.lanes[number] for *_turn, number in self.turns]
+        short = [lane for lane in lanes if costs[0] < lane.cost < costs[1] and lane.waiting]
+        short = [lane for lane in short if self.account(lane.id) not in self.overrun]
+        return sorted(short, key=lambda lane: lane.since)
+
+    def comes_first(self, held: Held) -> bool:
+        """Return whether another lane with tasks has its turn before that of a running task."""
+        self.wake()
+        own = self.lanes[held.task.lane]
+        lanes = [self.lanes[number] for turn, _since, number in self.turns if turn < own.turn]
+        return any(lane.waiting and lane is not own for lane in lanes)
 
     def serve(
         self, accounts: Accounts, picks: Sequence[Pick], limit: int, holder: int, *, alone: bool

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from django_perfectqueue.store.values import Costs
 from django_perfectqueue.worker.attempt.surroundings import AGAIN, SUDDEN
 from django_perfectqueue.worker.buffers import LATE
 from django_perfectqueue.worker.processor.pacing import Prefetch
 from django_perfectqueue.worker.processor.processor import TICK
-from django_perfectqueue.worker.shared.status import Crowd, ProcessorStatus, account_of
+from django_perfectqueue.worker.shared.status import TRIES, Crowd, ProcessorStatus, account_of
 
 from .audit import Run
 from .lines import Held, Lines, Task
@@ -26,6 +28,7 @@ from .scenario import Arrival, Followers, Scenario, arrivals
 RING = 0.003
 TYPE = "sleep"
 ALIVE_TIME = 300.0
+SHORT = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -54,8 +57,9 @@ class Simulation:
     So many processors and what comes to them.
 
     ``jumps`` are changes of the database's clock: when, and by how many seconds. One that
-    goes on by more than a lease has all leases lapse. After each step ``watch`` is called,
-    and ``follow`` returns what comes when a task ends.
+    goes on by more than a lease has all leases lapse. After each event ``watch`` is called,
+    and ``follow`` returns what comes when a task ends. So many processors are ``kept`` for short
+    tasks; with a ``step`` tasks make way for others after each so many seconds.
     """
 
     def __init__(
@@ -68,12 +72,17 @@ class Simulation:
         jumps: Sequence[tuple[float, float]] = (),
         watch: Callable[[], None] = lambda: None,
         follow: Callable[[Task, float], Task | None] = lambda task, now: None,
+        kept: int = 0,
+        step: float = math.inf,
     ) -> None:
         self.lines = lines
         self.watch = watch
         self.follow = follow
+        self.step = step
         self.processors = [Processor(Prefetch(prefetch)) for _ in range(processors)]
         self.crowd = Crowd([processor.slot for processor in self.processors], processors)
+        self.kept = self.processors[processors - kept :]
+        self.tries_from = 0.0
         self.number = itertools.count()
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.began: list[tuple[Task, float, float]] = []
@@ -137,13 +146,20 @@ class Simulation:
         processor.slot.begin(1, since=now, whose=(account, charge))
         due = now + max(2 * held.charge, SUDDEN) + TICK
         self.at(due, lambda later: self.charge(processor, held, now, later))
-        self.began.append((held.task, now, now + held.task.seconds))
-        self.at(now + held.task.seconds, lambda now: self.end(processor, held, now))
+        self.run_on(processor, held, now)
         if processor.done and held.task.seconds > LATE:
             self.at(processor.done[0][2] + LATE, lambda now: self.keep(processor, held))
         over_at = processor.prefetch.over_at(processor.taken_at)
         if over_at < now + held.task.seconds:
             self.at(over_at, lambda now: self.give_back(processor, held, now))
+
+    def run_on(self, processor: Processor, held: Held, now: float) -> None:
+        """Run a task until its end, or until it may make way."""
+        span = min(held.task.seconds - held.task.ran, self.step)
+        held.task.ran += span
+        held.ran += span
+        self.began.append((held.task, now, now + span))
+        self.at(now + span, lambda now: self.end(processor, held, now))
 
     def next_of(self, processor: Processor, now: float) -> Held | None:
         """Take what may begin out of the batch; where nothing may, give it back."""
@@ -175,20 +191,35 @@ class Simulation:
             holder=number,
             processors=self.crowd.processors,
             overrun=self.crowd.overrun,
+            costs=self.costs(now) if processor in self.kept else None,
         )
         processor.batch.extend(taken)
         if len(taken) >= limit or any(self.lines.is_capped(held) for held in taken):
             self.wake_one(now)
         return bool(processor.batch)
 
+    def costs(self, now: float) -> Costs:
+        """Return between which costs the tasks are that a kept processor takes."""
+        busy = all(one.running or one in self.kept for one in self.processors)
+        return -SHORT if busy and now >= self.tries_from else 0.0, SHORT
+
     def end(self, processor: Processor, held: Held, now: float) -> None:
+        """End a task, or a step of it, after which it goes on unless others come first."""
+        is_over = held.task.ran >= held.task.seconds
+        if not is_over and not self.lines.comes_first(held):
+            self.run_on(processor, held, now)
+            return
+        if processor in self.kept and held.is_new and held.ran >= SHORT:
+            self.tries_from = now + TRIES * held.ran
         processor.running = None
         processor.slot.end()
-        processor.prefetch.ran(TYPE, held.task.seconds)
-        if held.task.releases and not held.lost:
+        processor.prefetch.ran(TYPE, held.ran)
+        if not is_over:
+            self.lines.make_way(held)
+        elif held.task.releases and not held.lost:
             self.lines.give_up(held)
         else:
-            processor.done.append((held, held.task.seconds, now))
+            processor.done.append((held, held.ran, now))
             if next_one := self.follow(held.task, now):
                 self.lines.submit(next_one)
                 self.wake_one(now)
@@ -222,7 +253,9 @@ class Simulation:
         self.wake_one(now)
 
 
-def simulated(scenario: Scenario, processors: int) -> tuple[list[Run], float]:
+def simulated(
+    scenario: Scenario, processors: int, *, kept: int = 0, step: float = math.inf
+) -> tuple[list[Run], float]:
     """Return what became of each task of a scenario, and when that ended."""
     owners = scenario.owners()
     numbers = {user: number for number, user in enumerate(owners)}
@@ -240,22 +273,27 @@ def simulated(scenario: Scenario, processors: int) -> tuple[list[Run], float]:
     followers.first()
     lines = Lines([(group.weight, group.max_running) for group in owners.values()])
     simulation = Simulation(
-        lines, coming, processors=processors, prefetch=scenario.prefetch, follow=follow
+        lines,
+        coming,
+        processors=processors,
+        prefetch=scenario.prefetch,
+        follow=follow,
+        kept=min(kept or scenario.headroom, processors - 1),
+        step=step,
     )
     seconds = simulation.run(seconds=scenario.seconds, tasks=scenario.tasks)
     return records(users, tasks, simulation), seconds
 
 
 def records(users: Sequence[str], tasks: Sequence[Task], simulation: Simulation) -> list[Run]:
-    ran = {id(task) for task, _started, _ended in simulation.began}
-    return [
-        *(
-            Run(users[task.lane], task.due, started, ended, task.seconds)
-            for task, started, ended in simulation.began
-        ),
-        *(
-            Run(users[task.lane], task.due, None, None, task.seconds * (1 + task.releases))
-            for task in tasks
-            if task.releases or id(task) not in ran
-        ),
+    found, begun = [], set()
+    for task, started, ended in simulation.began:
+        # What has made way waits no more than any other that is next.
+        due = started if id(task) in begun and not task.releases else task.due
+        begun.add(id(task))
+        found.append(Run(users[task.lane], due, started, ended, ended - started))
+    return found + [
+        Run(users[task.lane], task.due, None, None, left)
+        for task in tasks
+        if (left := task.seconds * (1 + task.releases) - task.ran) > 0 or task.releases
     ]

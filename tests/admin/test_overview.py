@@ -1,3 +1,4 @@
+import json
 import re
 from datetime import timedelta
 from html import unescape
@@ -15,7 +16,7 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.store.records import counts
 
-from ..factories import fail, register, running, submit, submit_many
+from ..factories import acquire, fail, processor, register, running, submit, submit_many
 from ..health.test_queues import now, park
 from ..inspection.test_statistics import ran
 from ..management.running import run
@@ -185,6 +186,27 @@ class OverviewTests(AdminTestCase):
         self.assertEqual(len(self.statements(OVERVIEW)), 12)
         self.client.force_login(staff("view_overview", "view_task", name="reader"))
         self.assertEqual(len(self.statements(OVERVIEW)), 14)
+
+    def test_one_user_who_holds_all_processors_is_named(self):
+        long = [submit(user="<ann>", now=None).id for _number in range(3)]
+        acquire(2, now=None)
+        register(now=None, states=[processor(1, long[0]), processor(2, long[1], seconds=9.0)])
+        words = "run on all processors (2) since"
+        self.assertNotIn(words, self.shown())
+        submit(user="bob", now=None)
+        page = self.shown()
+        self.assertIn(f"Tasks of user &lt;ann&gt; {words}", page)
+        self.assertIn("the setting HEADROOM keeps processors for short tasks", page)
+        self.assertRegex(
+            run("pq_status"),
+            r"Tasks of user '<ann>' have run on all processors \(2\) for \S+, and others wait",
+        )
+        self.assertEqual(len(self.statements(OVERVIEW)), 13)
+        with override_settings(PERFECTQUEUE={"SHORT_TASK": 60}):
+            self.assertNotIn(words, self.shown())
+        free = [processor(1, long[0]), processor(2)]
+        Worker.objects.update(states_text=json.dumps(free))
+        self.assertNotIn(words, self.shown())
 
     def test_it_is_for_those_who_may_see_it(self):
         self.client.force_login(staff("view_task", name="without"))

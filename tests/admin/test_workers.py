@@ -39,6 +39,10 @@ class WorkerTests(AdminTestCase):
         self.assertContains(response, "#1000000000")
         self.assertContains(response, "2, 2 busy")
 
+    def test_processors_that_are_kept_for_short_tasks_are_counted(self):
+        register(now=None, states=[processor(1, 7), processor(2, kept=True)])
+        self.assertContains(self.client.get(WORKERS), "2, 1 busy, 1 kept for short tasks")
+
     def test_who_may_not_see_tasks_sees_how_many_run(self):
         task = submit("secret-report", now=None)
         register(now=None, states=[processor(1, task.id)])

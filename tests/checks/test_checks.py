@@ -134,6 +134,13 @@ class SettingsTests(SimpleTestCase):
         self.assertIn("not 'many'", found[1].msg)
         self.assertIn("take it out of PERFECTQUEUE", found[1].hint)
 
+    def test_headroom_that_would_leave_no_processor_to_long_tasks(self):
+        self.assertEqual(settings_errors(HEADROOM=3, PROCESSORS=4), [])
+        self.assertEqual(settings_errors(HEADROOM=0.5), [])
+        [found] = settings_errors(HEADROOM=4, PROCESSORS=4)
+        self.assertEqual(found.id, "perfectqueue.W026")
+        self.assertIn("HEADROOM is 4", found.msg)
+
     @override_settings(PERFECTQUEUE=["ALIVE_TIME"])
     def test_what_is_no_dict(self):
         [found] = check_settings()

@@ -19,7 +19,7 @@ from django_perfectqueue.metrics import views as metrics
 from django_perfectqueue.models import UNSEEN, Ticket, Worker
 from django_perfectqueue.schedules import Schedules
 
-from ..factories import acquire, fail, register, running, submit
+from ..factories import acquire, fail, processor, register, running, submit
 from ..management.running import refused, run
 from ..management.test_schedule import break_, make_late
 
@@ -121,6 +121,20 @@ class CommandTests(HealthTestCase):
         self.assertIn("has waited", run("pq_status", "health", "--oldest", "300"))
         reported = refused(self, "pq_status", "health", "--oldest", "60")
         self.assertIn("waited for 1 min 30 s, over 1 min 0 s.", reported)
+
+    def test_headroom_keeps_long_tasks_waiting(self):
+        """It is named once they are late, and a failure where the caller says for how long."""
+        held = processor(1, 7)
+        register(now=None, states=[held, processor(2, kept=True)])
+        self.assertIn("No long task of queue 'default' waits long", run("pq_status", "health"))
+        old(400)
+        words = "have waited for 6 min 40 s while processors that HEADROOM keeps for short ones"
+        self.assertIn(f"{words} are idle: 1.", run("pq_status", "health"))
+        self.assertIn(words, refused(self, "pq_status", "health", "--oldest", "300"))
+        with override_settings(PERFECTQUEUE={"LATE_AFTER": None}):
+            self.assertNotIn(words, run("pq_status", "health"))
+        Worker.objects.update(states_text=json.dumps([held, processor(2, 8, kept=True)]))
+        self.assertNotIn(words, run("pq_status", "health"))
 
     def test_what_fell_due_has_been_left_lying(self):
         register(now=None)

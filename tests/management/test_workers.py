@@ -1,3 +1,4 @@
+import json
 from datetime import timedelta
 
 from django.test import TestCase
@@ -22,6 +23,14 @@ class WorkersTests(TestCase):
         )
         self.assertRegex(row, r"^one +17 +1 +1 +\S+ ago +mail, reports +4 +0 +\S+ ago$")
         self.assertEqual(reported, "1 worker takes tasks.")
+
+    def test_processors_that_are_kept_for_short_tasks_are_shown(self):
+        register(now=None, states=[processor(1, 7), processor(2, kept=True)])
+        self.assertIn("2 (1 kept)", run("pq_status", "workers"))
+        shown = run("pq_status", "workers", "--tasks")
+        self.assertRegex(shown, r"processor 2, pid 1002, kept for short tasks, 40 MB")
+        [worker] = map(json.loads, run("pq_status", "workers", "--json").splitlines())
+        self.assertEqual([state["kept"] for state in worker["states"]], [False, True])
 
     def test_its_processors_are_shown_with_what_they_run(self):
         task = submit("k1", user="ann", queue="mail", now=None)

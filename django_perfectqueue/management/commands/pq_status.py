@@ -92,9 +92,9 @@ def who_holds(held: HeldByOne, now: datetime) -> str:
     """Return which user holds all processors, since when, and what it would take."""
     whose = f"of user '{held.user}'" if held.user else "without a user"
     return printable(
-        f"Tasks {whose} run on all processors ({held.processors}) since"
-        f" {ago(held.since, now)}, and others wait. Tasks in steps would make way between two of"
-        " them; HEADROOM keeps processors for short tasks."
+        f"Tasks {whose} have run on all processors ({held.processors}) for"
+        f" {short_duration((now - held.since).total_seconds())}, and others wait. Tasks in steps"
+        " would make way between two of them; HEADROOM keeps processors for short tasks."
     )
 
 

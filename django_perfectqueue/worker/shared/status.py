@@ -301,9 +301,9 @@ class Wakeups:
     A processor sets ``seeking`` before its last look for tasks. If it is woken during that
     look, it looks again or wakes another, so that no wake-up is lost. Kept ones are the last.
 
-    Kept processors try users of whom nothing was measured, but after a task that was not
-    ``short`` none for TRIES times as long: so these hold kept processors for a small part of
-    the time.
+    Kept processors try users of whom nothing was measured while all others are busy, but after
+    a task that was not ``short`` none for TRIES times as long: so these hold kept processors for
+    a small part of the time.
     """
 
     def __init__(
@@ -359,7 +359,8 @@ class Wakeups:
 
     def kept_costs(self) -> Costs:
         """Return between which expected costs the tasks are that kept processors take."""
-        tries = time.monotonic() >= self.tries_from.value
+        busy = all(status.kept or status.tasks for status, _wakeup in self.processors)
+        tries = busy and time.monotonic() >= self.tries_from.value
         return -self.short if tries else 0.0, self.short
 
     def free_costs(self) -> Costs | None:

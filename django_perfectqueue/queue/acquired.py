@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Case, When
+from django.db.models.functions import Length
+from django.db.models.lookups import LessThanOrEqual
 
 from django_perfectqueue import models, store
 from django_perfectqueue.conf import options
@@ -430,6 +433,7 @@ class AcquiredTask(ReportingTask):
 
 
 MOST = 1_000
+SHORT = 1_000
 
 
 class Steps:
@@ -445,7 +449,7 @@ class Steps:
         self.used: dict[str, MaybeCommitted | None] = {}
         self.running, self.progressed = 0, False
         # A first attempt has nothing to read.
-        self.kept = set[str]() if task.lease.attempt == 1 else self.names()
+        self.kept = {} if task.lease.attempt == 1 else self.read()
 
     def run(self, name: str, call: Callable[[], object]) -> JSON:
         """Return what is kept of a step, or else call it, and keep what it returns."""
@@ -493,7 +497,7 @@ class Steps:
         text: str | None = None
         if name in self.kept:
             found = self.rows.filter(name=name).values_list("result_text", flat=True)
-            text = store.database.with_retries(found.first, using=self.using)
+            text = self.kept[name] or store.database.with_retries(found.first, using=self.using)
         self.used[name] = None
         self.running += text is None
         return text
@@ -502,15 +506,18 @@ class Steps:
         """Keep what a step has returned; return it as it is stored."""
         text = encoded_result(value, f"The result of step '{name}'", using=self.using)
         self.task._write(lambda: store.keep_step(self.task.lease, name, text, using=self.using))
-        self.kept.add(name)
+        self.kept[name] = None
         self.progressed = True
         # What is rolled back may run again in this attempt.
         self.used[name] = maybe_committed(self.using)
         return text
 
-    def names(self) -> set[str]:
-        names = self.rows.values_list("name", flat=True)
-        return store.database.with_retries(lambda: set(names), using=self.using)
+    def read(self) -> dict[str, str | None]:
+        """Return what is kept, by name; None for a long result, which is read once it is needed."""
+        length = Length("result_text")
+        short = Case(When(LessThanOrEqual(length, SHORT), then="result_text"))
+        rows = self.rows.values_list("name", short)
+        return store.database.with_retries(lambda: dict(rows), using=self.using)
 
 
 def in_transaction() -> bool:

@@ -190,20 +190,6 @@ def measured(environment: Environment, peer: Sleepers, processors: int) -> dict[
         stop(environment, workers)
     seconds = stopped - began
     sent, rows, starts = feeder.sent, runs_of(feeder.sent), environment.probe.read()
-    Path("/tmp/starts.json").write_text(
-        json.dumps(
-            [
-                [
-                    s.pid,
-                    s.task,
-                    s.at / 1e9 - began,
-                    sent[s.task].user,
-                    sent[s.task].step or sent[s.task].seconds,
-                ]
-                for s in starts
-            ]
-        )
-    )  # TEMP
     stretch = stretch_of(sent, rows.values())
     again = released(sent, starts, rows, began=began, stretch=stretch)
     again += in_steps(sent, starts, rows, began=began)

@@ -217,12 +217,8 @@ class SharedState:
                 return None
             if (lease := hand.next(now)) is None:
                 return None
-            task = AcquiredTask(
-                lease,
-                alive_time=self.options.ALIVE_TIME,
-                worker=self.worker,
-                first=self.first_lane,
-            )
+            alive_time, first = self.options.ALIVE_TIME, self.first_lane
+            task = AcquiredTask(lease, alive_time, self.worker, first=first)
             running = Running(task, index=hand.free.pop())
             hand.going[running.index] = running
             limits = self.plan.time_limits(lease)

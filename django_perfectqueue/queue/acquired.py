@@ -62,15 +62,15 @@ class AcquiredTask(ReportingTask):
     has passed to another, and AlreadyFinishedError when this object has ended the task. In
     a transaction of the caller's it is settled with that; in an atomic handler they are
     ``deferred``, and written when it has returned. ``django_result`` is what Django's
-    signals are sent for one of its tasks. ``first`` asks a worker for the virtual time of the lane
-    before which this one is to yield, None where it goes on.
+    signals are sent for one of its tasks. ``lane_before`` asks a worker for the virtual time of
+    the lane to which it is to yield, None where it goes on.
     """
 
     started: float = field(default_factory=time.monotonic)
     is_settling: bool = field(default=False, repr=False)
     django_result: Any = field(default=None, repr=False, compare=False)
     deferred: Deferred | None = field(default=None, repr=False, compare=False)
-    first: Callable[[AcquiredTask], float | None] | None = field(
+    lane_before: Callable[[AcquiredTask], float | None] | None = field(
         default=None, repr=False, compare=False
     )
     _settled: str = field(default="", repr=False)
@@ -223,7 +223,7 @@ class AcquiredTask(ReportingTask):
         WaitInTransactionError in an atomic handler, or in a transaction of the caller's.
         """
         self._refuse_if_settled()
-        if self.deferred is not None or (self.first and in_transaction()):
+        if self.deferred is not None or (self.lane_before and in_transaction()):
             raise WaitInTransactionError(
                 f"Task '{self.key}' can't yield in a transaction, which would be undone."
                 " Yield outside of it, by a handler that is not atomic."
@@ -232,10 +232,10 @@ class AcquiredTask(ReportingTask):
 
     def _give_way(self) -> None:
         """Raise YieldedError where others come first, and nothing would be undone by that."""
-        if self.first is None or self.deferred is not None:
+        if self.lane_before is None or self.deferred is not None:
             return
         # Once one step has raised it, those beside it do.
-        floor = self.first(self) if self._floor is None else self._floor
+        floor = self.lane_before(self) if self._floor is None else self._floor
         if floor is not None and not in_transaction():
             self._floor = floor
             text = f"Task '{self.key}' goes on later: the tasks of others come first."

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Case, When
+from django.db.models.functions import Length
+from django.db.models.lookups import LessThanOrEqual
 
 from django_perfectqueue import exceptions, models, store
 from django_perfectqueue.conf import options
@@ -50,15 +53,15 @@ class AcquiredTask(ReportingTask):
     has passed to another, and AlreadyFinishedError when this object has ended the task. In
     a transaction of the caller's it is settled with that; in an atomic handler they are
     ``deferred``, and written when it has returned. ``django_result`` is what Django's
-    signals are sent for one of its tasks. ``first`` asks a worker for the virtual time of the lane
-    before which this one is to yield, None where it goes on.
+    signals are sent for one of its tasks. ``lane_before`` asks a worker for the virtual time of
+    the lane to which it is to yield, None where it goes on.
     """
 
     started: float = field(default_factory=time.monotonic)
     is_settling: bool = field(default=False, repr=False)
     django_result: Any = field(default=None, repr=False, compare=False)
     deferred: Deferred | None = field(default=None, repr=False, compare=False)
-    first: Callable[[AcquiredTask], float | None] | None = field(
+    lane_before: Callable[[AcquiredTask], float | None] | None = field(
         default=None, repr=False, compare=False
     )
     _settled: str = field(default="", repr=False)
@@ -211,7 +214,7 @@ class AcquiredTask(ReportingTask):
         WaitInTransactionError in an atomic handler, or in a transaction of the caller's.
         """
         self._refuse_if_settled()
-        if self.deferred is not None or (self.first and in_transaction()):
+        if self.deferred is not None or (self.lane_before and in_transaction()):
             raise exceptions.WaitInTransactionError(
                 f"Task '{self.key}' can't yield in a transaction, which would be undone."
                 " Yield outside of it, by a handler that is not atomic."
@@ -220,10 +223,10 @@ class AcquiredTask(ReportingTask):
 
     def _give_way(self) -> None:
         """Raise YieldedError where others come first, and nothing would be undone by that."""
-        if self.first is None or self.deferred is not None:
+        if self.lane_before is None or self.deferred is not None:
             return
         # Once one step has raised it, those beside it do.
-        floor = self.first(self) if self._floor is None else self._floor
+        floor = self.lane_before(self) if self._floor is None else self._floor
         if floor is not None and not in_transaction():
             self._floor = floor
             text = f"Task '{self.key}' goes on later: the tasks of others come first."
@@ -421,6 +424,7 @@ class AcquiredTask(ReportingTask):
 
 
 MOST = 1_000
+SHORT = 1_000
 
 
 class Steps:
@@ -436,7 +440,7 @@ class Steps:
         self.used: dict[str, MaybeCommitted | None] = {}
         self.running, self.progressed = 0, False
         # A first attempt has nothing to read.
-        self.kept = set[str]() if task.lease.attempt == 1 else self.names()
+        self.kept = {} if task.lease.attempt == 1 else self.read()
 
     def run(self, name: str, call: Callable[[], object]) -> JSON:
         """Return what is kept of a step, or else call it, and keep what it returns."""
@@ -486,7 +490,7 @@ class Steps:
         text: str | None = None
         if name in self.kept:
             found = self.rows.filter(name=name).values_list("result_text", flat=True)
-            text = store.database.with_retries(found.first, using=self.using)
+            text = self.kept[name] or store.database.with_retries(found.first, using=self.using)
         self.used[name] = None
         self.running += text is None
         return text
@@ -495,15 +499,18 @@ class Steps:
         """Keep what a step has returned; return it as it is stored."""
         text = encoded_result(value, f"The result of step '{name}'", using=self.using)
         self.task._write(lambda: store.keep_step(self.task.lease, name, text, using=self.using))
-        self.kept.add(name)
+        self.kept[name] = None
         self.progressed = True
         # What is rolled back may run again in this attempt.
         self.used[name] = maybe_committed(self.using)
         return text
 
-    def names(self) -> set[str]:
-        names = self.rows.values_list("name", flat=True)
-        return store.database.with_retries(lambda: set(names), using=self.using)
+    def read(self) -> dict[str, str | None]:
+        """Return what is kept, by name; None for a long result, which is read once it is needed."""
+        length = Length("result_text")
+        short = Case(When(LessThanOrEqual(length, SHORT), then="result_text"))
+        rows = self.rows.values_list("name", short)
+        return store.database.with_retries(lambda: dict(rows), using=self.using)
 
 
 def in_transaction() -> bool:

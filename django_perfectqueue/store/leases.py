@@ -20,12 +20,7 @@ from .values import Lease, Pulse, Watermarks, as_text
 
 STILL_HELD = "running"
 # The endings that the holder of an attempt writes.
-BY_HOLDER = (
-    LastEnding.RETRIED,
-    LastEnding.SNOOZED,
-    LastEnding.RELEASED,
-    LastEnding.YIELDED,
-)
+BY_HOLDER = (LastEnding.RETRIED, LastEnding.SNOOZED, LastEnding.RELEASED, LastEnding.YIELDED)
 
 HELD_TICKET = """
 SELECT "token", "state", "attempt", "last_ending" FROM "perfectqueue_ticket"
@@ -213,7 +208,7 @@ def charge(ran: Mapping[Lease, float], *, using: str, now: datetime | None = Non
 
 TICKET = (
     '"ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",'
-    ' "ticket"."crashes", "ticket"."rank"'
+    ' "ticket"."crashes", "ticket"."rank", "ticket"."last_ending"'
 )
 TASK = (
     '"task"."queue", "task"."key", "task"."type", "task"."user", "task"."data",'
@@ -244,6 +239,7 @@ class ClaimedRow(NamedTuple):
     errors: int
     crashes: int
     rank: int
+    last_ending: int
     run_at: Any
     late: bool
     queue: str
@@ -279,7 +275,7 @@ def leased(
     capped: bool = False,
 ) -> Lease:
     """Return the lease; ``moment`` makes the row's times aware."""
-    task_id, attempt, lane, errors, crashes, _rank, run_at, _late, *task = row
+    task_id, attempt, lane, errors, crashes, _rank, last_ending, run_at, _late, *task = row
     queue, key, type_, user, payload, priority, created_at, time_limit, context, limits = task
     return Lease(
         using,
@@ -307,6 +303,7 @@ def leased(
         limits,
         pick.share,
         pick.weight,
+        last_ending == LastEnding.YIELDED,
     )
 
 

@@ -116,7 +116,7 @@ class Lease(NamedTuple):
     ``context`` is what it sent along of its surroundings, as JSON text. ``limits`` are the
     names of the limits that it lists, with commas between. ``share`` is how many processors
     of a worker its user has as long as others wait; 0 is any number. ``weight`` is that of its
-    user.
+    user. One that ``goes_on`` had begun before it yielded.
     """
 
     using: str
@@ -144,6 +144,7 @@ class Lease(NamedTuple):
     limits: str = ""
     share: int = 0
     weight: float = 1.0
+    goes_on: bool = False
 
     def __repr__(self) -> str:
         """Name it without its payload, which must not get into logs and reports of errors."""

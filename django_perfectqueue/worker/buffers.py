@@ -305,7 +305,7 @@ class UsageBuffer:
         self.using = using
         self.kept = kept
         self.tallies: defaultdict[UsageKey, Tally] = defaultdict(Tally)
-        self.ended: list[tuple[str, str, str, list[float], float, float, float]] = []
+        self.ended: list[tuple[str, str, str, list[float], float, float | None, float]] = []
         self.words: list[tuple[str, str, str, str]] = []
         self.current: dict[int, AcquiredTask] = {}
         self.counted_until: dict[int, float] = {}
@@ -331,10 +331,11 @@ class UsageBuffer:
             counted = self.counted_until.pop(id(task), None)
             if not self.kept:
                 return
-            lease, since, started, waits = task.lease, counted, task.started, []
-            waited = started - lease.run_at.timestamp()
+            lease, since, started, waits = task.lease, counted, task.started, list[float]()
+            # One that goes on has waited before it began.
+            waited = None if lease.goes_on else started - lease.run_at.timestamp()
             if since is None:
-                since, waits = started, [waited]
+                since, waits = started, [waited] if waited is not None else waits
             names = lease.queue, lease.user, lease.type
             self.ended.append((*names, waits, ended - since, waited, ended - started))
             if len(self.ended) >= MOST_ENDED and self.ahead:
@@ -370,7 +371,8 @@ class UsageBuffer:
         for (queue, type_), pairs in types.items():
             for key in (all_types_key(queue), type_key(queue, type_)):
                 tally = self.tallies[key]
-                tally.wait(*[waited + self.ahead for waited, _lasted in pairs])
+                waits = [waited + self.ahead for waited, _ in pairs if waited is not None]
+                tally.wait(*waits)
                 tally.run([lasted for _waited, lasted in pairs])
         store.records.count_endings(self.tallies, self.words)
         self.words.clear()
@@ -409,7 +411,7 @@ class UsageBuffer:
         now = time.monotonic()
         for task in list(self.current.values()):
             tally = self.tally(task.lease.queue, task.lease.user)
-            if id(task) not in self.counted_until:
+            if id(task) not in self.counted_until and not task.lease.goes_on:
                 tally.wait(task.started + self.ahead - task.lease.run_at.timestamp())
             tally.seconds += max(0.0, now - self.counted_until.get(id(task), task.started))
             self.counted_until[id(task)] = now

@@ -10,7 +10,7 @@ from django.utils import translation
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection import reasons, why_waiting
-from django_perfectqueue.models import UNSEEN, Account, FairShare, Limit, Meter, State, Ticket
+from django_perfectqueue.models import UNSEEN, Account, FairShare, Limit, Meter, State, Step, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 
@@ -347,6 +347,19 @@ class PlaceTests(WaitingTestCase):
         )
         Account.objects.filter(user="ann").update(paused=True)
         self.assertEqual(self.why(Queue()["carl-2"]).lanes, 1)
+
+    def test_the_next_one_waits_for_the_next_step_of_a_long_task(self):
+        long = submit("long", user="ann")
+        submit("first", user="bob")
+        waits = submit("short", user="bob")
+        acquire(2)
+        Account.objects.filter(user="ann").update(virtual_time=9.0)
+        self.assertEqual(self.why(waits).code, "position")
+        step = {"name": "one", "result_text": "1", "kept_at": NOON}
+        Step.objects.create(task_id=long.metadata().pk, **step)
+        sentence = "It waits for a long task of user 'ann' to reach its next step."
+        self.assert_why(waits, "next_step", sentence, name="ann", position=1, lanes=0)
+        self.assertEqual(self.why(submit("more", user="ann")).code, "position")
 
     def test_a_lane_that_has_yet_to_be_made_has_no_turn(self):
         sentence = "It is number 1 in its user's line."

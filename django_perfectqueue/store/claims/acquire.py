@@ -35,6 +35,7 @@ from .tickets import Tickets, past_unreadable
 
 ROUNDS = 5
 ROUNDS_IN_VAIN = 20
+TURNS_READ = 50
 
 TAKEN = """
 SELECT "task_id", "token", "state" FROM "perfectqueue_ticket"{hint}
@@ -348,21 +349,29 @@ class LaneTurn(NamedTuple):
         return self.account != other.account and is_next and no_more
 
 
-LANE_TURNS = """
-SELECT {waits}, "id", "queue", "turn", "virtual_time", "running", "weight"
+TURNS = """
+SELECT {waits} AS "waits", "id", "queue", "turn", "virtual_time", "running", "weight", "has_open"
 FROM "perfectqueue_account" WHERE {which}
 """
-OF_RUNNING = LANE_TURNS.replace("{waits}", "FALSE").replace("{which}", '"id" IN ({accounts})')
-OF_FIRST = LANE_TURNS.replace("{waits}", "TRUE").replace(
-    "{which}", '"queue" = %({name})s AND "ready" = TRUE ORDER BY "turn" LIMIT %(most)s'
+OF_RUNNING = TURNS.replace("{waits}", "FALSE").replace("{which}", '"id" IN ({accounts})')
+FIRST = TURNS.replace("{waits}", "TRUE").replace(
+    "{which}", f'"queue" = %({{name}})s AND "ready" = TRUE ORDER BY "turn" LIMIT {TURNS_READ}'
 )
+# A lane stays awake after its last task until someone has looked for the next one.
+OF_FIRST = f"""
+SELECT * FROM ({FIRST}) AS "first" WHERE "has_open" OR EXISTS (
+    SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
+    WHERE "ticket"."state" = 0 AND {{in_lane}}
+)
+"""
 
 
 def lane_turns(queues: Sequence[str], accounts: Collection[int], *, using: str) -> list[LaneTurn]:
     """Return where these accounts stand, and the first of each queue that wait, by their turns."""
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
-    first = [f'SELECT * FROM ({OF_FIRST.replace("{name}", name)}) AS "{name}"' for name in names]
-    statement = " UNION ALL ".join([*first, OF_RUNNING])
+    statement = " UNION ALL ".join([OF_FIRST.replace("{name}", name) for name in names])
     with reading(using) as db:
-        rows = db.rows(statement, {**names, "most": 2 * len(accounts)}, accounts=sorted(accounts))
-    return sorted([LaneTurn(*row) for row in rows], key=attrgetter("turn"))
+        in_lane = db.dialect.in_lane.replace("{lane}", '"first"."id"')
+        statement = f"{statement} UNION ALL {OF_RUNNING}".replace("{in_lane}", in_lane)
+        rows = db.rows(statement, names, accounts=sorted(accounts))
+    return sorted([LaneTurn(*row[:-1]) for row in rows], key=attrgetter("turn"))

@@ -135,7 +135,9 @@ class Listener(HelperProcess):
                 self.known_at = min(self.known_at, now + message.delay)
             else:
                 self.heard_at, self.may_be_unheard = now, False
-                self.wakeups.wake_one()
+                if not self.wakeups.wake_one() and self.wakeups.may_yield(now):
+                    self.look_at = min(self.look_at, now + SOONEST)
+                    continue
                 # A poll now would find the same task, and wake another processor for it.
                 self.look_at = min(max(self.look_at, now + GRACE), now + self.longest)
                 self.pause = min(self.pause, self.longest)

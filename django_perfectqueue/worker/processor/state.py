@@ -80,8 +80,6 @@ class SharedState:
         self.monitor_waits = False
         # With so many tasks in the batch, or fewer, the end of one may wake the feeder.
         self.low = MOST if places > 1 else 0
-        # Bound once: each task is given it.
-        self.first_lane = self.lane_before
         self.more = True
         self.held_up = self.gives_way = self.urgent = False
         # When the feeder wakes by itself; 0 while it does not sleep.
@@ -217,12 +215,8 @@ class SharedState:
                 return None
             if (lease := hand.next(now)) is None:
                 return None
-            task = AcquiredTask(
-                lease,
-                alive_time=self.options.ALIVE_TIME,
-                worker=self.worker,
-                first=self.first_lane,
-            )
+            alive_time, before = self.options.ALIVE_TIME, self.lane_before
+            task = AcquiredTask(lease, alive_time, self.worker, lane_before=before)
             running = Running(task, index=hand.free.pop())
             hand.going[running.index] = running
             limits = self.plan.time_limits(lease)

@@ -186,11 +186,6 @@ class ProcessorStatus(ctypes.Structure):
         """Return the status of a task that runs here: itself, to be written to."""
         return next((one for one in self._task_statuses if one.task_id == task_id), None)
 
-    def may_yield(self, began_by: float) -> list[TaskStatus]:
-        """Return the tasks that may yield and began by this time: themselves, to be written to."""
-        tasks = self._task_statuses
-        return [one for one in tasks if one.task_id and one.has_steps and one.since <= began_by]
-
     def end(self, *, index: int = 0) -> None:
         self._task_statuses[index].task_id = 0
 
@@ -348,7 +343,8 @@ class Wakeups:
 
     def may_yield(self, began_by: float) -> list[TaskStatus]:
         """Return the tasks that may yield and began by this time: themselves, to be written to."""
-        return [one for status, _wakeup in self.processors for one in status.may_yield(began_by)]
+        tasks = [task for status, _wakeup in self.processors for task in status._task_statuses]
+        return [one for one in tasks if one.task_id and one.has_steps and one.since <= began_by]
 
     def first_lane(self, status: TaskStatus) -> float | None:
         """Return the virtual time of the lane to which a task is to yield now, or None."""

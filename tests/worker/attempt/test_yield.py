@@ -61,7 +61,7 @@ class YieldTestCase(TransactionTestCase):
     def again(self, **options):
         task = Queue().poll(**options)
         self.assertIsNotNone(task, "Nothing is due.")
-        task.first = AtOnce()
+        task.lane_before = AtOnce()
         return task
 
     def perform(self, task, act=None):
@@ -112,7 +112,7 @@ class YieldTests(YieldTestCase):
     def test_each_attempt_makes_progress_before_it_yields(self):
         self.assertEqual(self.perform(self.take()), "yielded")
         task = self.again()
-        task.first = AtOnce(times=9)
+        task.lane_before = AtOnce(times=9)
         self.assertEqual(self.perform(task), "finished")
 
     def test_a_cancel_request_that_arrives_meanwhile_cancels_it(self):
@@ -173,7 +173,7 @@ class YieldTests(YieldTestCase):
         task = self.take(user="ann")
         task.lease = task.lease._replace(charge=60.0)
         Account.objects.update(virtual_time=60.0, cost=60.0)
-        task.first = AtOnce(floor=40.0)
+        task.lane_before = AtOnce(floor=40.0)
         self.perform(task)
         self.assertEqual(Account.objects.get().virtual_time, 40.0)
 
@@ -208,11 +208,11 @@ class NeverTests(YieldTestCase):
     def test_a_step_within_a_step(self):
         def perform(task):
             task.step("one", self.calls.append, 1)
-            task.first = AtOnce(times=9)
+            task.lane_before = AtOnce(times=9)
             task.step("outer", task.step, "inner", self.calls.append, 2)
 
         task = self.take()
-        task.first = None
+        task.lane_before = None
         self.assertEqual(self.perform(task, perform), "yielded")
         self.assertEqual(self.calls, [1])
 
@@ -226,13 +226,13 @@ class NeverTests(YieldTestCase):
     def test_steps_side_by_side_end_before_it(self):
         async def perform(task):
             await task.astep("one", self.calls.append, 1)
-            task.first = AtOnce(times=9)
+            task.lane_before = AtOnce(times=9)
             names = ("two", "three")
             await asyncio.gather(*[task.astep(one, self.calls.append, one) for one in names])
 
         perform = handler("side-by-side")(perform)
         task = self.take()
-        task.first = None
+        task.lane_before = None
         self.assertEqual(self.perform(task, perform), "yielded")
         self.assertEqual(self.calls, [1])
 
@@ -253,7 +253,7 @@ class DeathTests(YieldTestCase):
         if not (child := os.fork()):
             try:
                 task = Queue().poll()
-                task.first = AtOnce()
+                task.lane_before = AtOnce()
                 with mock.patch.object(where, name, last):
                     self.perform(task)
             except BaseException:

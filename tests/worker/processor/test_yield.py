@@ -52,12 +52,28 @@ class YieldTests(WorkerTestCase):
     def test_by_hand(self):
         self.assert_yields(type="march-by-hand")
 
+    def steps_of_two_queues(self, order):
+        """Run a long task of the first queue beside a light one of the second."""
+        self.submit("long", "march", data=PACE, user="long")
+        self.worker("--queue", "default", "--queue", "other", YIELD_AFTER=0.2, QUEUE_ORDER=order)
+        self.wait_for_note("step-0")
+        Queue("other").submit("light", "note", {"diary": str(self.diary)}, user="light")
+        wait_until(lambda: not Ticket.objects.exists())
+        return len(self.notes("start"))
+
+    def test_a_queue_that_waits_has_its_turn(self):
+        self.assertGreater(self.steps_of_two_queues("fair"), 1)
+
+    def test_a_queue_that_comes_later_waits(self):
+        self.assertEqual(self.steps_of_two_queues("ordered"), 1)
+
     def test_a_processor_that_is_free_is_used_first(self):
         self.submit("long", "march", data=PACE, user="long")
         self.worker("--processors", "2", YIELD_AFTER=0.1)
         self.wait_for_note("step-0")
         for number in range(5):
             self.submit(f"light-{number}", "note", user="light")
+            self.wait_for_status(f"light-{number}", "finished")
         wait_until(lambda: not Ticket.objects.exists())
         self.assertEqual(len(self.notes("start")), 1)
 

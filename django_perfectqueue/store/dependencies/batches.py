@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Set
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import product
 from typing import Any, NamedTuple
 
-from django.db.models import FloatField, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import Exists, FloatField, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Cast
 from django.utils import timezone
 
 from django_perfectqueue.exceptions import AlreadyExistsError, BatchEndedError, NotFoundError
-from django_perfectqueue.models import Batch, BatchDelta, Outcome
+from django_perfectqueue.models import Batch, BatchDelta, BatchMember, Outcome
+from django_perfectqueue.models.fields import ServerNow
 
 from ..database.dialects.base import Row
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
@@ -30,30 +31,8 @@ INSERT INTO "perfectqueue_batch" (
 ) VALUES (%(queue)s, %(name)s, %(user)s, %(parent)s, 0, 0, 0, FALSE, {now})
 """
 COUNTS = ("total", "finished", "dead")
-EMPTY = """
-SELECT "id" FROM "perfectqueue_batch" AS "batch" WHERE NOT EXISTS (
-    SELECT 1 FROM "perfectqueue_batchmember" WHERE "batch_id" = "batch"."id"
-) AND {which} ORDER BY "id" LIMIT 1000
-"""
-# The results of a batch are counted by the batches in it: these are kept until it has no task.
-OVER = """"ended_at" <= {before} AND NOT EXISTS (
-    SELECT 1 FROM "perfectqueue_batch" AS "inner" WHERE "inner"."parent_id" = "batch"."id"
-) AND NOT EXISTS (
-    SELECT 1 FROM "perfectqueue_batch" AS "outer" WHERE "outer"."id" = "batch"."parent_id" AND (
-        "outer"."ended_at" IS NULL OR EXISTS (
-            SELECT 1 FROM "perfectqueue_batchmember" WHERE "batch_id" = "outer"."id"
-        )
-    )
-)"""
-LOCK = 'SELECT "id" FROM "perfectqueue_batch" WHERE "id" IN ({ids}) ORDER BY "id"'
-FORGET = (
-    'DELETE FROM "perfectqueue_batch" WHERE "id" IN ({ids})',
-    'DELETE FROM "perfectqueue_batchdelta" WHERE "batch_id" IN ({ids})',
-)
-STOP = """
-UPDATE "perfectqueue_batch" SET "stopped" = {stopped}
-WHERE "id" IN ({ids}) AND "stopped" <> {stopped}
-"""
+AT_ONCE = 1_000
+MEMBERS = BatchMember.objects.filter(batch_id=OuterRef("pk"))
 
 
 @retry_transaction
@@ -126,19 +105,21 @@ def forget_batches(
 
     Return how many of some.
     """
-    which = "TRUE" if keep is None else OVER
-    which += ' AND "queue" = %(queue)s' if queue else ""
-    since = {"before": keep and -keep}
+    rows = Batch.objects.using(using)
+    idle = rows.filter(~Exists(MEMBERS), **({"queue": queue} if queue else {}))
+    if keep is not None:
+        # The results of a batch are counted by the batches in it: these stay while it has tasks.
+        inner = Batch.objects.filter(parent_id=OuterRef("pk"))
+        outer = Batch.objects.filter(Q(ended_at=None) | Exists(MEMBERS), pk=OuterRef("parent_id"))
+        before = (now or ServerNow()) - timedelta(seconds=keep)
+        idle = idle.filter(~Exists(inner), ~Exists(outer), ended_at__lte=before)
     with in_transaction(using) as db:
-        empty = EMPTY.replace("{which}", which)
-        over = [id_ for (id_,) in db.rows(empty, {"queue": queue}, now=now, after=since)]
-        if not over:
-            return 0
+        ids = list(idle.order_by("pk").values_list("pk", flat=True)[:AT_ONCE])
         # Who submits a callback shares the lock until the commit.
-        gone = [id_ for (id_,) in db.rows(LOCK + db.dialect.skip_clause, ids=over)]
-        for statement in FORGET if gone else ():
-            db.execute(statement, ids=gone)
-        if gone:
+        held = rows.filter(pk__in=ids).order_by("pk").select_for_update(skip_locked=True)
+        if gone := list(held.values_list("pk", flat=True)):
+            rows.filter(pk__in=gone).delete()
+            BatchDelta.objects.using(using).filter(batch_id__in=gone).delete()
             note_gone(db, [-id_ for id_ in gone])
     return len(gone)
 
@@ -146,8 +127,7 @@ def forget_batches(
 @retry_transaction
 def stop_batches(ids: Collection[int], *, using: str, stopped: bool = True) -> None:
     """Take no more tasks into batches; or, not ``stopped``, take some again."""
-    with in_transaction(using) as db:
-        db.execute(STOP.replace("{stopped}", str(stopped).upper()), ids=ids)
+    Batch.objects.using(using).filter(pk__in=ids).update(stopped=stopped)
 
 
 # Count the tasks of batches: of all who add or end members, the last sees that no task is open;

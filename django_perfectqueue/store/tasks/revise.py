@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db import IntegrityError
 
 from django_perfectqueue.exceptions import NotFoundError, NotSupportedError
-from django_perfectqueue.models import Change, State, Task, TaskQuerySet
+from django_perfectqueue.models import Change, State, Task, TaskQuerySet, Ticket
 
 from ..arithmetic.rate_limit import split
 from ..database.transaction import (
@@ -29,8 +29,6 @@ from .park import forget_story
 from .steer import FIND, SeenTask, done_before, refuse
 from .submit import notify, refuse_too_long, store_free, stored_before, taken
 
-RANK = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" IN ({ids})'
-PRIORITY = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" IN ({ids})'
 # A claim that began before must not take the ticket, and with it the former data: so one that
 # waits is scheduled for now, which keeps its place in line.
 PLACE = """
@@ -133,8 +131,8 @@ def set_priority(tries: Tries, ids: Collection[int], priority: int, *, using: st
     with in_transaction(using) as db:
         done = {ticket.task_id for ticket in lock_tickets(db, ids)}
         if done:
-            db.execute(RANK, {"rank": -priority}, ids=done)
-            db.execute(PRIORITY, {"priority": priority}, ids=done)
+            Ticket.objects.using(using).filter(pk__in=done).update(rank=-priority)
+            TaskQuerySet(Task, using=using).filter(pk__in=done).update(priority=priority)
         # What an earlier try has changed may have ended since.
         done |= done_before(db, tries, set(ids) - done, "priority", priority)
         tries.append(done)

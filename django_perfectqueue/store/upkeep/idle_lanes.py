@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 
-from django_perfectqueue.models import Account, Lane, Policy
+from django_perfectqueue.models import Account, Lane, Meter, Policy
 
 from ..arithmetic.fair_order import is_gated
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
@@ -40,9 +40,6 @@ FROM "perfectqueue_lane" AS "row"
 LEFT JOIN "perfectqueue_account" AS "own" ON "own"."id" = "row"."account"
 WHERE {IS_IDLE} AND COALESCE("own"."running", 0) = 0
 """
-LOCK = """
-SELECT "id" FROM "{table}" WHERE "id" IN ({ids}) AND "has_waiting" = FALSE ORDER BY "id"
-"""
 LAST_TAG = f"""
 SELECT "finish_tag" FROM {{these}} AND "finish_tag" > 0.0
 ORDER BY "finish_tag" DESC LIMIT 1 OFFSET {LAST - 1}
@@ -54,7 +51,6 @@ SELECT EXISTS (
     SELECT 1 FROM "perfectqueue_account" WHERE "queue" = %(queue)s AND "ready" = TRUE
 ) OR EXISTS (SELECT 1 FROM "perfectqueue_hold" WHERE "queue" = %(queue)s)
 """
-FORGET = 'DELETE FROM "{table}" WHERE "id" IN ({ids})'
 # Of users, and of lanes behind limits: no id is in both.
 MODELS = (Account, Lane)
 
@@ -73,7 +69,6 @@ SELECT "key" FROM "perfectqueue_meter"
 WHERE "key" > %(after)s AND "running" = 0 AND ("next_at" IS NULL OR "next_at" <= {now})
 ORDER BY "key" LIMIT %(limit)s
 """
-FORGET_METERS = 'DELETE FROM "perfectqueue_meter" WHERE "key" IN ({keys})'
 
 
 @retry_transaction
@@ -101,12 +96,11 @@ def forget_lanes(
     if found:
         with in_transaction(using) as db:
             for model in MODELS:
-                table = model._meta.db_table
-                lock = LOCK.replace("{table}", table) + db.dialect.skip_clause
-                locked_rows = [id_ for (id_,) in db.rows(lock, ids=found)]
+                asleep = model._base_manager.using(using).filter(pk__in=found, has_waiting=False)
+                held = asleep.order_by("pk").select_for_update(skip_locked=True)
                 # Once more, as they are now that nobody else can change them.
-                if still := idle_rows(db, locked_rows, idle, now):
-                    db.execute(FORGET.replace("{table}", table), ids=still)
+                if still := idle_rows(db, list(held.values_list("pk", flat=True)), idle, now):
+                    model._base_manager.using(using).filter(pk__in=still).delete()
     correct_shares([id_ for id_ in known if not is_gated(id_)], using=using)
     return known[-1] if len(known) == limit else None
 
@@ -180,5 +174,5 @@ def forget_meters(after: str, *, using: str, limit: int = BATCH) -> str | None:
         values = {"after": after, "limit": limit}
         keys = [key for (key,) in db.rows(METERS + db.dialect.skip_clause, values)]
         if keys:
-            db.execute(FORGET_METERS, keys=keys)
+            Meter.objects.using(using).filter(pk__in=keys).delete()
     return keys[-1] if len(keys) == limit else None

@@ -29,11 +29,6 @@ from ..verbs import (
 )
 
 CHANGES = "--weight --max-running"
-LAST = {
-    "minute": "in the last minute",
-    "hour": "in the last hour",
-    "day": "in the last day",
-}
 HELD = {"": "", "paused": "paused", "capped": "at its cap", "limited": "behind a limit"}
 
 
@@ -131,7 +126,7 @@ def report(command: NounCommand, options: CommandOptions) -> None:
         command.say(nothing(queue, over))
     else:
         time = short_duration(found.total.seconds)
-        title = f"Queue '{found.queue}' {LAST[over]}: {time} of processor time"
+        title = f"Queue '{found.queue}' in the last {over}: {time} of processor time"
         command.print_title(title)
         command.stdout.write("")
         command.print_table(columns(found.total), [*found.shares, found.total], GAP)
@@ -140,7 +135,7 @@ def report(command: NounCommand, options: CommandOptions) -> None:
 
 
 def nothing(queue: str, over: str) -> str:
-    text = f"No task of queue '{queue}' ran or waited for a worker {LAST[over]}."
+    text = f"No task of queue '{queue}' ran or waited for a worker in the last {over}."
     if settings().USAGE_TIME == 0:
         return text + " Usage is not recorded: USAGE_TIME is 0."
     return text + " Workers write every ten seconds what they did."

@@ -16,14 +16,7 @@ from django_perfectqueue.inspection.why_waiting import WORKERS, workers_serving
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.claims.backlog_age import oldest_due
 from django_perfectqueue.store.records import Tally
-from django_perfectqueue.store.records.counts import (
-    COUNTED,
-    LATEST,
-    QUEUES,
-    Counts,
-    counts,
-    names,
-)
+from django_perfectqueue.store.records.counts import COUNTED, LATEST, QUEUES, Counts, counts, names
 from django_perfectqueue.store.records.usage import start_of
 
 RATE_MINUTES = 5

@@ -36,15 +36,7 @@ from ..terminal import (
     plural,
     seconds,
 )
-from ..verbs import (
-    PAUSED,
-    NounCommand,
-    RuleCommand,
-    Subcommand,
-    changed,
-    first_of,
-    pause_terms,
-)
+from ..verbs import PAUSED, NounCommand, RuleCommand, Subcommand
 
 
 class Figures(NamedTuple):
@@ -190,7 +182,7 @@ def list_queues(command: NounCommand, options: CommandOptions) -> None:
 
 def show(command: NounCommand, options: CommandOptions) -> None:
     """Count the tasks of queues, or of all, by status and by why they did not finish."""
-    using, top = command.queue.using, first_of(options) or None
+    using, top = command.queue.using, command.first or None
     names: list[str | None] = [queue.name for queue in queues_of(command, options)]
     found = [one for name in names or [None] for one in figures(using, name)]
     weights = queue_weights([one.now.name for one in found], using=using) if found else {}
@@ -230,7 +222,7 @@ def print_figures(command: NounCommand, found: Figures, top: int | None, terms: 
 
 def change(command: Command, options: CommandOptions) -> None:
     """Set the weights of queues that share a worker."""
-    command.do(partial(shares.set_queue_weight, **changed(options, "--weight")))
+    command.do(partial(shares.set_queue_weight, **command.changed("--weight")))
 
 
 def reset(command: Command, options: CommandOptions) -> None:
@@ -240,7 +232,7 @@ def reset(command: Command, options: CommandOptions) -> None:
 
 def pause(command: Command, options: CommandOptions) -> None:
     """Pause them until a time, or until they are unpaused; what runs goes on."""
-    terms = pause_terms(options)
+    terms = command.pause_terms
     command.do(lambda queue, using, by: Queue(queue, using=using).pause(**terms, by=by))
 
 

@@ -18,15 +18,7 @@ from django_perfectqueue.models import FairShare
 from ..base import CommandOptions
 from ..flags import MANY, PAUSE
 from ..terminal import GAP, Column, Facts, bounded, duration, for_programs, known, picked, unseen
-from ..verbs import (
-    PAUSED,
-    NounCommand,
-    RuleCommand,
-    Subcommand,
-    changed,
-    first_of,
-    pause_terms,
-)
+from ..verbs import PAUSED, NounCommand, RuleCommand, Subcommand
 
 CHANGES = "--weight --max-running"
 HELD = {"": "", "paused": "paused", "capped": "at its cap", "limited": "behind a limit"}
@@ -51,12 +43,12 @@ def show(command: Command, options: CommandOptions) -> None:
 
 def change(command: Command, options: CommandOptions) -> None:
     """Change only what is given, for tasks that wait already, too."""
-    command.do(partial(set_share, **changed(options, CHANGES)))
+    command.do(partial(set_share, **command.changed(CHANGES)))
 
 
 def pause(command: Command, options: CommandOptions) -> None:
     """Pause a user in every queue until a time, or until it is unpaused."""
-    terms = pause_terms(options)
+    terms = command.pause_terms
 
     def act(user: str, queue: str, using: str, by: str) -> None:
         if queue:
@@ -119,7 +111,7 @@ def report(command: NounCommand, options: CommandOptions) -> None:
     """Show what each user was entitled to and received, and how long it waited."""
     over, user = options["over"], options["name"]
     queue, using = command.queue.name, command.queue.using
-    found = balance(queue, over=over, using=using, top=first_of(options) or None, user=user)
+    found = balance(queue, over=over, using=using, top=command.first or None, user=user)
     if command.as_json:
         command.print_json(summary(found, over))
     elif not found.shares:

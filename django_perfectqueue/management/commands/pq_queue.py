@@ -24,18 +24,7 @@ from django_perfectqueue.store.records.counts import COUNTED
 from ..base import CommandOptions, QueueCommand
 from ..flags import MANY, PAUSE
 from ..listing import no_tasks
-from ..terminal import (
-    GAP,
-    Column,
-    Facts,
-    ProgressLine,
-    bounded,
-    duration,
-    or_more,
-    picked,
-    plural,
-    seconds,
-)
+from ..terminal import GAP, Column, Facts, ProgressLine, bounded, duration, or_more, picked, plural
 from ..verbs import PAUSED, NounCommand, RuleCommand, Subcommand
 
 
@@ -273,8 +262,7 @@ def rule_of(queue: Queue | None, options: CommandOptions) -> PurgeRule:
 
     Raise CommandError when it would keep everything.
     """
-    older_than = seconds("--older-than", options["older_than"])
-    status = options["status"]
+    older_than, status = options["older_than"], options["status"]
     try:
         return PurgeRule.of(
             older_than=None if older_than is None else min(older_than, LONGEST),

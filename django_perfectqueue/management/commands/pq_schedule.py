@@ -20,8 +20,8 @@ from django_perfectqueue.schedules.terms import CHECKS
 
 from ..base import CommandOptions
 from ..facts import content
-from ..flags import EMPTY, MANY, TERMS, person
-from ..terminal import Column, for_programs, parsed, plural, point, unseen
+from ..flags import MANY, TERMS, person
+from ..terminal import Column, for_programs, parsed, plural, unseen
 from ..verbs import NounCommand, Subcommand
 
 SPANS = ("time_limit", "expires_after", "delay", "jitter", "deadline")
@@ -227,11 +227,7 @@ def submitted(ticks: Sequence[datetime], done: str) -> str:
 
 def given_terms(options: CommandOptions) -> Terms:
     """Return the terms that were given."""
-    terms = {name: options[name] for name in CHECKS if name in options}
-    for name in ("starts_at", "ends_at"):
-        if name in terms:
-            terms[name] = None if terms[name] in EMPTY else point(name, terms[name])
-    return cast("Terms", terms)
+    return cast("Terms", {name: options[name] for name in CHECKS if name in options})
 
 
 def remark(row: Schedule) -> str:

@@ -16,6 +16,7 @@ from django_perfectqueue.store.arithmetic.entitlement import BOUNDS, percentile
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
 from django_perfectqueue.store.records.usage import (
+    ENDINGS,
     MOST_TYPES,
     all_types_key,
     start_of,
@@ -246,12 +247,7 @@ def made(
         day=day,
         type=usage_key.type if is_type else "",
         user=None if usage_key.type else usage_key.user,
-        ended=tally.ended,
-        finished=tally.finished,
-        retried=tally.retried,
-        failed=tally.failed,
-        cancelled=tally.cancelled,
-        lost=tally.lost,
+        **{name: getattr(tally, name) for name in ("ended", *ENDINGS)},
         still_failed=still_failed,
         run=Distribution.of(tally.lasted, tally.squares, tally.runs),
         wait=Distribution.of(tally.waited, tally.wait_squares, tally.waits),

@@ -128,15 +128,15 @@ def why(error: str, message: str) -> str:
 def family_facts(found: Family, batch: Batch | None) -> Facts:
     """Return them for programs; ``family_more`` says that there are others."""
     return {
-        "parents": [{**one.facts(), **link_facts(link)} for one, link in found.parents],
-        "children": [{**one.facts(), **link_facts(link)} for one, link in found.children],
+        "parents": relative_facts(found.parents),
+        "children": relative_facts(found.children),
         "family_more": found.more,
         "batch": batch_facts(batch) if batch else None,
     }
 
 
-def link_facts(link: FamilyLink) -> Facts:
-    return {"if_failed": link.mode, "state": link.state}
+def relative_facts(pairs: Iterable[tuple[Relative, FamilyLink]]) -> list[Facts]:
+    return [{**one.facts(), "if_failed": link.mode, "state": link.state} for one, link in pairs]
 
 
 def batch_facts(batch: Batch) -> Facts:

@@ -24,7 +24,7 @@ from django_perfectqueue.models import Schedule, Status
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.queue import ARGUMENTS
 
-from .terminal import NUMBER, is_id
+from .terminal import NUMBER, is_id, point
 
 # The values of options: each type of argparse raises ArgumentTypeError, and says what it wants.
 
@@ -104,6 +104,11 @@ def rate(text: str) -> tuple[int, float] | None:
 
 
 number = kind("a number", float)
+moment = kind(
+    "unix seconds up to year 9999, ISO 8601 with an offset, or a span such as 5m30s",
+    lambda text: point("It", text),
+)
+some_time = kind("a span such as 90s, 5m30s or 1d12h", seconds_in)
 
 
 def person() -> str:
@@ -240,6 +245,9 @@ TYPES: Mapping[str, Callable[[str], object]] = {
     "--rate": or_none(kind("so many per time, such as 10/min, 5/s, 100/h or 10/90s", rate)),
     "--unpause-at": kind("a time to come, such as 1h, 18:00 or ISO 8601", time_to_come),
     "--weight": number,
+    "--in --older-than": some_time,
+    "--expect --expires --time": moment,
+    "--ends-at --starts-at": or_none(moment),
     "--max-age --poll-interval": float,
     "--priority priority": int,
     "--first --prefetch": at_least(0),
@@ -252,7 +260,7 @@ TYPES: Mapping[str, Callable[[str], object]] = {
 WORDS: Mapping[str, Words] = {
     "--expect": {"dest": "expected_at"},
     "--expires": {"dest": "expires_at"},
-    "--in": {"dest": "span"},
+    "--in": {"dest": "run_at"},
     "--limit": {"action": "append", "dest": "limits"},
     "--log": {"choices": ("last", "all", "none"), "default": "last"},
     "--map": {"action": "append", "default": []},

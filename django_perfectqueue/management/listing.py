@@ -30,7 +30,7 @@ from . import facts
 from .base import CommandOptions, QueueCommand
 from .facts import content, situation, summary
 from .terminal import Column, Facts, ago, bar, is_id, local, plural
-from .verbs import first_of
+from .verbs import NounCommand
 
 PAGE = 1000
 STYLES = {
@@ -45,9 +45,9 @@ FIELDS = ("status", "type", "user", "group", "since", "until")
 CHOICES = (*FIELDS, "tags", "key_prefix", "batch")
 
 
-def list_tasks(command: QueueCommand, options: CommandOptions) -> None:
+def list_tasks(command: NounCommand, options: CommandOptions) -> None:
     """List tasks, the newest first."""
-    listing = Listing(chosen(command.queue, options), first_of(options))
+    listing = Listing(chosen(command.queue, options), command.first)
     if command.as_json:
         for task in listing:
             command.print_json(summary(task, with_data=options["data"]))

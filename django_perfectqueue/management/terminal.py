@@ -20,14 +20,12 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, localtime
 
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.lib.checks import Check
 from django_perfectqueue.lib.durations import seconds_in, short_duration
 from django_perfectqueue.lib.printable import printable
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 LONGEST_ID = 19
 EXCERPT = 40
-SPAN = Check("a span such as '90s', '5m30s' or '1d12h'", lambda text: seconds_in(text) is not None)
 
 
 def point(name: str, value: object) -> datetime | str | None:
@@ -59,17 +57,6 @@ def point(name: str, value: object) -> datetime | str | None:
     if is_naive(moment):
         raise InvalidTaskError(f"{name} needs an offset, such as '{value}Z'.")
     return moment
-
-
-def seconds(name: str, span: str | None) -> float | None:
-    """
-    Return the seconds of a span such as "5m30s".
-
-    Raise InvalidTaskError for anything else.
-    """
-    if span is not None:
-        SPAN.require(name, span, InvalidTaskError)
-    return None if span is None else seconds_in(span)
 
 
 def local(moment: datetime) -> str:

@@ -131,6 +131,20 @@ class NounCommand(QueueCommand):
         if self.options["verb"]:
             super().connect()
 
+    @property
+    def first(self) -> int:
+        """How many are to be listed; 0: all."""
+        given: int | None = self.options["first"]
+        return LISTED if given is None else given
+
+    def changed(self, flags: str) -> CommandOptions:
+        """Return what is given of these options; raise CommandError where it is nothing."""
+        names = [flag[2:].replace("-", "_") for flag in flags.split()]
+        given = {name: self.options[name] for name in names if name in self.options}
+        if not given:
+            raise CommandError(f"Say what to change: {', '.join(flags.split())}.")
+        return given
+
     def print_listing(
         self,
         rows: QuerySet[M],
@@ -143,7 +157,7 @@ class NounCommand(QueueCommand):
         Print the first rows, by default LISTED, as ``prepare`` returns them, and whether there are
         more; or ``none`` for people where there are none.
         """
-        size = first_of(self.options)
+        size = self.first
         found = list(rows[: size + 1] if size else rows)
         first = prepare(found[:size] if size else found)
         if self.as_json:
@@ -183,28 +197,13 @@ class RuleCommand(NounCommand):
     def held(self, owner: CommandOptions) -> tuple[Facts, str]:
         raise NotImplementedError
 
+    @property
+    def pause_terms(self) -> CommandOptions:
+        """Until when there is to be a pause, and why, as the API takes it."""
+        return {"until": self.options["unpause_at"], "note": self.options["note"]}
+
     def do(self, act: Callable[..., object]) -> None:
         """Do it for each that is named, and say what is set then."""
         for owner in self.owners():
             act(**owner, using=self.queue.using, by=person())
             self.answer(*self.held(owner))
-
-
-def first_of(options: CommandOptions) -> int:
-    """Return how many are to be listed; 0: all."""
-    given: int | None = options["first"]
-    return LISTED if given is None else given
-
-
-def pause_terms(options: CommandOptions) -> CommandOptions:
-    """Return until when there is to be a pause, and why, as the API takes it."""
-    return {"until": options["unpause_at"], "note": options["note"]}
-
-
-def changed(options: CommandOptions, flags: str) -> CommandOptions:
-    """Return what is given of these options; raise CommandError where it is nothing."""
-    names = [flag[2:].replace("-", "_") for flag in flags.split()]
-    given = {name: options[name] for name in names if name in options}
-    if not given:
-        raise CommandError(f"Say what to change: {', '.join(flags.split())}.")
-    return given

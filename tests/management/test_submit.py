@@ -180,24 +180,26 @@ class BadSubmitTests(TestCase):
         self.assert_refused("k", "t", "[" * 200_000, says="nested too deeply")
 
     def test_a_bad_time(self):
-        self.assert_refused("k", "t", "1", "-t", "noon", says="--time must be unix seconds")
-        self.assert_refused("k", "t", "1", "-t", "1" * 15, says="from year 1 to 9999")
+        self.assert_refused("k", "t", "1", "-t", "noon", says="--time: must be unix seconds")
+        self.assert_refused("k", "t", "1", "-t", "1" * 15, says="up to year 9999")
         for option in ("--time", "--expect", "--expires"):
             for end in ("9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00", "253402300799"):
                 self.assert_refused("k", "t", "1", f"{option}={end}", says="to 9999-12-30 in UTC")
-        self.assert_refused("k", "t", "1", "-t", "2030-01-01T12:00", says="needs an offset")
-        self.assert_refused("k", "t", "1", "-t", "2030-99-01T12:00Z", says="--time must be")
-        self.assert_refused("k", "t", "1", "--in", "5 minutes", says="--in must be a span")
+        self.assert_refused("k", "t", "1", "-t", "2030-01-01T12:00", says="with an offset")
+        self.assert_refused("k", "t", "1", "-t", "2030-99-01T12:00Z", says="--time: must be")
+        self.assert_refused("k", "t", "1", "--in", "5 minutes", says="--in: must be a span")
         self.assert_refused("k", "t", "1", "--in", "9999999d", says="too far away")
-        self.assert_refused("k", "t", "1", "--expires", "x", says="--expires must be")
-        self.assert_refused("k", "t", "1", "--expect", "x", says="--expect must be")
+        self.assert_refused("k", "t", "1", "--expires", "x", says="--expires: must be")
+        self.assert_refused("k", "t", "1", "--expect", "x", says="--expect: must be")
 
     def test_a_bad_limit(self):
         self.assert_refused("k", "t", "1", "--limit", "a,b", says="without NUL or ',', not 'a,b'")
         self.assert_refused("k", "t", "1", "--limit", "", says="must be a text of 1 to 249")
 
     def test_two_times(self):
-        self.assert_refused("k", "t", "1", "-t", "1", "--in", "1s", says="--time or --in")
+        self.assert_refused(
+            "k", "t", "1", "-t", "1", "--in", "1s", says="not allowed with argument"
+        )
 
     def test_half_a_task(self):
         self.assert_refused("k", says="Give KEY TYPE JSON, such as: pq_submit k1 user_task")

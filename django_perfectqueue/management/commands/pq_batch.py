@@ -58,10 +58,11 @@ def show_one(command: NounCommand, batch: Batch) -> None:
     tasks = family.members(store.dependencies.batches_within(batch.id, using=using), using=using)
     statuses, inner = family.counts(tasks), batch.inner()
     if command.as_json:
-        callbacks = [{**one.facts(), **facts.link_facts(link)} for one, link in called]
         times = picked(row, "created_at", "ended_at", "stopped")
         more = {"statuses": statuses, "batches": [facts.batch_facts(one) for one in inner]}
-        command.print_json({**facts.batch_facts(batch), **times, **more, "callbacks": callbacks})
+        command.print_json(
+            {**facts.batch_facts(batch), **times, **more, "callbacks": facts.relative_facts(called)}
+        )
         return
     command.print_title(f"Batch '{batch.name}' in queue '{batch.queue.name}'")
     command.print_fields(

@@ -17,7 +17,7 @@ from django_perfectqueue.models.fields import ServerNow
 from ..base import CommandOptions
 from ..flags import PAUSE
 from ..terminal import Column, Facts, for_programs, unseen
-from ..verbs import LISTED, PAUSED, NounCommand, RuleCommand, Subcommand, changed, pause_terms
+from ..verbs import LISTED, PAUSED, NounCommand, RuleCommand, Subcommand
 
 CHANGES = "--max-running --rate --at-once"
 
@@ -38,7 +38,7 @@ def show(command: Command, options: CommandOptions) -> None:
 
 def change(command: Command, options: CommandOptions) -> None:
     """Change only what is given."""
-    changes = changed(options, CHANGES)
+    changes = command.changed(CHANGES)
     if "at_once" in changes:
         changes["burst"] = changes.pop("at_once")
     if changes.get("rate"):
@@ -48,7 +48,7 @@ def change(command: Command, options: CommandOptions) -> None:
 
 def pause(command: Command, options: CommandOptions) -> None:
     """Pause these tasks until a time, or until they are unpaused."""
-    command.do(partial(limits.set_limit, paused=True, **pause_terms(options)))
+    command.do(partial(limits.set_limit, paused=True, **command.pause_terms))
 
 
 def unpause(command: Command, options: CommandOptions) -> None:

@@ -24,27 +24,8 @@ from django_perfectqueue.store.records.counts import COUNTED
 from ..base import CommandOptions, QueueCommand
 from ..flags import MANY, PAUSE
 from ..listing import no_tasks
-from ..terminal import (
-    GAP,
-    Column,
-    Facts,
-    ProgressLine,
-    bounded,
-    duration,
-    or_more,
-    picked,
-    plural,
-    seconds,
-)
-from ..verbs import (
-    PAUSED,
-    NounCommand,
-    RuleCommand,
-    Subcommand,
-    changed,
-    first_of,
-    pause_terms,
-)
+from ..terminal import GAP, Column, Facts, ProgressLine, bounded, duration, or_more, picked, plural
+from ..verbs import PAUSED, NounCommand, RuleCommand, Subcommand
 
 
 class Figures(NamedTuple):
@@ -190,7 +171,7 @@ def list_queues(command: NounCommand, options: CommandOptions) -> None:
 
 def show(command: NounCommand, options: CommandOptions) -> None:
     """Count the tasks of queues, or of all, by status and by why they did not finish."""
-    using, top = command.queue.using, first_of(options) or None
+    using, top = command.queue.using, command.first or None
     names: list[str | None] = [queue.name for queue in queues_of(command, options)]
     found = [one for name in names or [None] for one in figures(using, name)]
     weights = queue_weights([one.now.name for one in found], using=using) if found else {}
@@ -230,7 +211,7 @@ def print_figures(command: NounCommand, found: Figures, top: int | None, terms: 
 
 def change(command: Command, options: CommandOptions) -> None:
     """Set the weights of queues that share a worker."""
-    command.do(partial(shares.set_queue_weight, **changed(options, "--weight")))
+    command.do(partial(shares.set_queue_weight, **command.changed("--weight")))
 
 
 def reset(command: Command, options: CommandOptions) -> None:
@@ -240,7 +221,7 @@ def reset(command: Command, options: CommandOptions) -> None:
 
 def pause(command: Command, options: CommandOptions) -> None:
     """Pause them until a time, or until they are unpaused; what runs goes on."""
-    terms = pause_terms(options)
+    terms = command.pause_terms
     command.do(lambda queue, using, by: Queue(queue, using=using).pause(**terms, by=by))
 
 
@@ -281,8 +262,7 @@ def rule_of(queue: Queue | None, options: CommandOptions) -> PurgeRule:
 
     Raise CommandError when it would keep everything.
     """
-    older_than = seconds("--older-than", options["older_than"])
-    status = options["status"]
+    older_than, status = options["older_than"], options["status"]
     try:
         return PurgeRule.of(
             older_than=None if older_than is None else min(older_than, LONGEST),

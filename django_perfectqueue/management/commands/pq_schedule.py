@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,8 +20,8 @@ from django_perfectqueue.schedules.terms import CHECKS
 
 from ..base import CommandOptions
 from ..facts import content
-from ..flags import EMPTY, MANY, TERMS, person
-from ..terminal import Column, for_programs, parsed, plural, point, unseen
+from ..flags import MANY, TERMS, person
+from ..terminal import Column, for_programs, parsed, plural, unseen
 from ..verbs import NounCommand, Subcommand
 
 SPANS = ("time_limit", "expires_after", "delay", "jitter", "deadline")
@@ -124,7 +124,7 @@ def do_put(command: NounCommand, options: CommandOptions) -> None:
         by=person(),
         **given_terms(options),
     )
-    report(command, schedule, "stored", "Schedule '%s' is stored.")
+    report(command, schedule, "stored")
 
 
 def do_change(command: NounCommand, options: CommandOptions) -> None:
@@ -133,21 +133,23 @@ def do_change(command: NounCommand, options: CommandOptions) -> None:
     if not terms:
         raise CommandError("Say what to change.")
     schedule.change(by=person(), **terms)
-    report(command, schedule, "changed", "Schedule '%s' is changed.")
+    report(command, schedule, "changed")
 
 
 def do_pause(command: NounCommand, options: CommandOptions) -> None:
     """Submit nothing until they are unpaused."""
-    for schedule in named(command):
-        schedule.pause(options["note"], by=person())
-        report(command, schedule, "paused", "Schedule '%s' is paused.")
+    do_each(command, "paused", lambda schedule: schedule.pause(options["note"], by=person()))
 
 
 def do_unpause(command: NounCommand, options: CommandOptions) -> None:
     """End the pause; the next tick is the first one from now."""
+    do_each(command, "unpaused", lambda schedule: schedule.unpause(by=person()))
+
+
+def do_each(command: NounCommand, word: str, act: Callable[[ScheduleHandle], object]) -> None:
     for schedule in named(command):
-        schedule.unpause(by=person())
-        report(command, schedule, "unpaused", "Schedule '%s' goes on.")
+        act(schedule)
+        report(command, schedule, word)
 
 
 def do_run(command: NounCommand, options: CommandOptions) -> None:
@@ -201,13 +203,13 @@ def do_check(command: NounCommand, options: CommandOptions) -> None:
 
 
 @no_translations
-def report(command: NounCommand, schedule: ScheduleHandle, word: str, sentence: str) -> None:
+def report(command: NounCommand, schedule: ScheduleHandle, word: str) -> None:
     """Say what was done, and when the next tasks come."""
     row, ticks = schedule.row(), schedule.next(NEXT)
     if command.as_json:
         command.print_json({**for_programs(FACTS, row), "done": word, "next": ticks})
     elif command.verbosity:
-        command.say(sentence % row.name)
+        command.say(f"Schedule '{row.name}' is {word}.")
         command.print_field("when", on_one_line(in_words(row)))
         if row.paused:
             command.print_field("paused", on_one_line(row.note) or "yes")
@@ -225,11 +227,7 @@ def submitted(ticks: Sequence[datetime], done: str) -> str:
 
 def given_terms(options: CommandOptions) -> Terms:
     """Return the terms that were given."""
-    terms = {name: options[name] for name in CHECKS if name in options}
-    for name in ("starts_at", "ends_at"):
-        if name in terms:
-            terms[name] = None if terms[name] in EMPTY else point(name, terms[name])
-    return cast("Terms", terms)
+    return cast("Terms", {name: options[name] for name in CHECKS if name in options})
 
 
 def remark(row: Schedule) -> str:

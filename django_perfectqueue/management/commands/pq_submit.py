@@ -22,9 +22,8 @@ from django_perfectqueue.schedules.terms import dispatch_here, known_types
 
 from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis
 from ..flags import add_flags
-from ..terminal import ProgressLine, are, excerpt, parsed, point, seconds
+from ..terminal import ProgressLine, are, excerpt, parsed, point
 
-FLAGS = {"--time": "run_at", "--expect": "expected_at", "--expires": "expires_at"}
 SENTENCES = {
     "submitted": "Task '%s' is submitted.",
     "ignored": "Task '%s' was there already, and this one is ignored.",
@@ -42,11 +41,9 @@ class Command(QueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add_flags(
-            parser,
-            f"key? type? data? {' '.join(FLAGS)} --queue --user --priority --limit --tag --in",
-        )
-        add_flags(parser, "--time-limit --on-conflict --file --atomic --run")
+        add_flags(parser, "key? type? data? --expect --expires --queue --user --priority --limit")
+        add_flags(parser, "--tag --time-limit --on-conflict --file --atomic --run")
+        add_flags(parser.add_mutually_exclusive_group(), "--time --in")
         super().add_arguments(parser)
 
     def act(self, options: CommandOptions) -> None:
@@ -242,7 +239,7 @@ def opened(name: str) -> Iterator[IO[bytes]]:
 def check_choice(options: CommandOptions) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["file"]:
-        if any(options.get(name) is not None for name in (*ARGUMENTS, "span")):
+        if any(options.get(name) is not None for name in ARGUMENTS):
             raise CommandError(
                 "With --file, the file has the tasks: give no KEY, TYPE or options of a task."
             )
@@ -257,8 +254,6 @@ def check_choice(options: CommandOptions) -> None:
         )
     if options["atomic"]:
         raise CommandError("--atomic is for --file.")
-    if options["run_at"] is not None and options["span"] is not None:
-        raise CommandError("Give --time or --in, but not both.")
 
 
 def arguments(options: CommandOptions) -> CommandOptions:
@@ -273,9 +268,4 @@ def arguments(options: CommandOptions) -> CommandOptions:
             task["data"] = parsed(task["data"])
     except InvalidTaskError as error:
         raise InvalidTaskError(f"{error} Quote it for the shell: {EXAMPLE}.") from error
-    for flag, name in FLAGS.items():
-        if name in task:
-            task[name] = point(flag, task[name])
-    if options["span"] is not None:
-        task["run_at"] = seconds("--in", options["span"])
     return task

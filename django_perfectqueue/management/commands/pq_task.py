@@ -21,15 +21,7 @@ from django_perfectqueue.payload.inputs import merged
 
 from ..base import CommandOptions, QueueCommand
 from ..flags import FILTERS, MANY, person
-from ..listing import (
-    CHOICES,
-    list_tasks,
-    no_group,
-    no_tasks,
-    selection_of,
-    show_tasks,
-    with_hint,
-)
+from ..listing import CHOICES, list_tasks, no_group, no_tasks, selection_of, show_tasks, with_hint
 from ..terminal import Column, ProgressLine, plural
 from ..verbs import NounCommand, Subcommand
 

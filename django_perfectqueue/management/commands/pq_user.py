@@ -18,22 +18,9 @@ from django_perfectqueue.models import FairShare
 from ..base import CommandOptions
 from ..flags import MANY, PAUSE
 from ..terminal import GAP, Column, Facts, bounded, duration, for_programs, known, picked, unseen
-from ..verbs import (
-    PAUSED,
-    NounCommand,
-    RuleCommand,
-    Subcommand,
-    changed,
-    first_of,
-    pause_terms,
-)
+from ..verbs import PAUSED, NounCommand, RuleCommand, Subcommand
 
 CHANGES = "--weight --max-running"
-LAST = {
-    "minute": "in the last minute",
-    "hour": "in the last hour",
-    "day": "in the last day",
-}
 HELD = {"": "", "paused": "paused", "capped": "at its cap", "limited": "behind a limit"}
 
 
@@ -56,12 +43,12 @@ def show(command: Command, options: CommandOptions) -> None:
 
 def change(command: Command, options: CommandOptions) -> None:
     """Change only what is given, for tasks that wait already, too."""
-    command.do(partial(set_share, **changed(options, CHANGES)))
+    command.do(partial(set_share, **command.changed(CHANGES)))
 
 
 def pause(command: Command, options: CommandOptions) -> None:
     """Pause a user in every queue until a time, or until it is unpaused."""
-    terms = pause_terms(options)
+    terms = command.pause_terms
 
     def act(user: str, queue: str, using: str, by: str) -> None:
         if queue:
@@ -124,14 +111,14 @@ def report(command: NounCommand, options: CommandOptions) -> None:
     """Show what each user was entitled to and received, and how long it waited."""
     over, user = options["over"], options["name"]
     queue, using = command.queue.name, command.queue.using
-    found = balance(queue, over=over, using=using, top=first_of(options) or None, user=user)
+    found = balance(queue, over=over, using=using, top=command.first or None, user=user)
     if command.as_json:
         command.print_json(summary(found, over))
     elif not found.shares:
         command.say(nothing(queue, over))
     else:
         time = short_duration(found.total.seconds)
-        title = f"Queue '{found.queue}' {LAST[over]}: {time} of processor time"
+        title = f"Queue '{found.queue}' in the last {over}: {time} of processor time"
         command.print_title(title)
         command.stdout.write("")
         command.print_table(columns(found.total), [*found.shares, found.total], GAP)
@@ -140,7 +127,7 @@ def report(command: NounCommand, options: CommandOptions) -> None:
 
 
 def nothing(queue: str, over: str) -> str:
-    text = f"No task of queue '{queue}' ran or waited for a worker {LAST[over]}."
+    text = f"No task of queue '{queue}' ran or waited for a worker in the last {over}."
     if settings().USAGE_TIME == 0:
         return text + " Usage is not recorded: USAGE_TIME is 0."
     return text + " Workers write every ten seconds what they did."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from urllib.parse import urlencode
@@ -195,6 +195,34 @@ def payload(text: str) -> dict[str, object]:
     return {"text": pretty[:LONGEST], "problem": problem, "cut": cut}
 
 
+def bars(label: object, parts: Iterable[tuple[str, float, float, float]]) -> SafeString:
+    """Return a picture of 100 by 14: of each part its kind, left edge, width and height."""
+    rects = [
+        (kind, *(f"{length:.2f}" for length in (x, wide, 14 - high, high)))
+        for kind, x, wide, high in parts
+    ]
+    rect = '<rect class="pq-bar-{}" x="{}" width="{}" y="{}" height="{}"/>'
+    return format_html(
+        '<svg class="pq-bars" viewBox="0 0 100 14" preserveAspectRatio="none" role="img"'
+        ' aria-label="{}">{}</svg>',
+        label,
+        format_html_join("", rect, rects),
+    )
+
+
+def spark(tasks: Sequence[Task]) -> SafeString:
+    """Return how long tasks took from submit to end, the oldest first, by how they ended."""
+    lasted = [((one.ended_at or timezone.now()) - one.created_at).total_seconds() for one in tasks]
+    step, top = 100 / max(1, len(tasks)), max(lasted, default=0) or 1
+    kinds = {Status.FINISHED: "finished", Status.FAILED: "failed"}
+    parts = [
+        (kinds.get(Status(one.status), "all"), number * step, step * 0.8, 2 + 12 * length / top)
+        for number, (one, length) in enumerate(reversed([*zip(tasks, lasted, strict=True)]))
+    ]
+    label = ", ".join(map(duration, reversed(lasted)))
+    return bars(gettext("From submit to end: %s") % label, parts)
+
+
 def with_sign(number: float, shown: str) -> str:
     """Return what is shown of a number's amount, with its sign; none is zero's."""
     sign = "+" if number > 0 else "\N{MINUS SIGN}" if number < 0 else ""
@@ -224,6 +252,6 @@ def readable(value: object) -> str:
 
 for _shown in (
     *(ago, badge, broken_at_dots, describe_action, describe_change, duration, moment, payload),
-    *(percent, printable, printable_lines, short, user_name, whole),
+    *(percent, printable, printable_lines, short, spark, user_name, whole),
 ):
     register.filter(_shown.__name__, _shown)

@@ -88,6 +88,20 @@ class BrowserTests(BrowserCase):
         self.assertIn("Done: 1 closed as finished.", self.page.inner_text(".messagelist"))
         self.assertEqual(self.errors, [])
 
+    def test_users_are_offered_while_one_is_typed_in(self):
+        for user in ("aurora", "austin", "bob"):
+            submit(user=user, now=None)
+        self.open("offers", viewport=DESK)
+
+        self.page.wait_for_selector("#changelist-filter input[name=user]")
+        self.page.type("#changelist-filter input[name=user]", "au")
+
+        offered = "#pq-known-user option"
+        self.page.wait_for_selector(offered, state="attached")
+        values = "options => options.map(option => option.value)"
+        self.assertEqual(self.page.eval_on_selector_all(offered, values), ["aurora", "austin"])
+        self.assertEqual(self.errors, [])
+
     def test_the_last_column_is_not_cut_at_a_desk(self):
         for number in range(3):
             submit(f"measure-upload-{number}", user="aurora-travel", type="reports.summarise")

@@ -17,6 +17,41 @@ HOUR = 3600
 DEAD = "/admin/perfectqueue/deadletter/"
 
 
+def narrowed_to_anna(_request):
+    return ["anna"]
+
+
+class CompletionTests(AdminTestCase):
+    def known(self, name, start):
+        return self.client.get(f"{LIST}known/", {"of": name, "q": start}).json()["known"]
+
+    def test_users_types_and_tags_are_offered_by_their_beginning(self):
+        for number in range(20):
+            submit(user=f"user-{number:02}", type="report", tags=[f"t{number}"], now=None)
+        submit(user="anna", type="mail.send", tags=["blue", "black"], now=None)
+        submit(user="Anna", type="mail.fetch", tags=["blue"], now=None)
+        self.assertEqual(self.known("user", "an"), ["anna"])
+        self.assertEqual(self.known("type", "mail"), ["mail.fetch", "mail.send"])
+        self.assertEqual(self.known("tag", "bl"), ["black", "blue"])
+        self.assertEqual(len(self.known("user", "")), filters.KNOWN)
+        for name in ("user", "type", "tag"):
+            sent = self.statements(f"{LIST}known/", of=name, q="")
+            self.assertLessEqual(len(sent), 3 + filters.KNOWN)
+
+    def test_of_others_than_ones_own_nothing_is_offered(self):
+        submit(user="anna", type="mail", tags=["blue"], now=None)
+        submit(user="andrew", type="more", tags=["black"], now=None)
+        where = f"{__name__}.narrowed_to_anna"
+        with override_settings(PERFECTQUEUE={"ADMIN_SCOPE": where}):
+            found = [self.known(name, "") for name in ("user", "type", "tag")]
+        self.assertEqual(found, [["anna"], ["mail"], ["blue"]])
+        self.client.force_login(staff("view_batch"))
+        self.assertEqual(self.client.get(f"{LIST}known/", {"of": "user"}).status_code, 403)
+
+    def test_of_nothing_else_is_known(self):
+        self.assertEqual(self.client.get(f"{LIST}known/", {"of": "payload"}).status_code, 404)
+
+
 class ListTests(AdminTestCase):
     def test_every_status_has_its_filter(self):
         running("running", now=None)

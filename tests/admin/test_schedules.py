@@ -205,6 +205,8 @@ class FormTests(ScheduleTestCase):
         self.assertContains(response, latest.key.rpartition("@")[2])
         self.assertContains(response, reverse("admin:perfectqueue_task_change", args=[latest.pk]))
         self.assertContains(response, "pq-waiting")
+        self.assertContains(response, "From submit to end: ")
+        self.assertContains(response, '<rect class="pq-bar-all"', count=10)
 
 
 class TaskTests(ScheduleTestCase):

@@ -120,18 +120,10 @@ def state_badge(batch: Batch) -> SafeString:
 
 def bar(total: int, finished: int, dead: int) -> SafeString:
     """Return what has finished, and what is dead beside it, as parts of all."""
-    done, lost = (f"{100 * count / max(total, 1):.2f}" for count in (finished, dead))
-    return format_html(
-        '<svg class="pq-bars" viewBox="0 0 100 14" preserveAspectRatio="none" role="img"'
-        ' aria-label="{}"><rect class="pq-bar-all" width="100" height="14"/>'
-        '<rect class="pq-bar-finished" width="{}" height="14"/>'
-        '<rect class="pq-bar-failed" x="{}" width="{}" height="14"/></svg>',
-        _("%(finished)d of %(total)d finished, %(dead)d dead")
-        % {"finished": finished, "total": total, "dead": dead},
-        done,
-        done,
-        lost,
-    )
+    label = _("%(finished)d of %(total)d finished, %(dead)d dead")
+    done, lost = (100 * count / max(total, 1) for count in (finished, dead))
+    parts = [("all", 0.0, 100.0, 14.0), ("finished", 0.0, done, 14.0), ("failed", done, lost, 14.0)]
+    return cells.bars(label % {"finished": finished, "total": total, "dead": dead}, parts)
 
 
 def about(batch: Batch, request: HttpRequest, known: family.Known) -> list[tuple[object, object]]:

@@ -271,17 +271,15 @@ class ScheduleAdmin(RuleAdmin):
         schedule = Schedules(using=database())[row.name]
         verbs = ["run", "unpause" if row.paused else "pause"]
         allowed = self.has_change_permission(request, row)
+        last = [task for task in schedule.last(LAST) if may_see(request, task.user)]
         return {
             "standing": printable(standing(row, row.clock)),
             "is_broken": bool(row.problem),
             "in_words": printable(in_words(row)),
             "verbs": [(verb, VERBS[verb]) for verb in verbs] if allowed else [],
             "ahead": schedule.next(NEXT),
-            "ticks": [
-                tick_row(request, task)
-                for task in schedule.last(LAST)
-                if may_see(request, task.user)
-            ],
+            "last": last,
+            "ticks": [tick_row(request, task) for task in last],
             "counts": [
                 (Schedule._meta.get_field(name).verbose_name, getattr(row, name))  # type: ignore[union-attr]
                 for name in ("fired", "skipped_overlap", "skipped_late", "failures")

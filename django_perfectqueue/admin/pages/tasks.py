@@ -12,7 +12,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet, Subquery
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -133,8 +133,18 @@ class TaskAdmin(SteeringAdmin):
         watch = require_POST(self.watch_view)
         return [
             self.view_path("<int:task_id>/watch/", watch, "task_watch"),
+            self.view_path("known/", self.known_view, "known"),
             *super().get_urls(),
         ]
+
+    def known_view(self, request: HttpRequest) -> HttpResponse:
+        """Return what may be meant by the beginning of a user, a type or a tag."""
+        name, start = request.GET.get("of"), request.GET.get("q", "")
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if name not in filters.COMPLETED or "\x00" in start:
+            raise Http404
+        return JsonResponse({"known": filters.known(name, start, request)})
 
     def watch_view(self, request: HttpRequest, task_id: int) -> HttpResponse:
         """Put a task on the list of the person who asks, or with ``stop`` take it off."""

@@ -17,7 +17,9 @@ from django_perfectqueue import models
 from django_perfectqueue.bulk import in_time, within
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection.scope import in_scope, scope_of
+from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.payload.codecs import LAST_CHARACTER
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import names
 from django_perfectqueue.templatetags import perfectqueue as cells
@@ -27,11 +29,14 @@ from .base import COUNTED
 REACH = 100_000
 # So many that have yet to end are found behind the newest.
 LIVE_FOUND = 1_000
+# So many are offered while one is typed in.
+KNOWN = 10
 ALL = "all"
 GROUPS = 50
 # Of the keys of one queue, and of the newest tasks of a scope.
 FOUND = 1_000
 KEPT = "_perfectqueue_queues"
+COMPLETED = ("user", "type", "tag")
 FEW_HAVE = ("tag", "watched")
 FEW = (*models.DEAD, models.Status.RUNNING, models.Status.STALLED)
 
@@ -180,6 +185,7 @@ class TextFilter(ValueFilter):
             "value": self.value() or "",
             "kept": kept.items(),
             "hint": self.hint,
+            "known": cells.page_url("known") if self.parameter_name in COMPLETED else "",
             "clear": changelist.get_query_string(remove=[str(self.parameter_name)]),
             "links": [
                 (title, changelist.get_query_string({str(self.parameter_name): span}))
@@ -335,6 +341,24 @@ def queue_names(request: HttpRequest) -> list[str]:
             found = sorted(set(rows.values_list("queue", flat=True)[:FOUND]))
         setattr(request, KEPT, found)
     return cast("list[str]", getattr(request, KEPT))
+
+
+def known(name: str, start: str, request: HttpRequest) -> list[str]:
+    """
+    Return the first users, types or tags that begin so and that a person may see: those of all
+    tasks where an index has them in order, or else of the newest tasks.
+    """
+    in_order = {"user": plain().exclude(user=""), "tag": models.Tag.objects.using(database())}
+    if scope_of(request) is None and name in in_order:
+        begins = {f"{name}__gte": start, f"{name}__lt": start + LAST_CHARACTER}
+        return distinct(in_order[name].filter(**begins), name, limit=KNOWN)
+    newest = in_scope(plain(), request, "user").order_by("-pk")[:FOUND]
+    if name == "tag":
+        rows = in_order["tag"].filter(task_id__in=[*newest.values_list("pk", flat=True)])
+    else:
+        rows = newest
+    values = set(rows.values_list(name, flat=True)) - {""}
+    return sorted(value for value in values if value.startswith(start))[:KNOWN]
 
 
 def one_queue(request: HttpRequest) -> bool:

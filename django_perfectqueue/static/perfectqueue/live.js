@@ -94,3 +94,23 @@ if (bar) {
   setInterval(say, 1000);
   setTimeout(turn, every);
 }
+
+// Offer, while a field is filled in, what is known that begins so.
+for (const field of document.querySelectorAll("[data-pq-known]")) {
+  const offers = document.createElement("datalist");
+  offers.id = `pq-known-${field.name}`;
+  field.after(offers);
+  field.setAttribute("list", offers.id);
+  field.autocomplete = "off";
+  let typed = 0;
+  field.addEventListener("input", async () => {
+    const turn = ++typed;
+    await new Promise((done) => setTimeout(done, 200));
+    if (turn !== typed || !field.value) return;
+    const url = `${field.dataset.pqKnown}&q=${encodeURIComponent(field.value)}`;
+    const answer = await fetch(url).catch(() => null);
+    if (turn !== typed || !answer?.ok) return;
+    const { known } = await answer.json().catch(() => ({ known: [] }));
+    offers.replaceChildren(...known.map((value) => new Option(value, value)));
+  });
+}

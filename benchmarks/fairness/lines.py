@@ -233,7 +233,7 @@ class Lines:
         self.processors, self.overrun, self.costs = processors, overrun, costs
         taken = self.take(accounts, limit, holder)
         self.write(accounts)
-        while not taken and any(self.lanes[number].waiting for *_turn, number in self.turns):
+        while not (taken or costs) and any(self.lanes[one[-1]].waiting for one in self.turns):
             accounts = Accounts()
             taken = self.take(accounts, limit, holder)
             self.write(accounts)

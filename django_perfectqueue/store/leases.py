@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from django_perfectqueue.exceptions import PreemptedError
-from django_perfectqueue.models import LastEnding, Outcome, State
+from django_perfectqueue.models import LastEnding, Outcome, State, Task, TaskQuerySet, Ticket
+from django_perfectqueue.models.fields import ServerNow
 
 from .arithmetic.fair_order import Pick
-from .database.dialects import Dialect
 from .database.dialects.base import Row, numbers
 from .database.transaction import Session, in_transaction, reading, retry_transaction, timely
 from .lanes.accounts import Accounts, expected_cost
@@ -22,22 +22,6 @@ STILL_HELD = "running"
 # The endings that the holder of an attempt writes.
 BY_HOLDER = (LastEnding.RETRIED, LastEnding.SNOOZED, LastEnding.RELEASED, LastEnding.YIELDED)
 
-HELD_TICKET = """
-SELECT "token", "state", "attempt", "last_ending" FROM "perfectqueue_ticket"
-WHERE "task_id" = %(task_id)s
-"""
-# What others end has no start: they don't know when the attempt began.
-CLOSED = """
-SELECT "outcome" FROM "perfectqueue_task"
-WHERE "id" = %(task_id)s AND "queue" = %(queue)s AND "key" = %(key)s
-    AND "attempt" = %(attempt)s AND "worker" = %(worker)s AND "started_at" IS NOT NULL
-"""
-STANDING = """
-SELECT "task"."outcome", "task"."started_at", "task"."ended_at", "ticket"."state"
-FROM "perfectqueue_task" AS "task"
-LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
-WHERE "task"."id" = %(task_id)s AND "task"."queue" = %(queue)s AND "task"."key" = %(key)s
-"""
 HELD = """
 SELECT "task_id", "token", "cancel_requested", "charged" FROM "perfectqueue_ticket"{hint}
 WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
@@ -68,24 +52,25 @@ def refusal(lease: Lease, *, using: str) -> PreemptedError:
 
 
 def why_not_held(db: Session, lease: Lease) -> str:
-    who = {"task_id": lease.task_id, "queue": lease.queue, "key": lease.key}
-    row = db.execute(STANDING, who).fetchone()
-    state = "it was deleted" if row is None else state_of(db.dialect, *row)
+    row = row_of(db, lease).values_list("outcome", "started_at", "ended_at", "ticket__state")[:1]
+    state = state_of(*row[0]) if row else "it was deleted"
     return f"Task '{lease.key}' is no longer held by this attempt: {state}."
 
 
+def row_of(db: Session, lease: Lease) -> TaskQuerySet:
+    """Return the row of the task, unless another has its id."""
+    rows = TaskQuerySet(Task, using=db.cursor.db.alias)
+    return rows.filter(pk=lease.task_id, queue=lease.queue, key=lease.key)
+
+
 def state_of(
-    dialect: Dialect,
-    outcome: str,
-    started_at: datetime | None,
-    ended_at: datetime,
-    state: int | None,
+    outcome: str, started_at: datetime | None, ended_at: datetime | None, state: int | None
 ) -> str:
     """Return in words where a task stands that someone else has taken, ended or put back."""
     if outcome:
         # A forced finish leaves no start.
         by_force = ", by force" if outcome == Outcome.FINISHED and started_at is None else ""
-        return f"{outcome} at {dialect.moment(ended_at):%Y-%m-%d %H:%M:%S} UTC{by_force}"
+        return f"{outcome} at {ended_at:%Y-%m-%d %H:%M:%S} UTC{by_force}"
     if state == State.RUNNING:
         return "another attempt has it"
     return "it is in line for another attempt"
@@ -119,18 +104,15 @@ def outcome_of(lease: Lease, *, using: str, worker: str) -> str:
 
 def ending_of(db: Session, lease: Lease, worker: str) -> str:
     """Do what outcome_of() does, in the caller's transaction."""
-    statement = HELD_TICKET + db.dialect.lock_clause
-    row = db.execute(statement, {"task_id": lease.task_id}).fetchone()
+    tickets = Ticket.objects.using(db.cursor.db.alias).select_for_update()
+    held = tickets.filter(pk=lease.task_id)
+    row = held.values_list("token", "state", "attempt", "last_ending").first()
     if row is None:
-        values = {
-            "task_id": lease.task_id,
-            "queue": lease.queue,
-            "key": lease.key,
-            "attempt": lease.attempt,
-            "worker": as_text(worker, 255),
-        }
-        closed = db.execute(CLOSED, values).fetchone()
-        return str(closed[0]) if closed else ""
+        # What others end has no start: they don't know when the attempt began.
+        closed = row_of(db, lease).filter(
+            attempt=lease.attempt, worker=as_text(worker, 255), started_at__isnull=False
+        )
+        return closed.values_list("outcome", flat=True).first() or ""
     token, state, attempt, last_ending = row
     if token == lease.token and state == State.RUNNING:
         return STILL_HELD
@@ -322,10 +304,6 @@ WHERE "ticket"."task_id" IN ({{ids}}) AND "ticket"."holder" = %(holder)s
     AND "ticket"."state" = 2
 ORDER BY "ticket"."task_id"
 """
-LAPSE = """
-UPDATE "perfectqueue_ticket" SET "timer_at" = {now}
-WHERE "state" = 2 AND "holder" IN ({ids}) AND "timer_at" <= {horizon} AND "timer_at" > {now}
-"""
 
 
 @retry_transaction
@@ -360,8 +338,10 @@ def lapse(
     """
     if not holders:
         return 0
-    with timely(using) as db:
-        after = {"horizon": alive_time + 1}
-        count = int(db.execute(LAPSE, now=now, after=after, ids=holders).rowcount)
+    moment = now or ServerNow()
+    held = Ticket.objects.using(using).filter(state=State.RUNNING, holder__in=holders)
+    until = moment + timedelta(seconds=alive_time + 1)
+    with timely(using):
+        count = held.filter(timer_at__gt=moment, timer_at__lte=until).update(timer_at=moment)
     notify_workers(using=using)
     return count

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from itertools import product
 from typing import Any, NamedTuple
 
-from django.db.models import Exists, FloatField, OuterRef, Q, QuerySet, Subquery, Sum
-from django.db.models.functions import Cast
+from django.db.models import Exists, FloatField, OuterRef, Q, QuerySet, Subquery, Sum, Value
+from django.db.models.functions import Cast, Coalesce
 from django.utils import timezone
 
 from django_perfectqueue.exceptions import AlreadyExistsError, BatchEndedError, NotFoundError
@@ -138,7 +138,6 @@ def stop_batches(ids: Collection[int], *, using: str, stopped: bool = True) -> N
 # So many deltas of a batch are counted though it goes on: who looks reads them all.
 MANY = 64
 
-CHANGED = 'SELECT DISTINCT "batch_id" FROM "perfectqueue_batchdelta"'
 WORTH_IT = """
 SELECT "delta"."batch_id" FROM "perfectqueue_batchdelta" AS "delta"
 JOIN "perfectqueue_batch" AS "batch" ON "batch"."id" = "delta"."batch_id"
@@ -153,15 +152,9 @@ SELECT "id", "total", "finished", "dead", "ended_at", "parent_id" FROM "perfectq
 WHERE "id" IN ({ids}) ORDER BY "id"
 """
 SHARE = 'SELECT "ended_at", "stopped", "name" FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
-THERE = 'SELECT "id" FROM "perfectqueue_batch" WHERE "id" IN ({ids})'
 DELTAS = """
 SELECT "id", "batch_id", "total", "finished", "dead" FROM "perfectqueue_batchdelta"
 WHERE "batch_id" IN ({ids})
-"""
-WRITE = """
-UPDATE "perfectqueue_batch" SET "total" = %(total)s, "finished" = %(finished)s, "dead" = %(dead)s,
-    "ended_at" = {ended_at}
-WHERE "id" = %(batch)s
 """
 
 
@@ -198,9 +191,10 @@ def batches_to_count(batches: Collection[int] | None, *, using: str) -> list[int
 
     One that had ended is counted as well, as it goes on; with None all that have deltas.
     """
+    if batches is None:
+        changed = BatchDelta.objects.using(using).values_list("batch_id", flat=True)
+        return list(changed.distinct())
     with reading(using) as db:
-        if batches is None:
-            return [batch for (batch,) in db.rows(CHANGED)]
         return [batch for (batch,) in db.rows(WORTH_IT, {"many": MANY}, ids=batches)]
 
 
@@ -230,7 +224,8 @@ def count(
         return {}, 0
     rows = db.rows(LOCK_COUNTS + db.dialect.skip_clause, ids=batches)
     left = batches - {row[0] for row in rows}
-    held = {id_ for (id_,) in db.rows(THERE, ids=left)} if left else set()
+    there = Batch.objects.using(db.cursor.db.alias).filter(pk__in=left)
+    held = set(there.values_list("pk", flat=True))
     standing = {-id_: LOCKED if id_ in held else GONE for id_ in left}
     deltas = take_deltas(db, batches - held)
     changes: defaultdict[int, list[list[int]]] = defaultdict(list)
@@ -266,12 +261,10 @@ def take_deltas(db: Session, batches: Collection[int]) -> list[Row]:
 def write(db: Session, batch: int, state: Progress, now: datetime | None) -> Progress:
     """Write the counts of a batch, and when it ended; return its state."""
     # A dead task that was put back opens it again.
-    over, moment = (
-        ("NULL", None) if state.open else ('COALESCE("ended_at", {now})', now or timezone.now())
-    )
-    values = {"batch": batch, **state._asdict()}
-    db.execute(WRITE.replace("{ended_at}", over), values, now=now)
-    return state._replace(ended_at=moment)
+    over = None if state.open else Coalesce("ended_at", Value(now) if now else ServerNow())
+    row = Batch.objects.using(db.cursor.db.alias).filter(pk=batch)
+    row.update(**state._asdict() | {"ended_at": over})
+    return state._replace(ended_at=None if state.open else now or timezone.now())
 
 
 def outcome_of(state: Progress) -> str:

@@ -7,6 +7,8 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import NamedTuple
 
+from django.db.models import QuerySet
+
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, NotSupportedError
 from django_perfectqueue.models import Dependency, Outcome, State
 
@@ -23,7 +25,7 @@ from ..records.dependency_events import MemberCounts, join, note
 from ..records.journal import tag_fresh
 from ..tasks.close import lock_tickets
 from ..tasks.revise import replace
-from ..tasks.steer import refuse, seen_task
+from ..tasks.steer import UNMET, refuse, seen_task
 from ..tasks.submit import stored_before
 from ..values import Parent, Submission
 from .batches import refuse_ended_batch, share
@@ -44,9 +46,6 @@ INSERT INTO "perfectqueue_dependency" ("child_id", "parent_id", "if_failed", "st
 TURN = """
 INSERT INTO "perfectqueue_dependencyevent" ("id", "task_id", "kind") VALUES (-1, 0, 0)
 """
-UNLINK = 'DELETE FROM "perfectqueue_dependency" WHERE "child_id" = %(task_id)s'
-LINKED = 'SELECT DISTINCT "parent_id" FROM "perfectqueue_dependency" WHERE "child_id" IN ({ids})'
-PARENTS = LINKED + ' AND "state" < 3'
 
 
 @retry_remembering_commits
@@ -110,8 +109,8 @@ def replace_linked(
         fresh = submit_linked(replace, submissions, using=using, now=now)
         with in_transaction(using) as db:
             for task_id in fresh.values():
-                parents = {parent for (parent,) in db.rows(PARENTS, ids=[task_id])}
-                refuse_waiting(db, task_id, parents)
+                unmet = links_of(db, [task_id]).filter(UNMET)
+                refuse_waiting(db, task_id, set(unmet.values_list("parent_id", flat=True)))
     return fresh
 
 
@@ -235,10 +234,14 @@ def wait_for(task_id: int, parents: Sequence[Parent], if_failed: int, *, using: 
 def refuse_waiting(db: Session, task_id: int, parents: set[int]) -> None:
     """Raise InvalidTaskError where one of a task's parents is to wait for it."""
     # Without parents of its own, which only a blocked task can be given, none ever waits.
-    if parents and (task_id in parents or db.rows(PARENTS, ids=parents)):
+    if parents and (task_id in parents or links_of(db, parents).filter(UNMET).exists()):
         take_turn(db)
         why = "These tasks would wait for one another."
         refuse_circle(task_id, parents, why, using=db.cursor.db.alias)
+
+
+def links_of(db: Session, children: Collection[int]) -> QuerySet[Dependency]:
+    return Dependency.objects.using(db.cursor.db.alias).filter(child_id__in=children)
 
 
 def take_turn(db: Session) -> None:
@@ -263,11 +266,11 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
         if parents is not None:
             ids = [edge[1] for edge in find_parents(db, parents).edges(task_id, parents, 0)]
         refuse_unblocked(db, task_id)
-        if strange := set(ids).difference(id_ for (id_,) in db.rows(LINKED, ids=[task_id])):
+        links = links_of(db, [task_id])
+        if strange := set(ids).difference(links.values_list("parent_id", flat=True)):
             key, other = (seen_task(db, id_).key for id_ in (task_id, min(strange)))
             raise NotFoundError(f"Task '{key}' does not wait for task '{other}'.")
-        which = "" if parents is None else ' AND "parent_id" IN ({ids})'
-        db.execute(UNLINK + which, {"task_id": task_id}, ids=ids)
+        (links if parents is None else links.filter(parent_id__in=ids)).delete()
         note(db, added=[task_id])
 
 

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_perfectqueue.models import DependencyEvent, Outcome
+from django_perfectqueue.models import BatchMember, DependencyEvent, Outcome
 
 from ..database.transaction import Session, reading, retry_transaction, shared_operations
 
@@ -20,11 +20,6 @@ DELTA = """
 INSERT INTO "perfectqueue_batchdelta" ("batch_id", "total", "finished", "dead") VALUES {rows}
 """
 JOIN = 'INSERT INTO "perfectqueue_batchmember" ("task_id", "batch_id") VALUES {rows}'
-LEAVING = """
-SELECT "member"."batch_id", "task"."outcome" FROM "perfectqueue_batchmember" AS "member"
-JOIN "perfectqueue_task" AS "task" ON "task"."id" = "member"."task_id"
-WHERE "member"."task_id" IN ({ids}) ORDER BY "member"."task_id"
-"""
 PARENTS = """
 SELECT DISTINCT "parent_id" FROM "perfectqueue_dependency"
 WHERE "parent_id" IN ({ids}) AND "state" < 3
@@ -107,7 +102,9 @@ def counts_without(db: Session, ids: Collection[int]) -> dict[int, MemberCounts]
     The tasks are locked: nobody ends one or puts it back before it is gone.
     """
     changes: dict[int, MemberCounts] = {}
-    for batch, outcome in db.rows(LEAVING + db.dialect.lock_clause, ids=ids):
+    members = BatchMember.objects.using(db.cursor.db.alias).select_for_update()
+    leaving = members.filter(pk__in=ids).order_by("pk").values_list("batch_id", "task__outcome")
+    for batch, outcome in leaving:
         change = changes.setdefault(batch, MemberCounts())
         change.total -= 1
         if outcome == Outcome.FINISHED:

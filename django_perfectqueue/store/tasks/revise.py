@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db import IntegrityError
 
 from django_perfectqueue.exceptions import NotFoundError, NotSupportedError
-from django_perfectqueue.models import Change, State, Task, TaskQuerySet, Ticket
+from django_perfectqueue.models import Change, Dependency, State, Task, TaskQuerySet, Ticket
 
 from ..arithmetic.rate_limit import split
 from ..database.transaction import (
@@ -151,9 +151,6 @@ WAITING = """
 SELECT "id", "child_id" FROM "perfectqueue_dependency"{hint}
 WHERE "parent_id" = %(old)s AND "state" < 3
 """
-TRANSFER = """
-UPDATE "perfectqueue_dependency" SET "parent_id" = %(new)s, "state" = 0 WHERE "id" IN ({ids})
-"""
 
 
 def replace(
@@ -206,13 +203,15 @@ def replace_one(
 
 def transfer(db: Session, old: int, new: int) -> None:
     """Have what waits for one task wait for another."""
-    values = {"old": old, "new": new}
     # A child is found, too, that was submitted after the caller had begun to read, and one whose
     # submitter has yet to commit is waited for: here, or on PostgreSQL by the parent's row.
     statement = WAITING.replace("{hint}", db.dialect.by_index("perfectqueue_dep_parent"))
     statement += db.dialect.share_clause
-    if waiting := db.rows(statement, values):
-        db.execute(TRANSFER, values, ids=[id_ for id_, _child in waiting])
+    if waiting := db.rows(statement, {"old": old}):
+        links = Dependency.objects.using(db.cursor.db.alias)
+        links.filter(pk__in=[id_ for id_, _child in waiting]).update(
+            parent_id=new, state=Dependency.State.NEW
+        )
         note(db, added={child for _id, child in waiting})
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from django.db import connections, transaction
+from django.db.models import Exists, OuterRef, Q
 
 from django_perfectqueue import signals
 from django_perfectqueue.exceptions import (
@@ -18,7 +19,7 @@ from django_perfectqueue.exceptions import (
     NotSupportedError,
     TaskError,
 )
-from django_perfectqueue.models import Outcome, State
+from django_perfectqueue.models import Dependency, Outcome, State, Task, TaskQuerySet
 
 from ..arithmetic.rate_limit import split
 from ..database.dialects.base import TICKET_COLUMNS
@@ -37,12 +38,10 @@ from ..records.dependency_events import MemberCounts, note, note_counts, note_en
 from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, add_dead_letters, cases, lock_tickets
 
 CHUNK = 1_000
+UNMET = Q(state__lt=Dependency.State.MET)
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
 FLAG = """
 UPDATE "perfectqueue_ticket"{hint} SET "cancel_requested" = TRUE WHERE "task_id" IN ({ids})
-"""
-DONE_BEFORE = """
-SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "{column}" = %(value)s
 """
 FORCE = """
 UPDATE "perfectqueue_task"
@@ -57,39 +56,12 @@ DEAD = """
 SELECT "id", "queue", "type", "user", "limits" FROM "perfectqueue_task"
 WHERE "id" IN ({ids}) AND "outcome" NOT IN ('', 'finished') ORDER BY "id"
 """
-REOPEN = """
-UPDATE "perfectqueue_task"
-SET "outcome" = '', "worker" = '', "started_at" = NULL, "ended_at" = NULL, "expires_at" = NULL
-WHERE "id" IN ({ids})
-"""
 REQUEUE = f"""
 INSERT INTO "perfectqueue_ticket" ({TICKET_COLUMNS})
 SELECT "id", CASE "id" {{lanes}} END, CASE WHEN "id" IN ({{children}}) THEN 3 ELSE 0 END,
     -"priority", COALESCE("expected_at", {{now}}), NULL, "attempt", 0, 0, FALSE, {{followed}}
 FROM "perfectqueue_task" WHERE "id" IN ({{ids}})
 """
-FAMILY = """
-SELECT "id", EXISTS (
-    SELECT 1 FROM "perfectqueue_dependency"
-    WHERE "child_id" = "perfectqueue_task"."id" AND "state" < 3
-), EXISTS (
-    SELECT 1 FROM "perfectqueue_dependency"
-    WHERE "parent_id" = "perfectqueue_task"."id" AND "state" < 3
-), (
-    SELECT "batch_id" FROM "perfectqueue_batchmember"
-    WHERE "task_id" = "perfectqueue_task"."id"
-)
-FROM "perfectqueue_task" WHERE "id" IN ({ids})
-"""
-# Its children wait for it anew. Written by id: by the parent it would wait for submitters.
-GIVEN_UP = """
-SELECT "id" FROM "perfectqueue_dependency" WHERE "parent_id" IN ({ids}) AND "state" = 2
-"""
-CLOSES = """
-SELECT DISTINCT "parent_id" FROM "perfectqueue_dependency"
-WHERE "child_id" IN ({ids}) AND "parent_id" < 0 AND "state" < 3
-"""
-AWAIT = 'UPDATE "perfectqueue_dependency" SET "state" = 1 WHERE "id" IN ({ids})'
 
 
 def find(queue: str, key: str, *, using: str) -> int:
@@ -146,8 +118,8 @@ def done_before(
     """Return those of ``ids`` in which an earlier try of this call has written a value."""
     if not (maybe := tried(tries, ids)):
         return set()
-    rows = db.rows(DONE_BEFORE.replace("{column}", column), {"value": value}, ids=maybe)
-    return {id_ for (id_,) in rows}
+    rows = TaskQuerySet(Task, using=db.cursor.db.alias).filter(pk__in=maybe, **{column: value})
+    return set(rows.values_list("pk", flat=True))
 
 
 def tried(tries: Tries, ids: Collection[int]) -> set[int]:
@@ -229,7 +201,9 @@ def retry_dead(
     if not rows:
         return {}
     back = {task_id: queue for task_id, queue, *_names in rows}
-    db.execute(REOPEN, ids=back)
+    TaskQuerySet(Task, using=using).filter(pk__in=back).update(
+        outcome="", worker="", started_at=None, ended_at=None, expires_at=None
+    )
     db.dialect.delete(db.cursor, "perfectqueue_deadletter", back, key="task_id")
     children, followed = family(db, back)
     lanes = [
@@ -242,13 +216,16 @@ def retry_dead(
         notify_workers(queue, using=using, lanes=own, wake=wake_sleeping)
     statement = REQUEUE.replace("{lanes}", cases(lanes)).replace("{followed}", whens(followed))
     db.execute(statement, now=now, ids=back, children=children)
-    given_up = db.rows(GIVEN_UP, ids=back)
-    if given_up:
-        db.execute(AWAIT, ids=[id_ for (id_,) in given_up])
+    links = Dependency.objects.using(using)
+    # Its children wait for it anew. Written by id: by the parent it would wait for submitters.
+    given_up = links.filter(parent_id__in=back, state=Dependency.State.FAILED)
+    if ids := list(given_up.values_list("pk", flat=True)):
+        links.filter(pk__in=ids).update(state=Dependency.State.AWAITED)
     if children:
         # What they wait for may end before this commit: that is looked at after it. A batch that
         # has ended looks at its callbacks again.
-        note(db, added=children, ended=[id_ for (id_,) in db.rows(CLOSES, ids=children)])
+        closes = links.filter(UNMET, child_id__in=children, parent_id__lt=0)
+        note(db, added=children, ended=closes.values_list("parent_id", flat=True).distinct())
     return back
 
 
@@ -264,8 +241,11 @@ def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]
     Their rows are locked; in their batches they count as dead no longer.
     """
     children, followed, dead = [], {}, Counter[int]()
-    rows = db.rows(FAMILY, ids=ids)
-    for task_id, is_child, has_children, batch in rows:
+    links = Dependency.objects.filter(UNMET)
+    own, others = links.filter(child_id=OuterRef("pk")), links.filter(parent_id=OuterRef("pk"))
+    rows = TaskQuerySet(Task, using=db.cursor.db.alias).filter(pk__in=ids)
+    facts = rows.values_list("pk", Exists(own), Exists(others), "membership__batch_id")
+    for task_id, is_child, has_children, batch in facts:
         if is_child:
             children.append(task_id)
         if by := 2 * (batch or 0) + int(has_children):
@@ -294,18 +274,12 @@ P = ParamSpec("P")
 
 logger = logging.getLogger("django_perfectqueue.queue")
 
-SEEN = """
-SELECT "task"."key", "task"."outcome", "ticket"."state" FROM "perfectqueue_task" AS "task"
-LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
-WHERE "task"."id" = %(task_id)s
-"""
-
 # The verbs that are for tasks, too, which have ended without finishing.
 OF_DEAD = ("retry", "revise")
 
 
 class SeenTask(NamedTuple):
-    """What SEEN selects; ``state`` is None where it has no ticket."""
+    """What refuse() looks at; ``state`` is None where it has no ticket."""
 
     key: str
     outcome: str
@@ -360,7 +334,8 @@ def look_at(task_id: int, verb: str = "", *, using: str) -> None:
 
 def seen_task(db: Session, task_id: int) -> SeenTask:
     """Return a task as it is now; raise NotFoundError when there is none."""
-    row = db.execute(SEEN, {"task_id": task_id}).fetchone()
+    rows = TaskQuerySet(Task, using=db.cursor.db.alias).filter(pk=task_id)
+    row = rows.values_list("key", "outcome", "ticket__state").first()
     if row is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
     return SeenTask(*row)

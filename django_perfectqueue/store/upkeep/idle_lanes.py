@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 
-from django_perfectqueue.models import Account, Lane, Meter, Policy
+from django.db.models import Exists, OuterRef, Q
+
+from django_perfectqueue.models import Account, Hold, Lane, Meter, Policy
+from django_perfectqueue.models.fields import ServerNow
 
 from ..arithmetic.fair_order import is_gated
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
@@ -40,35 +43,8 @@ FROM "perfectqueue_lane" AS "row"
 LEFT JOIN "perfectqueue_account" AS "own" ON "own"."id" = "row"."account"
 WHERE {IS_IDLE} AND COALESCE("own"."running", 0) = 0
 """
-LAST_TAG = f"""
-SELECT "finish_tag" FROM {{these}} AND "finish_tag" > 0.0
-ORDER BY "finish_tag" DESC LIMIT 1 OFFSET {LAST - 1}
-"""
-OF_QUEUE = '"perfectqueue_account" WHERE "queue" = %(queue)s'
-OF_GATE = '"perfectqueue_lane" WHERE "gate" = %(gate)s'
-COMPETING = """
-SELECT EXISTS (
-    SELECT 1 FROM "perfectqueue_account" WHERE "queue" = %(queue)s AND "ready" = TRUE
-) OR EXISTS (SELECT 1 FROM "perfectqueue_hold" WHERE "queue" = %(queue)s)
-"""
 # Of users, and of lanes behind limits: no id is in both.
 MODELS = (Account, Lane)
-
-HOLDS = """
-SELECT "id", "key" FROM "perfectqueue_hold" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
-"""
-FORGET_HOLDS = """
-DELETE FROM "perfectqueue_hold" WHERE "id" IN ({holds}) AND NOT EXISTS (
-    SELECT 1 FROM "perfectqueue_lane" AS "lane"
-    WHERE "lane"."held_by" = "perfectqueue_hold"."id"
-)
-"""
-
-METERS = """
-SELECT "key" FROM "perfectqueue_meter"
-WHERE "key" > %(after)s AND "running" = 0 AND ("next_at" IS NULL OR "next_at" <= {now})
-ORDER BY "key" LIMIT %(limit)s
-"""
 
 
 @retry_transaction
@@ -138,12 +114,15 @@ class SweepPosition:
 
 
 def place_of(db: Session, queue: str, gate: int) -> SweepPosition:
-    terms = {"queue": queue, "gate": gate}
-    if not db.execute(COMPETING, terms).fetchone()[0]:
+    using = db.cursor.db.alias
+    users = Account.objects.using(using).filter(queue=queue)
+    held = Hold.objects.using(using).filter(queue=queue)
+    if not (users.filter(ready=True).exists() or held.exists()):
         return SweepPosition(competing=False)
-    last = LAST_TAG.replace("{these}", OF_GATE if gate else OF_QUEUE)
-    row = db.execute(last, terms).fetchone()
-    return SweepPosition(True, float(row[0]) if row else 0.0, floor(db, queue).virtual_time)
+    rows = Lane.objects.using(using).filter(gate=gate) if gate else users
+    tags = rows.filter(finish_tag__gt=0.0).order_by("-finish_tag")
+    last = [*tags.values_list("finish_tag", flat=True)[LAST - 1 : LAST], 0.0]
+    return SweepPosition(True, last[0], floor(db, queue).virtual_time)
 
 
 @retry_transaction
@@ -154,11 +133,13 @@ def forget_holds(after: int, *, using: str, limit: int = BATCH) -> int | None:
 
     Who puts a lane under a hold has locked the limit's meter, so that it does not go meanwhile.
     """
+    holds = Hold.objects.using(using)
     with in_transaction(using) as db:
-        rows = db.rows(HOLDS, {"after": after, "limit": limit})
+        rows = list(holds.filter(pk__gt=after).order_by("pk").values_list("pk", "key")[:limit])
         if rows:
             locked(db, {key for _id, key in rows}, None)
-            db.execute(FORGET_HOLDS, holds=[id_ for id_, _key in rows])
+            lanes = Lane.objects.filter(held_by=OuterRef("pk"))
+            holds.filter(~Exists(lanes), pk__in=[id_ for id_, _key in rows]).delete()
     return rows[-1][0] if len(rows) == limit else None
 
 
@@ -170,9 +151,11 @@ def forget_meters(after: str, *, using: str, limit: int = BATCH) -> str | None:
 
     Who counts a task locks its meters before, and makes those that are missing.
     """
-    with in_transaction(using) as db:
-        values = {"after": after, "limit": limit}
-        keys = [key for (key,) in db.rows(METERS + db.dialect.skip_clause, values)]
-        if keys:
-            Meter.objects.using(using).filter(pk__in=keys).delete()
+    is_free = Q(next_at=None) | Q(next_at__lte=ServerNow())
+    meters = Meter.objects.using(using)
+    with in_transaction(using):
+        idle = meters.filter(is_free, pk__gt=after, running=0).order_by("pk")
+        held = idle.select_for_update(skip_locked=True).values_list("pk", flat=True)
+        keys = list(held[:limit])
+        meters.filter(pk__in=keys).delete()
     return keys[-1] if len(keys) == limit else None

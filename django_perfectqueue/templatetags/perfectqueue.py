@@ -19,12 +19,12 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.fairness.wording import pause_terms
+from django_perfectqueue.fairness.wording import pause_terms, share_terms
 from django_perfectqueue.inspection.steering import describe_action, describe_change
 from django_perfectqueue.inspection.task import Fact, lease_until, times
 from django_perfectqueue.lib import durations
 from django_perfectqueue.lib.printable import printable, printable_lines
-from django_perfectqueue.models import EVERYONE, Pausable, Status, Task
+from django_perfectqueue.models import EVERYONE, Attempt, Pausable, Status, Task
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import STARS, masked
 
@@ -223,6 +223,12 @@ def spark(tasks: Sequence[Task]) -> SafeString:
     return bars(gettext("From submit to end: %s") % label, parts)
 
 
+def lasted(attempt: Attempt) -> str:
+    """Return how long an attempt ran."""
+    start = attempt.started_at
+    return duration(None if start is None else max(0.0, (attempt.ended_at - start).total_seconds()))
+
+
 def with_sign(number: float, shown: str) -> str:
     """Return what is shown of a number's amount, with its sign; none is zero's."""
     sign = "+" if number > 0 else "\N{MINUS SIGN}" if number < 0 else ""
@@ -251,7 +257,7 @@ def readable(value: object) -> str:
 
 
 for _shown in (
-    *(ago, badge, broken_at_dots, describe_action, describe_change, duration, moment, payload),
-    *(percent, printable, printable_lines, short, spark, user_name, whole),
+    *(ago, badge, broken_at_dots, describe_action, describe_change, duration, lasted, mark, moment),
+    *(payload, percent, printable, printable_lines, share_terms, short, spark, user_name, whole),
 ):
     register.filter(_shown.__name__, _shown)

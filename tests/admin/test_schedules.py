@@ -200,7 +200,7 @@ class FormTests(ScheduleTestCase):
         schedule.backfill(now - timedelta(hours=12, minutes=1), now - timedelta(minutes=1))
         response = self.client.get(page(row))
         self.assertEqual(len(response.context["ahead"]), 5)
-        self.assertEqual(len(response.context["ticks"]), 10)
+        self.assertEqual(len(response.context["last"]), 10)
         latest = Task.objects.order_by("-key").first()
         self.assertContains(response, latest.key.rpartition("@")[2])
         self.assertContains(response, reverse("admin:perfectqueue_task_change", args=[latest.pk]))

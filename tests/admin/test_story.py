@@ -135,8 +135,8 @@ class StoryTests(AdminTestCase):
 
         response = self.story(task)
 
-        self.assertContains(response, '<progress max="100" value="40"')
-        self.assertContains(response, "<strong>40%</strong>")
+        self.assertContains(response, '<progress max="1" value="0.4')
+        self.assertContains(response, "<strong>40.0%</strong>")
         self.assertContains(response, "drawing &lt;script&gt;")
         self.assertContains(response, "#1 running")
         self.assertContains(response, "<summary>1 log line</summary>")

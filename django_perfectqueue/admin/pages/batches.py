@@ -179,14 +179,8 @@ def known_to(request: HttpRequest, site: AdminSite) -> family.Known:
 
 def relative_row(
     one: family.Relative, link: family.FamilyLink, request: HttpRequest
-) -> dict[str, object]:
-    return {
-        "badge": cells.mark(one.status, one.word),
-        "link": linked(one, request),
-        "type": printable(one.type) if one.type else gettext("batch"),
-        "mode": WORDS[link.mode],
-        "state": link.state,
-    }
+) -> tuple[family.Relative, object, object]:
+    return one, linked(one, request), WORDS[link.mode]
 
 
 def linked(one: family.Relative, request: HttpRequest) -> SafeString | str:

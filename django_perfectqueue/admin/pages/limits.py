@@ -44,7 +44,6 @@ from ..parts.base import Extra, ReadOnlyAdmin, StoredAdmin, column
 from ..parts.filters import ValueFilter
 
 SHOWN = 100
-OWNER = ("scope", "name")
 SCOPES = {"name": _("name"), "queue": _("queue"), "type": _("type"), "user": _("user")}
 
 
@@ -232,7 +231,7 @@ class LimitForm(RuleForm):
 class LimitAdmin(RuleAdmin):
     form = LimitForm
     action_form = PauseForm
-    owner = OWNER
+    owner = ("scope", "name")
     list_display = [
         "named",
         "of_scope",
@@ -248,7 +247,7 @@ class LimitAdmin(RuleAdmin):
     list_filter = ["scope", "paused"]
     ordering = ["scope", "name"]
     search_fields = ["name"]
-    fields = [*OWNER, "max_running", "rate", "period", "burst", "paused", "paused_until", "note"]
+    fields = [*owner, "max_running", "rate", "period", "burst", "paused", "paused_until", "note"]
 
     def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
         """Pause a type, or let it go on, as a button beside its figures says."""

@@ -12,14 +12,12 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import edit, report
 from django_perfectqueue.fairness.report import MOST, WINDOWS, UserShare, balance, known_users
-from django_perfectqueue.fairness.wording import share_terms
 from django_perfectqueue.health.queues import QueueFigures, named_queues, overview, served
 from django_perfectqueue.inspection.scope import may_see, scope_of
 from django_perfectqueue.inspection.why_waiting import why_waiting, workers_serving
@@ -291,9 +289,7 @@ def counted(queue: QueueFigures, count: int) -> object:
     return cells.AtLeast(count) if count else cells.NOTHING
 
 
-OWNER = ("user", "queue")
 TASKS = 20
-VIEW_TASK = "perfectqueue.view_task"
 HELD_BACK = frozenset(LIVE) - {Status.RUNNING}
 OVER = {"minute": _("Last minute"), "hour": _("Last hour"), "day": _("Last day")}
 HELD = {"capped": _("at its limit"), "limited": _("behind a limit")}
@@ -302,7 +298,7 @@ HELD = {"capped": _("at its limit"), "limited": _("behind a limit")}
 @admin.register(FairShare)
 class UserAdmin(NamedRows):
     user_path = "user"
-    owner = OWNER
+    owner = ("user", "queue")
     named_by = "user"
     editable = ("weight", "max_running")
     help = _(
@@ -311,7 +307,7 @@ class UserAdmin(NamedRows):
         "needed. A change takes effect at once, also for tasks that wait already; tasks that run "
         "are not disturbed. A pause holds in every queue."
     )
-    fields = [*OWNER, "weight", "max_running", "paused", "paused_until", "note"]
+    fields = [*owner, "weight", "max_running", "paused", "paused_until", "note"]
 
     def listing(self, request: HttpRequest, name: str | None) -> dict[str, object]:
         queue, over = chosen_queue(request), request.GET.get("over", "hour")
@@ -323,7 +319,8 @@ class UserAdmin(NamedRows):
             known = sorted(scope)[:MOST]
         else:
             known = [EVERYONE, *known_users(queue, using=database())]
-        tasks = newest_tasks(name) if name and request.user.has_perm(VIEW_TASK) else []
+        sees_tasks = request.user.has_perm("perfectqueue.view_task")
+        tasks = newest_tasks(name) if name and sees_tasks else []
         found = balance(
             queue,
             over=over,
@@ -388,7 +385,7 @@ class UserAdmin(NamedRows):
         return {
             "reasons": [(cells.task_link(one.pk, one), reason_of(one)) for one in held[-1:]],
             "tasks": tasks,
-            "shares": [share_line(one) for one in edit.shares_of(name, using=database())],
+            "shares": edit.shares_of(name, using=database()),
             "add_url": add if self.has_add_permission(request) else "",
             "changes": self.trail(of_user | of_limit),
             "links": cells.links(user=name, queue=queue),
@@ -419,12 +416,6 @@ def chosen_queue(request: HttpRequest) -> str:
     if asked and len(asked) <= QUEUE_LENGTH and "\x00" not in asked:
         return asked
     return queues_of(request)[0]
-
-
-def share_line(share: FairShare) -> SafeString:
-    url = cells.page_url("fairshare_change", share.pk)
-    queue = printable(share.queue) or gettext("every queue")
-    return format_html('<a href="{}">{}</a>: {}', url, queue, share_terms(share))
 
 
 def reason_of(task: Any) -> str:

@@ -38,7 +38,6 @@ from ..parts.base import Extra, ReadOnlyAdmin
 from .names import queue_row
 
 GROUPS = 5
-PERMISSION = "perfectqueue.view_overview"
 PAUSES = ("perfectqueue.add_limit", "perfectqueue.change_limit")
 KINDS = {"finished": _("finished"), "retried": _("retried"), "failed": _("failed")}
 WIDTH, HEIGHT = 600.0, 120.0
@@ -53,19 +52,6 @@ ORDERS: dict[str, tuple[object, Callable[[Statistics], Any]]] = {
     "failed": (_("by failures"), lambda one: -one.failed - one.lost),
     "p95": (_("by p95"), lambda one: -(one.run.p95 or 0)),
 }
-TITLES = (
-    _("finished"),
-    _("retried"),
-    _("failed"),
-    _("cancelled"),
-    _("lost"),
-    _("time"),
-    _("run, mean"),
-    _("deviation"),
-    _("run p95"),
-    _("wait, mean"),
-    _("wait p95"),
-)
 
 
 @admin.register(Overview)
@@ -83,7 +69,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         """Show what a queue, a type or a user did in the last hour, day or month."""
         key = key_of(request.GET)
         whose = None if key.type else key.user
-        if not request.user.has_perm(PERMISSION) or not may_see(request, whose):
+        if not request.user.has_perm("perfectqueue.view_overview") or not may_see(request, whose):
             raise PermissionDenied
         context = period_page(key, request.GET, using=database())
         if key.type:
@@ -192,19 +178,10 @@ def type_table(
         "orders": cells.tabs(
             {word: label for word, (label, _rank) in ORDERS.items()}, by, kept, "by"
         ),
-        "titles": TITLES,
-        "types": [
-            *(type_row(one, gettext("all"), "") for one in above),
-            *(
-                type_row(one, printable(one.type), type_query(one, over=kept.get("over", "hour")))
-                for one in sorted(types, key=ORDERS[by][1])
-            ),
-        ],
+        "over": kept.get("over", "hour"),
+        "has_sum": bool(above),
+        "types": [(one, total(one)) for one in (*above, *sorted(types, key=ORDERS[by][1]))],
     }
-
-
-def type_query(one: Statistics, **more: str) -> str:
-    return urlencode({"queue": one.queue, "type": one.type, **more})
 
 
 def total(one: Statistics) -> float:
@@ -235,14 +212,6 @@ def key_of(asked: QueryDict) -> UsageKey:
     if "user" in names:
         return UsageKey(queue, others=False, user=names["user"])
     return all_types_key(queue)
-
-
-def type_row(found: Statistics, name: str, query: str) -> dict[str, object]:
-    counts = (found.finished, found.retried, found.failed, found.cancelled, found.lost)
-    run, wait = found.run, found.wait
-    times = (total(found), run.mean, run.deviation, run.p95, wait.mean, wait.p95)
-    shown = [*map(cells.whole, counts), *map(cells.duration, times)]
-    return {"name": name, "queue": printable(found.queue), "query": query, "cells": shown}
 
 
 def lengths(found: Statistics) -> list[tuple[str, int, int]]:

@@ -27,7 +27,7 @@ from django_perfectqueue.inspection.schedules import in_words, standing, statuse
 from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.lib.durations import seconds_in
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Schedule, Task
+from django_perfectqueue.models import Schedule
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import masked
 from django_perfectqueue.queue import database
@@ -48,7 +48,6 @@ from django_perfectqueue.templatetags import perfectqueue as cells
 from ..parts.base import Extra, column
 from .limits import PauseForm, RuleAdmin, RuleForm, Suggesting
 
-SECONDS = _("Seconds, or a span such as 15m.")
 WHEN = ("cron", "every", "timezone", "starts_at", "ends_at", "remaining", "delay", "jitter")
 WHEN_HELP = _(
     "Give a cron expression or an interval. After a change the next tick is the first one from now."
@@ -92,7 +91,7 @@ class ScheduleForm(RuleForm):
         model = Schedule
         fields = ("name", "type", *CHECKS)
         field_classes = dict.fromkeys(SPANS, SpanField)
-        help_texts = dict.fromkeys(("every", "time_limit"), SECONDS)
+        help_texts = dict.fromkeys(("every", "time_limit"), _("Seconds, or a span such as 15m."))
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -279,7 +278,6 @@ class ScheduleAdmin(RuleAdmin):
             "verbs": [(verb, VERBS[verb]) for verb in verbs] if allowed else [],
             "ahead": schedule.next(NEXT),
             "last": last,
-            "ticks": [tick_row(request, task) for task in last],
             "counts": [
                 (Schedule._meta.get_field(name).verbose_name, getattr(row, name))  # type: ignore[union-attr]
                 for name in ("fired", "skipped_overlap", "skipped_late", "failures")
@@ -358,11 +356,3 @@ class ScheduleAdmin(RuleAdmin):
             raise PermissionDenied
         getattr(self, verb)(request, rows)
         return HttpResponseRedirect(cells.page_url("schedule_change", pk))
-
-
-def tick_row(request: HttpRequest, task: Task) -> list[object]:
-    """Return one of the last ticks, with a link for who may see its task."""
-    tick: object = printable(task.key.rpartition("@")[2])
-    if request.user.has_perm("perfectqueue.view_task"):
-        tick = cells.task_link(task.pk, tick)
-    return [tick, cells.badge(task.status)]

@@ -24,7 +24,7 @@ from django.views.decorators.http import require_POST
 from django_perfectqueue import models
 from django_perfectqueue.bulk import TYPE
 from django_perfectqueue.inspection.scope import in_scope, may_see
-from django_perfectqueue.inspection.task import Episode, Fact, Story, remark, steps_of
+from django_perfectqueue.inspection.task import Fact, Story, remark, steps_of
 from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Status
@@ -291,8 +291,8 @@ def task_story(task: Any, *, using: str, sees_all: bool = True) -> dict[str, Any
         "steps": steps,
         "steps_shown": STEPS,
         "actions": story.actions,
-        "progress": how_far(story.progress),
-        "attempts": [attempt_row(task, one) for one in story.episodes],
+        "progress": story.progress,
+        "attempts": story.episodes,
         "attempts_shown": ATTEMPTS,
         "attempts_hidden": bool(story.attempts) and story.attempts[0].number > 1,
     }
@@ -364,35 +364,3 @@ def said_of(reason: Reason, task: models.Task) -> str:
         return reason.sentence
     model, query = pages[reason.code]
     return cells.list_link(model, reason.sentence, **query)
-
-
-def attempt_row(task: Any, episode: Episode) -> dict[str, object]:
-    """Return one attempt as it is shown; without ``attempt`` it runs, or does not count."""
-    attempt, journal = episode.attempt, episode.journal
-    number, label = None, gettext("not counted")
-    if attempt:
-        number, label = attempt.number, attempt.label
-    elif episode.is_running:
-        number, label = task.tries, gettext("running")
-    return {
-        "attempt": attempt,
-        "number": number,
-        "label": label,
-        "ran": cells.duration(seconds(attempt.started_at, attempt.ended_at))
-        if attempt and attempt.started_at
-        else cells.NOTHING,
-        "log": journal.log if journal else [],
-        "is_open": episode.is_running,
-    }
-
-
-def how_far(journal: models.Journal | None) -> dict[str, object] | None:
-    """Return a handler's progress; the percents are None where it reported no part."""
-    if journal is None:
-        return None
-    percent = None if journal.progress is None else round(100 * journal.progress)
-    return {"percent": percent, "stage": journal.stage, "at": cells.moment(journal.updated_at)}
-
-
-def seconds(start: datetime, end: datetime) -> float:
-    return max(0.0, (end - start).total_seconds())

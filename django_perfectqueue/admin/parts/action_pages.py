@@ -27,7 +27,6 @@ from django_perfectqueue import store
 from django_perfectqueue.bulk import RATE, Operation, Selection, preview, run, submit_bulk
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, PayloadError
 from django_perfectqueue.inspection.family import counts
-from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Batch, Task, TaskQuerySet
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.context import masked
@@ -183,7 +182,6 @@ class SteeringAdmin(ReadOnlyAdmin):
         filters = [(name, held[name]) for name in actions.FILTERS if held.get(name)]
         context = {
             "title": _("All that match"),
-            "original": gettext("All that match"),
             "filters": filters,
             "is_bulk": True,
             "hidden": filters,
@@ -201,12 +199,8 @@ class SteeringAdmin(ReadOnlyAdmin):
                     "total": cells.AtLeast(found.total)
                     if found.is_bounded
                     else cells.whole(found.total),
-                    "statuses": [
-                        (cells.badge(word), cells.bounded(n, COUNTED)) for word, n in found.statuses
-                    ],
-                    "users": [
-                        (printable(user), cells.bounded(n, COUNTED)) for user, n in found.users
-                    ],
+                    "statuses": [(word, cells.bounded(n, COUNTED)) for word, n in found.statuses],
+                    "users": [(user, cells.bounded(n, COUNTED)) for user, n in found.users],
                     "more": max(0, found.total - len(found.sample)),
                     **sample_of(found.sample, operation.patch is not None, operation.patch),
                 },
@@ -330,7 +324,6 @@ class SteeringAdmin(ReadOnlyAdmin):
         statuses = {} if group is None else counts(group)
         context = {
             "title": verb.label,
-            "original": verb.label,
             "verb": verb,
             "form": form or OperationForm.of_named(verb, {}),
             "hidden": [*(named if group is not None else [("ids", ",".join(map(str, ids)))])],
@@ -339,7 +332,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             "matching": {
                 "count": count,
                 "total": cells.whole(count),
-                "statuses": [(cells.badge(status), n) for status, n in statuses.items()],
+                "statuses": statuses.items(),
                 "more": max(0, count - SHOWN),
                 **sample_of(rows.order_by("-pk"), verb.field == "patch"),
             },

@@ -148,7 +148,7 @@ class StoredAdmin(ModelAdmin):
             "media": self.media,
             "has_view_permission": True,
         }
-        shown = {**everywhere, **context}
+        shown = {**everywhere, "original": context["title"], **context}
         if not isinstance(shown["original"], Model):
             shown["original"] = str(shown["original"])  # another admin's skin takes no lazy text
         return TemplateResponse(request, f"admin/perfectqueue/{template}.html", shown)

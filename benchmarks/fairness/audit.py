@@ -55,6 +55,7 @@ def audited(
             "asked": sum(asked[user][first:]),
             "got": sum(got[user][first:]),
             "started": len(waits[user]),
+            "waits": waits[user],
             "p50": percentile(waits[user], 0.5),
             "p95": percentile(waits[user], 0.95),
             "gap": gaps.get(user, 0.0),
@@ -162,7 +163,7 @@ def newcomers(runs: Iterable[Run], seconds: float) -> list[dict[str, Any]]:
 def grouped(
     scenario: Scenario, runs: Sequence[Run], users: Sequence[dict[str, Any]], total: float
 ) -> list[dict[str, Any]]:
-    """Return the figures of each group: sums of shares, and the worst of its users."""
+    """Return the figures of each group: sums of shares, the worst of its users, all its waits."""
     found = []
     for group in scenario.groups:
         mine = [user for user in users if user["group"] == group.name]
@@ -182,6 +183,7 @@ def grouped(
                 "started": sum(user["started"] for user in mine),
                 "p50": statistics.median(user["p50"] for user in waits) if waits else None,
                 "p95": max((user["p95"] for user in waits), default=None),
+                "p95_of_all": percentile([wait for user in mine for wait in user["waits"]], 0.95),
                 "gap": max(user["gap"] for user in mine),
                 "at_once": at_once([run for run in runs if run.user in group.users()]),
             }

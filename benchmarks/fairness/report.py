@@ -120,7 +120,8 @@ def in_detail(samples: Sequence[Record], name: str) -> str:
     rows = [group_row(group) for group in worst["groups"]]
     heads = [
         *("", "users", "weight", "cap", "task ms", "asked %", "got %", "largest error %"),
-        *("started", "wait p50 ms", "p95 ms", "longest without a start ms", "most at once"),
+        *("started", "wait p50 ms", "p95 ms", "of all", "longest without a start ms"),
+        "most at once",
     ]
     said = " ".join(filter(None, [f"{worst['title']}.", worst["about"]]))
     seen = f"The run with the largest error: {head(where(worst))}."
@@ -140,6 +141,7 @@ def group_row(group: Record) -> list[str]:
         f"{group['started']:,}",
         ms(group["p50"]),
         ms(group["p95"]),
+        ms(group["p95_of_all"]),
         ms(group["gap"]),
         str(group["at_once"]),
     ]

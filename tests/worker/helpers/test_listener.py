@@ -136,6 +136,17 @@ class LookTests(ListenerCase):
         self.assertTrue(self.woken())
         self.assertLessEqual(wait, 1.0)
 
+    def test_it_looks_less_often_where_only_a_kept_processor_is_free(self):
+        """What is due may be none that it takes: a user whose tasks run longer than expected."""
+        self.status.kept = True
+        due = store.Outlook(due=True, wait=None)
+        waits = []
+        for _look in range(5):
+            waits += self.looks(due)
+            self.status.seek()
+        self.assertTrue(self.woken())
+        self.assertGreater(waits[-1], 4 * waits[0])
+
     def test_it_looks_when_the_clock_has_something(self):
         self.looks(*[IDLE] * 5)
         [wait] = self.looks(store.Outlook(due=False, wait=0.5))

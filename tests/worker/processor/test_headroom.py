@@ -43,6 +43,7 @@ class HeadroomTests(WorkerTestCase):
             self.submit(f"light-{number}", "note", user="light")
         self.wait_for_note("ran", 5)
         self.assertEqual(self.began(), count)
+        self.assertIn(", 1 of them kept for short tasks", worker.output)
         self.end(worker)
 
     def test_light_users_are_served_while_long_tasks_hold_the_others(self):

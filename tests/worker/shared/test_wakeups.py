@@ -60,6 +60,21 @@ class WakeTests(WakeupsCase):
         self.statuses[0].seek()
         self.assertTrue(self.wakeups.wake_one())
 
+    def test_kept_ones_try_the_unmeasured_seldom_and_while_all_others_are_busy(self):
+        kept = Wakeups(list(zip(self.statuses, self.bells, strict=True)), 1.0)
+        self.statuses[2].kept = True
+        self.statuses[2].seek()
+        self.assertEqual(kept.free_costs(), (0.0, 1.0))
+        for status in self.statuses[:2]:
+            status.begin(7, since=1.0)
+        self.assertEqual(kept.free_costs(), (-1.0, 1.0))
+        kept.tried(0.9)
+        self.assertEqual(kept.free_costs(), (-1.0, 1.0))
+        kept.tried(1.0)
+        self.assertEqual(kept.free_costs(), (0.0, 1.0))
+        self.statuses[0].seek()
+        self.assertIsNone(kept.free_costs())
+
     def test_counts_and_flags_do_not_share_a_place(self):
         status = self.statuses[0]
         status.seek()

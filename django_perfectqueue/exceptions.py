@@ -112,12 +112,7 @@ class YieldedError(BaseException):
     The task goes back to its line between two steps, as others come first: let it pass.
 
     No ``Exception``, so that a handler which catches those of its steps does not catch this.
-    ``floor`` is the virtual time of the lane that comes first.
     """
-
-    def __init__(self, message: str = "", floor: float = 0.0) -> None:
-        super().__init__(message)
-        self.floor = floor
 
 
 class TimeLimitError(TaskError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import re
@@ -89,38 +90,45 @@ async def wait_in_a_loop(task):
 
 def pace(task, number):
     """A step that takes its time."""
-    time.sleep(task.data["seconds"])
+    time.sleep(0.05)
     note(task, f"step-{number}")
+
+
+def paces(task):
+    """Yield the number of each step, until a file is there."""
+    for number in itertools.count():
+        if Path(task.data["until"]).exists():
+            break
+        yield number
+    note(task, "end")
 
 
 @handler("march")
 def march(task):
-    """Take several steps, each of so many seconds."""
+    """Take one step after the other."""
     note(task, "start")
-    for number in range(task.data["steps"]):
+    for number in paces(task):
         with contextlib.suppress(Exception):
             task.step(f"step {number}", pace, task, number)
-    note(task, "end")
 
 
 @handler("march-in-a-loop")
 async def march_in_a_loop(task):
     """Do the same as a coroutine."""
     note(task, "start")
-    for number in range(task.data["steps"]):
+    for number in paces(task):
         await task.astep(f"step {number}", pace, task, number)
-    note(task, "end")
 
 
 @handler("march-by-hand")
 def march_by_hand(task):
     """Do the same without steps: what it has done is in its data."""
     note(task, "start")
-    while (number := task.data.get("done", 0)) < task.data["steps"]:
+    for _ in paces(task):
+        number = task.data.get("done", 0)
         pace(task, number)
         task.update_data({"done": number + 1})
         task.yield_()
-    note(task, "end")
 
 
 @handler("steps")

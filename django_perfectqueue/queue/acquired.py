@@ -54,7 +54,8 @@ class AcquiredTask(ReportingTask):
     a transaction of the caller's it is settled with that; in an atomic handler they are
     ``deferred``, and written when it has returned. ``django_result`` is what Django's
     signals are sent for one of its tasks. ``lane_before`` asks a worker for the virtual time of
-    the lane to which it is to yield, None where it goes on.
+    the lane to which it is to yield, None where it goes on; ``floor`` is that of the lane to
+    which it has yielded.
     """
 
     started: float = field(default_factory=time.monotonic)
@@ -64,11 +65,11 @@ class AcquiredTask(ReportingTask):
     lane_before: Callable[[AcquiredTask], float | None] | None = field(
         default=None, repr=False, compare=False
     )
+    floor: float | None = field(default=None, repr=False, compare=False)
     _settled: str = field(default="", repr=False)
     _lost: bool = field(default=False, repr=False)
     _doubt: MaybeCommitted | None = field(default=None, repr=False, compare=False)
     _steps: Steps | None = field(default=None, repr=False, compare=False)
-    _floor: float | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """Name it without its data, which must not get into logs and reports of errors."""
@@ -226,11 +227,12 @@ class AcquiredTask(ReportingTask):
         if self.lane_before is None or self.deferred is not None:
             return
         # Once one step has raised it, those beside it do.
-        floor = self.lane_before(self) if self._floor is None else self._floor
+        floor = self.lane_before(self) if self.floor is None else self.floor
         if floor is not None and not in_transaction():
-            self._floor = floor
-            text = f"Task '{self.key}' goes on later: the tasks of others come first."
-            raise exceptions.YieldedError(text, floor)
+            self.floor = floor
+            raise exceptions.YieldedError(
+                f"Task '{self.key}' goes on later: tasks of others come first."
+            )
 
     @property
     def is_between_steps(self) -> bool:

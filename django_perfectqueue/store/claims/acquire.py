@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -10,8 +10,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from django.db import connections
+from django.db.models import Exists, OuterRef, Q
 
-from django_perfectqueue.models import State
+from django_perfectqueue.models import Account, State, Ticket
 
 from ..arithmetic.fair_order import LANES_PROBED
 from ..database.dialects.base import numbers
@@ -23,6 +24,7 @@ from ..database.transaction import (
     is_callers,
     reading,
     retry_remembering_commits,
+    with_retries,
 )
 from ..lanes.accounts import Accounts
 from ..limits.holds import NEXT
@@ -324,54 +326,24 @@ def look(
     return Outlook(due, min(ahead, default=None), next_tick)
 
 
-# Who comes first: of the lanes that wait, and of those that have tasks running.
+# Who comes first, seen from afar.
 
 
-class LaneTurn(NamedTuple):
-    """Where an account stands in the order of its queue; ``waits`` for a task to be taken."""
-
-    waits: bool
-    account: int
-    queue: str
-    turn: float
-    virtual_time: float
-    running: int
-    weight: float
-
-    def comes_before(self, other: LaneTurn) -> bool:
-        """
-        Return whether a task of this one is to run in place of one of the other's: it has the
-        smaller turn, where both are in one queue, and runs no more with it, for its weight, than
-        the other does now. So two that have as much do not yield to each other in turn.
-        """
-        no_more = (self.running + 1) / self.weight <= other.running / other.weight
-        is_next = self.queue != other.queue or self.turn < other.turn
-        return self.account != other.account and is_next and no_more
+def first_waiting(queue: str, *, using: str) -> list[Account]:
+    """Return the first accounts of a queue that have a task which may be taken, by their turns."""
+    # An account stays ready after its last task until someone has looked for the next one.
+    tickets = Ticket.objects.filter(state=State.WAITING, lane=OuterRef("pk"))
+    rows = Account.objects.using(using).filter(queue=queue, ready__in=[True])
+    rows = rows.filter(Q(has_open=True) | Exists(tickets)).order_by("turn")[:TURNS_READ]
+    return with_retries(lambda: list(rows), using=using)
 
 
-TURNS = """
-SELECT {waits} AS "waits", "id", "queue", "turn", "virtual_time", "running", "weight", "has_open"
-FROM "perfectqueue_account" WHERE {which}
-"""
-OF_RUNNING = TURNS.replace("{waits}", "FALSE").replace("{which}", '"id" IN ({accounts})')
-FIRST = TURNS.replace("{waits}", "TRUE").replace(
-    "{which}", f'"queue" = %({{name}})s AND "ready" = TRUE ORDER BY "turn" LIMIT {TURNS_READ}'
-)
-# A lane stays awake after its last task until someone has looked for the next one.
-OF_FIRST = f"""
-SELECT * FROM ({FIRST}) AS "first" WHERE "has_open" OR EXISTS (
-    SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "ticket"."state" = 0 AND {{in_lane}}
-)
-"""
-
-
-def lane_turns(queues: Sequence[str], accounts: Collection[int], *, using: str) -> list[LaneTurn]:
-    """Return where these accounts stand, and the first of each queue that wait, by their turns."""
-    names = {f"queue{number}": queue for number, queue in enumerate(queues)}
-    statement = " UNION ALL ".join([OF_FIRST.replace("{name}", name) for name in names])
-    with reading(using) as db:
-        in_lane = db.dialect.in_lane.replace("{lane}", '"first"."id"')
-        statement = f"{statement} UNION ALL {OF_RUNNING}".replace("{in_lane}", in_lane)
-        rows = db.rows(statement, names, accounts=sorted(accounts))
-    return sorted([LaneTurn(*row[:-1]) for row in rows], key=attrgetter("turn"))
+def comes_before(first: Account, other: Account) -> bool:
+    """
+    Return whether a task of the first is to run in place of one of the other's: it has the
+    smaller turn, where both are in one queue, and runs no more with it, for its weight, than
+    the other does now. So two that have as much do not yield to each other in turn.
+    """
+    no_more = (first.running + 1) / first.weight <= other.running / other.weight
+    is_next = first.queue != other.queue or first.turn < other.turn
+    return first.pk != other.pk and is_next and no_more

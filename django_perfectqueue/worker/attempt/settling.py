@@ -113,7 +113,7 @@ class Settler:
             return functools.partial(task.fail, why=failure(error))
         if isinstance(error, exceptions.YieldedError):
             running.error = None
-            return functools.partial(task._end, store.Ending.give_way(error.floor))
+            return functools.partial(task._end, store.Ending.give_way(task.floor or 0.0))
         if handler is not None and not isinstance(error, Verdict):
             error = running.error = self.ask(handler, error)
         self.cleanup.run()

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable
 
 from django_perfectqueue import store
-from django_perfectqueue.store.claims.acquire import LaneTurn, lane_turns
+from django_perfectqueue.models import Account
+from django_perfectqueue.store.claims.acquire import comes_before, first_waiting
 from django_perfectqueue.store.notify.datagrams import AT_REST
 
 from ..plan import Plan
@@ -169,26 +170,26 @@ class Listener(HelperProcess):
         tasks = self.wakeups.may_yield(time.monotonic() + WHILE_BUSY - after)
         if not tasks:
             return
-        accounts = {task.account for task in tasks}
-        found = lane_turns(self.plan.queues, accounts, using=self.plan.using)
-        own = {place.account: place for place in found if not place.waits}
+        queues, using = self.plan.queues, self.plan.using
+        own = Account.objects.using(using).in_bulk({task.account for task in tasks})
+        waiting = [one for queue in queues for one in first_waiting(queue, using=using)]
         outranking = set()
         for task in tasks:
-            place = own.get(task.account)
-            first = [one for one in found if place and one.waits and self.is_before(one, place)]
-            outranking.update([one.account for one in first])
+            other = own.get(task.account)
+            first = [one for one in waiting if other and self.is_before(one, other)]
+            outranking.update(first)
             # Virtual times of two queues can't be compared.
-            alike = first and place and first[0].queue == place.queue
-            task.floor = first[0].virtual_time if alike else 0.0
+            alike = [one.virtual_time for one in first if other and one.queue == other.queue]
+            task.floor = alike[0] if alike else 0.0
             task.outranked = bool(first)
         self.wakeups.outranking.value = len(outranking)
 
-    def is_before(self, one: LaneTurn, other: LaneTurn) -> bool:
+    def is_before(self, one: Account, other: Account) -> bool:
         """Return whether the first may have a processor of the other, as queues are tried."""
         queues, is_strict = self.plan.queues, self.plan.options.QUEUE_ORDER == "ordered"
         if is_strict and queues.index(one.queue) > queues.index(other.queue):
             return False
-        return one.comes_before(other)
+        return comes_before(one, other)
 
     def wake_for(self, outlook: store.Outlook, *, is_kept: bool) -> float:
         """Wake a processor if something is due; return in how many seconds to poll again."""

@@ -132,6 +132,22 @@ class UsageBufferTests(TestCase):
         self.assertGreater(share.p50, 64.0)
         self.assertLess(share.p50, 128.0)
 
+    def test_a_task_that_has_yielded_has_waited_before_it_began_and_no_more(self):
+        books, task = usage(), held()
+        ran(books, task, 1.0)
+        task._end(store.Ending.give_way(0.0))
+        for seconds in (1.0, 100.0):
+            [lease] = acquire(now=None)
+            task = AcquiredTask(lease)
+            begin(books, task)
+            task.started -= seconds
+            books.write()
+            books.end(task, task.started + seconds)
+            task._end(store.Ending.give_way(0.0))
+        books.write()
+        waits = [sum(getattr(row, f"wait_{n}") for n in range(28)) for row in Usage.objects.all()]
+        self.assertEqual(set(waits), {1})
+
     def test_what_could_not_be_written_since_the_database_is_away_is_kept(self):
         books = usage()
         ran(books, held(), 2.0)

@@ -379,9 +379,8 @@ class Lines:
     def floor(self) -> float:
         if self.turns:
             return max(self.clock, self.lanes[self.turns[0][2]].virtual_time)
-        shut = [lane for lane in self.lanes if lane.exists]
-        reached = max(shut, key=lambda lane: lane.turn).virtual_time if shut else 0.0
-        return max(self.clock, reached)
+        reached = max([lane.virtual_time for lane in self.lanes if lane.exists], default=0.0)
+        return max(self.clock, round(reached, 3))
 
     def pause(self, number: int) -> None:
         """Pause a user, or let it go on where it is paused: at the place of one that wakes."""

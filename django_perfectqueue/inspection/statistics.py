@@ -200,15 +200,15 @@ def by_time(
     points: Iterable[tuple[datetime, Tally]], since: datetime, until: datetime, unit: int
 ) -> list[tuple[datetime, Tally]]:
     """Add up points by spans of this length, those without anything too."""
-    found: dict[datetime, Tally] = {}
+    found: dict[datetime, list[Tally]] = {}
     start = since
     while start < until:
-        found[start] = Tally()
+        found[start] = []
         start += timedelta(seconds=unit)
     for at, tally in points:
-        if total := found.get(start_of(unit, at)):
-            total.add(tally)
-    return list(found.items())
+        if (some := found.get(start_of(unit, at))) is not None:
+            some.append(tally)
+    return [(start, Tally.sum(some)) for start, some in found.items()]
 
 
 def still_failed(usage_key: UsageKey, day: date, *, using: str) -> int:

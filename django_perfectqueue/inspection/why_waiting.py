@@ -23,7 +23,7 @@ from django_perfectqueue.fairness.limits import next_at
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.models.worker import routes_in
-from django_perfectqueue.store.arithmetic.fair_order import lane_id
+from django_perfectqueue.store.arithmetic.fair_order import lane_id, turn_of
 from django_perfectqueue.store.arithmetic.rate_limit import named, scoped, split
 
 from .family import exact, summed
@@ -280,11 +280,13 @@ class Case:
             return
         users = models.Account.objects.filter(queue=self.task.queue)
         # Compared like this, it is found by the index on every database.
-        users = users.filter(ready__in=[True], turn__lt=self.lane.turn)
+        users = users.filter(ready__in=[True], turn__lt=turn_of(self.lane))
         # A turn loses its last digits on the way: the own one is never before itself.
         yield users.exclude(pk=self.lane.id).order_by().values("pk")
         if self.behind and self.behind.held_by:
-            lanes = models.Lane.objects.filter(held_by=self.behind.held_by, turn__lt=self.lane.turn)
+            lanes = models.Lane.objects.filter(
+                held_by=self.behind.held_by, turn__lt=turn_of(self.lane)
+            )
             yield lanes.exclude(account=self.lane.id).order_by().values("pk")
 
     @cached_property

@@ -1,6 +1,7 @@
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.expressions
+import django.db.models.functions.comparison
 import django.db.models.functions.math
 import django.utils.timezone
 import django_perfectqueue.models.fields
@@ -65,6 +66,26 @@ class Migration(migrations.Migration):
                         db_persist=True,
                         expression=models.Case(
                             models.When(
+                                models.Q(
+                                    ("paused", False),
+                                    models.Q(
+                                        ("has_waiting", True), ("has_open", True), _connector="OR"
+                                    ),
+                                    models.Q(
+                                        ("max_running__isnull", True),
+                                        ("running__lt", models.F("max_running")),
+                                        _connector="OR",
+                                    ),
+                                    _negated=True,
+                                ),
+                                then=django.db.models.functions.comparison.Cast(
+                                    django.db.models.expressions.CombinedExpression(
+                                        models.F("virtual_time"), "*", models.Value(1000.0)
+                                    ),
+                                    models.BigIntegerField(),
+                                ),
+                            ),
+                            models.When(
                                 policy=1,
                                 then=django.db.models.expressions.CombinedExpression(
                                     django.db.models.expressions.CombinedExpression(
@@ -83,6 +104,7 @@ class Migration(migrations.Migration):
                                     models.F("weight"),
                                 ),
                             ),
+                            output_field=models.FloatField(),
                         ),
                         output_field=models.FloatField(),
                     ),

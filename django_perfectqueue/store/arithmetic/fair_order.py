@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Policy
@@ -232,6 +232,13 @@ def is_gated(lane: int) -> bool:
 def hashed(*names: str) -> int:
     digest = hashlib.blake2b("\x00".join(names).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
+
+
+def turn_of(own: Any) -> float:
+    """Return the turn of an account, or of a row of its columns, whether it is ready or not."""
+    if own.policy == SLOTS:
+        return float((own.running + 1.0) / own.weight)
+    return float(own.virtual_time + abs(own.cost) / own.weight)
 
 
 def next_picks(

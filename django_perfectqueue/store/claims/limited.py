@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django_perfectqueue.lib.stored_json import names_in
 
-from ..arithmetic.fair_order import LANES_PROBED, LaneHead, UserLanes, lane_of, part_of
+from ..arithmetic.fair_order import LANES_PROBED, LaneHead, UserLanes, lane_of, part_of, turn_of
 from ..arithmetic.rate_limit import UNBOUNDED, Allowance, scoped, split
 from ..arithmetic.rate_limit import named as listed
 from ..database.dialects.base import Row, numbers
@@ -41,7 +41,6 @@ class AccountRow(NamedTuple):
     policy: int
     has_waiting: bool
     has_open: bool
-    turn: float
 
 
 COLUMNS = ", ".join(f'"own"."{name}"' for name in AccountRow._fields)
@@ -163,7 +162,7 @@ class Limits:
         rows = self.by.ahead[queue]
         if held := self.held[queue]:
             rows = list({row.id: row for row in (*rows, *held)}.values())
-            rows.sort(key=attrgetter("turn"))
+            rows.sort(key=turn_of)
         return rows
 
     def read_open(self, queues: Sequence[str]) -> None:
@@ -214,8 +213,8 @@ class Limits:
         """
         last = max(held.filed for held, _own in rows) if len(rows) == room + FRONT else math.inf
         taken: list[int] = []
-        for held, own in sorted(rows, key=lambda row: (row[1].turn, row[0].since)):
-            if own.turn > last:
+        for held, own in sorted(rows, key=lambda row: (turn_of(row[1]), row[0].since)):
+            if turn_of(own) > last:
                 self.late[own.id].add(held.lane)
             elif len(taken) < room:
                 taken.append(held.lane)

@@ -36,12 +36,16 @@ ASLEEP = """
 SELECT COUNT(*) FROM "perfectqueue_account" WHERE "id" IN ({accounts}) AND "has_waiting" = FALSE
 """
 OWN = """(
-    SELECT "{column}" FROM "perfectqueue_account" AS "own"
+    SELECT {column} FROM "perfectqueue_account" AS "own"
     WHERE "own"."id" = "perfectqueue_lane"."account"
 )"""
+# Of an account, ready or not; its column ``turn`` is this where it is ready.
+TURN = f"""CASE WHEN "own"."policy" = {Policy.SLOTS}
+    THEN ("own"."running" + 1.0) / "own"."weight"
+    ELSE "own"."virtual_time" + ABS("own"."cost") / "own"."weight" END"""
 FILE = f"""
-UPDATE "perfectqueue_lane" SET "turn" = COALESCE({OWN.format(column="turn")}, "turn"),
-    "since" = COALESCE({OWN.format(column="since")}, "since")
+UPDATE "perfectqueue_lane" SET "turn" = COALESCE({OWN.format(column=TURN)}, "turn"),
+    "since" = COALESCE({OWN.format(column='"own"."since"')}, "since")
 """
 FILE_AND_MOVE = f"""{FILE}, "held_by" = COALESCE({{holds}}, "held_by"),
     "finish_tag" = CASE WHEN "finish_tag" < {{tags}} THEN {{tags}} ELSE "finish_tag" END

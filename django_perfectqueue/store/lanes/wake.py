@@ -40,7 +40,7 @@ SELECT "virtual_time" FROM "perfectqueue_account" AS "own"
 WHERE "queue" = %(queue)s AND "ready" = TRUE{alike} ORDER BY "turn" LIMIT 1
 """
 LAST_SHUT = """
-SELECT "virtual_time" FROM "perfectqueue_account"
+SELECT "turn" / 1000.0 FROM "perfectqueue_account"
 WHERE "queue" = %(queue)s AND "ready" = FALSE ORDER BY "turn" DESC LIMIT 1
 """
 LANES = """

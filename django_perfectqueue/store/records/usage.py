@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from operator import add, attrgetter
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -112,9 +112,13 @@ class Tally:
 
     @classmethod
     def sum(cls, tallies: Iterable[Tally]) -> Tally:
-        total = cls()
-        for tally in tallies:
-            total.add(tally)
+        """Return what all got together, and the longest wait of any of them."""
+        some = list(tallies)
+        if not some:
+            return cls()
+        # By columns, since there may be one for each of very many users.
+        total = cls.of(map(sum, zip(*[one.amounts() for one in some], strict=True)))
+        total.longest = max([one.longest for one in some])
         return total
 
     def amounts(self) -> tuple[float, ...]:
@@ -138,15 +142,6 @@ class Tally:
             if seconds > 0.0:
                 self.lasted += seconds
                 self.squares += seconds * seconds
-
-    def add(self, other: Tally) -> None:
-        longest = max(self.longest, other.longest)
-        for name, amount in zip((*WHOLE, *PARTS), single_amounts(other), strict=True):
-            if amount:
-                setattr(self, name, getattr(self, name) + amount)
-        self.longest = longest
-        self.waits = [*map(add, self.waits, other.waits)]
-        self.runs = [*map(add, self.runs, other.runs)]
 
 
 def count_endings(
@@ -195,12 +190,14 @@ def folded(tallies: Tallies, most: int) -> dict[UsageKey, Tally]:
 
     ranked = sorted(tallies, key=size)
     kept: dict[UsageKey, Tally] = {}
+    rest: defaultdict[UsageKey, list[Tally]] = defaultdict(list)
     for number, usage_key in enumerate([one for one in ranked if not one.type]):
         if number < most and not usage_key.others:
             kept[usage_key] = tallies[usage_key]
         else:
             others = UsageKey(usage_key.queue, others=True, user="")
-            kept.setdefault(others, Tally()).add(tallies[usage_key])
+            rest[others].append(tallies[usage_key])
+    kept |= {others: Tally.sum(some) for others, some in rest.items()}
     types = [one for one in ranked if one.type and not one.others][:MOST_TYPES]
     everything = [one for one in ranked if one.type and one.others]
     return kept | {usage_key: tallies[usage_key] for usage_key in (*types, *everything)}

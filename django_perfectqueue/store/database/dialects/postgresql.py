@@ -74,16 +74,9 @@ SELECT "id" FROM "perfectqueue_account" WHERE "id" = ANY(%(account)s::bigint[])
 ORDER BY "id" FOR UPDATE
 """
 CHARGE = f"""
-WITH "given" AS (
-    SELECT * FROM unnest({", ".join(ARRAYS)}) AS "given" ({", ".join(Entry._fields)})
-),
-"locked" AS (
-    SELECT "id" FROM "perfectqueue_account"
-    WHERE "id" = ANY(ARRAY(SELECT "account" FROM "given")) ORDER BY "id" FOR UPDATE
-)
-UPDATE "perfectqueue_account" AS "account" SET {CHARGES} FROM "given"
-WHERE "account"."id" = ANY(ARRAY(SELECT "id" FROM "locked"))
-    AND "account"."id" = "given"."account"
+UPDATE "perfectqueue_account" AS "account" SET {CHARGES}
+FROM unnest({", ".join(ARRAYS)}) AS "given" ({", ".join(Entry._fields)})
+WHERE "account"."id" = ANY(%(account)s::bigint[]) AND "account"."id" = "given"."account"
 """
 
 END_IDLE_TRANSACTIONS = """
@@ -151,13 +144,11 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
         columns = zip(Entry._fields, zip(*entries, strict=True), strict=True)
         values = {name: array(given) for name, given in columns}
-        statements = [CHARGE]
-        if any(entry.short for entry in entries):
-            # A statement that waits for a lock does not see the tickets that come meanwhile, and
-            # who submits them sees the lane awake: so one before waits for the locks.
-            statements = [LOCK, CHARGE]
-            if takes_several_statements(cursor.db):
-                statements = ["; ".join(statements)]
+        # A statement that waits for a lock does not see the tickets that come meanwhile, and who
+        # submits them sees the lane awake: so one before waits for the locks.
+        statements = [LOCK, CHARGE]
+        if takes_several_statements(cursor.db):
+            statements = ["; ".join(statements)]
         for statement in statements:
             self.execute(cursor, statement, values, now=now)
         if cursor.db in ends:

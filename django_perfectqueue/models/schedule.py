@@ -48,6 +48,8 @@ class Schedule(models.Model):
         QUEUE = "queue", _("let all ticks wait")
         CANCEL = "cancel", _("cancel the previous task")
 
+    last_status: str | None = None  # set by who lists
+
     name = ExactCharField(_("name"), max_length=NAME_LENGTH, unique=True)
     origin = models.CharField(
         _("origin"), max_length=4, choices=Origin.choices, default=Origin.ROW, editable=False

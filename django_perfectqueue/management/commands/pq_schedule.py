@@ -58,11 +58,12 @@ FACTS: list[Column[Schedule]] = [
     *map(of_model, ("remaining", "delay", "jitter", "overlap")),
     *map(of_model, ("catch_up", "deadline", "pause_after", "last_at", "fired")),
     *map(of_model, ("skipped_overlap", "skipped_late", "failures")),
-    *unseen("name", "origin", "every", "timezone", "paused", "next_at", "due_at", "pending"),
+    *unseen("name", "origin", "every", "timezone", "paused"),
+    *unseen("next_at", "due_at", "pending", "last_status"),
 ]
 
 
-def with_statuses(rows: list[Any], *, using: str) -> list[Any]:
+def with_statuses(rows: list[Schedule], *, using: str) -> list[Schedule]:
     """Return schedules with the status of the last task of each."""
     statuses = statuses_of(rows, using=using)
     for row in rows:
@@ -234,7 +235,7 @@ def remark(row: Schedule) -> str:
     return row.problem or (f"{row.state}: {row.note}" if row.note else row.state)
 
 
-COLUMNS: list[Column[Any]] = [
+COLUMNS: list[Column[Schedule]] = [
     Column("schedule", shown=lambda row: row.name, elastic=True),
     Column("type", shown=lambda row: row.type, elastic=True, spare=True),
     Column("when", shown=in_words, elastic=True),

@@ -4,7 +4,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Any
 
 from django.core.management.base import CommandError
 from django.db import Error
@@ -174,7 +173,7 @@ def print_processor(command: NounCommand, processor: ProcessorFacts, now: dateti
         command.stdout.write(f"    {describe_assignment(task, now)}")
 
 
-WORKERS: list[Column[Any]] = [
+WORKERS: list[Column[Worker]] = [
     Column("host", "host", elastic=True),
     Column("pid", "pid"),
     Column("generation", "generation", right=True, spare=True),
@@ -198,7 +197,7 @@ def busy(worker: Worker) -> int:
     return sum(bool(state["tasks"]) for state in worker.states)
 
 
-def status_of(worker: Any) -> str:
+def status_of(worker: Worker) -> str:
     if worker.is_gone(worker.clock):
         return "gone"
     if worker.draining and not worker.leaving:

@@ -41,9 +41,10 @@ class Command(QueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add_flags(parser, "key? type? data? --expect --expires --queue --user --priority --limit")
-        add_flags(parser, "--tag --time-limit --on-conflict --file --atomic --run")
+        add_flags(parser, "key? type? data?")
         add_flags(parser.add_mutually_exclusive_group(), "--time --in")
+        add_flags(parser, "--expect --expires --queue --user --priority --limit --tag --time-limit")
+        add_flags(parser, "--on-conflict --file --atomic --run")
         super().add_arguments(parser)
 
     def act(self, options: CommandOptions) -> None:
@@ -67,21 +68,18 @@ class Command(QueueCommand):
         """Warn that no worker of the queue knows a type; without workers, that no handler does."""
         workers = workers_serving(using=self.queue.using)
         here = [worker for worker in workers if self.queue.name in worker.queues]
+        self.warn_unserved(self.queue.name)
+        try:
+            known = list(known_types(using=self.queue.using))
+            is_known = not known or type_ in known or dispatch_here().knows(type_)
+        except Exception:
+            # It is submitted; a worker says what is wrong with the handlers.
+            known, is_known = [], True
         if here:
-            known = [name for worker in here if worker.routes for name in worker.routes["types"]]
             is_known = any(may_know(worker.routes_text, type_) for worker in here)
-            text = f"No worker that serves its queue knows the type '{type_}'."
-        else:
-            self.warn_unserved(self.queue.name)
-            try:
-                known = list(known_types(using=self.queue.using))
-                is_known = not known or type_ in known or dispatch_here().knows(type_)
-            except Exception:
-                # It is submitted; a worker says what is wrong with the handlers.
-                return
-            text = f"No handler here knows the type '{type_}'."
         if not is_known:
-            self.complain(text + nearest(type_, known))
+            who = "worker that serves its queue" if here else "handler here"
+            self.complain(f"No {who} knows the type '{type_}'.{nearest(type_, known)}")
 
     def submitted(self, task: CommandOptions) -> str:
         """Submit a task, and return what became of it."""

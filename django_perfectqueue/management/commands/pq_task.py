@@ -29,16 +29,15 @@ PAGE = 500
 NOBODY = "-"
 TERMS = ("to", "patch", "priority")
 ONE = {
-    "cancelled": "Task '{key}' is cancelled.",
     "copied": "Task '{copy}' is a copy of '{key}'.",
-    "deleted": "Task '{key}' is deleted.",
     "edited": "The data of task '{key}' are changed.",
-    "finished": "Task '{key}' is finished.",
     "moved": "Task '{key}' is in queue '{to}'.",
     "reprioritized": "Task '{key}' has the priority {priority}.",
     "requested": "Task '{key}' is held by a processor, and is asked to stop.",
     "retried": "Task '{key}' will be tried again.",
 }
+# Where ONE has nothing for a word.
+IS = "Task '{key}' is {word}."
 SEVERAL = {
     "retried": "{tasks} will be tried again.",
     "would retry": "{tasks} would be tried again.",
@@ -78,8 +77,9 @@ def steer_each(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) 
         if answer.error:
             refused.append(refusal(command, key, answer.error))
         else:
+            known = {"key": key, "word": answer.word, "copy": answer.copy, **terms}
             facts = {"key": key, "done": answer.copy or answer.word}
-            command.answer(facts, ONE[answer.word].format(key=key, copy=answer.copy, **terms))
+            command.answer(facts, ONE.get(answer.word, IS).format(**known))
     total = len(ids) + sum(key not in ids.values() for key in keys)
     if total > 1:
         for message in refused:

@@ -113,7 +113,7 @@ class Table:
 
     def label(self, row: Row) -> str:
         """Return what a row is called where it stays."""
-        return str(row.pk)
+        return str(getattr(row, "name", row.pk))
 
     def found(self, row: Row) -> Importable:
         """Return what a row means; raise StaysError, or any error where it can't be read."""
@@ -259,10 +259,6 @@ class Move:
     progress: Callable[[int], None] = lambda count: None
     tally: ImportTally = field(default_factory=ImportTally)
 
-    @property
-    def using(self) -> str:
-        return self.queue.using
-
     def run(self) -> None:
         """Move the rows of the table, a batch at a time; count those that are no waiting tasks."""
         after, using = None, self.table.using
@@ -316,7 +312,7 @@ class Move:
             queue = queue or options.pop("queue", None)
         queue = queue if queue and self.own_queues else self.queue.name
         try:
-            target = Queue(queue, using=self.using)
+            target = Queue(queue, using=self.queue.using)
             if not found.recurs:
                 submission_of(target, found.name, type_, found.data, **options)
         except InvalidTaskError as error:
@@ -328,7 +324,7 @@ class Move:
 
     def put(self, found: Importable, queue: str) -> None:
         """Store a schedule, unless it was stored before; raise StaysError if it can't be."""
-        schedules = Schedules(using=self.using)
+        schedules = Schedules(using=self.queue.using)
         known = schedules.list().filter(name=found.name).first()
         if known is not None:
             if known.type != found.type:
@@ -337,10 +333,10 @@ class Move:
             return
         terms = {**found.options, "queue": queue}
         try:
-            with transaction.atomic(using=self.using):
+            with transaction.atomic(using=self.queue.using):
                 schedules.put(found.name, found.type, found.data, by="pq_import", **terms)
                 if self.dry_run:
-                    transaction.set_rollback(True, using=self.using)
+                    transaction.set_rollback(True, using=self.queue.using)
         except PerfectQueueError as error:
             raise StaysError("not possible here", str(error)) from error
         self.tally.schedules += 1
@@ -348,7 +344,7 @@ class Move:
 
     def submit(self, some: Sequence[Importable], name: str) -> list[Row]:
         """Store tasks; return the ids of the rows that are stored now, or were before."""
-        queue = Queue(name, using=self.using)
+        queue = Queue(name, using=self.queue.using)
         stored = 0
         if not self.dry_run:
             tasks = [

@@ -21,7 +21,6 @@ GZIP = b"\x1f\x8b"
 LARGEST = 64 * 2**20
 # From here on a time of django-tasks-db means none.
 ANY_TIME = datetime(9998, 1, 1, tzinfo=zones.utc)
-FORTNIGHT = 14 * 86_400
 # Of the kinds of django-q2 that come on a day of the month: after how many months.
 MONTHS = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
 # What a schedule's named arguments in django-q2 may have that its function is not given.
@@ -32,7 +31,6 @@ OPTIONS = (
 UNKNOWN = ("hook", "chain", "iter_count", "intended_date_kwarg")
 CLEANUP = "celery.backend_cleanup"
 CLOCKED = "django_celery_beat_clockedschedule"
-SECONDS = {"days": 86_400.0, "hours": 3_600.0, "minutes": 60.0, "seconds": 1.0}
 CRON = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
@@ -171,7 +169,7 @@ class DjangoQ2(Table):
         kind, local = row.schedule_type, timezone.localtime(row.next_run)
         if kind == "C":
             return {"cron": check_days(seconds_first(row.cron or ""), both=False)}
-        spans = {"I": (row.minutes or 0) * 60, "H": 3_600, "BW": FORTNIGHT}
+        spans = {"I": (row.minutes or 0) * 60, "H": 3_600, "BW": 14 * 86_400}
         if kind in spans:
             return {"every": spans[kind], "starts_at": row.next_run}
         clock = f"{local.second} {local.minute} {local.hour}"
@@ -252,9 +250,6 @@ class CeleryBeat(Table):
         rows = model._default_manager.using(self.using)
         return dict(rows.in_bulk())
 
-    def label(self, row: Row) -> str:
-        return str(row.name)
-
     def found(self, row: Row) -> Importable:
         if row.task == CLEANUP:
             raise StaysError("of Celery's own: RETENTION does it here", left_behind=False)
@@ -297,9 +292,9 @@ class CeleryBeat(Table):
             cron = check_days(" ".join(fields), both=True)
             return {"cron": cron, "timezone": crontab.timezone, "starts_at": row.start_time}
         if (interval := self.intervals.get(row.interval_id)) is not None:
-            seconds = interval.every * SECONDS.get(interval.period, 1e-6)
+            every = timedelta(**{interval.period: interval.every})
             starts_at = max(filter(None, (row.start_time, row.last_run_at)), default=None)
-            return {"every": seconds, "starts_at": starts_at}
+            return {"every": every, "starts_at": starts_at}
         raise StaysError("with a time that can't be found")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from django_perfectqueue.models import State, Task, Ticket
 from django_perfectqueue.queue import Queue
 
 from .calls import ask, noted
+from .feeder import Turning
 from .operations import BULK, POND, WEBS
 from .terms import Terms
 from .webs import Spinner, Web
@@ -47,20 +47,16 @@ class Notes:
     numbers: itertools.count[int]
 
 
-class Operator(threading.Thread):
+class Operator(Turning):
     """Draws one act after another, until it is stopped."""
 
     def __init__(self, number: int, terms: Terms, notes: Notes) -> None:
-        super().__init__(name=f"operator-{number}", daemon=True)
+        super().__init__(f"operator-{number}")
         self.drawn = random.Random(f"{terms.seed} {number}")
         self.notes = notes
         self.queue = Queue(WEBS)
         self.spinner = Spinner(self.drawn, self.queue)
-        self.ended = threading.Event()
-        self.trouble: BaseException | None = None
-
-    def run(self) -> None:
-        acts: dict[Callable[[], None], int] = {
+        self.acts: dict[Callable[[], None], int] = {
             self.spin: 4,
             self.link: 8,
             self.close_circle: 4,
@@ -71,14 +67,13 @@ class Operator(threading.Thread):
             self.operate_web: 4,
             self.edit_pond: 1,
         }
-        try:
-            while not self.ended.wait(self.drawn.expovariate(1 / PAUSE)):
-                [act] = self.drawn.choices([*acts], [*acts.values()])
-                act()
-        except BaseException as error:
-            self.trouble = error
-        finally:
-            connection.close()
+
+    def pause(self) -> float:
+        return self.drawn.expovariate(1 / PAUSE)
+
+    def turn(self) -> None:
+        [act] = self.drawn.choices([*self.acts], [*self.acts.values()])
+        act()
 
     # Webs: a graph of tasks in nested batches
 
@@ -199,13 +194,6 @@ class Operator(threading.Thread):
             key = found.reported["value"]
             ask("cancel bulk", self.queue[key].cancel_request, key=mark, other=key)
         return found.is_done
-
-    def stop(self) -> None:
-        """Ask for no more; raise what has gone wrong."""
-        self.ended.set()
-        self.join()
-        if self.trouble is not None:
-            raise self.trouble
 
 
 class Operators:

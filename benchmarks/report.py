@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,12 @@ def in_columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return ""
     rule = ["---"] + ["---:"] * (len(heads) - 1)
     return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rule, *rows))
+
+
+def listed(records: Iterable[Any], columns: Mapping[str, Callable[[Any], Any]]) -> str:
+    """Return a table of records, a row each, by the heads of its columns."""
+    rows = [[str(cell(record)) for cell in columns.values()] for record in records]
+    return in_columns([*columns], rows)
 
 
 def machine(said: Record) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from benchmarks.database import Target
@@ -91,6 +92,11 @@ class Load(PerfectQueue):
     dispatch = DISPATCH
     options: Mapping[str, Any] = {}
     constants: Mapping[str, Any] = {}
+
+    def __init__(self, target: Target, job: Any = None, folder: Path | None = None) -> None:
+        super().__init__(target)
+        self.job = job
+        self.folder = folder
 
     def settings(self, processes: int) -> dict[str, Any]:
         return {"PERFECTQUEUE": self.options, "constants": self.constants}

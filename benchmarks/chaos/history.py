@@ -86,7 +86,8 @@ class Born:
     def holders(self) -> list[str]:
         """Return by which names it is known what holds the task back."""
         names = (f"name:{limit}" for limit in self.limits)
-        return [f"user:{self.user} in {self.queue}", f"type:{self.type}", *names]
+        user = f"user:{self.user}"
+        return [user, f"{user} in {self.queue}", f"type:{self.type}", *names]
 
 
 @dataclass(frozen=True)

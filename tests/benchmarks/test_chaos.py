@@ -36,7 +36,7 @@ class Book:
         self.strikes, self.rows, self.born, self.gone = [], {}, {}, {}
         caps = {"user:capped in default": 1, "name:narrow": 1}
         rates = {"name:metered": scenario.Rate(rate=6, period=1.0, burst=4)}
-        self.given = {"caps": caps, "rates": rates, "pauses": ["user:halted in default"]}
+        self.given = {"caps": caps, "rates": rates, "pauses": ["user:halted", "name:halted"]}
 
     def task(self, task, *, user="", limits=(), queue="default", life="", **columns):
         given = {"key": f"steady-{task}", "type": "steady", "data": {}, **columns}
@@ -543,13 +543,14 @@ class ClientTests(CheckerCase):
         self.assert_found("rate passed", self.taken(7, limits=("metered",)))
 
     def test_what_is_given_out_in_a_pause_is_found(self):
-        def paused(**until):
-            book = self.taken(user="halted").call(5.0, "pause", whom=whom)
-            return book.call(10.0, "unpause", whom=whom) if until else book
-
-        whom = "user:halted in default"
-        self.assert_found("ran while paused", paused())
-        self.assert_good(paused(until=10.0))
+        for whom, columns in (
+            ("user:halted", {"user": "halted"}),
+            ("name:halted", {"limits": ("halted",)}),
+        ):
+            with self.subTest(whom):
+                book = self.taken(**columns).call(5.0, "pause", whom=whom)
+                self.assert_found("ran while paused", book)
+                self.assert_good(book.call(10.0, "unpause", whom=whom))
 
     def test_what_is_given_out_too_early_or_too_late_is_found(self):
         def given(**more):

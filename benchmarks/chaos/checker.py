@@ -616,11 +616,8 @@ def forgotten(history: History) -> list[Run]:
 
 def acquired_ahead(history: History) -> int:
     """Count the attempts whose acquire was committed while their process ran another."""
-    runs_of: dict[int, list[Run]] = defaultdict(list)
-    for run in sorted(history.begun, key=lambda run: run.began):
-        runs_of[run.pid].append(run)
     count = 0
-    for runs in runs_of.values():
+    for runs in history.begun_by.values():
         begins = [run.began for run in runs]
         for run in runs:
             for change in history.acquires_of[run.ref][:1]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import threading
 import time
 from abc import abstractmethod
@@ -139,12 +140,10 @@ def lines_of(folder: Path, name: str) -> int:
 
 def keep(folder: Path, target: Path) -> None:
     """Copy what a run has written: its events, and what it and the workers have said."""
-    for file in folder.rglob("*"):
-        if file.is_file() and file.name != "locks":
-            copy = target / file.relative_to(folder)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(OSError):
-                copy.write_bytes(file.read_bytes())
+    # Sockets can't be copied, which is said when all else has been.
+    with contextlib.suppress(OSError):
+        ignored = shutil.ignore_patterns("locks")
+        shutil.copytree(folder, target, ignore=ignored, dirs_exist_ok=True)
 
 
 def can_be_had(database: str) -> bool:

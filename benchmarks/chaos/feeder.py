@@ -11,7 +11,7 @@ from typing import Any
 from django.db import Error, connection
 
 from django_perfectqueue.exceptions import TaskError
-from django_perfectqueue.models import FairShare, Limit, Ticket
+from django_perfectqueue.models import Ticket
 from django_perfectqueue.queue import Queue
 
 from . import scenario
@@ -109,10 +109,3 @@ class Feeder(Turning):
                 self.queue[key].cancel_request()
             except TaskError:
                 continue
-
-
-def make_rules() -> None:
-    """Make the shares and the limit that the tasks keep to."""
-    for user, (weight, cap) in scenario.SHARES.items():
-        FairShare.objects.create(user=user, weight=weight, max_running=cap)
-    Limit.objects.create(scope="name", name=scenario.NARROW, max_running=scenario.WIDTH)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import zip_longest
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.database import Link
 from benchmarks.recorder import read_lines
@@ -21,7 +22,9 @@ from .operations import WEBS, Counted, counted
 from .scenario import Rate
 from .webs import Web
 
+T = TypeVar("T")
 RUNNING, GONE = 2, -1
+task_of = attrgetter("task")
 ENDINGS = ("finish", "acquire", "retry", "release", "fail", "cancel", "snooze")
 """The verbs by which a holder lets its leases go."""
 
@@ -192,11 +195,8 @@ class History:
 
     @cached_property
     def verbs(self) -> dict[str, list[Call]]:
-        found = defaultdict(list)
-        for call in self.calls:
-            if call.may_hold:
-                found[call.verb].append(call)
-        return found
+        may_hold = [call for call in self.calls if call.may_hold]
+        return grouped(may_hold, lambda call: call.verb)
 
     @cached_property
     def by_second(self) -> dict[int, list[Call]]:
@@ -240,11 +240,13 @@ class History:
     @cached_property
     def acquires_of(self) -> dict[Ref, list[Change]]:
         """Return what the database says of each lease while it was held."""
-        found = defaultdict(list)
-        for change in self.changes:
-            if change.state == RUNNING:
-                found[change.task, change.attempt, change.holder or 0].append(change)
-        return found
+        running = [change for change in self.changes if change.state == RUNNING]
+        return grouped(running, lambda one: (one.task, one.attempt, one.holder or 0))
+
+    @cached_property
+    def held_by(self) -> dict[int, list[Ref]]:
+        """Return the leases of each holder."""
+        return grouped(self.tenures, lambda ref: ref[2])
 
     @cached_property
     def born_of(self) -> dict[int, Born]:
@@ -269,18 +271,20 @@ class History:
 
     @cached_property
     def changes_of(self) -> dict[int, list[Change]]:
-        found = defaultdict(list)
-        for change in sorted(self.changes, key=lambda change: change.id):
-            found[change.task].append(change)
-        return found
+        return grouped(sorted(self.changes, key=lambda change: change.id), task_of)
 
     @cached_property
     def closes_of(self) -> dict[int, list[Close]]:
-        return grouped(self.closes)
+        return grouped(self.closes, task_of)
 
     @cached_property
     def runs_of(self) -> dict[int, list[Run]]:
-        return grouped(sorted(self.runs, key=lambda run: run.began))
+        return grouped(sorted(self.runs, key=lambda run: run.began), task_of)
+
+    @cached_property
+    def begun_by(self) -> dict[int, list[Run]]:
+        """Return by process the handlers that it ran, one after the other."""
+        return grouped(sorted(self.begun, key=lambda run: run.began), lambda run: run.pid)
 
     @cached_property
     def by_id(self) -> dict[int, Row]:
@@ -311,10 +315,10 @@ def brief(call: Call) -> str:
     return f"-> {call.answered:.4f} {what[:500]}"
 
 
-def grouped(things: Iterable[Any]) -> dict[int, list[Any]]:
+def grouped(things: Iterable[T], by: Callable[[T], Any]) -> dict[Any, list[T]]:
     found = defaultdict(list)
     for thing in things:
-        found[thing.task].append(thing)
+        found[by(thing)].append(thing)
     return found
 
 

@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -236,10 +236,10 @@ class ChaosLoad:
     """Tasks of all kinds, operators who change graphs and batches, and schedules."""
 
     def __init__(self, terms: Terms) -> None:
-        from .feeder import Feeder, make_rules
+        from .feeder import Feeder
         from .operators import Operators
 
-        make_rules()
+        make_rules(scenario.SHARES, {f"name:{scenario.NARROW}": {"max_running": scenario.WIDTH}})
         self.terms = terms
         self.ticks: dict[str, history.Ticks] = {}
         self.first_ticks = put_schedules(terms)
@@ -270,6 +270,18 @@ class ChaosLoad:
             "ticks": self.ticks,
             "webs": [*self.feeder.webs, *self.operators.notes.webs],
         }
+
+
+def make_rules(shares: Mapping[str, Any], limits: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make the shares, each a weight and a cap, and the limits that hold throughout."""
+    from django_perfectqueue.fairness.limits import set_limit
+    from django_perfectqueue.fairness.shares import set_share
+
+    for user, (weight, cap) in shares.items():
+        set_share(user, weight=weight, max_running=cap)
+    for key, terms in limits.items():
+        scope, _, name = key.partition(":")
+        set_limit(name, **{**terms, "scope": scope})
 
 
 def of_each_kind(found: list[Violation]) -> list[Violation]:

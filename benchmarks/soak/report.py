@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.report import in_columns
+from benchmarks.report import in_columns, listed
 
 from .load import CYCLE
 from .trend import Trend, trend
@@ -48,22 +48,21 @@ def grown_by_deaths(samples: Sequence[Mapping[str, float]]) -> list[str]:
     return [name for name in OF_DEATHS if last[name] > first[name] + allowed.get(name, 0.0)]
 
 
+TRENDS: dict[str, Callable[[tuple[str, Trend]], str]] = {
+    "Figure": lambda item: NAMES.get(item[0]) or f"rows of `{item[0].removeprefix('rows_')}`",
+    "least": lambda item: f"{item[1].least:,.1f}",
+    "mean": lambda item: f"{item[1].mean:,.1f}",
+    "most": lambda item: f"{item[1].most:,.1f}",
+    "a day would add": lambda item: f"{item[1].after_a_day:+,.1f} ± {item[1].error * 24:,.1f}",
+    "": lambda item: "grows" if item[1].grows(ALLOWED) else "flat",
+}
+
+
 def report(record: Mapping[str, Any]) -> str:
     terms, found = record["terms"], trends(record["samples"])
-    grown = growing(found)
-    rows = [
-        [
-            NAMES.get(name) or f"rows of `{name.removeprefix('rows_')}`",
-            *(f"{value:,.1f}" for value in (one.least, one.mean, one.most)),
-            f"{one.after_a_day:+,.1f} ± {one.error * 24:,.1f}",
-            "grows" if name in grown else "flat",
-        ]
-        for name, one in found.items()
-    ]
     return (
         f"{record['database']}: {terms['minutes']:g} minutes, {record['submitted']:,} tasks,"
-        f" {terms['processors']} processors\n\n"
-        + in_columns(["Figure", "least", "mean", "most", "a day would add", ""], rows)
+        f" {terms['processors']} processors\n\n{listed(found.items(), TRENDS)}"
     )
 
 

@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,10 @@ from benchmarks.servers import SERVERS
 from tests.databases import Server
 from tests.databases.server import DATABASE
 
-from . import checker, history, proxy, scenario, triggers
+from . import checker, history, proxy, triggers
 from .faults import FAULTS
 from .fleet import Fleet, Host
 from .recovery import recoveries
-from .schedules import end_schedules, put_schedules
 from .stage import Stage
 from .terms import Files, Terms
 
@@ -232,58 +231,6 @@ class Run(Stage):
                 file.write("\n".join([str(one), *history.story(seen, one.task)]) + "\n\n")
 
 
-class ChaosLoad:
-    """Tasks of all kinds, operators who change graphs and batches, and schedules."""
-
-    def __init__(self, terms: Terms) -> None:
-        from .feeder import Feeder
-        from .operators import Operators
-
-        make_rules(scenario.SHARES, {f"name:{scenario.NARROW}": {"max_running": scenario.WIDTH}})
-        self.terms = terms
-        self.ticks: dict[str, history.Ticks] = {}
-        self.first_ticks = put_schedules(terms)
-        self.feeder, self.operators = Feeder(terms), Operators(terms)
-
-    def start(self, stage: Stage) -> None:
-        self.operators.start()
-        self.feeder.start()
-
-    def stop(self, stage: Stage) -> None:
-        self.feeder.stop()
-        self.operators.stop()
-
-    @contextlib.contextmanager
-    def settling(self, stage: Stage) -> Iterator[None]:
-        self.ticks = end_schedules(self.first_ticks)
-        self.operators.settle(self.terms.drain, stage.wait)
-        yield
-
-    def leftovers(self, stage: Stage) -> list[str]:
-        return []
-
-    def facts(self) -> dict[str, Any]:
-        capped = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
-        caps = {f"user:{user} in default": cap for user, cap in capped.items()}
-        return {
-            "caps": {**caps, f"name:{scenario.NARROW}": scenario.WIDTH},
-            "ticks": self.ticks,
-            "webs": [*self.feeder.webs, *self.operators.notes.webs],
-        }
-
-
-def make_rules(shares: Mapping[str, Any], limits: Mapping[str, Mapping[str, Any]]) -> None:
-    """Make the shares, each a weight and a cap, and the limits that hold throughout."""
-    from django_perfectqueue.fairness.limits import set_limit
-    from django_perfectqueue.fairness.shares import set_share
-
-    for user, (weight, cap) in shares.items():
-        set_share(user, weight=weight, max_running=cap)
-    for key, terms in limits.items():
-        scope, _, name = key.partition(":")
-        set_limit(name, **{**terms, "scope": scope})
-
-
 def of_each_kind(found: list[Violation]) -> list[Violation]:
     """Return the first of each kind, so that none hides the others."""
     kinds = dict.fromkeys(one.kind for one in found)
@@ -315,5 +262,11 @@ def measured(job: dict[str, Any], folder: Path, make_load: Any) -> dict[str, Any
         return Run(terms, server, folder, make_load).run()
 
 
+def load(terms: Terms) -> Any:
+    from .load import Load
+
+    return Load(terms)
+
+
 if __name__ == "__main__":
-    answer(partial(measured, make_load=ChaosLoad))
+    answer(partial(measured, make_load=load))

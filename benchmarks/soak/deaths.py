@@ -22,7 +22,7 @@ from benchmarks.peers.perfectqueue import Load
 from benchmarks.recorder import Reader
 from tests.databases.lifetime import children
 
-from .resources import files, threads
+from .live import files, threads
 
 CAUSES = {
     "kill": 30,

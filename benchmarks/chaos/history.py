@@ -39,7 +39,6 @@ class Row:
     data: Mapping[str, Any] = field(default_factory=dict)
     outcome: str = "finished"
     attempt: int = 1
-    worker: str = ""
     result: Any = None
     errors: int = 0
     has_ticket: bool = False
@@ -426,7 +425,6 @@ def read_rows() -> list[Row]:
             data=task.data,
             outcome=task.outcome,
             attempt=task.attempt,
-            worker=task.worker,
             result=task.result,
             errors=errors.get(task.pk, 0),
             has_ticket=task.pk in live,

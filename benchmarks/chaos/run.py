@@ -16,14 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.audit import Violation
 from benchmarks.child import answer
 from benchmarks.database import Target
 from benchmarks.servers import SERVERS
 from tests.databases import Server
 from tests.databases.server import DATABASE
 
-from . import checker, history, proxy, triggers
+from . import attempts, checker, history, proxy, triggers
 from .faults import FAULTS
 from .fleet import Fleet, Host
 from .recovery import recoveries
@@ -214,24 +213,24 @@ class Run(Stage):
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),
-            "ahead": checker.acquired_ahead(seen),
+            "ahead": attempts.acquired_ahead(seen),
             "broken_off": sum(run.ended is None for run in seen.runs),
             "refused": sum(bool(call.refused) for call in seen.calls),
             "reported": Counter(reported.reason for reported in seen.reported),
-            "forgotten": len(checker.forgotten(seen)),
+            "forgotten": len(attempts.forgotten(seen)),
             "kinds": Counter(one.kind for one in every),
             "violations": list(map(str, found)),
             "recoveries": [one.as_json() for one in recoveries(seen, self.terms)],
         }
 
-    def write_down(self, seen: history.History, found: Sequence[Violation]) -> None:
+    def write_down(self, seen: history.History, found: Sequence[checker.Violation]) -> None:
         """Keep all that was seen of the tasks to which something happened."""
         with (self.files.folder / "evidence.txt").open("w") as file:
             for one in found:
                 file.write("\n".join([str(one), *history.story(seen, one.task)]) + "\n\n")
 
 
-def of_each_kind(found: list[Violation]) -> list[Violation]:
+def of_each_kind(found: list[checker.Violation]) -> list[checker.Violation]:
     """Return the first of each kind, so that none hides the others."""
     kinds = dict.fromkeys(one.kind for one in found)
     return [one for kind in kinds for one in [one for one in found if one.kind == kind][:OF_A_KIND]]

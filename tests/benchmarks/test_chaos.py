@@ -163,7 +163,7 @@ class CheckerTests(CheckerCase):
         from benchmarks.chaos import checker
 
         reported = Path(__file__).read_text()
-        for kind in checker.KINDS:
+        for kind in checker.CHECKS:
             with self.subTest(kind):
                 self.assertIn(f'"{kind}"', reported)
 
@@ -362,15 +362,15 @@ class CheckerTests(CheckerCase):
         self.assert_found("without a lease", good().run(10.3, 10.4, attempt=3, holder=30))
 
     def test_an_acquire_that_a_crash_has_made_forgotten_is_listed_apart(self):
-        from benchmarks.chaos import checker
+        from benchmarks.chaos import attempts
 
         book = Book().run(8.0, None, attempt=1, holder=30)
         book.acquire(10.0, holder=20).run(10.1, 11.0, holder=20, rival=120).close(11.1)
-        self.assertEqual(checker.forgotten(book.history()), [])
+        self.assertEqual(attempts.forgotten(book.history()), [])
         self.assertEqual(set(self.found(book)), {"without a lease", "taken twice"})
         book.strike("crashed-server", 8.5, 9.5, crash=True)
         self.assertEqual(self.found(book), [])
-        self.assertEqual(len(checker.forgotten(book.history())), 1)
+        self.assertEqual(len(attempts.forgotten(book.history())), 1)
 
     def test_a_handler_that_begins_when_its_task_was_taken_away_is_found(self):
         self.assert_found("without a lease", self.late_beginner(11.05))
@@ -471,14 +471,14 @@ class CheckerTests(CheckerCase):
         self.assert_good(book)
 
     def test_tasks_that_were_acquired_while_others_ran_are_counted(self):
-        from benchmarks.chaos import checker
+        from benchmarks.chaos import attempts
 
         book = Book().acquire(10.0).run(10.1, 10.9).close(11.0)
         book.acquire(11.1, 2).run(11.2, 11.9, 2).close(12.0, 2)
-        self.assertEqual(checker.acquired_ahead(book.history()), 0)
+        self.assertEqual(attempts.acquired_ahead(book.history()), 0)
         book.acquire(11.5, 3).run(11.95, 12.1, 3).close(12.2, 3)
         book.acquire(11.6, 4, holder=20).run(11.7, 12.1, 4, holder=20).close(12.2, 4, holder=20)
-        self.assertEqual(checker.acquired_ahead(book.history()), 1)
+        self.assertEqual(attempts.acquired_ahead(book.history()), 1)
 
     def test_as_many_as_a_cap_allows_one_after_another_are_no_violation(self):
         book = Book().task(1, user="capped").task(2, user="capped")

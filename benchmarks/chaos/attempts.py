@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 from . import operations, scenario
-from .calls import Ref
-from .history import RUNNING, Close, History, Run
+from .calls import Call, Ref
+from .history import RUNNING, SLACK, Close, History, Run
 
 TICK = 0.005
 """Seconds within which two times of the same clock, read by two processes, are one."""
@@ -28,8 +28,6 @@ GRACE = 1.0
 """Seconds that a process may be held up between its last look at its lease and its handler."""
 FORGETFUL = 5.0
 """Seconds between a crash and the handlers of which the server may have forgotten."""
-SLACK = 0.05
-"""Seconds by which the clocks of server and clients may differ in a run."""
 MAY_END = {"finish": "finished", "acquire": "finished", "fail": "failed", "cancel": "cancelled"}
 
 Finding = tuple[int | None, str]
@@ -146,6 +144,36 @@ def delivered_after_end(history: History) -> Iterator[Finding]:
             yield run.task, f"attempt {run.attempt} began afterwards"
 
 
+def cut_short(history: History) -> Iterator[Finding]:
+    """A lease of a client lasts as long as it was told, unless someone ends it."""
+    for run in history.taken():
+        _begin, end = history.tenures.get(run.ref, (0.0, math.inf))
+        until = lease_end(history, run, end)
+        if end >= until - SLACK:
+            continue
+        refused = [call for call in history.by_second[int(end)] if run.ref in call.refused]
+        unheard = any(was_unheard(history, call, run.ref) for call in refused)
+        if not unheard and not was_let_go(history, run.ref, end):
+            yield run.task, f"attempt {run.attempt} was taken away {until - end:.3f} s too early"
+
+
+def was_let_go(history: History, ref: Ref, at: float) -> bool:
+    """Return whether its holder, or anyone, may have ended a lease at a moment."""
+    calls = [*history.endings_of[ref], *takers_away(history, ref[0])]
+    return any(one.asked - SLACK <= at <= one.answered + SLACK for one in calls)
+
+
+def was_unheard(history: History, call: Call, ref: Ref) -> bool:
+    """
+    Return whether a refused call may have been done all the same.
+
+    Its answer was lost, the task was purged before the call was repeated, and so the
+    repetition found nothing by which to know that.
+    """
+    is_gone = call.asked <= history.gone.get(ref[0], -math.inf) <= call.answered
+    return bool(call.reported.get("reconnected")) and is_gone
+
+
 def fence(history: History) -> Iterator[Finding]:
     """What a lease writes is refused once another has the task, or the task has ended."""
     for call in history.calls:
@@ -153,8 +181,9 @@ def fence(history: History) -> Iterator[Finding]:
             begin, end = history.tenures.get(ref, (math.inf, -math.inf))
             if begin <= call.answered + SLACK and end >= call.asked - SLACK:
                 continue
-            is_repeated = "finished" in ends_by(history, ref, call.answered)
-            if (is_repeated and call.verb in MAY_END) or was_crashed(history, call.asked):
+            repeats = MAY_END.get(call.verb) == "finished"
+            is_repeated = repeats and "finished" in ends_by(history, ref, call.answered)
+            if is_repeated or was_crashed(history, call.asked):
                 continue
             yield ref[0], f"{call.verb} of attempt {ref[1]} was done when it no longer had the task"
 
@@ -244,10 +273,10 @@ def has_acquired(history: History, run: Run) -> bool:
 
 def lease_end(history: History, run: Run, at: float) -> float:
     """Return until when the lease was to hold, as it was known at a moment."""
-    alarms = [
-        change.alarm or 0.0 for change in history.acquires_of[run.ref] if change.at <= at + TICK
-    ]
-    return max(alarms, default=0.0)
+    own = history.acquires_of[run.ref]
+    alarms = [one.alarm or 0.0 for one in own if one.at <= at + TICK]
+    promised = [until for said, until in history.promised[run.ref] if said <= at + TICK]
+    return max([*alarms, *promised], default=0.0)
 
 
 def is_live(history: History, run: Run, at: float) -> bool:
@@ -281,13 +310,19 @@ def was_held_up(history: History, run: Run) -> bool:
 
 def was_taken_away(history: History, run: Run) -> bool:
     """Return whether someone had ended the task just before, which its holder sees late."""
-    born = history.born_of[run.task]
-    return any(
-        call.given["queue"] == born.queue
-        and call.key in ("", born.key)
-        and call.asked <= run.began <= call.answered + history.alive_time
+    late = history.alive_time
+    calls = takers_away(history, run.task)
+    return any(call.asked <= run.began <= call.answered + late for call in calls)
+
+
+def takers_away(history: History, task: int) -> list[Call]:
+    """Return the calls that may have ended a task whoever held it."""
+    born = history.born_of[task]
+    return [
+        call
         for call in history.by_verb("force_finish", "clear")
-    )
+        if call.given["queue"] == born.queue and call.key in ("", born.key)
+    ]
 
 
 def is_forgotten(history: History, run: Run, until: float) -> bool:

@@ -31,6 +31,7 @@ CHECKS: dict[str, Callable[[History], Iterable[Finding]]] = {
     "overlap": attempts.overlap,
     "without a lease": attempts.without_a_lease,
     "delivered after its end": attempts.delivered_after_end,
+    "cut short": attempts.cut_short,
     "fence": attempts.fence,
     "refused though held": promises.refused_though_held,
     "end not kept": promises.end_not_kept,

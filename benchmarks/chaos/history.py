@@ -25,6 +25,8 @@ from .webs import Web
 T = TypeVar("T")
 RUNNING, GONE = 2, -1
 task_of = attrgetter("task")
+SLACK = 0.05
+"""Seconds by which the clocks of server and clients may differ in a run."""
 ENDINGS = ("finish", "acquire", "retry", "release", "fail", "cancel", "snooze")
 """The verbs by which a holder lets its leases go."""
 
@@ -213,16 +215,33 @@ class History:
 
     def taken(self) -> Iterator[Run]:
         """Yield what clients hold: from its acquire until they ask for its end."""
-        ends: dict[Ref, float] = {}
-        for call in self.by_verb(*ENDINGS):
-            for ref in call.refs:
-                ends[ref] = min(call.asked, ends.get(ref, math.inf))
         for call in self.calls:
             for one in call.reported.get("taken", ()):
                 [ref] = refs([one["ref"]])
                 began, _ended = self.tenures.get(ref, (call.answered, 0.0))
-                end, who = ends.get(ref, math.inf), (call.pid, call.by)
+                end = min((one.asked for one in self.endings_of[ref]), default=math.inf)
+                who = (call.pid, call.by)
                 yield Run(*ref, *who, began, end, "taken", edit=one["edit"], asked=call.asked)
+
+    @cached_property
+    def endings_of(self) -> dict[Ref, list[Call]]:
+        """Return the calls by which holders may have let each lease go."""
+        found = defaultdict(list)
+        for call in self.by_verb(*ENDINGS):
+            for ref in call.refs:
+                found[ref].append(call)
+        return found
+
+    @cached_property
+    def promised(self) -> dict[Ref, list[tuple[float, float]]]:
+        """Return when each lease was said to hold, and until when, to who took or renewed it."""
+        found = defaultdict(list)
+        for call in self.calls:
+            taken = [one["ref"] for one in call.reported.get("taken", ())]
+            renewed = call.refs if call.is_done and call.verb in ("heartbeat", "update") else []
+            for ref in (*refs(taken), *renewed):
+                found[ref].append((call.answered, call.asked + self.alive_time - SLACK))
+        return found
 
     @cached_property
     def tenures(self) -> dict[Ref, tuple[float, float]]:

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
-from .attempts import MAY_END, SLACK, Finding, ends_by, has_ended
+from .attempts import MAY_END, Finding, ends_by, has_ended, was_let_go, was_unheard
 from .calls import STUMBLED, Call, refs
-from .history import Born, History, Run
+from .history import SLACK, Born, History, Run
 from .operations import BULK, was_put_back
 
 AFTERMATH = 20.0
@@ -114,12 +114,18 @@ def half_stored(history: History) -> Iterator[Finding]:
 
 
 def refused_though_held(history: History) -> Iterator[Finding]:
+    """Nothing is refused to who holds a lease all the time, nor done although it was refused."""
+    taken = {run.ref for run in history.taken()}
     for call in history.calls:
         for ref in call.refused:
             begin, end = history.tenures.get(ref, (math.inf, -math.inf))
             alarms = [one.alarm or 0.0 for one in history.acquires_of[ref] if one.at <= call.asked]
-            until = min(end, max(alarms, default=-math.inf))
-            if begin <= call.asked and call.answered < until - SLACK:
+            alarms += [until for said, until in history.promised[ref] if said <= call.asked]
+            until = max(alarms, default=-math.inf) - SLACK
+            if begin > call.asked or min(end, until) <= call.asked:
+                continue
+            is_done = ref in taken and end < until and not was_let_go(history, ref, end)
+            if call.answered < min(end, until) or (is_done and not was_unheard(history, call, ref)):
                 yield ref[0], f"{call.verb} of attempt {ref[1]} was refused"
 
 

@@ -207,8 +207,6 @@ class Run(Stage):
         self.write_down(seen, found)
         return {
             "tasks": len(seen.born),
-            "nodes": sum(len(web.nodes) for web in seen.webs),
-            "callbacks": sum("!" in row.key for row in seen.rows),
             "calls": Counter(f"{one.verb}: {one.answer or 'none'}" for one in seen.calls),
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),

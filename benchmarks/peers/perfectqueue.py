@@ -73,11 +73,7 @@ class PerfectQueue(DjangoPeer):
         task = self.queue.poll()
         assert task is not None
         task.finish()
-        number = "CAST(series.n AS CHAR)" if self.target.kind == "mariadb" else "series.n"
-        joined = f"concat('done-', {number})"
-        if self.target.kind == "sqlite":
-            joined = f"'done-' || {number}"
-        self.copy(Task._meta.db_table, count, {"key": joined})
+        self.copy(Task._meta.db_table, count, {"key": self.numbered("done")})
 
     def workers(self, processes: int) -> list[list[str]]:
         return [manage("pq_worker", DISPATCH, "--processors", processes)]

@@ -44,11 +44,8 @@ class Bulk(Load):
         task = Queue(DEAD).poll()
         assert task is not None
         task.fail()
-        number = "CAST(series.n AS CHAR)" if self.target.kind == "mariadb" else "series.n"
-        texts = {name: f"concat('{name}-', {number})" for name in ("key", "user")}
-        if self.target.kind == "sqlite":
-            texts = {name: f"'{name}-' || {number}" for name in texts}
-        texts["user"] = texts["user"].replace("series.n", f"(series.n % {USERS})")
+        user = self.numbered("user", f"(series.n % {USERS})")
+        texts = {"key": self.numbered("key"), "user": user}
         self.copy(Task._meta.db_table, count - 1, texts)
         letters = DeadLetter._meta.db_table
         names = self.columns(letters)

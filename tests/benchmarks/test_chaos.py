@@ -426,6 +426,20 @@ class CheckerTests(CheckerCase):
             late.acquire(18.1, attempt=2, holder=20).run(18.2, 19.0, attempt=2, holder=20)
             self.assert_good(late.close(19.1, attempt=2, holder=20).verb(16.0, **given))
 
+    def test_what_was_done_and_said_to_be_refused_is_found(self):
+        def book(**reported):
+            book = Book().task(1, type="quick").take(10.0).close(11.05)
+            reported["refused"] = [(1, 1, 10)]
+            return book.verb(11.0, "finish", reported=reported)
+
+        kinds = {"refused though held", "cut short", "ended by another"}
+        self.assertEqual(set(self.found(book())), kinds)
+        self.assertEqual(set(self.found(book(reconnected=True))), kinds)
+        purged = book(reconnected=True).call(11.0, "purge")
+        purged.gone = {1: 11.08}
+        purged.rows.clear()
+        self.assert_good(purged)
+
     def test_an_end_that_is_not_kept_is_found(self):
         self.assert_found("end not kept", good().verb(10.95, "fail"))
         cancelled = {"cancelled": [(1, 1, 10)]}
@@ -514,9 +528,25 @@ class ClientTests(CheckerCase):
             book.give_back(asked).take(asked, attempt=2)
             return book.finish(asked + 0.5, attempt=2)
 
-        self.assert_found("overlap", second(11.05))
+        self.assertEqual(set(self.found(second(11.05))), {"cut short", "overlap"})
         self.assert_good(second(11.05, settled=True))
         self.assert_good(second(15.5))
+
+    def test_a_lease_that_ends_before_its_time_is_found(self):
+        def cut(at, *, renewed=False):
+            book = Book().task(1, type="quick").take(10.0)
+            if renewed:
+                book.verb(12.0)
+            book.give_back(at).acquire(16.0, attempt=2, holder=20).run(16.1, 16.5, 1, 2, 20)
+            return book.close(17.0, attempt=2, holder=20)
+
+        self.assert_found("cut short", cut(14.0))
+        self.assert_good(cut(15.2))
+        kinds = self.found(cut(15.2, renewed=True), alive_time=5.0)
+        self.assertEqual(set(kinds), {"cut short", "overlap"})
+        self.assert_good(
+            cut(14.0).call(13.95, "force_finish", queue="default", key="steady-1", answer="broken")
+        )
 
     def test_a_worker_and_a_client_at_one_moment_are_found(self):
         book = Book().task(1, type="quick").acquire(10.0).run(10.1, 12.0).give_back(11.0)
@@ -533,7 +563,7 @@ class ClientTests(CheckerCase):
         self.assert_good(book)
 
     def test_an_end_that_was_forced_is_nobodys(self):
-        book = Book().task(1, type="quick").take(11.0)
+        book = Book().task(1, type="quick").acquire(11.0).run(11.1, 12.0, how="RuntimeError")
         book.close(12.05).rows[1] = replace(book.rows[1], result=None)
         self.assert_found("ended by another", book)
         self.assert_good(book.call(12.0, "force_finish", queue="default", key="steady-1"))

@@ -10,10 +10,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from benchmarks import probe, processes
+from benchmarks.child import answer
 from benchmarks.cleanup import WORKERS, end_all
-from benchmarks.database import Target, connect
+from benchmarks.database import Target, connect, this_target
 from benchmarks.peers.base import Peer
 from benchmarks.scale import Scale
 
@@ -104,11 +107,16 @@ class Environment:
 
     def wait_for_first(self, workers: Workers) -> None:
         def begun() -> bool:
-            if self.probe.count() == 0 and workers.have_ended():
-                raise StuckError(f"The workers have ended by themselves.\n{self.end_of_log()}")
+            if self.probe.count() == 0:
+                self.require(workers)
             return self.probe.count() > 0
 
         self.wait_for(begun, 60, "The first task")
+
+    def require(self, workers: Workers) -> None:
+        """Raise StuckError where the workers have ended."""
+        if workers.have_ended():
+            raise StuckError(f"The workers have ended by themselves.\n{self.end_of_log()}")
 
     def end_of_log(self) -> str:
         if not self.log.exists():
@@ -123,3 +131,34 @@ class Environment:
 
     def server_time(self) -> float:
         return processes.processor_time([self.target.server]) if self.target.server else 0.0
+
+
+class Live:
+    """
+    A run on a real worker and a real database, in a process of its own.
+
+    ``load`` is made of ``load_kind``, and ``job`` has the terms as its attributes.
+    """
+
+    load_kind: Any
+    patience = 120.0
+
+    def __init__(self, job: dict[str, Any], folder: Path) -> None:
+        target = this_target()
+        self.job = SimpleNamespace(**job)
+        self.load = self.load_kind(target, self.job, folder)
+        self.environment = Environment(self.load, target, folder, Scale())
+
+    def measured(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        self.environment.wait_for(condition, self.patience, what)
+
+    def end(self, workers: Workers) -> None:
+        workers.processes[0].terminate()
+        self.wait(workers.have_ended, "The end of the worker")
+
+    @classmethod
+    def answer(cls) -> None:
+        answer(lambda job, folder: cls(job, folder).measured())

@@ -52,7 +52,7 @@ def jobs(
 
 
 def variants(metric: str, *, short: bool) -> Sequence[str]:
-    there: tuple[str, ...] = MEASURES[metric].VARIANTS
+    there = MEASURES[metric].variants
     return VARIANTS_IN_SHORT.get(metric, there) if short else there
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,12 @@ def in_columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rule, *rows))
 
 
+def listed(records: Iterable[Any], columns: Mapping[str, Callable[[Any], Any]]) -> str:
+    """Return a table of records, a row each, by the heads of its columns."""
+    rows = [[str(cell(record)) for cell in columns.values()] for record in records]
+    return in_columns([*columns], rows)
+
+
 def machine(said: Record) -> str:
     servers = ", ".join(f"{name} {version}" for name, version in said["servers"].items())
     packages = ", ".join(f"{name} {version}" for name, version in said["packages"].items())
@@ -192,21 +198,19 @@ def rates(metric: str, variant: str) -> Any:
     """Return what makes the table of a metric with one rate."""
 
     def table(results: Results) -> str:
-        rows = []
-        for database in results.databases(metric):
-            for peer in results.peers(metric, database):
-                name = (metric, variant, database, peer)
-                rows.append(
-                    [
-                        f"{peer} on {database}",
-                        results.cell(name, "rate"),
-                        results.ratio((metric, variant, database, OURS), name, "rate"),
-                        results.cell(name, "client_us"),
-                        results.cell(name, "server_us"),
-                    ]
-                )
-        heads = ["", "tasks/s", f"{OURS} ÷ it", "client µs", "server µs"]
-        return in_columns(heads, rows)
+        names = [
+            (metric, variant, database, peer)
+            for database in results.databases(metric)
+            for peer in results.peers(metric, database)
+        ]
+        columns: dict[str, Callable[[Any], str]] = {
+            "": lambda name: f"{name[3]} on {name[2]}",
+            "tasks/s": lambda name: results.cell(name, "rate"),
+            f"{OURS} ÷ it": lambda name: results.ratio((*name[:3], OURS), name, "rate"),
+            "client µs": lambda name: results.cell(name, "client_us"),
+            "server µs": lambda name: results.cell(name, "server_us"),
+        }
+        return listed(names, columns)
 
     return table
 
@@ -259,32 +263,25 @@ def each_beside_the_floor(results: Results, database: str, variants: Sequence[st
 
 
 def latency(results: Results) -> str:
-    rows = []
-    for database in results.databases("latency"):
-        for peer in results.peers("latency", database):
-            for variant in results.names("latency", 1):
-                name = ("latency", variant, database, peer)
-                if not results.of(*name):
-                    continue
-                many = f", {variant} processes" if variant != "1" else ""
-                rows.append(
-                    [
-                        f"{peer} on {database}{many}",
-                        *(
-                            results.cell(name, part, digits=1)
-                            for part in ("p50", "p95", "p99", "max")
-                        ),
-                        results.cell(name, "worker_idle", digits=1),
-                        results.cell(name, "server_idle", digits=1),
-                        results.cell(name, "memory"),
-                        results.cell(name, "processes"),
-                    ]
-                )
-    heads = [
-        *("", "p50 ms", "p95 ms", "p99 ms", "max ms", "idle worker %", "idle server %"),
-        *("memory MiB", "processes"),
+    names = [
+        name
+        for database in results.databases("latency")
+        for peer in results.peers("latency", database)
+        for variant in results.names("latency", 1)
+        if results.of(*(name := ("latency", variant, database, peer)))
     ]
-    return in_columns(heads, rows)
+    parts = {"p50 ms": "p50", "p95 ms": "p95", "p99 ms": "p99", "max ms": "max"}
+    parts |= {"idle worker %": "worker_idle", "idle server %": "server_idle"}
+    columns: dict[str, Callable[[Any], Any]] = {
+        "": lambda name: (
+            f"{name[3]} on {name[2]}" + (f", {name[1]} processes" if name[1] != "1" else "")
+        )
+    }
+    for head, part in parts.items():
+        columns[head] = lambda name, part=part: results.cell(name, part, digits=1)
+    columns["memory MiB"] = lambda name: results.cell(name, "memory")
+    columns["processes"] = lambda name: results.cell(name, "processes")
+    return listed(names, columns)
 
 
 def beside(metric: str, base: str) -> Any:

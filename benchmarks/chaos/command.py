@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,6 @@ class FaultsCommand(RunCommand):
         option("--seed", type=int, default=1, help="draws what is done and faults; %(default)s")
         option("--faults", type=names(self.faults), help="those named below; all that there are")
         option("--processors", type=count, default=2, help="of each worker; %(default)s")
-        option("--at-once", action="store_true", help="all databases at the same time")
         option("--keep", type=Path, metavar="FOLDER", help="keep logs and evidence there")
 
     def terms(self, options: argparse.Namespace, database: str) -> Record:
@@ -95,33 +95,19 @@ class FaultsCommand(RunCommand):
         terms = {one: self.terms(options, one) for one in options.databases or self.databases}
         head = machine.described((), {}, module=self.module)
         there = list(filter(can_be_had, terms))
-        start: Callable[..., Iterable[Record]] = map
-        if options.at_once:
-            # It imports logging, which has hooks around each fork: Python ignores an interrupt
-            # that comes in one of them. Here only the pool's threads fork, which get none.
-            from concurrent.futures import ThreadPoolExecutor
-
-            start = stack.enter_context(ThreadPoolExecutor(max(1, len(there)))).map
-        # They are left before the pool, which waits for what they have started.
-        runners = {
-            one: stack.enter_context(Runner(patience=self.patience(terms[one]))) for one in there
-        }
-
-        def run(database: str) -> Record:
-            of, runner = terms[database], runners[database]
+        for database in there:
+            of = terms[database]
             say(f"{database}: {of['seconds'] / 60:g} minutes of {self.name}, seed {of['seed']}")
-            with runner.room() as folder, telling(database, folder):
+            runner = Runner(patience=self.patience(of))
+            with runner, runner.room() as folder, telling(database, folder):
                 try:
                     module = f"{self.module}.{self.child}"
                     found = runner.run_in(folder, module, of, os.environ, grace=GRACE)
                 finally:
                     if options.keep:
                         keep(folder, options.keep / f"{database}-{of['seed']}")
-            return {"database": database, "terms": of, **found}
-
-        for record in start(run, there):
-            yield record
-            head["servers"][record["database"]] = record.get("version", "")
+            head["servers"][database] = found.get("version", "")
+            yield {"database": database, "terms": of, **found}
         yield {"machine": head}
         if missing := [one for one in terms if one not in there]:
             raise ValueError(f"There was no run on {', '.join(missing)}.")
@@ -154,12 +140,10 @@ def lines_of(folder: Path, name: str) -> int:
 
 def keep(folder: Path, target: Path) -> None:
     """Copy what a run has written: its events, and what it and the workers have said."""
-    for file in folder.rglob("*"):
-        if file.is_file() and file.name != "locks":
-            copy = target / file.relative_to(folder)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(OSError):
-                copy.write_bytes(file.read_bytes())
+    # Sockets can't be copied, which is said when all else has been.
+    with contextlib.suppress(OSError):
+        ignored = shutil.ignore_patterns("locks")
+        shutil.copytree(folder, target, ignore=ignored, dirs_exist_ok=True)
 
 
 def can_be_had(database: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from django.db import Error, connection
 
 from django_perfectqueue.exceptions import TaskError
-from django_perfectqueue.models import FairShare, Limit, Ticket
+from django_perfectqueue.models import Ticket
 from django_perfectqueue.queue import Queue
 
 from . import scenario
@@ -20,14 +20,46 @@ from .terms import Terms
 from .webs import Spinner, Web
 
 TICK = 0.05
-BATCH = 25
+BATCH, WEBS = 25, 3
 BURST_AFTER = 15.0
 """Seconds from one burst to the next."""
 
 
-class Feeder(threading.Thread):
+class Turning(threading.Thread):
+    """Takes one turn after another, until it is stopped."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.ended = threading.Event()
+        self.trouble: BaseException | None = None
+
+    def pause(self) -> float:
+        """Return how many seconds pass until the next turn."""
+        return TICK
+
+    def turn(self) -> None:
+        raise NotImplementedError
+
+    def run(self) -> None:
+        try:
+            while not self.ended.wait(self.pause()):
+                self.turn()
+        except BaseException as error:
+            self.trouble = error
+        finally:
+            connection.close()
+
+    def stop(self) -> None:
+        """Take no more turns; raise what has gone wrong."""
+        self.ended.set()
+        self.join()
+        if self.trouble is not None:
+            raise self.trouble
+
+
+class Feeder(Turning):
     def __init__(self, terms: Terms) -> None:
-        super().__init__(name="feeder", daemon=True)
+        super().__init__("feeder")
         self.terms = terms
         self.coming = scenario.tasks(terms.seed, terms.alive_time)
         self.queue = Queue()
@@ -36,23 +68,12 @@ class Feeder(threading.Thread):
         self.asked: set[str] = set()
         self.bursts = itertools.count(1)
         self.burst_at = time.monotonic() + BURST_AFTER
-        self.ended = threading.Event()
-        self.trouble: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            while not self.ended.wait(TICK):
-                self.turn()
-        except BaseException as error:
-            self.trouble = error
-        finally:
-            connection.close()
 
     def turn(self) -> None:
         try:
             if Ticket.objects.filter(task__queue=self.queue.name).count() < self.terms.backlog:
                 self.submit(list(itertools.islice(self.coming, BATCH)))
-                self.submit_web()
+                self.submit_webs()
                 self.submit_burst()
             self.ask_for_cancels()
         except Error:
@@ -74,10 +95,11 @@ class Feeder(threading.Thread):
             self.burst_at = time.monotonic() + BURST_AFTER
             self.submit_many(scenario.burst(next(self.bursts)))
 
-    def submit_web(self) -> None:
-        """Submit a web that nobody changes."""
-        self.webs.append(Web(f"still-{len(self.webs)}", still=True))
-        self.spinner.spin(self.webs[-1])
+    def submit_webs(self) -> None:
+        """Submit some webs that nobody changes."""
+        for _web in range(WEBS):
+            self.webs.append(Web(f"still-{len(self.webs)}", still=True))
+            self.spinner.spin(self.webs[-1])
 
     def ask_for_cancels(self) -> None:
         running = self.queue.list().in_status("running").filter(type="cancelled")
@@ -87,17 +109,3 @@ class Feeder(threading.Thread):
                 self.queue[key].cancel_request()
             except TaskError:
                 continue
-
-    def stop(self) -> None:
-        """Submit no more; raise what has gone wrong."""
-        self.ended.set()
-        self.join()
-        if self.trouble is not None:
-            raise self.trouble
-
-
-def make_rules() -> None:
-    """Make the shares and the limit that the tasks keep to."""
-    for user, (weight, cap) in scenario.SHARES.items():
-        FairShare.objects.create(user=user, weight=weight, max_running=cap)
-    Limit.objects.create(scope="name", name=scenario.NARROW, max_running=scenario.WIDTH)

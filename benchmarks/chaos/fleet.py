@@ -64,7 +64,6 @@ class Host:
         self.wanted = False
         self.launcher: subprocess.Popen[bytes] | None = None
         self.ended_at = 0.0
-        self.codes: list[int] = []
 
     def configure(self, **changes: Any) -> None:
         """Write its settings, for the next worker or generation to read."""
@@ -97,7 +96,6 @@ class Host:
             return
         if not self.ended_at:
             self.ended_at = time.monotonic()
-            self.codes.append(self.launcher.returncode)
         if self.wanted and time.monotonic() >= self.ended_at + RESTART_AFTER:
             self.ended_at = 0.0
             self.start()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import zip_longest
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.database import Link
 from benchmarks.recorder import read_lines
@@ -21,7 +22,11 @@ from .operations import WEBS, Counted, counted
 from .scenario import Rate
 from .webs import Web
 
+T = TypeVar("T")
 RUNNING, GONE = 2, -1
+task_of = attrgetter("task")
+SLACK = 0.05
+"""Seconds by which the clocks of server and clients may differ in a run."""
 ENDINGS = ("finish", "acquire", "retry", "release", "fail", "cancel", "snooze")
 """The verbs by which a holder lets its leases go."""
 
@@ -36,7 +41,6 @@ class Row:
     data: Mapping[str, Any] = field(default_factory=dict)
     outcome: str = "finished"
     attempt: int = 1
-    worker: str = ""
     result: Any = None
     errors: int = 0
     has_ticket: bool = False
@@ -86,7 +90,8 @@ class Born:
     def holders(self) -> list[str]:
         """Return by which names it is known what holds the task back."""
         names = (f"name:{limit}" for limit in self.limits)
-        return [f"user:{self.user} in {self.queue}", f"type:{self.type}", *names]
+        user = f"user:{self.user}"
+        return [user, f"{user} in {self.queue}", f"type:{self.type}", *names]
 
 
 @dataclass(frozen=True)
@@ -191,11 +196,8 @@ class History:
 
     @cached_property
     def verbs(self) -> dict[str, list[Call]]:
-        found = defaultdict(list)
-        for call in self.calls:
-            if call.may_hold:
-                found[call.verb].append(call)
-        return found
+        may_hold = [call for call in self.calls if call.may_hold]
+        return grouped(may_hold, lambda call: call.verb)
 
     @cached_property
     def by_second(self) -> dict[int, list[Call]]:
@@ -213,16 +215,33 @@ class History:
 
     def taken(self) -> Iterator[Run]:
         """Yield what clients hold: from its acquire until they ask for its end."""
-        ends: dict[Ref, float] = {}
-        for call in self.by_verb(*ENDINGS):
-            for ref in call.refs:
-                ends[ref] = min(call.asked, ends.get(ref, math.inf))
         for call in self.calls:
             for one in call.reported.get("taken", ()):
                 [ref] = refs([one["ref"]])
                 began, _ended = self.tenures.get(ref, (call.answered, 0.0))
-                end, who = ends.get(ref, math.inf), (call.pid, call.by)
+                end = min((one.asked for one in self.endings_of[ref]), default=math.inf)
+                who = (call.pid, call.by)
                 yield Run(*ref, *who, began, end, "taken", edit=one["edit"], asked=call.asked)
+
+    @cached_property
+    def endings_of(self) -> dict[Ref, list[Call]]:
+        """Return the calls by which holders may have let each lease go."""
+        found = defaultdict(list)
+        for call in self.by_verb(*ENDINGS):
+            for ref in call.refs:
+                found[ref].append(call)
+        return found
+
+    @cached_property
+    def promised(self) -> dict[Ref, list[tuple[float, float]]]:
+        """Return when each lease was said to hold, and until when, to who took or renewed it."""
+        found = defaultdict(list)
+        for call in self.calls:
+            taken = [one["ref"] for one in call.reported.get("taken", ())]
+            renewed = call.refs if call.is_done and call.verb in ("heartbeat", "update") else []
+            for ref in (*refs(taken), *renewed):
+                found[ref].append((call.answered, call.asked + self.alive_time - SLACK))
+        return found
 
     @cached_property
     def tenures(self) -> dict[Ref, tuple[float, float]]:
@@ -239,11 +258,13 @@ class History:
     @cached_property
     def acquires_of(self) -> dict[Ref, list[Change]]:
         """Return what the database says of each lease while it was held."""
-        found = defaultdict(list)
-        for change in self.changes:
-            if change.state == RUNNING:
-                found[change.task, change.attempt, change.holder or 0].append(change)
-        return found
+        running = [change for change in self.changes if change.state == RUNNING]
+        return grouped(running, lambda one: (one.task, one.attempt, one.holder or 0))
+
+    @cached_property
+    def held_by(self) -> dict[int, list[Ref]]:
+        """Return the leases of each holder."""
+        return grouped(self.tenures, lambda ref: ref[2])
 
     @cached_property
     def born_of(self) -> dict[int, Born]:
@@ -268,18 +289,20 @@ class History:
 
     @cached_property
     def changes_of(self) -> dict[int, list[Change]]:
-        found = defaultdict(list)
-        for change in sorted(self.changes, key=lambda change: change.id):
-            found[change.task].append(change)
-        return found
+        return grouped(sorted(self.changes, key=lambda change: change.id), task_of)
 
     @cached_property
     def closes_of(self) -> dict[int, list[Close]]:
-        return grouped(self.closes)
+        return grouped(self.closes, task_of)
 
     @cached_property
     def runs_of(self) -> dict[int, list[Run]]:
-        return grouped(sorted(self.runs, key=lambda run: run.began))
+        return grouped(sorted(self.runs, key=lambda run: run.began), task_of)
+
+    @cached_property
+    def begun_by(self) -> dict[int, list[Run]]:
+        """Return by process the handlers that it ran, one after the other."""
+        return grouped(sorted(self.begun, key=lambda run: run.began), lambda run: run.pid)
 
     @cached_property
     def by_id(self) -> dict[int, Row]:
@@ -310,10 +333,10 @@ def brief(call: Call) -> str:
     return f"-> {call.answered:.4f} {what[:500]}"
 
 
-def grouped(things: Iterable[Any]) -> dict[int, list[Any]]:
+def grouped(things: Iterable[T], by: Callable[[T], Any]) -> dict[Any, list[T]]:
     found = defaultdict(list)
     for thing in things:
-        found[thing.task].append(thing)
+        found[by(thing)].append(thing)
     return found
 
 
@@ -421,7 +444,6 @@ def read_rows() -> list[Row]:
             data=task.data,
             outcome=task.outcome,
             attempt=task.attempt,
-            worker=task.worker,
             result=task.result,
             errors=errors.get(task.pk, 0),
             has_ticket=task.pk in live,

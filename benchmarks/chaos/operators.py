@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,12 +12,12 @@ from typing import Any
 
 from django.db import Error, connection
 
-from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection, submit_bulk
-from django_perfectqueue.models import State, Task, Ticket
+from django_perfectqueue.models import State, Ticket
 from django_perfectqueue.queue import Queue
 
-from .calls import ask, noted
+from .calls import ask
+from .feeder import Turning
 from .operations import BULK, POND, WEBS
 from .terms import Terms
 from .webs import Spinner, Web
@@ -47,20 +45,16 @@ class Notes:
     numbers: itertools.count[int]
 
 
-class Operator(threading.Thread):
+class Operator(Turning):
     """Draws one act after another, until it is stopped."""
 
     def __init__(self, number: int, terms: Terms, notes: Notes) -> None:
-        super().__init__(name=f"operator-{number}", daemon=True)
+        super().__init__(f"operator-{number}")
         self.drawn = random.Random(f"{terms.seed} {number}")
         self.notes = notes
         self.queue = Queue(WEBS)
         self.spinner = Spinner(self.drawn, self.queue)
-        self.ended = threading.Event()
-        self.trouble: BaseException | None = None
-
-    def run(self) -> None:
-        acts: dict[Callable[[], None], int] = {
+        self.acts: dict[Callable[[], None], int] = {
             self.spin: 4,
             self.link: 8,
             self.close_circle: 4,
@@ -71,14 +65,13 @@ class Operator(threading.Thread):
             self.operate_web: 4,
             self.edit_pond: 1,
         }
-        try:
-            while not self.ended.wait(self.drawn.expovariate(1 / PAUSE)):
-                [act] = self.drawn.choices([*acts], [*acts.values()])
-                act()
-        except BaseException as error:
-            self.trouble = error
-        finally:
-            connection.close()
+
+    def pause(self) -> float:
+        return self.drawn.expovariate(1 / PAUSE)
+
+    def turn(self) -> None:
+        [act] = self.drawn.choices([*self.acts], [*self.acts.values()])
+        act()
 
     # Webs: a graph of tasks in nested batches
 
@@ -199,54 +192,3 @@ class Operator(threading.Thread):
             key = found.reported["value"]
             ask("cancel bulk", self.queue[key].cancel_request, key=mark, other=key)
         return found.is_done
-
-    def stop(self) -> None:
-        """Ask for no more; raise what has gone wrong."""
-        self.ended.set()
-        self.join()
-        if self.trouble is not None:
-            raise self.trouble
-
-
-class Operators:
-    """All operators of a run, and the end of what they have begun."""
-
-    def __init__(self, terms: Terms) -> None:
-        self.notes = Notes([], itertools.count(1))
-        self.operators = [Operator(number, terms, self.notes) for number in range(OPERATORS)]
-
-    def start(self) -> None:
-        """Fill the pond, whose tasks nothing but bulk work may change; then begin."""
-        task = {"type": "strand", "data": {}, "run_at": LATER}
-        with noted("submit", keys=POOL):
-            Queue(POND).submit_many({**task, "key": key} for key in POOL)
-        for operator in self.operators:
-            operator.start()
-
-    def stop(self) -> None:
-        for operator in self.operators:
-            operator.stop()
-
-    def settle(self, within: float, wait: Callable[[float], None]) -> None:
-        """Empty the pond, and put back what has died of batches until all of them have finished."""
-        connection.close()  # It may not have outlived the server.
-        until = time.monotonic() + within
-        while time.monotonic() < until:
-            if self.operators[0].bulk("cancel", Selection(queue=POND), POND, often=0.0):
-                break
-        while time.monotonic() < until and put_back_some():
-            wait(0.2)
-
-
-def put_back_some() -> bool:
-    """Put back what has died of webs; return whether there may be anything left to do."""
-    # One at a time on SQLite would take longer than all of them take to run.
-    dead = Task.objects.filter(queue=WEBS, dead_letter__isnull=False).exclude(type=BULK)
-    # A callback for failures was not needed where all have finished by now.
-    ids = dead.exclude(key__endswith="!failed").values_list("pk", flat=True)[:AT_ONCE]
-    try:
-        back = store.retry(some, using="default") if (some := list(ids)) else set()
-        return bool(back) or Ticket.objects.filter(task__queue=WEBS).exists()
-    except Error:
-        connection.close()
-        return True

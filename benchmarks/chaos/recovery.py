@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .history import RUNNING, History, Run, Strike
+from .history import RUNNING, History, Run, Strike, grouped
 from .terms import Terms
 
 GRACE = 1.0
@@ -50,25 +49,17 @@ class Recovery:
 
 def recoveries(history: History, terms: Terms) -> list[Recovery]:
     """Return what can be measured of each kind of fault that has struck."""
-    index = Index(history)
     found = []
-    for fault, strikes in sorted(by_fault(history).items()):
+    for fault, strikes in sorted(grouped(history.strikes, lambda one: one.fault).items()):
         for what, measure, bound in MEASURES.get(fault, ()):
             seconds = []
             for strike in strikes:
-                took = measure(index, strike)
+                took = measure(history, strike)
                 since = strike.at if what in FROM_THE_BLOW else strike.restored
                 if took is not None and not disturbed(history, strike, since + took):
                     seconds.append(took)
             limit = None if bound is None else bound(terms)
             found.append(Recovery(fault, what, len(strikes), tuple(seconds), limit))
-    return found
-
-
-def by_fault(history: History) -> dict[str, list[Strike]]:
-    found = defaultdict(list)
-    for strike in history.strikes:
-        found[strike.fault].append(strike)
     return found
 
 
@@ -83,33 +74,20 @@ def disturbed(history: History, strike: Strike, until: float) -> bool:
     )
 
 
-class Index:
-    """A history by processes, and the tasks by those who ever held them."""
-
-    def __init__(self, history: History) -> None:
-        self.history = history
-        self.by_pid: dict[int, list[Run]] = defaultdict(list)
-        for run in sorted(history.begun, key=lambda run: run.began):
-            self.by_pid[run.pid].append(run)
-        self.held_by: dict[int, set[int]] = defaultdict(set)
-        for change in history.changes:
-            if change.holder is not None:
-                self.held_by[change.holder].add(change.task)
-
-    def of_host(self, host: str) -> Iterator[list[Run]]:
-        """Yield the runs of each process of a host, or of all."""
-        for runs in self.by_pid.values():
-            if not host or runs[0].host == host:
-                yield runs
+def of_host(history: History, host: str) -> Iterator[list[Run]]:
+    """Yield the runs of each process of a host, or of all."""
+    for runs in history.begun_by.values():
+        if not host or runs[0].host == host:
+            yield runs
 
 
-def given_back(index: Index, strike: Strike) -> float | None:
+def given_back(history: History, strike: Strike) -> float | None:
     """Return until the last ticket that these processes held is in other hands, or in none."""
-    holders = {run.holder for pid in strike.pids for run in index.by_pid.get(pid, ())}
+    holders = {run.holder for pid in strike.pids for run in history.begun_by.get(pid, ())}
     longest = None
-    for task in set().union(*(index.held_by[holder] for holder in holders)):
+    for task in {ref[0] for holder in holders for ref in history.held_by.get(holder, ())}:
         held = None
-        for change in index.history.changes_of[task]:
+        for change in history.changes_of[task]:
             if change.at <= strike.at:
                 held = change
             elif held is not None and held.state == RUNNING and held.holder in holders:
@@ -121,13 +99,13 @@ def given_back(index: Index, strike: Strike) -> float | None:
     return longest
 
 
-def works_again(index: Index, strike: Strike) -> float | None:
+def works_again(history: History, strike: Strike) -> float | None:
     """
     Return the longest time, from when the trouble is over and a processor is free, until it
     begins a task. Those that begin none any more have ended, or have nothing to do.
     """
     longest = None
-    for runs in index.of_host(strike.host):
+    for runs in of_host(history, strike.host):
         later = [run for run in runs if run.began > strike.restored]
         if runs[0].began > strike.at or not later:
             continue
@@ -137,35 +115,35 @@ def works_again(index: Index, strike: Strike) -> float | None:
     return longest
 
 
-def host_works(index: Index, strike: Strike) -> float | None:
+def host_works(history: History, strike: Strike) -> float | None:
     """Return until a process of the host that was not struck begins a task."""
     began = [
         run.began
-        for runs in index.of_host(strike.host)
+        for runs in of_host(history, strike.host)
         for run in runs
         if run.began > strike.at and run.pid not in strike.pids
     ]
     return min(began) - strike.at if began else None
 
 
-def interrupted(index: Index, strike: Strike) -> float | None:
+def interrupted(history: History, strike: Strike) -> float | None:
     """Return until the last handler that stood still in these processes was interrupted."""
     reported = [
         one.at - strike.restored
-        for one in index.history.reported
+        for one in history.reported
         if one.pid in strike.pids
         and one.reason == "PreemptedError"
         and strike.restored <= one.at <= strike.restored + MEASURED
         and any(
             run.began <= strike.at
-            for run in index.by_pid.get(one.pid, ())
+            for run in history.begun_by.get(one.pid, ())
             if (run.task, run.attempt) == (one.task, one.attempt)
         )
     ]
     return max(reported, default=None)
 
 
-Measure = Callable[[Index, Strike], float | None]
+Measure = Callable[[History, Strike], float | None]
 Bound = Callable[[Terms], float]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.command import failures
-from benchmarks.report import in_columns, machine
+from benchmarks.report import in_columns, listed, machine
 
 NOTHING = "-"
 
@@ -18,7 +18,7 @@ def report(module: str, records: Iterable[Record]) -> str:
     records = list(records)
     runs = [record for record in records if "tasks" in record]
     parts = [machine(record["machine"]) for record in records if "machine" in record]
-    parts += [summary(runs), recoveries(runs)]
+    parts += ["### Runs\n\n" + listed(runs, RUNS) if runs else "", recoveries(runs)]
     if any(run["violations"] for run in runs):
         parts.append("### Violations\n\n" + "\n".join(violations(module, runs)))
     if any(run["said"] for run in runs):
@@ -28,29 +28,17 @@ def report(module: str, records: Iterable[Record]) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def summary(runs: Sequence[Record]) -> str:
-    heads = [
-        *("", "minutes", "seed", "tasks", "ticks", "attempts", "ahead", "broken off", "refused"),
-        *("faults", "forgotten", "violations"),
-    ]
-    rows = [
-        [
-            run["database"],
-            f"{run['seconds'] / 60:.1f}",
-            str(run["terms"]["seed"]),
-            f"{run['tasks']:,}",
-            f"{run.get('ticks', 0):,}",
-            f"{run['attempts']:,}",
-            f"{run.get('ahead', 0):,}",
-            f"{run['broken_off']:,}",
-            f"{run['refused']:,}",
-            f"{sum(run['strikes'].values()):,}",
-            f"{run['forgotten']:,}",
-            str(sum(run["kinds"].values())),
-        ]
-        for run in runs
-    ]
-    return f"### Runs\n\n{in_columns(heads, rows)}" if rows else ""
+RUNS: dict[str, Callable[[Record], Any]] = {
+    "": lambda run: run["database"],
+    "minutes": lambda run: f"{run['seconds'] / 60:.1f}",
+    "seed": lambda run: run["terms"]["seed"],
+    "violations": lambda run: sum(run["kinds"].values()),
+    "faults": lambda run: sum(run["strikes"].values()),
+    **{
+        name: lambda run, name=name: f"{run.get(name.replace(' ', '_'), 0):,}"
+        for name in ("tasks", "ticks", "attempts", "ahead", "broken off", "refused", "forgotten")
+    },
+}
 
 
 def recoveries(runs: Sequence[Record]) -> str:

@@ -11,23 +11,21 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.audit import Violation
 from benchmarks.child import answer
 from benchmarks.database import Target
 from benchmarks.servers import SERVERS
 from tests.databases import Server
 from tests.databases.server import DATABASE
 
-from . import checker, history, proxy, scenario, triggers
+from . import attempts, checker, history, proxy, triggers
 from .faults import FAULTS
 from .fleet import Fleet, Host
 from .recovery import recoveries
-from .schedules import end_schedules, put_schedules
 from .stage import Stage
 from .terms import Files, Terms
 
@@ -209,70 +207,28 @@ class Run(Stage):
         self.write_down(seen, found)
         return {
             "tasks": len(seen.born),
-            "nodes": sum(len(web.nodes) for web in seen.webs),
-            "callbacks": sum("!" in row.key for row in seen.rows),
             "calls": Counter(f"{one.verb}: {one.answer or 'none'}" for one in seen.calls),
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),
-            "ahead": checker.acquired_ahead(seen),
+            "ahead": attempts.acquired_ahead(seen),
             "broken_off": sum(run.ended is None for run in seen.runs),
             "refused": sum(bool(call.refused) for call in seen.calls),
             "reported": Counter(reported.reason for reported in seen.reported),
-            "forgotten": len(checker.forgotten(seen)),
+            "forgotten": len(attempts.forgotten(seen)),
             "kinds": Counter(one.kind for one in every),
             "violations": list(map(str, found)),
             "recoveries": [one.as_json() for one in recoveries(seen, self.terms)],
         }
 
-    def write_down(self, seen: history.History, found: Sequence[Violation]) -> None:
+    def write_down(self, seen: history.History, found: Sequence[checker.Violation]) -> None:
         """Keep all that was seen of the tasks to which something happened."""
         with (self.files.folder / "evidence.txt").open("w") as file:
             for one in found:
                 file.write("\n".join([str(one), *history.story(seen, one.task)]) + "\n\n")
 
 
-class ChaosLoad:
-    """Tasks of all kinds, operators who change graphs and batches, and schedules."""
-
-    def __init__(self, terms: Terms) -> None:
-        from .feeder import Feeder, make_rules
-        from .operators import Operators
-
-        make_rules()
-        self.terms = terms
-        self.ticks: dict[str, history.Ticks] = {}
-        self.first_ticks = put_schedules(terms)
-        self.feeder, self.operators = Feeder(terms), Operators(terms)
-
-    def start(self, stage: Stage) -> None:
-        self.operators.start()
-        self.feeder.start()
-
-    def stop(self, stage: Stage) -> None:
-        self.feeder.stop()
-        self.operators.stop()
-
-    @contextlib.contextmanager
-    def settling(self, stage: Stage) -> Iterator[None]:
-        self.ticks = end_schedules(self.first_ticks)
-        self.operators.settle(self.terms.drain, stage.wait)
-        yield
-
-    def leftovers(self, stage: Stage) -> list[str]:
-        return []
-
-    def facts(self) -> dict[str, Any]:
-        capped = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
-        caps = {f"user:{user} in default": cap for user, cap in capped.items()}
-        return {
-            "caps": {**caps, f"name:{scenario.NARROW}": scenario.WIDTH},
-            "ticks": self.ticks,
-            "webs": [*self.feeder.webs, *self.operators.notes.webs],
-        }
-
-
-def of_each_kind(found: list[Violation]) -> list[Violation]:
+def of_each_kind(found: list[checker.Violation]) -> list[checker.Violation]:
     """Return the first of each kind, so that none hides the others."""
     kinds = dict.fromkeys(one.kind for one in found)
     return [one for kind in kinds for one in [one for one in found if one.kind == kind][:OF_A_KIND]]
@@ -303,5 +259,11 @@ def measured(job: dict[str, Any], folder: Path, make_load: Any) -> dict[str, Any
         return Run(terms, server, folder, make_load).run()
 
 
+def load(terms: Terms) -> Any:
+    from .load import Load
+
+    return Load(terms)
+
+
 if __name__ == "__main__":
-    answer(partial(measured, make_load=ChaosLoad))
+    answer(partial(measured, make_load=load))

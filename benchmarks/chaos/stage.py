@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from benchmarks.database import Link, Target, connect
 from tests.databases import Server
@@ -78,3 +79,15 @@ class Stage:
         """Have a connection to the database that no fault of the network touches."""
         with contextlib.closing(connect(self.target)) as link:
             yield link
+
+
+def make_rules(shares: Mapping[str, Any], limits: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make the shares, each a weight and a cap, and the limits that hold throughout."""
+    from django_perfectqueue.fairness.limits import set_limit
+    from django_perfectqueue.fairness.shares import set_share
+
+    for user, (weight, cap) in shares.items():
+        set_share(user, weight=weight, max_running=cap)
+    for key, terms in limits.items():
+        scope, _, name = key.partition(":")
+        set_limit(name, **{**terms, "scope": scope})

@@ -87,7 +87,7 @@ class Spinner:
             web.callbacks[key] = batch.name
 
     def strand(self, web: Web, key: str, parents: list[str]) -> dict[str, Any]:
-        deaths = self.drawn.choices((0, ALWAYS), (24, 1))[0]
+        deaths = self.drawn.choices((0, ALWAYS), (12, 1))[0]
         data = {
             "seconds": round(self.drawn.choice((0.0, 0.02, 0.3)) * self.drawn.random(), 4),
             "deaths": deaths if web.still else self.drawn.choice((0, 0, 0, 1, 3)),

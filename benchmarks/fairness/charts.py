@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .report import head, places, unique, where
+from .report import head, unique, where
 from .rules import OURS
 
 MISSING = (
@@ -27,7 +27,7 @@ Record = dict[str, Any]
 
 def drawn(records: Iterable[Record], folder: Path) -> list[Path]:
     """
-    Draw the share errors, and for each scenario who got how much as time went on.
+    Draw for each scenario who got how much as time went on, and the share errors of rules.
 
     Raise ImportError when matplotlib is not there.
     """
@@ -40,7 +40,6 @@ def drawn(records: Iterable[Record], folder: Path) -> list[Path]:
     with matplotlib.rc_context(STYLE):
         return [
             *([draw_rules(samples, folder / "rules.svg")] if is_of_rules(samples) else []),
-            draw_errors(samples, folder / "share-errors.svg"),
             *(
                 draw_lines(worst(samples, name), folder / f"{name}.svg")
                 for name in unique(samples, "scenario")
@@ -52,27 +51,6 @@ def worst(samples: Sequence[Record], name: str) -> Record:
     """Return the run of a scenario with the largest error."""
     mine = [sample for sample in samples if sample["scenario"] == name]
     return max(mine, key=lambda sample: sample["share_error"])
-
-
-def draw_errors(samples: Sequence[Record], path: Path) -> Path:
-    from matplotlib import pyplot
-
-    names, there = unique(samples, "scenario"), places(samples)
-    found = {(sample["scenario"], where(sample)): sample["share_error"] for sample in samples}
-    figure, axes = pyplot.subplots(figsize=(8, 1 + 0.45 * len(names)), layout="constrained")
-    height = 0.8 / len(there)
-    for number, place in enumerate(there):
-        values = [found.get((name, place), 0.0) * 100 for name in names]
-        rows = [row + (number - (len(there) - 1) / 2) * height for row in range(len(names))]
-        axes.barh(rows, values, height, label=head(place))
-    axes.axvline(1.0, color="black", linewidth=0.8, linestyle="--")
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xscale("symlog", linthresh=1.0)
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("share error, % of all time given (dashed: what is promised)")
-    axes.legend(fontsize=7)
-    return saved(figure, path)
 
 
 def is_of_rules(samples: Sequence[Record]) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.plan import DATABASES
-from benchmarks.report import in_columns, machine
+from benchmarks.report import in_columns, listed, machine
 
 SIMULATED = "simulated"
 NOTHING = "-"
@@ -92,59 +93,50 @@ def compared(record: Record) -> str:
 
 
 def newcomers(samples: Sequence[Record]) -> str:
-    rows = []
-    for sample in samples:
-        waits = [one["wait"] for one in sample["newcomers"]]
-        if waits:
-            never = sum(wait is None for wait in waits)
-            started = [wait for wait in waits if wait is not None]
-            rows.append(
-                [
-                    f"{sample['scenario']}, {head(where(sample))}",
-                    str(len(waits)),
-                    ms(sum(started) / len(started)) if started else NOTHING,
-                    ms(max(started)) if started else NOTHING,
-                    str(never),
-                    ms(sample["longest"]),
-                ]
-            )
-    heads = ["", "came", "mean ms", "longest ms", "never began", "longest task, ms"]
-    table = in_columns(heads, rows)
+    table = listed([sample for sample in samples if sample["newcomers"]], NEWCOMERS)
     return f"### From a newcomer's first submit to its first start\n\n{table}" if table else ""
+
+
+def started(sample: Record) -> list[float]:
+    """Return how long each newcomer that began had waited."""
+    return [one["wait"] for one in sample["newcomers"] if one["wait"] is not None]
+
+
+NEWCOMERS: dict[str, Callable[[Record], Any]] = {
+    "": lambda sample: f"{sample['scenario']}, {head(where(sample))}",
+    "came": lambda sample: len(sample["newcomers"]),
+    "mean ms": lambda sample: ms(statistics.mean(started(sample)) if started(sample) else None),
+    "longest ms": lambda sample: ms(max(started(sample), default=None)),
+    "never began": lambda sample: len(sample["newcomers"]) - len(started(sample)),
+    "longest task, ms": lambda sample: ms(sample["longest"]),
+}
 
 
 def in_detail(samples: Sequence[Record], name: str) -> str:
     """Return a scenario's groups where the share error was largest."""
     mine = [sample for sample in samples if sample["scenario"] == name]
     worst = max(mine, key=lambda sample: sample["share_error"])
-    rows = [group_row(group) for group in worst["groups"]]
-    heads = [
-        *("", "users", "weight", "cap", "task ms", "asked %", "got %", "largest error %"),
-        *("started", "wait p50 ms", "p95 ms", "of all", "longest without a start ms"),
-        "most at once",
-    ]
     said = " ".join(filter(None, [f"{worst['title']}.", worst["about"]]))
     seen = f"The run with the largest error: {head(where(worst))}."
-    return f"### {name}\n\n{said}\n{seen}\n\n{in_columns(heads, rows)}"
+    return f"### {name}\n\n{said}\n{seen}\n\n{listed(worst['groups'], GROUPS)}"
 
 
-def group_row(group: Record) -> list[str]:
-    return [
-        group["name"],
-        str(group["users"]),
-        f"{group['weight']:g}",
-        NOTHING if group["max_running"] is None else str(group["max_running"]),
-        f"{group['task'] * 1000:g}",
-        f"{group['asked'] * 100:.2f}",
-        f"{group['got'] * 100:.2f}",
-        f"{group['share_error'] * 100:.2f}",
-        f"{group['started']:,}",
-        ms(group["p50"]),
-        ms(group["p95"]),
-        ms(group["p95_of_all"]),
-        ms(group["gap"]),
-        str(group["at_once"]),
-    ]
+GROUPS: dict[str, Callable[[Record], Any]] = {
+    "": lambda group: group["name"],
+    "users": lambda group: group["users"],
+    "weight": lambda group: f"{group['weight']:g}",
+    "cap": lambda group: NOTHING if group["max_running"] is None else group["max_running"],
+    "task ms": lambda group: f"{group['task'] * 1000:g}",
+    "asked %": lambda group: f"{group['asked'] * 100:.2f}",
+    "got %": lambda group: f"{group['got'] * 100:.2f}",
+    "largest error %": lambda group: f"{group['share_error'] * 100:.2f}",
+    "started": lambda group: f"{group['started']:,}",
+    "wait p50 ms": lambda group: ms(group["p50"]),
+    "p95 ms": lambda group: ms(group["p95"]),
+    "of all": lambda group: ms(group["p95_of_all"]),
+    "longest without a start ms": lambda group: ms(group["gap"]),
+    "most at once": lambda group: group["at_once"],
+}
 
 
 def ms(seconds: float | None) -> str:

@@ -1,21 +1,32 @@
 """
-What is measured, by name: each module has its ``VARIANTS`` and a ``measure()``.
+What is measured, by name: the variants, and what measures one.
 
 A variant is what distinguishes the samples of one metric: how many processes, say.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from . import backlog, bulk, counts, drain, latency, snapshot, submit
+from benchmarks.environment import Environment
 
-MEASURES: dict[str, ModuleType] = {
-    "submit": submit,
-    "bulk": bulk,
-    "drain": drain,
-    "latency": latency,
-    "backlog": backlog,
-    "snapshot": snapshot,
-    "counts": counts,
+from . import counts, drain, latency, submit
+
+
+class Metric(NamedTuple):
+    variants: tuple[str, ...]
+    measure: Callable[[Environment, str], dict[str, Any]]
+
+
+MEASURES = {
+    "submit": Metric(("one",), submit.one_by_one),
+    "bulk": Metric(("many",), submit.many),
+    "drain": Metric(("1", "2", "4"), drain.measure),
+    "latency": Metric(("1", "8"), latency.measure),
+    "backlog": Metric(
+        ("waiting-few", "waiting-many", "scheduled-many", "finished-many"), drain.beside_backlog
+    ),
+    "snapshot": Metric(("free", "held"), drain.beside_snapshot),
+    "counts": Metric(("1",), counts.measure),
 }

@@ -13,7 +13,6 @@ from typing import Any
 from benchmarks.database import Link, connect
 from benchmarks.environment import Environment
 
-VARIANTS = ("1",)
 FLUSH = 1.2
 WARM_UP = -1
 STATEMENTS = """

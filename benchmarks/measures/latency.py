@@ -9,7 +9,6 @@ from typing import Any
 
 from benchmarks.environment import Environment
 
-VARIANTS = ("1", "8")
 REST = 1.5
 SHORTEST, LONGEST = 0.02, 0.05
 WARM_UP = -1

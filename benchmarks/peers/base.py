@@ -128,6 +128,12 @@ class Peer:
             f"INSERT INTO {table} ({taken}) SELECT {given} FROM {row} CROSS JOIN {series}"
         )
 
+    def numbered(self, name: str, number: str = "series.n") -> str:
+        """Return an expression for a text of its own in each row that is copied."""
+        if self.target.kind == "sqlite":
+            return f"'{name}-' || {number}"
+        return f"concat('{name}-', {number})"
+
     def columns(self, table: str) -> list[str]:
         if self.target.kind == "sqlite":
             return [row[1] for row in self.link.run(f"PRAGMA table_info({table})")]

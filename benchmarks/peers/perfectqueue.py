@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from benchmarks.database import Target
@@ -72,11 +73,7 @@ class PerfectQueue(DjangoPeer):
         task = self.queue.poll()
         assert task is not None
         task.finish()
-        number = "CAST(series.n AS CHAR)" if self.target.kind == "mariadb" else "series.n"
-        joined = f"concat('done-', {number})"
-        if self.target.kind == "sqlite":
-            joined = f"'done-' || {number}"
-        self.copy(Task._meta.db_table, count, {"key": joined})
+        self.copy(Task._meta.db_table, count, {"key": self.numbered("done")})
 
     def workers(self, processes: int) -> list[list[str]]:
         return [manage("pq_worker", DISPATCH, "--processors", processes)]
@@ -91,6 +88,11 @@ class Load(PerfectQueue):
     dispatch = DISPATCH
     options: Mapping[str, Any] = {}
     constants: Mapping[str, Any] = {}
+
+    def __init__(self, target: Target, job: Any = None, folder: Path | None = None) -> None:
+        super().__init__(target)
+        self.job = job
+        self.folder = folder
 
     def settings(self, processes: int) -> dict[str, Any]:
         return {"PERFECTQUEUE": self.options, "constants": self.constants}

@@ -6,33 +6,18 @@ One run on a real worker and a real database, in a process of its own:
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.child import answer
-from benchmarks.database import this_target
-from benchmarks.environment import Environment
+from benchmarks.environment import Live
 from benchmarks.peers.base import manage
 from benchmarks.peers.perfectqueue import DISPATCH, Load
-from benchmarks.scale import Scale
 
 USERS = 1_000
 PROCESSORS = 2
 ROUNDS = 3
 DEAD, BULK = "dead", "bulk"
 FASTEST = 1e6
-PATIENCE = 3_600.0
-
-
-@dataclass(frozen=True)
-class Job:
-    """How many dead letters there are, kills of the workers, and tasks of a drain beside it."""
-
-    letters: int
-    kills: int
-    tasks: int
 
 
 class Bulk(Load):
@@ -59,11 +44,8 @@ class Bulk(Load):
         task = Queue(DEAD).poll()
         assert task is not None
         task.fail()
-        number = "CAST(series.n AS CHAR)" if self.target.kind == "mariadb" else "series.n"
-        texts = {name: f"concat('{name}-', {number})" for name in ("key", "user")}
-        if self.target.kind == "sqlite":
-            texts = {name: f"'{name}-' || {number}" for name in texts}
-        texts["user"] = texts["user"].replace("series.n", f"(series.n % {USERS})")
+        user = self.numbered("user", f"(series.n % {USERS})")
+        texts = {"key": self.numbered("key"), "user": user}
         self.copy(Task._meta.db_table, count - 1, texts)
         letters = DeadLetter._meta.db_table
         names = self.columns(letters)
@@ -77,9 +59,11 @@ class Bulk(Load):
         )
 
 
-class Run:
-    def __init__(self, job: Job, environment: Environment, load: Bulk) -> None:
-        self.job, self.environment, self.load = job, environment, load
+class Run(Live):
+    """The job has how many dead letters there are, kills, and tasks of a drain beside it."""
+
+    load_kind = Bulk
+    patience = 3_600.0
 
     def measured(self) -> dict[str, Any]:
         self.environment.prepare(PROCESSORS)
@@ -166,15 +150,6 @@ class Run:
             "twice": names["all"] - names["distinct"],
         }
 
-    def wait(self, condition: Any, what: str) -> None:
-        self.environment.wait_for(condition, PATIENCE, what)
-
-
-def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    target = this_target()
-    load = Bulk(target)
-    return Run(Job(**job), Environment(load, target, folder, Scale()), load).measured()
-
 
 if __name__ == "__main__":
-    answer(measure)
+    Run.answer()

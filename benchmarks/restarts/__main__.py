@@ -7,24 +7,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.command import EPILOG, Record, RunCommand, count, failures, from_on, run
-from benchmarks.report import in_columns, machine
+from benchmarks.report import listed, machine
 
-COLUMNS = (
-    ("restarts", lambda one: one["restarts"]),
-    ("tasks", lambda one: f"{one['tasks']:,}"),
-    ("lost", lambda one: one["lost"] + one["unfinished"]),
-    ("run twice", lambda one: one["twice"] + one["attempts"]),
-    ("longest without an acquirer ms", lambda one: f"{one['unattended'] * 1e3:.0f}"),
-    ("between two acquires ms", lambda one: f"{one['between'] * 1e3:.0f}"),
-    ("before ms", lambda one: f"{one['between_before'] * 1e3:.0f}"),
-    ("tasks a second before", lambda one: f"{one['usual']:.0f}"),
-    ("lowest before", lambda one: one["lowest_before"]),
-    ("median", lambda one: f"{one['median']:.0f}"),
-    ("lowest", lambda one: one["lowest"]),
-    ("lowest %", lambda one: f"{one['lowest_part'] * 100:.0f}"),
-    ("a restart takes s", lambda one: f"{one['took']:.2f}"),
-    ("at most s", lambda one: f"{one['took_longest']:.2f}"),
-)
+COLUMNS: dict[str, Callable[[Record], Any]] = {
+    "": lambda one: f"{one['database']}, {one['terms']['processors']}",
+    "restarts": lambda one: one["restarts"],
+    "tasks": lambda one: f"{one['tasks']:,}",
+    "lost": lambda one: one["lost"] + one["unfinished"],
+    "run twice": lambda one: one["twice"] + one["attempts"],
+    "longest without an acquirer ms": lambda one: f"{one['unattended'] * 1e3:.0f}",
+    "between two acquires ms": lambda one: f"{one['between'] * 1e3:.0f}",
+    "before ms": lambda one: f"{one['between_before'] * 1e3:.0f}",
+    "tasks a second before": lambda one: f"{one['usual']:.0f}",
+    "lowest before": lambda one: one["lowest_before"],
+    "median": lambda one: f"{one['median']:.0f}",
+    "lowest": lambda one: one["lowest"],
+    "lowest %": lambda one: f"{one['lowest_part'] * 100:.0f}",
+    "a restart takes s": lambda one: f"{one['took']:.2f}",
+    "at most s": lambda one: f"{one['took_longest']:.2f}",
+}
 BAD = ("lost", "unfinished", "twice", "attempts", "unattended")
 
 
@@ -58,17 +59,8 @@ class Restarts(RunCommand):
 
     def report(self, records: Sequence[Record]) -> str:
         parts = [machine(record["machine"]) for record in records if "machine" in record]
-        rows = [
-            [
-                f"{one['database']}, {one['terms']['processors']}",
-                *(str(cell(one)) for _name, cell in COLUMNS),
-            ]
-            for one in records
-            if "restarts" in one
-        ]
-        if rows:
-            parts.append(in_columns(["", *(name for name, _cell in COLUMNS)], rows))
-        return "\n\n".join([*parts, *failures(records)])
+        runs = [record for record in records if "restarts" in record]
+        return "\n\n".join(filter(None, [*parts, listed(runs, COLUMNS), *failures(records)]))
 
 
 if __name__ == "__main__":

@@ -11,16 +11,13 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import answer
-from benchmarks.database import Target, this_target
-from benchmarks.environment import Environment, StuckError, Workers
+from benchmarks.database import Target
+from benchmarks.environment import Live, StuckError, Workers
 from benchmarks.peers import perfectqueue as peers
 from benchmarks.recorder import Reader
-from benchmarks.scale import Scale
 
 from .audit import BEGAN, Event, Restart, audited
 
@@ -28,18 +25,7 @@ SECONDS = 0.02
 STOCK = 100
 USERS = 10
 PAUSE = (0.2, 0.8)
-PATIENCE = 120.0
 STEP = 0.02
-
-
-@dataclass(frozen=True)
-class Job:
-    """``before`` is for how many seconds it runs before the first restart."""
-
-    processors: int
-    times: int
-    before: float
-    seed: int
 
 
 class Load(peers.Load):
@@ -48,8 +34,8 @@ class Load(peers.Load):
     dispatch = "benchmarks.workers.perfectqueue.RecordedDispatch"
     options = {"RETENTION": {"*": None}}
 
-    def __init__(self, target: Target, job: Job) -> None:
-        super().__init__(target)
+    def __init__(self, target: Target, job: Any, folder: Path) -> None:
+        super().__init__(target, job, folder)
         self.reader = Reader()
         self.events: list[Event] = []
         self.stock = STOCK * job.processors
@@ -102,13 +88,13 @@ class Manager:
             return self.count
 
 
-class Run:
-    def __init__(self, job: Job, environment: Environment, load: Load, manager: Manager) -> None:
-        self.job = job
-        self.environment = environment
-        self.load = load
-        self.manager = manager
-        self.drawn = random.Random(job.seed)
+class Run(Live):
+    load_kind = Load
+
+    def __init__(self, job: dict[str, Any], folder: Path) -> None:
+        super().__init__(job, folder)
+        self.manager = Manager(folder)
+        self.drawn = random.Random(self.job.seed)
 
     def measured(self) -> dict[str, Any]:
         self.environment.prepare(self.job.processors)
@@ -119,7 +105,8 @@ class Run:
             began = time.monotonic()
             self.feed_for(self.job.before)
             restarts = [self.restart(workers, number) for number in range(self.job.times)]
-            self.drain(workers)
+            self.wait(lambda: not self.load.pending(), "The last task")
+            self.end(workers)
         found = audited(self.load.read(), restarts, submitted=self.load.submitted, began=began)
         return {**found, **self.reported_by_rows()}
 
@@ -136,19 +123,13 @@ class Run:
             self.load.top_up()
             return condition()
 
-        self.environment.wait_for(reached, PATIENCE, what)
+        self.wait(reached, what)
 
     def feed_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.load.top_up()
             time.sleep(STEP)
-
-    def drain(self, workers: Workers) -> None:
-        """Have what is left run, and the worker leave."""
-        self.environment.wait_for(lambda: not self.load.pending(), PATIENCE * 2, "The last task")
-        workers.processes[0].terminate()
-        self.environment.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
 
     def reported_by_rows(self) -> dict[str, int]:
         """Return what the database says of tasks that did not finish, or not at once."""
@@ -158,12 +139,5 @@ class Run:
         return {"unfinished": unfinished, "attempts": Attempt.objects.count()}
 
 
-def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    of, target = Job(**job), this_target()
-    load = Load(target, of)
-    environment = Environment(load, target, folder, Scale())
-    return Run(of, environment, load, Manager(folder)).measured()
-
-
 if __name__ == "__main__":
-    answer(measure)
+    Run.answer()

@@ -12,20 +12,17 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import processes
-from benchmarks.child import answer
-from benchmarks.database import Target, this_target
-from benchmarks.environment import Environment, StuckError, Workers
+from benchmarks.database import Target
+from benchmarks.environment import Live, Workers
 from benchmarks.peers.perfectqueue import Load
 from benchmarks.recorder import Reader
-from benchmarks.scale import Scale
 from tests.databases.lifetime import children
 
-from .resources import files, threads
+from .live import files, threads
 
 CAUSES = {
     "kill": 30,
@@ -44,7 +41,6 @@ HELPERS = len(("janitor", "listener"))
 HELPER_EVERY = 50
 SAMPLE_EVERY = 500
 STEP = 0.02
-PATIENCE = 120.0
 RETENTION = 30
 SETTINGS = {
     "ALIVE_TIME": 20,
@@ -62,24 +58,16 @@ CONSTANTS = {
 }
 
 
-@dataclass(frozen=True)
-class Job:
-    deaths: int
-    processors: int
-    seed: int
-
-
 class Dying(Load):
     """Tasks most of which end their processor."""
 
     dispatch = "benchmarks.workers.perfectqueue.DeathsDispatch"
     constants = CONSTANTS
 
-    def __init__(self, target: Target, job: Job, folder: Path) -> None:
-        super().__init__(target)
-        self.options = {**SETTINGS, "NOTIFY": str(folder)}
-        self.job = job
-        self.folder = folder
+    def __init__(self, target: Target, job: Any, folder: Path) -> None:
+        super().__init__(target, job, folder / "sockets")
+        self.folder.mkdir()
+        self.options = {**SETTINGS, "NOTIFY": str(self.folder)}
         self.chance = random.Random(job.seed)
         self.submitted = 0
 
@@ -95,18 +83,34 @@ class Dying(Load):
         self.submitted += STOCK
 
 
-class Run:
+class Deaths(Live):
     """Feeds a worker until so many of its processors have died, and samples its supervisor."""
 
-    def __init__(self, environment: Environment, peer: Dying, workers: Workers, job: Job) -> None:
-        self.environment = environment
-        self.peer = peer
-        self.workers = workers
-        self.job = job
+    load_kind = Dying
+    workers: Workers
+
+    def __init__(self, job: dict[str, Any], folder: Path) -> None:
+        super().__init__(job, folder)
         self.reader = Reader()
         self.counts: Counter[str] = Counter()
-        self.chance = random.Random(job.seed)
+        self.chance = random.Random(self.job.seed)
         self.killed = 0
+
+    def measured(self) -> dict[str, Any]:
+        """Have so many processors die; return the samples, and of what they died."""
+        self.environment.prepare(self.job.processors)
+        began = time.monotonic()
+        with self.environment.workers(self.job.processors) as self.workers:
+            samples = list(self.samples())
+            self.end(self.workers)
+        counts = self.begun()
+        return {
+            "samples": samples,
+            "begun": {cause: counts[cause] for cause in CAUSES},
+            "killed": self.killed,
+            "seconds": time.monotonic() - began,
+            "left": sorted(str(path.name) for path in self.load.folder.rglob("*")),
+        }
 
     def samples(self) -> Iterator[dict[str, float]]:
         """Yield how it stands after the first deaths, now and then, and after the last."""
@@ -127,17 +131,14 @@ class Run:
         last = self.deaths()
 
         def reached() -> bool:
-            if self.workers.have_ended():
-                raise StuckError(
-                    f"The worker has ended by itself.\n{self.environment.end_of_log()}"
-                )
-            self.peer.top_up(self.counts.total() - self.counts[BORN])
+            self.environment.require(self.workers)
+            self.load.top_up(self.counts.total() - self.counts[BORN])
             self.kill_one()
             time.sleep(STEP)
             return self.deaths() > last
 
         while last < deaths:
-            self.environment.wait_for(reached, PATIENCE, "The next death")
+            self.wait(reached, "The next death")
             last = self.deaths()
 
     def kill_one(self) -> None:
@@ -157,15 +158,15 @@ class Run:
 
     def settled(self) -> dict[str, float]:
         """Return what is in use once nothing waits and every place is taken."""
-        self.environment.wait_for(lambda: not self.peer.pending(), PATIENCE, "The end of all tasks")
-        self.environment.wait_for(self.is_quiet, PATIENCE, "A worker with all its processes")
+        self.wait(lambda: not self.load.pending(), "The end of all tasks")
+        self.wait(self.is_quiet, "A worker with all its processes")
         return {
             "deaths": float(self.deaths()),
             "processes": float(len(processes.family(self.workers.pids))),
             "files": float(files(self.supervisor)),
             "threads": float(threads(self.supervisor)),
             "memory_kib": own_memory(self.supervisor),
-            "folder": float(len(list(self.peer.folder.rglob("*")))),
+            "folder": float(len(list(self.load.folder.rglob("*")))),
         }
 
     def is_quiet(self) -> bool:
@@ -183,31 +184,5 @@ def own_memory(pid: int) -> float:
     return float(anonymous)
 
 
-def died(environment: Environment, peer: Dying, job: Job) -> dict[str, Any]:
-    """Have so many processors die; return the samples, and of what they died."""
-    environment.prepare(job.processors)
-    began = time.monotonic()
-    with environment.workers(job.processors) as workers:
-        run = Run(environment, peer, workers, job)
-        samples = list(run.samples())
-        workers.processes[0].terminate()
-        environment.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
-    counts = run.begun()
-    return {
-        "samples": samples,
-        "begun": {cause: counts[cause] for cause in CAUSES},
-        "killed": run.killed,
-        "seconds": time.monotonic() - began,
-        "left": sorted(str(path.name) for path in peer.folder.rglob("*")),
-    }
-
-
-def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    of, target, sockets = Job(**job), this_target(), folder / "sockets"
-    sockets.mkdir()
-    peer = Dying(target, of, sockets)
-    return died(Environment(peer, target, folder, Scale()), peer, of)
-
-
 if __name__ == "__main__":
-    answer(measure)
+    Deaths.answer()

@@ -11,7 +11,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -82,7 +82,7 @@ class Client:
                 self.submit_plain,
                 self.submit_plain,
                 self.submit_in_transaction,
-                self.submit_and_roll_back,
+                self.submit_in_transaction,
                 self.submit_in_savepoint,
                 self.submit_many,
                 self.submit_known_key,
@@ -110,26 +110,17 @@ class Client:
         del self.keys[:-RECENT]
 
     def submit_in_transaction(self) -> None:
+        """Submit in a transaction of its own, which it may roll back."""
         tasks = [self.new_task() for _ in range(self.drawn.randint(1, 3))]
+        how = self.drawn.choice(("transaction", "rolled back"))
 
         def act() -> None:
             with transaction.atomic():
                 for task in tasks:
                     self.store(task)
-                self.hesitate()
+                self.hesitate(how)
 
-        self.submitted(tasks, "transaction", act)
-
-    def submit_and_roll_back(self) -> None:
-        task = self.new_task()
-
-        def act() -> None:
-            with transaction.atomic():
-                self.store(task)
-                self.hesitate()
-                raise Undone
-
-        self.submitted([task], "rolled back", act)
+        self.submitted(tasks, how, act)
 
     def submit_in_savepoint(self) -> None:
         kept, dropped = self.new_task(), self.new_task()
@@ -192,10 +183,12 @@ class Client:
         self.submitted([*members, inner, last], "", act)
         self.batches = [*self.batches, (queue.name, name)][-RECENT:]
 
-    def hesitate(self) -> None:
-        """Leave a transaction open for a moment."""
+    def hesitate(self, how: str) -> None:
+        """Leave a transaction open for a moment, and roll it back if it is to be."""
         if self.drawn.random() < 0.3:
             time.sleep(self.drawn.uniform(0.0, 0.1))
+        if how == "rolled back":
+            raise Undone
 
     # Takes
 
@@ -289,19 +282,12 @@ class Client:
         leases = self.some_held()
         how = self.drawn.choice(("", "", "", "transaction", "rolled back"))
 
-        def close() -> dict[str, Any]:
-            done = self.completions(leases)
-            refused = store.finish(done, using="default", worker=self.name)
-            return {"refused": [self.ref(one.lease) for one in refused]}
-
         def act() -> dict[str, Any]:
             if not how:
-                return close()
+                return self.close(leases)
             with transaction.atomic():
-                reported = close()
-                self.hesitate()
-                if how == "rolled back":
-                    raise Undone
+                reported = self.close(leases)
+                self.hesitate(how)
             return reported
 
         if leases:
@@ -379,21 +365,15 @@ class Client:
             return
         queue, key = self.drawn.choice(self.keys)
         task = self.queues[queue][key]
-        verb = self.drawn.choice(("cancel_request", "force_finish", "retry_ended", "set_priority"))
-        together = verb == "cancel_request" and self.drawn.random() < 0.5
-
-        def act() -> dict[str, Any]:
-            if verb == "cancel_request":
-                return {"cancelled": task.cancel_request(together=together)}
-            if verb == "force_finish":
-                task.force_finish()
-            elif verb == "retry_ended":
-                task.retry()
-            else:
-                task.set_priority(self.drawn.randint(-5, 5))
-            return {}
-
-        ask(verb, act, queue=queue, key=key, together=together)
+        together = self.drawn.random() < 0.5
+        acts: dict[str, Callable[[], Any]] = {
+            "cancel_request": lambda: {"cancelled": task.cancel_request(together=together)},
+            "force_finish": task.force_finish,
+            "retry_ended": task.retry,
+            "set_priority": lambda: task.set_priority(self.drawn.randint(-5, 5)),
+        }
+        verb = self.drawn.choice([*acts])
+        ask(verb, acts[verb], queue=queue, key=key)
 
     def link(self) -> None:
         """Have a task wait for another, or no longer: refused where it is not blocked."""
@@ -425,16 +405,14 @@ class Client:
             rate=self.drawn.choice((20.0, 1_000.0)),
             by=self.name,
         )
-        keys: list[str] = []
 
-        def act() -> None:
-            keys.append(submit_bulk(operation, queue=scenario.BULK, using="default").key)
+        def act() -> dict[str, str]:
+            return {"value": submit_bulk(operation, queue=scenario.BULK, using="default").key}
 
-        ask("herd", act, whom=scenario.HERD, what=what)
-        if keys and self.drawn.random() < 0.5:
+        found = ask("herd", act, whom=scenario.HERD, what=what)
+        if found.is_done and self.drawn.random() < 0.5:
             time.sleep(self.drawn.uniform(0.0, 0.5))
-            task = Queue(scenario.BULK)[keys[0]]
-            ask("cancel herd", task.cancel_request)
+            ask("cancel herd", Queue(scenario.BULK)[found.reported["value"]].cancel_request)
 
     def tidy(self) -> None:
         verb = self.drawn.choice(
@@ -466,9 +444,7 @@ class Client:
 
     def set_rules(self) -> None:
         drawn = self.drawn
-        scope, name = drawn.choice(
-            (("name", scenario.LOOSE), ("type", scenario.SHAKY), ("user", "ann"))
-        )
+        scope, name = drawn.choice(CHANGED)
         acts: dict[str, Callable[[], Any]] = {
             "weight": lambda: set_share(drawn.choice(("ann", "bob")), weight=drawn.choice((1, 4))),
             "cap": lambda: set_share(scenario.VARIED, max_running=drawn.choice((1, 2, 5))),
@@ -533,7 +509,8 @@ class Client:
             time.sleep(0.1)
         while not is_over():
             self.acquire()
-            for leases in in_turn(self):
+            while leases := self.held:
+                self.held = []
                 self.settle("finish", leases, lambda leases=leases: self.close(leases))
             time.sleep(0.05)
 
@@ -552,13 +529,6 @@ class Client:
     def close(self, leases: Sequence[Any]) -> dict[str, Any]:
         refused = store.finish(self.completions(leases), using="default", worker=self.name)
         return {"refused": [self.ref(one.lease) for one in refused]}
-
-
-def in_turn(client: Client) -> Iterator[list[Any]]:
-    """Yield what a client holds, until that is nothing."""
-    while client.held:
-        leases, client.held = client.held, []
-        yield leases
 
 
 def life_of(lease: Any) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.chaos.run import measured
-from benchmarks.chaos.stage import Stage
+from benchmarks.chaos.stage import Stage, make_rules
 from benchmarks.chaos.terms import Terms
 from benchmarks.child import answer
 
@@ -25,7 +25,7 @@ class StormLoad:
     """Clients that use every verb at random."""
 
     def __init__(self, terms: Terms) -> None:
-        make_rules()
+        make_rules(scenario.SHARES, scenario.TERMS)
         self.terms = terms
         self.stuck: list[str] = []
 
@@ -66,21 +66,6 @@ class StormLoad:
 
     def facts(self) -> dict[str, Any]:
         return {"caps": scenario.CAPS, "rates": scenario.RATES, "pauses": scenario.PAUSES}
-
-
-def make_rules() -> None:
-    """Make the shares and the limits that hold throughout."""
-    from django_perfectqueue.fairness.limits import set_limit
-    from django_perfectqueue.fairness.shares import set_share
-
-    for user, weight in scenario.WEIGHTS.items():
-        set_share(user, weight=weight, max_running=scenario.MOST_RUNNING.get(user))
-    for key, cap in scenario.LIMITS.items():
-        scope, _, name = key.partition(":")
-        set_limit(name, scope=scope, max_running=cap)  # type: ignore[arg-type]
-    for key, rate in scenario.RATES.items():
-        terms: dict[str, Any] = {**vars(rate), "scope": key.partition(":")[0]}
-        set_limit(key.partition(":")[2], **terms)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ HERD = "herd"
 USERS = (*WEIGHTS, HERD, "")
 MOST_RUNNING = {CAPPED: 3, VARIED: 5}
 """The most that may run at once in each queue; that of VARIED is now this and now less."""
+SHARES = {user: (weight, MOST_RUNNING.get(user)) for user, weight in WEIGHTS.items()}
 
 NARROW, METERED, HALTED, LOOSE = "narrow", "metered", "halted", "loose"
 TYPES = (QUICK, SHAKY, COUNTED)
@@ -28,6 +29,9 @@ CAPS = LIMITS | {
     f"user:{user} in {queue}": cap for user, cap in MOST_RUNNING.items() for queue in QUEUES
 }
 RATES = {f"name:{METERED}": Rate(rate=6, period=1.0, burst=4)}
+TERMS = {key: {"max_running": cap} for key, cap in LIMITS.items()} | {
+    key: vars(rate) for key, rate in RATES.items()
+}
 PAUSES = (f"user:{HALTED_USER}", f"name:{HALTED}")
 
 

@@ -36,7 +36,7 @@ class Book:
         self.strikes, self.rows, self.born, self.gone = [], {}, {}, {}
         caps = {"user:capped in default": 1, "name:narrow": 1}
         rates = {"name:metered": scenario.Rate(rate=6, period=1.0, burst=4)}
-        self.given = {"caps": caps, "rates": rates, "pauses": ["user:halted in default"]}
+        self.given = {"caps": caps, "rates": rates, "pauses": ["user:halted", "name:halted"]}
 
     def task(self, task, *, user="", limits=(), queue="default", life="", **columns):
         given = {"key": f"steady-{task}", "type": "steady", "data": {}, **columns}
@@ -163,7 +163,7 @@ class CheckerTests(CheckerCase):
         from benchmarks.chaos import checker
 
         reported = Path(__file__).read_text()
-        for kind in checker.KINDS:
+        for kind in checker.CHECKS:
             with self.subTest(kind):
                 self.assertIn(f'"{kind}"', reported)
 
@@ -362,15 +362,15 @@ class CheckerTests(CheckerCase):
         self.assert_found("without a lease", good().run(10.3, 10.4, attempt=3, holder=30))
 
     def test_an_acquire_that_a_crash_has_made_forgotten_is_listed_apart(self):
-        from benchmarks.chaos import checker
+        from benchmarks.chaos import attempts
 
         book = Book().run(8.0, None, attempt=1, holder=30)
         book.acquire(10.0, holder=20).run(10.1, 11.0, holder=20, rival=120).close(11.1)
-        self.assertEqual(checker.forgotten(book.history()), [])
+        self.assertEqual(attempts.forgotten(book.history()), [])
         self.assertEqual(set(self.found(book)), {"without a lease", "taken twice"})
         book.strike("crashed-server", 8.5, 9.5, crash=True)
         self.assertEqual(self.found(book), [])
-        self.assertEqual(len(checker.forgotten(book.history())), 1)
+        self.assertEqual(len(attempts.forgotten(book.history())), 1)
 
     def test_a_handler_that_begins_when_its_task_was_taken_away_is_found(self):
         self.assert_found("without a lease", self.late_beginner(11.05))
@@ -426,6 +426,20 @@ class CheckerTests(CheckerCase):
             late.acquire(18.1, attempt=2, holder=20).run(18.2, 19.0, attempt=2, holder=20)
             self.assert_good(late.close(19.1, attempt=2, holder=20).verb(16.0, **given))
 
+    def test_what_was_done_and_said_to_be_refused_is_found(self):
+        def book(**reported):
+            book = Book().task(1, type="quick").take(10.0).close(11.05)
+            reported["refused"] = [(1, 1, 10)]
+            return book.verb(11.0, "finish", reported=reported)
+
+        kinds = {"refused though held", "cut short", "ended by another"}
+        self.assertEqual(set(self.found(book())), kinds)
+        self.assertEqual(set(self.found(book(reconnected=True))), kinds)
+        purged = book(reconnected=True).call(11.0, "purge")
+        purged.gone = {1: 11.08}
+        purged.rows.clear()
+        self.assert_good(purged)
+
     def test_an_end_that_is_not_kept_is_found(self):
         self.assert_found("end not kept", good().verb(10.95, "fail"))
         cancelled = {"cancelled": [(1, 1, 10)]}
@@ -471,14 +485,14 @@ class CheckerTests(CheckerCase):
         self.assert_good(book)
 
     def test_tasks_that_were_acquired_while_others_ran_are_counted(self):
-        from benchmarks.chaos import checker
+        from benchmarks.chaos import attempts
 
         book = Book().acquire(10.0).run(10.1, 10.9).close(11.0)
         book.acquire(11.1, 2).run(11.2, 11.9, 2).close(12.0, 2)
-        self.assertEqual(checker.acquired_ahead(book.history()), 0)
+        self.assertEqual(attempts.acquired_ahead(book.history()), 0)
         book.acquire(11.5, 3).run(11.95, 12.1, 3).close(12.2, 3)
         book.acquire(11.6, 4, holder=20).run(11.7, 12.1, 4, holder=20).close(12.2, 4, holder=20)
-        self.assertEqual(checker.acquired_ahead(book.history()), 1)
+        self.assertEqual(attempts.acquired_ahead(book.history()), 1)
 
     def test_as_many_as_a_cap_allows_one_after_another_are_no_violation(self):
         book = Book().task(1, user="capped").task(2, user="capped")
@@ -514,9 +528,25 @@ class ClientTests(CheckerCase):
             book.give_back(asked).take(asked, attempt=2)
             return book.finish(asked + 0.5, attempt=2)
 
-        self.assert_found("overlap", second(11.05))
+        self.assertEqual(set(self.found(second(11.05))), {"cut short", "overlap"})
         self.assert_good(second(11.05, settled=True))
         self.assert_good(second(15.5))
+
+    def test_a_lease_that_ends_before_its_time_is_found(self):
+        def cut(at, *, renewed=False):
+            book = Book().task(1, type="quick").take(10.0)
+            if renewed:
+                book.verb(12.0)
+            book.give_back(at).acquire(16.0, attempt=2, holder=20).run(16.1, 16.5, 1, 2, 20)
+            return book.close(17.0, attempt=2, holder=20)
+
+        self.assert_found("cut short", cut(14.0))
+        self.assert_good(cut(15.2))
+        kinds = self.found(cut(15.2, renewed=True), alive_time=5.0)
+        self.assertEqual(set(kinds), {"cut short", "overlap"})
+        self.assert_good(
+            cut(14.0).call(13.95, "force_finish", queue="default", key="steady-1", answer="broken")
+        )
 
     def test_a_worker_and_a_client_at_one_moment_are_found(self):
         book = Book().task(1, type="quick").acquire(10.0).run(10.1, 12.0).give_back(11.0)
@@ -533,7 +563,7 @@ class ClientTests(CheckerCase):
         self.assert_good(book)
 
     def test_an_end_that_was_forced_is_nobodys(self):
-        book = Book().task(1, type="quick").take(11.0)
+        book = Book().task(1, type="quick").acquire(11.0).run(11.1, 12.0, how="RuntimeError")
         book.close(12.05).rows[1] = replace(book.rows[1], result=None)
         self.assert_found("ended by another", book)
         self.assert_good(book.call(12.0, "force_finish", queue="default", key="steady-1"))
@@ -543,13 +573,14 @@ class ClientTests(CheckerCase):
         self.assert_found("rate passed", self.taken(7, limits=("metered",)))
 
     def test_what_is_given_out_in_a_pause_is_found(self):
-        def paused(**until):
-            book = self.taken(user="halted").call(5.0, "pause", whom=whom)
-            return book.call(10.0, "unpause", whom=whom) if until else book
-
-        whom = "user:halted in default"
-        self.assert_found("ran while paused", paused())
-        self.assert_good(paused(until=10.0))
+        for whom, columns in (
+            ("user:halted", {"user": "halted"}),
+            ("name:halted", {"limits": ("halted",)}),
+        ):
+            with self.subTest(whom):
+                book = self.taken(**columns).call(5.0, "pause", whom=whom)
+                self.assert_found("ran while paused", book)
+                self.assert_good(book.call(10.0, "unpause", whom=whom))
 
     def test_what_is_given_out_too_early_or_too_late_is_found(self):
         def given(**more):

@@ -138,7 +138,7 @@ class ReportTests(Folder, SimpleTestCase):
         except ImportError:
             self.skipTest("matplotlib is not installed.")
         files = charts.drawn([record()], self.folder)
-        self.assertEqual([file.name for file in files], ["share-errors.svg", "one.svg"])
+        self.assertEqual([file.name for file in files], ["one.svg"])
         self.assertTrue(all("<svg" in file.read_text() for file in files))
 
     def test_a_missed_reach_and_a_failure_are_reported(self):

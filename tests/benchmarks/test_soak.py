@@ -7,9 +7,9 @@ from benchmarks.soak.report import (
     growing,
     grown_by_deaths,
     report,
+    trend,
     trends,
 )
-from benchmarks.soak.trend import trend
 
 HOUR = 3600
 

@@ -1,0 +1,111 @@
+"""What is to be done in a run: tasks, what operators change, and schedules that tick."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from django.db import Error, connection, transaction
+
+from django_perfectqueue import store
+from django_perfectqueue.bulk import Selection
+from django_perfectqueue.models import Schedule, Task, Ticket
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules import Schedules
+
+from . import scenario
+from .calls import noted
+from .feeder import Feeder
+from .history import Ticks
+from .operations import BULK, POND, WEBS
+from .operators import AT_ONCE, LATER, OPERATORS, POOL, Notes, Operator
+from .stage import Stage, make_rules
+from .terms import Terms
+
+
+class Load:
+    """Nothing but bulk work may change the tasks of the pond."""
+
+    def __init__(self, terms: Terms) -> None:
+        make_rules(scenario.SHARES, {f"name:{scenario.NARROW}": {"max_running": scenario.WIDTH}})
+        self.terms = terms
+        self.feeder, self.notes = Feeder(terms), Notes([], itertools.count(1))
+        self.operators = [Operator(number, terms, self.notes) for number in range(OPERATORS)]
+        self.ticks: dict[str, Ticks] = {}
+        # On SQLite the clock is that of a host: where it jumps by a day, so would all its ticks.
+        is_ticking = terms.database != "sqlite" or "clock" not in terms.faults
+        self.first_ticks = put_schedules() if is_ticking else {}
+
+    def start(self, stage: Stage) -> None:
+        task = {"type": "strand", "data": {}, "run_at": LATER}
+        with noted("submit", keys=POOL):
+            Queue(POND).submit_many({**task, "key": key} for key in POOL)
+        for thread in (*self.operators, self.feeder):
+            thread.start()
+
+    def stop(self, stage: Stage) -> None:
+        for thread in (self.feeder, *self.operators):
+            thread.stop()
+
+    @contextlib.contextmanager
+    def settling(self, stage: Stage) -> Iterator[None]:
+        """Empty the pond, and put back what has died of batches until all of them have finished."""
+        connection.close()  # It may not have outlived the server.
+        self.ticks = {name: ended(name, first) for name, first in self.first_ticks.items()}
+        until = time.monotonic() + self.terms.drain
+        while time.monotonic() < until:
+            if self.operators[0].bulk("cancel", Selection(queue=POND), POND, often=0.0):
+                break
+        while time.monotonic() < until and put_back_some():
+            stage.wait(0.2)
+        yield
+
+    def leftovers(self, stage: Stage) -> list[str]:
+        return []
+
+    def facts(self) -> dict[str, Any]:
+        capped = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
+        caps = {f"user:{user} in default": cap for user, cap in capped.items()}
+        return {
+            "caps": {**caps, f"name:{scenario.NARROW}": scenario.WIDTH},
+            "ticks": self.ticks,
+            "webs": [*self.feeder.webs, *self.notes.webs],
+        }
+
+
+def put_schedules() -> dict[str, datetime]:
+    """Store the schedules; return the first tick of each."""
+    first = {}
+    for name, seconds in scenario.SCHEDULES.items():
+        terms: dict[str, Any] = {"every": seconds, "user": scenario.USERS[seconds % 3]}
+        terms |= {"overlap": "allow", "catch_up": None}
+        made = Schedules().put(name, "steady", {"seconds": 0.0}, **terms)
+        first[name] = made.row().next_at
+    return first
+
+
+def ended(name: str, first: datetime) -> Ticks:
+    """Let no more ticks of a schedule come; return from when to when they came."""
+    with transaction.atomic():
+        row = Schedule.objects.select_for_update().get(name=name)
+        assert row.next_at is not None
+        Schedules()[name].pause("The run is over.")
+    return Ticks(first, row.next_at, scenario.SCHEDULES[name], row.fired)
+
+
+def put_back_some() -> bool:
+    """Put back what has died of webs; return whether there may be anything left to do."""
+    # One at a time on SQLite would take longer than all of them take to run.
+    dead = Task.objects.filter(queue=WEBS, dead_letter__isnull=False).exclude(type=BULK)
+    # A callback for failures was not needed where all have finished by now.
+    ids = dead.exclude(key__endswith="!failed").values_list("pk", flat=True)[:AT_ONCE]
+    try:
+        back = store.retry(some, using="default") if (some := list(ids)) else set()
+        return bool(back) or Ticket.objects.filter(task__queue=WEBS).exists()
+    except Error:
+        connection.close()
+        return True

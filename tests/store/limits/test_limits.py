@@ -726,9 +726,10 @@ class AskingTests(TransactionTestCase):
     def setUp(self):
         forget_limits("default")
         self.addCleanup(forget_limits, "default")
+        self.began = time.monotonic()
 
     def asks_after(self, seconds):
-        now = time.monotonic() + seconds
+        now = self.began + seconds
         with (
             mock.patch.object(meters.time, "monotonic", return_value=now),
             CaptureQueriesContext(connection) as queries,

@@ -236,7 +236,10 @@ type TYPE             What handles the task.
 # What argparse is to make of the values that are no plain texts.
 TYPES: Mapping[str, Callable[[str], object]] = {
     "--after": kind("the id of a task", lambda text: int(text) if is_id(text) else None),
-    "--headroom": lambda text: int(text) if text.isdecimal() else float(text),
+    "--headroom": kind(
+        "a whole number, or a part below 1",
+        lambda text: int(text) if text.isdecimal() else float(text),
+    ),
     "--health-port": kind("a port from 1 to 65535, or HOST:PORT", address),
     "--map": kind("OLD=NEW", pair),
     "--max-running": or_none(at_least(0)),

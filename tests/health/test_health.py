@@ -150,9 +150,8 @@ class CommandTests(HealthTestCase):
     def test_a_counter_had_to_be_corrected_lately(self):
         register(now=None)
         Worker.objects.update(drifted_at=F("seen_at") - timedelta(minutes=5))
-        self.assertIn(
-            "were corrected, the last one 5 min 0 s ago", refused(self, "pq_status", "health")
-        )
+        reported = refused(self, "pq_status", "health")
+        self.assertRegex(reported, r"were corrected, the last one 5 min \d+ s ago")
         Worker.objects.update(drifted_at=F("seen_at") - timedelta(days=1))
         run("pq_status", "health")
 

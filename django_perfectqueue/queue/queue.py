@@ -107,9 +107,10 @@ class Queue(Taking):
         """
         Store any number of tasks, each a dict of submit()'s arguments; return how many.
 
-        Reads the iterable as it goes. Each thousand is stored in one transaction, so
-        wrap the call in ``transaction.atomic()`` for all or none. ``progress`` is called
-        with the number read so far. A task that another waits for comes before that.
+        Reads the iterable as it goes, with psycopg 3 the next thousand while PostgreSQL stores
+        the last. Each thousand is stored in one transaction, so wrap the call in
+        ``transaction.atomic()`` for all or none. ``progress`` is called with the number done so
+        far. A task that another waits for comes before that.
         """
         stored = read = 0
         chunks, following = submissions_of(self, tasks, now), None

@@ -95,8 +95,8 @@ class Hand:
                 self.batch.appendleft(lease)
                 self.give_way()
                 return None
-        if lease.share:
-            # It counts until the next look.
+        if lease.share and (lease.is_new or lease.charge >= SLOW):
+            # It counts until the next look, as one that the look would count.
             self.crowd.running[account_of(lease)] += 1
         return lease
 

@@ -423,8 +423,9 @@ class Crowd:
         self.look_at = now + max(SLOW, 20 * (time.monotonic() - now))
 
     def has_room(self, lease: store.Lease) -> bool:
-        """Return whether its user has less than its share of the processors."""
-        return not 0 < lease.share <= self.running.get(account_of(lease), 0)
+        """Return whether its user has less than its share of the processors, or may use all."""
+        share = lease.share
+        return share >= self.processors or not 0 < share <= self.running[account_of(lease)]
 
     def holds_back(self, lease: store.Lease) -> bool:
         """Return whether a task must wait for room: nobody knows how long it takes."""

@@ -122,3 +122,15 @@ class HandTests(CrowdCase):
             self.run_in(number, ANN, ran=1.0)
 
         self.assertEqual(self.order(of(ANN, key="a1", share=4)), ["a1"])
+
+    def test_short_tasks_go_on_where_one_of_them_was_held_up(self):
+        """Where processors share a core, some of the shortest tasks take long."""
+        self.run_in(1, ANN, ran=1.0, charge=SLOW / 2)
+        keys = [f"a{number}" for number in range(9)]
+        for share in (4, 2):
+            with self.subTest(share=share):
+                some = [of(ANN, key=key, share=share, charge=SLOW / 2) for key in keys]
+                self.assertEqual(self.order(*some), keys)
+        new = [of(ANN, key=key, share=4, charge=SLOW / 2, is_new=True) for key in keys]
+        self.assertEqual(self.order(*new), keys)
+        self.give_way.assert_not_called()

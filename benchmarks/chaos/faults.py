@@ -69,10 +69,14 @@ KILLS: dict[str, tuple[Callable[[Host], list[int]], str]] = {
 
 def kill(name: str, stage: Stage) -> Strike | None:
     host = stage.some_host()
-    pids = stage.one_of(KILLS[name][0](host))
+    return killed(stage, name, host.name, KILLS[name][0](host))
+
+
+def killed(stage: Stage, name: str, host: str, chosen: list[int]) -> Strike | None:
+    pids = stage.one_of(chosen)
     at = stage.now()
     signal_all(pids, signal.SIGKILL)
-    return Strike(name, at, at, host.name, tuple(pids)) if pids else None
+    return Strike(name, at, at, host, tuple(pids)) if pids else None
 
 
 for _name, (_chosen, _about) in KILLS.items():
@@ -94,38 +98,35 @@ def kill_host(stage: Stage) -> Strike | None:
     return Strike("host", at, at, host.name, tuple(struck))
 
 
-def freeze(stage: Stage, name: str, chosen: Callable[[Host], list[int]]) -> Strike | None:
-    host = stage.some_host()
+def freeze(
+    stage: Stage, name: str, host: str, chosen: Callable[[], list[int]], seconds: float
+) -> Strike | None:
     stopped: set[int] = set()
     at = stage.now()
-    while pids := set(chosen(host)) - stopped:
+    while pids := set(chosen()) - stopped:
         signal_all(pids, signal.SIGSTOP)
         stopped |= pids
     if not stopped:
         return None
-    stage.wait(stage.past_the_lease())
+    stage.wait(seconds)
     restored = stage.now()
     signal_all(stopped, signal.SIGCONT)
-    return Strike(name, at, restored, host.name, tuple(stopped), freezes=True)
+    return Strike(name, at, restored, host, tuple(stopped), freezes=True)
 
 
 @fault("frozen-processor")
 def freeze_processor(stage: Stage) -> Strike | None:
     """One processor stands still (SIGSTOP) until its leases are gone, and then goes on."""
-    chosen: list[int] = []
-
-    def once(host: Host) -> list[int]:
-        if not chosen:
-            chosen.extend(stage.one_of(host.current_processors()))
-        return chosen
-
-    return freeze(stage, "frozen-processor", once)
+    host = stage.some_host()
+    pids = stage.one_of(host.current_processors())
+    return freeze(stage, "frozen-processor", host.name, lambda: pids, stage.past_the_lease())
 
 
 @fault("frozen-host")
 def freeze_host(stage: Stage) -> Strike | None:
     """A whole worker stands still until its leases are gone, and then goes on."""
-    return freeze(stage, "frozen-host", lambda host: host.pids())
+    host = stage.some_host()
+    return freeze(stage, "frozen-host", host.name, host.pids, stage.past_the_lease())
 
 
 # What operators do to workers on any day
@@ -334,10 +335,7 @@ def jump(stage: Stage) -> Strike | None:
 @fault("killed-client")
 def kill_client(stage: Stage) -> Strike | None:
     """One client is killed (SIGKILL); another one takes its place."""
-    pids = stage.one_of(stage.fleet.clients())
-    at = stage.now()
-    signal_all(pids, signal.SIGKILL)
-    return Strike("killed-client", at, at, pids=tuple(pids)) if pids else None
+    return killed(stage, "killed-client", "", stage.fleet.clients())
 
 
 @fault("frozen-clients")
@@ -345,11 +343,5 @@ def freeze_clients(stage: Stage) -> Strike | None:
     """Some clients stand still (SIGSTOP), some for longer than their leases last."""
     clients = stage.fleet.clients()
     pids = stage.drawn.sample(clients, min(len(clients), stage.drawn.randint(1, 3)))
-    if not pids:
-        return None
-    at = stage.now()
-    signal_all(pids, signal.SIGSTOP)
-    stage.wait(stage.drawn.choice((0.3, stage.past_the_lease())))
-    restored = stage.now()
-    signal_all(pids, signal.SIGCONT)
-    return Strike("frozen-clients", at, restored, pids=tuple(pids), freezes=True)
+    seconds = stage.drawn.choice((0.3, stage.past_the_lease()))
+    return freeze(stage, "frozen-clients", "", lambda: pids, seconds)

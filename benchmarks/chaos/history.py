@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import zip_longest
@@ -340,21 +340,17 @@ def grouped(things: Iterable[T], by: Callable[[T], Any]) -> dict[Any, list[T]]:
     return found
 
 
-@dataclass(frozen=True)
-class Events:
-    """What handlers, clients and operators have written, with times of the database's clock."""
+def read_events(file: Path, offset: float) -> dict[str, list[Any]]:
+    """
+    Return what handlers, clients and operators have written, with the database's times.
 
-    begun: list[Run]
-    calls: list[Call]
-    reported: list[Interruption]
-
-
-def read_events(file: Path, offset: float) -> Events:
-    """Read it all; ``offset`` is what the database's clock says more than that of the file."""
+    ``offset`` is what the database's clock says more than that of the file.
+    """
     begun: dict[tuple[int, int, int], dict[str, Any]] = {}
     ended: dict[tuple[int, int, int], tuple[float, str]] = {}
     asked: dict[tuple[int, int], Call] = {}
-    found = Events([], [], [])
+    begins: list[Run] = []
+    reported: list[Interruption] = []
     for line in read_lines(file):
         at, pid = line["at"] + offset, line["pid"]
         if "verb" in line:
@@ -371,14 +367,14 @@ def read_events(file: Path, offset: float) -> Events:
         elif line["event"] == "ended":
             ended.setdefault(name, (at, line["how"]))
         else:
-            found.reported.append(Interruption(*name, at, line["reason"]))
-    found.calls[:] = [broken_off(call, found.reported) for call in asked.values()]
+            reported.append(Interruption(*name, at, line["reason"]))
+    calls = [broken_off(call, reported) for call in asked.values()]
     for name, line in begun.items():
         end, how = ended.get(name, (None, ""))
         names = ("task", "attempt", "holder", "pid", "host", "rival", "edit")
         known = {field: line[field] for field in names}
-        found.begun.append(Run(**known, began=line["at"], ended=end, how=how))
-    return found
+        begins.append(Run(**known, began=line["at"], ended=end, how=how))
+    return {"begun": begins, "calls": calls, "reported": reported}
 
 
 def broken_off(call: Call, reported: Sequence[Interruption]) -> Call:
@@ -409,14 +405,9 @@ def read_tasks(link: Link) -> tuple[list[Born], dict[int, float]]:
     return born, gone
 
 
-def read_changes(link: Link) -> list[Change]:
-    columns = "id, at, task, was, state, attempt, holder, alarm"
-    return [Change(*row) for row in link.run(f"SELECT {columns} FROM chaos_ticket ORDER BY id")]
-
-
-def read_closes(link: Link) -> list[Close]:
-    columns = "at, task, outcome, attempt"
-    return [Close(*row) for row in link.run(f"SELECT {columns} FROM chaos_close ORDER BY id")]
+def read_all(link: Link, kind: Any, table: str) -> list[Any]:
+    columns = ", ".join(field.name for field in fields(kind))
+    return [kind(*row) for row in link.run(f"SELECT {columns} FROM {table} ORDER BY id")]
 
 
 def read_effects(link: Link) -> list[str]:

@@ -14,7 +14,7 @@ from django.db import Error, connection
 
 from django_perfectqueue.bulk import Operation, Selection, submit_bulk
 from django_perfectqueue.models import State, Ticket
-from django_perfectqueue.queue import Queue
+from django_perfectqueue.queue import Batch, Queue
 
 from .calls import ask
 from .feeder import Turning
@@ -153,13 +153,15 @@ class Operator(Turning):
         web = self.some_web()
         return web and self.drawn.choice([*web.members])
 
-    def cancel_batch(self) -> None:
+    def ask_batch(self, verb: str, act: Callable[[Batch], Any]) -> None:
         if name := self.some_batch():
-            ask("cancel batch", self.queue.batch_named(name).cancel_request, key=name)
+            ask(verb, lambda: act(self.queue.batch_named(name)), key=name)
+
+    def cancel_batch(self) -> None:
+        self.ask_batch("cancel batch", Batch.cancel_request)
 
     def retry_batch(self) -> None:
-        if name := self.some_batch():
-            ask("retry batch", self.queue.batch_named(name).retry, key=name)
+        self.ask_batch("retry batch", Batch.retry)
 
     # Bulk work
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.command import failures
-from benchmarks.report import in_columns, listed, machine
+from benchmarks.report import listed, machine
 
 NOTHING = "-"
 
@@ -43,28 +43,26 @@ RUNS: dict[str, Callable[[Record], Any]] = {
 
 def recoveries(runs: Sequence[Record]) -> str:
     """Return a table of faults by run, each with how often, the median and the longest."""
-    names = list(
-        dict.fromkeys((one["fault"], one["what"]) for r in runs for one in r["recoveries"])
-    )
-    rows = []
-    for fault, what in names:
-        found = [one_of(run, fault, what) for run in runs]
-        bound = next((one["bound"] for one in found if one and one["bound"]), None)
-        limit = NOTHING if bound is None else f"{bound:g}"
-        rows.append([f"{fault}: {what}", limit, *map(cell, found)])
-    heads = ["Fault: until", "bound, s", *(run["database"] for run in runs)]
-    table = in_columns(heads, rows)
+    found = {
+        (one["fault"], one["what"], run["database"]): one
+        for run in runs
+        for one in run["recoveries"]
+    }
+    columns: dict[str, Callable[[Any], str]] = {
+        "Fault: until": ": ".join,
+        "bound, s": lambda name: next(
+            (f"{one['bound']:g}" for key, one in found.items() if key[:2] == name and one["bound"]),
+            NOTHING,
+        ),
+    }
+    for run in runs:
+        place = run["database"]
+        columns[place] = lambda name, place=place: cell(found.get((*name, place)))
+    table = listed(dict.fromkeys(key[:2] for key in found), columns)
     if not table:
         return ""
     legend = "Each cell: how often struck; median and longest recovery in seconds."
     return f"### Recovery\n\n{legend}\n\n{table}"
-
-
-def one_of(run: Record, fault: str, what: str) -> Record | None:
-    for one in run["recoveries"]:
-        if (one["fault"], one["what"]) == (fault, what):
-            return dict(one)
-    return None
 
 
 def cell(one: Record | None) -> str:

@@ -179,18 +179,14 @@ class Run(Stage):
         from django.db import connection
 
         connection.close()
-        events = history.read_events(self.files.events, self.offset)
         with self.link() as link:
             born, gone = history.read_tasks(link)
             return history.History(
                 rows=history.read_rows(),
                 born=born,
                 gone=gone,
-                changes=history.read_changes(link),
-                closes=history.read_closes(link),
-                begun=events.begun,
-                calls=events.calls,
-                reported=events.reported,
+                changes=history.read_all(link, history.Change, "chaos_ticket"),
+                closes=history.read_all(link, history.Close, "chaos_close"),
                 strikes=self.strikes,
                 effects=history.read_effects(link),
                 drift=history.read_drift() + said(self.fleet, CORRECTED),
@@ -198,6 +194,7 @@ class Run(Stage):
                 edges=history.read_edges(link),
                 batches=history.read_batches(),
                 alive_time=self.terms.alive_time,
+                **history.read_events(self.files.events, self.offset),
                 **load.facts(),
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.database import Link, Target, connect
@@ -74,11 +74,9 @@ class Stage:
         """Return for how many seconds something is to be away until its leases are gone."""
         return self.terms.alive_time + self.drawn.uniform(0.3, 1.5)
 
-    @contextlib.contextmanager
-    def link(self) -> Iterator[Link]:
-        """Have a connection to the database that no fault of the network touches."""
-        with contextlib.closing(connect(self.target)) as link:
-            yield link
+    def link(self) -> contextlib.AbstractContextManager[Link]:
+        """Return a connection to the database that no fault of the network touches."""
+        return contextlib.closing(connect(self.target))
 
 
 def make_rules(shares: Mapping[str, Any], limits: Mapping[str, Mapping[str, Any]]) -> None:

@@ -39,7 +39,7 @@ class ClientTests(TransactionTestCase):
             lost = OperationalError("The server is gone.")
             with mock.patch.object(connection, "savepoint_rollback", side_effect=lost):
                 client.submit_in_savepoint()
-            calls = read_events(Path(folder, "events"), 0.0).calls
+            calls = read_events(Path(folder, "events"), 0.0)["calls"]
         self.assertEqual([call.answer for call in calls], ["done", "undone"])
         [kept] = Task.objects.all()
         self.assertEqual(kept.key, calls[0].given["tasks"][0]["key"])

@@ -136,7 +136,9 @@ class Listener(HelperProcess):
                 self.known_at = min(self.known_at, now + message.delay)
             else:
                 self.heard_at, self.may_be_unheard = now, False
-                if not self.wakeups.wake_one() and self.wakeups.may_yield(now):
+                # One that is kept may not be for this task.
+                takes_any = self.wakeups.has_free_for_all()
+                if not (self.wakeups.wake_one() and takes_any) and self.wakeups.may_yield(now):
                     self.look_at = min(self.look_at, now + SOONEST)
                     continue
                 # A poll now would find the same task, and wake another processor for it.
@@ -153,6 +155,8 @@ class Listener(HelperProcess):
             outlook = store.look(self.plan.queues, using=self.plan.using, costs=costs)
             if is_free:
                 wait = self.wake_for(outlook, is_kept=costs is not None)
+                if costs is not None and self.wakeups.may_yield(time.monotonic()):
+                    wait = min(wait, WHILE_BUSY)
             else:
                 self.heard_at = time.monotonic()
             if outlook.ticks_due:

@@ -70,6 +70,17 @@ class HeadroomTests(WorkerTestCase):
         self.assertEqual([key for key, _pid in self.notes("ran")], ["new", "light-0"])
         self.end(worker)
 
+    def test_a_long_task_yields_to_another_though_a_kept_processor_is_idle(self):
+        self.measured(long=1.0, other=1.0)
+        self.submit("long", "march", user="long")
+        terms = {**TERMS, "YIELD_AFTER": 0.1, "POLL_INTERVAL": 600.0}
+        self.worker("--processors", "2", "--headroom", "1", **terms)
+        self.wait_for_note("step-20")
+        self.submit("other", "note", user="other")
+        self.wait_for_note("ran", within=30)
+        self.open_gate()
+        self.wait_for_status("long", "finished")
+
     def test_a_burst_leaves_nothing_behind(self):
         self.measured(long=1.0, light=0.01)
         for number in range(3):

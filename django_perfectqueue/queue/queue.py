@@ -108,9 +108,9 @@ class Queue(Taking):
         Store any number of tasks, each a dict of submit()'s arguments; return how many.
 
         Reads the iterable as it goes, with psycopg 3 the next thousand while PostgreSQL stores
-        the last. Each thousand is stored in one transaction, so wrap the call in
-        ``transaction.atomic()`` for all or none. ``progress`` is called with the number done so
-        far. A task that another waits for comes before that.
+        the last: so it must not wait for what it has given. Each thousand is stored in one
+        transaction, so wrap the call in ``transaction.atomic()`` for all or none. ``progress`` is
+        called with the number done so far. A task that another waits for comes before that.
         """
         stored = read = 0
         chunks, following = submissions_of(self, tasks, now), None

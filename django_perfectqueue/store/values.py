@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, NamedTuple
@@ -101,7 +101,7 @@ class Stored(dict[tuple[str, str], int]):
 class Chunk(list[Submission]):
     """Tasks to be stored together, and what waits for a server that has begun: see send_ahead()."""
 
-    arrival: Callable[[list[Any]], dict[tuple[str, str], int]] | None = None
+    ahead: Any = None
 
 
 class Lease(NamedTuple):

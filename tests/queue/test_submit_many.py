@@ -1,5 +1,7 @@
 """Submit more tasks than one transaction takes: the next are read while these are stored."""
 
+import signal
+import time
 from itertools import count
 from unittest import mock
 
@@ -26,6 +28,10 @@ class SubmitManyTests(TransactionTestCase):
         self.assertEqual(self.stored(), set())
         self.enterContext(mock.patch.object(connection, "execute_wrappers", []))
 
+    def skip_unless_ahead(self):
+        if connection.vendor != "postgresql" or not is_psycopg3:
+            self.skipTest("Only psycopg 3 can send without waiting.")
+
     def tasks(self, number, act=lambda index: None):
         for index in range(number):
             act(index)
@@ -44,8 +50,7 @@ class SubmitManyTests(TransactionTestCase):
         def look(_index):
             seen.append(connection.connection.info.transaction_status == ACTIVE)
 
-        if connection.vendor != "postgresql" or not is_psycopg3:
-            self.skipTest("Only psycopg 3 can send without waiting.")
+        self.skip_unless_ahead()
         self.assertEqual(self.queue.submit_many(self.tasks(8, look)), 8)
         self.assertEqual(seen, [False] * 3 + [True] * 5)
         self.assertEqual(self.stored(), self.keys(8))
@@ -99,6 +104,82 @@ class SubmitManyTests(TransactionTestCase):
                 connection.close()
 
         self.assertEqual(self.queue.submit_many(self.tasks(8, close)), 8)
+        self.assertEqual(self.stored(), self.keys(8))
+
+    def end_connection(self):
+        """Have the server end this connection, as it does when it stops."""
+        pid = connection.connection.info.backend_pid
+        other = connection.copy()
+        self.addCleanup(other.close)
+        with other.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+
+    def test_the_server_ends_the_connection_before_any_part(self):
+        self.skip_unless_ahead()
+        for at in (2, 4, 6):
+            self.queue.clear()
+            large = "x" * 200_000
+
+            def tasks(at=at, large=large):
+                for task in self.tasks(8):
+                    if task["key"] == f"k{at}":
+                        self.end_connection()
+                    yield {**task, "data": large}
+
+            with self.subTest(at=at), self.assertLogs("django_perfectqueue.database"):
+                self.assertEqual(self.queue.submit_many(tasks()), 8)
+            self.assertEqual(self.stored(), self.keys(8))
+
+    def test_a_slow_iterable_does_not_hold_up_what_it_has_given(self):
+        self.skip_unless_ahead()
+        seen = []
+        other = connection.copy()
+        self.addCleanup(other.close)
+
+        def look(index):
+            if index in (4, 5):
+                time.sleep(0.3)
+                with other.cursor() as cursor:
+                    cursor.execute('SELECT COUNT(*) FROM "perfectqueue_task"')
+                    seen.append(cursor.fetchone()[0])
+
+        self.assertEqual(self.queue.submit_many(self.tasks(8, look)), 8)
+        self.assertEqual(seen[1:], [3])
+
+    def test_a_stop_while_the_answer_is_awaited_stops_at_once(self):
+        self.skip_unless_ahead()
+        seen = []
+        other = connection.copy()
+        self.addCleanup(other.close)
+        handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, handler)
+
+        def stop(index):
+            seen.append(index)
+            if index == 4:
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+                len(self.queue)
+                seen.append("later")
+
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute('LOCK TABLE "perfectqueue_ticket" IN SHARE MODE')
+            with self.assertRaises(KeyboardInterrupt):
+                self.queue.submit_many(self.tasks(8, stop))
+            other.rollback()
+        self.assertEqual((seen, self.stored()), ([0, 1, 2, 3, 4], set()))
+
+    def test_a_connection_behind_a_proxy(self):
+        self.skip_unless_ahead()
+        wire = connection.connection
+
+        class Proxy:
+            __dict__ = property(lambda self: vars(wire))
+            __getattr__ = staticmethod(lambda name: getattr(wire, name))
+            __setattr__ = staticmethod(lambda name, value: setattr(wire, name, value))
+
+        with mock.patch.object(connection, "connection", Proxy()):
+            self.assertEqual(self.queue.submit_many(self.tasks(8)), 8)
         self.assertEqual(self.stored(), self.keys(8))
 
     def test_a_key_that_is_taken_undoes_its_part_alone(self):

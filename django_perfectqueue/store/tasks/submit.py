@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import cast
 
 from django.db import Error, IntegrityError, connections, transaction
 from django.db.backends.utils import CursorWrapper as Cursor
@@ -33,6 +35,8 @@ Insert = Callable[[Cursor, Sequence[Submission], "datetime | None"], dict[tuple[
 
 CHUNK = 1000
 CHUNK_LETTERS = 4 * 1024 * 1024
+# For so many seconds tasks that were sent ahead may wait for the next ones to be read.
+LONGEST_AHEAD = 0.1
 
 STORED = """
 SELECT "task"."id" FROM "perfectqueue_task" AS "task"
@@ -212,8 +216,7 @@ def send_ahead(tasks: Chunk, *, using: str, now: datetime | None) -> bool:
         with suppress(Error):
             if ahead := dialect.cursor_ahead(connections[using], tasks):
                 dialect.submit_free(ahead, tasks, now)
-                tasks.arrival = ahead.arrival
-    return tasks.arrival is not None
+    return tasks.ahead is not None
 
 
 @retry_remembering_commits
@@ -226,9 +229,9 @@ def store_all(
 ) -> dict[tuple[str, str], int]:
     # Most often all keys are free, and not to look at each costs less.
     with suppress(IntegrityError):
-        if isinstance(submissions, Chunk) and (arrival := submissions.arrival):
-            submissions.arrival = None
-            return arrival(tries)
+        if isinstance(submissions, Chunk) and (ahead := submissions.ahead):
+            submissions.ahead = None
+            return cast("dict[tuple[str, str], int]", ahead.arrival(tries))
         if not tries:
             with in_transaction(using, apart=True) as db:
                 fresh = store_some(db, db.dialect.submit_free, tries, submissions, now)
@@ -281,14 +284,17 @@ def in_chunks(submissions: Iterable[Submission]) -> Iterator[Chunk]:
     Yield lists of at most CHUNK tasks, reading no further than needed.
 
     A list ends sooner once its payloads are longer than what a server takes as one
-    statement: MariaDB closes the connection at 16 MB.
+    statement: MariaDB closes the connection at 16 MB. The list before is committed meanwhile
+    where the next one comes slowly.
     """
-    chunk, total = Chunk(), 0
+    chunk, total, before = Chunk(), 0, Chunk()
     for task in submissions:
+        if before.ahead and time.monotonic() > before.ahead.sent + LONGEST_AHEAD:
+            before.ahead.arrive()
         chunk.append(task)
         total += len(task.payload)
         if len(chunk) == CHUNK or total >= CHUNK_LETTERS:
             yield chunk
-            chunk, total = Chunk(), 0
+            chunk, total, before = Chunk(), 0, chunk
     if chunk:
         yield chunk

@@ -250,7 +250,7 @@ class SubmitManyTests(TestCase):
                 yield {"key": f"k{number}", "type": "report"}
 
         Queue().submit_many(source(), progress=lambda done: ahead.append(read - done))
-        self.assertEqual(ahead, [0, 0, 0])
+        self.assertEqual((max(ahead) <= 1000, len(ahead), ahead[-1]), (True, 3, 0))
 
     def test_a_taken_key_refuses_its_thousand_and_names_itself(self):
         submit("k5")

@@ -13,7 +13,7 @@ from django.db import NotSupportedError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import Completion, Submission
+from ...values import Chunk, Completion, Submission
 
 Row = tuple[Any, ...]
 # The waiting tickets of an account's plain lane. One that is committed between this statement and
@@ -218,10 +218,11 @@ class Dialect(ABC):
         """Do the same where all keys are free; where one is not, this may raise IntegrityError."""
         return self.submit(cursor, tasks, now)
 
-    def cursor_ahead(self, connection: BaseDatabaseWrapper, tasks: Sequence[Submission]) -> Any:
+    def cursor_ahead(self, connection: BaseDatabaseWrapper, tasks: Chunk) -> Any:
         """
         Return a cursor for submit_free() that does not wait for the server, or None where there is
-        none; its arrival() waits, and returns what submit_free() would.
+        none. The tasks keep it once it has ``sent`` them; its arrive() waits and commits, its
+        arrival() then returns what submit_free() would.
         """
         return None
 

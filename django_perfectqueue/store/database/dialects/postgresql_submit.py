@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from weakref import WeakKeyDictionary
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import CHANNEL, Submission
+from ...values import CHANNEL, Chunk, Submission
 from . import postgresql_server
 from .base import AWAKE, TASK_COLUMNS, TICKET_COLUMNS, Dialect, stored_row
 
@@ -77,7 +78,7 @@ TIMES_AND_SPANS = """ARRAY(
 
 
 class PostgreSQLSubmit(Dialect):
-    def cursor_ahead(self, connection: BaseDatabaseWrapper, tasks: Sequence[Submission]) -> Any:
+    def cursor_ahead(self, connection: BaseDatabaseWrapper, tasks: Chunk) -> Any:
         # These would not see a statement that Django does not send.
         watched = connection.execute_wrappers or connection.queries_logged
         if (
@@ -177,17 +178,21 @@ class CursorAhead:
 
     connection: BaseDatabaseWrapper
     wire: Any
-    tasks: Sequence[Submission]
+    tasks: Chunk
     steps: tuple[str, str, str]
+    sent: float = field(default_factory=time.monotonic)
     error: BaseException | None = None
     fresh: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def execute(self, sql: str, parameters: object) -> None:
-        with self.connection.cursor() as cursor:
+        with self.connection.wrap_database_errors, self.connection.cursor() as cursor:
             text = cursor.mogrify(sql, parameters)
-        # All calls of the driver wait by this method.
-        self.wire.wait = self.wait
-        self.send(f"{self.steps[0]}; {text}")
+            try:
+                self.send(f"{self.steps[0]}; {text}")
+            finally:
+                # All calls of the driver wait by this method.
+                self.wire.wait = self.wait
+                self.tasks.ahead = self
 
     def fetchall(self) -> list[tuple[int, int]]:
         return []
@@ -197,7 +202,7 @@ class CursorAhead:
         return self.wire.wait(*arguments, **options)
 
     def arrive(self) -> None:
-        """Wait for the answer, and commit; note an error for arrival()."""
+        """Wait for the answer, and commit; note an error for arrival(), a stop is raised, too."""
         if vars(self.wire).pop("wait", None) is None:
             return
         _begin, commit, undo = self.steps
@@ -213,12 +218,14 @@ class CursorAhead:
             with suppress(Exception):
                 self.send(undo)
                 self.answer()
+            if not isinstance(error, Exception):
+                raise
 
     def send(self, text: str) -> None:
         from psycopg.generators import send
 
         self.wire.pgconn.send_query(text.encode(self.wire.info.encoding))
-        type(self.wire).wait(self.wire, send(self.wire.pgconn))
+        self.wire.wait(send(self.wire.pgconn))
 
     def answer(self) -> Any:
         """Return the last result; raise its error."""

@@ -111,9 +111,10 @@ class Settler:
             return functools.partial(task._end, store.Ending.release())
         if isinstance(error, exceptions.PayloadError | exceptions.InvalidResultError):
             return functools.partial(task.fail, why=failure(error))
-        if isinstance(error, exceptions.YieldedError):
+        # YieldedError, or the group in which a task group raises it.
+        if task.floor is not None and not isinstance(error, Exception):
             running.error = None
-            return functools.partial(task._end, store.Ending.give_way(task.floor or 0.0))
+            return functools.partial(task._end, store.Ending.give_way(task.floor))
         if handler is not None and not isinstance(error, Verdict):
             error = running.error = self.ask(handler, error)
         self.cleanup.run()

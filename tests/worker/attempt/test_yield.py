@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import traceback
+import unittest
 from contextlib import suppress
 from datetime import timedelta
 from unittest import mock
@@ -235,6 +236,18 @@ class NeverTests(YieldTestCase):
         task.lane_before = None
         self.assertEqual(self.perform(task, perform), "yielded")
         self.assertEqual(self.calls, [1])
+
+
+    @unittest.skipUnless(hasattr(asyncio, "TaskGroup"), "Python 3.11 has task groups.")
+    def test_steps_in_a_task_group(self):
+        async def perform(task):
+            await task.astep("one", self.calls.append, 1)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(task.astep("two", self.calls.append, 2))
+                group.create_task(asyncio.sleep(9))
+
+        self.assertEqual(self.perform(self.take(), handler("group")(perform)), "yielded")
+        self.assertEqual((self.calls, Attempt.objects.count()), ([1], 0))
 
 
 class DeathTests(YieldTestCase):

@@ -20,7 +20,7 @@ from .tasks.submit import in_chunks, send_ahead, submit, submit_all
 from .values import Chunk, Parent, Submission
 
 # Claim.
-from .claims.acquire import Outlook, acquire, finish_and_acquire, look
+from .claims.acquire import Outlook, acquire, finish_and_acquire, look, may_start_again
 from .claims.single_lane import take_alone
 from .values import Lease
 

@@ -14,7 +14,8 @@ from django.db.models import Exists, OuterRef, Q
 
 from django_perfectqueue.models import Account, State, Ticket
 
-from ..arithmetic.fair_order import LANES_PROBED
+from ..arithmetic.fair_order import LANES_PROBED, lane_of
+from ..arithmetic.rate_limit import may_hold, split
 from ..database.dialects.base import numbers
 from ..database.transaction import (
     REPEATS,
@@ -28,6 +29,7 @@ from ..database.transaction import (
 )
 from ..lanes.accounts import Accounts
 from ..limits.holds import NEXT
+from ..limits.meters import allowances
 from ..notify.ring import will_wake
 from ..tasks.close import close, finish
 from ..upkeep.timers import fire_timers, wake_all_forgotten_lanes, wake_forgotten_lanes_if_due
@@ -336,6 +338,20 @@ def first_waiting(queue: str, *, using: str) -> list[Account]:
     rows = Account.objects.using(using).filter(queue=queue, ready__in=[True])
     rows = rows.filter(Q(has_open=True) | Exists(tickets)).order_by("turn")[:TURNS_READ]
     return with_retries(lambda: list(rows), using=using)
+
+
+def may_start_again(lease: Lease) -> bool:
+    """Return whether a running task that goes back to its line starts again, without a pause."""
+    keys = may_hold(lease.queue, lease.type, lease.user, split(lease.limits))
+    own = Account.objects.using(lease.using).filter(pk=lane_of(lease.queue, lease.user))
+
+    def look() -> bool:
+        with reading(lease.using) as db:
+            if not all(one.serves for one in allowances(db, keys, None).values()):
+                return False
+        return not own.filter(Q(paused=True) | Q(max_running=0)).exists()
+
+    return with_retries(look, using=lease.using)
 
 
 def comes_before(first: Account, other: Account) -> bool:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from django_perfectqueue import exceptions
+from django_perfectqueue import exceptions, store
 from django_perfectqueue.conf import FAIR
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
@@ -236,9 +236,14 @@ class SharedState:
         if status is None or after is None:
             return None
         status.has_steps = True
-        if self.stopping or task.seconds < after or not task.is_between_steps:
+        ends = self.stopping or self.status.draining
+        if ends or task.seconds < after or not task.is_between_steps:
             return None
-        return self.resources.wakeups.first_lane(status)
+        floor = self.resources.wakeups.first_lane(status)
+        if floor is not None and not store.may_start_again(task.lease):
+            # Until the listener looks again. Running tasks go on while others are paused.
+            status.outranked, floor = False, None
+        return floor
 
     def ended(self, running: Running, ending: AttemptEnd) -> None:
         """Record the result of an attempt, and free its place."""

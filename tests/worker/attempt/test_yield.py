@@ -237,7 +237,6 @@ class NeverTests(YieldTestCase):
         self.assertEqual(self.perform(task, perform), "yielded")
         self.assertEqual(self.calls, [1])
 
-
     @unittest.skipUnless(hasattr(asyncio, "TaskGroup"), "Python 3.11 has task groups.")
     def test_steps_in_a_task_group(self):
         async def perform(task):

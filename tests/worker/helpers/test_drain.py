@@ -1,10 +1,11 @@
+import itertools
 import time
 from pathlib import Path
 from unittest import mock
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Application, Dispatch
-from django_perfectqueue.models import Worker
+from django_perfectqueue.models import Step, Worker
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.helpers import registration
 
@@ -22,8 +23,19 @@ class Held(Application):
             time.sleep(0.02)
 
 
+class Stepping(Application):
+    """Take steps until the test opens the gate."""
+
+    def perform(self):
+        for number in itertools.takewhile(lambda _: not self.is_open(), itertools.count()):
+            self.task.step(f"s{number}", time.sleep, 0.05)
+
+    def is_open(self):
+        return (Path(self.task.data["folder"]) / "gate").exists()
+
+
 class Handlers(Dispatch):
-    routes = {"held": Held}
+    routes = {"held": Held, "stepping": Stepping}
 
 
 class DrainTests(ForkedWorkerTestCase):
@@ -52,6 +64,19 @@ class DrainTests(ForkedWorkerTestCase):
         self.drain(False)
         for key in ("k2", "k3"):
             wait_until(lambda key=key: self.status(key) == "finished", within=SLOW_MACHINE)
+
+    def test_what_it_runs_does_not_yield(self):
+        for key in ("k1", "k3"):
+            self.submit(key, "stepping", user="long")
+        self.worker(Handlers, PROCESSORS=1, TASK_PREFETCH=1, YIELD_AFTER=0.1)
+        wait_until(Step.objects.exists, within=SLOW_MACHINE)
+        self.drain(True)
+        wait_until(lambda: self.status("k3") == "waiting", within=SLOW_MACHINE)
+        self.submit("k2", "held", user="light")
+        time.sleep(1)
+        self.assertEqual([self.status(key) for key in ("k1", "k2")], ["running", "waiting"])
+        (self.folder / "gate").touch()
+        wait_until(lambda: self.status("k1") == "finished", within=SLOW_MACHINE)
 
     def drain(self, draining):
         wait_until(Worker.objects.exists, within=SLOW_MACHINE)

@@ -2,7 +2,9 @@
 
 import signal
 from collections import Counter
+from functools import partial
 
+from django_perfectqueue.fairness import set_limit, set_share
 from django_perfectqueue.models import Account, Attempt, Ticket
 from django_perfectqueue.queue import Queue
 
@@ -65,20 +67,33 @@ class YieldTests(WorkerTestCase):
         self.open_gate()
         wait_until(lambda: not Ticket.objects.exists())
 
-    def assert_goes_on(self, other, *arguments, queue="default", **settings):
+    def assert_goes_on(
+        self, other, *arguments, queue="default", meanwhile=lambda: None, **settings
+    ):
         """A long task is not left though another waits."""
         self.submit("long", "march", user="long")
         self.worker(*arguments, **{"YIELD_AFTER": AFTER, **settings})
         self.wait_for_note("step-0")
+        meanwhile()
         Queue(queue).submit("other", "note", {"diary": str(self.diary)}, user=other)
         self.wait_for_note("step-12")
         self.open_gate()
-        wait_until(lambda: not Ticket.objects.exists())
+        self.wait_for_status("long", "finished")
         self.assertEqual(len(self.notes("start")), 1)
 
     def test_a_queue_that_comes_later_waits(self):
         queues = ("--queue", "default", "--queue", "other")
         self.assert_goes_on("light", *queues, queue="other", QUEUE_ORDER="ordered")
+
+    def test_a_running_task_goes_on_while_its_queue_is_paused(self):
+        self.assert_goes_on("light", meanwhile=Queue().pause)
+
+    def test_a_running_task_goes_on_while_its_type_is_paused(self):
+        pause = partial(set_limit, "march", scope="type", paused=True)
+        self.assert_goes_on("light", meanwhile=pause)
+
+    def test_a_running_task_goes_on_while_its_user_is_paused(self):
+        self.assert_goes_on("light", meanwhile=partial(set_share, "long", paused=True))
 
     def test_a_user_does_not_yield_to_itself(self):
         self.assert_goes_on("long")

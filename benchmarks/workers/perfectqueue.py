@@ -46,8 +46,11 @@ class Sleep(Application):
 
     def perform(self) -> None:
         data = self.task.data
-        probe.note(data["i"])
-        time.sleep(data["seconds"])
+        if step := data.get("step"):
+            for number in range(round(data["seconds"] / step)):
+                self.task.step(str(number), self.pace, data["i"], step)
+            return
+        self.pace(data["i"], data["seconds"])
         if self.task.lease.attempt <= data["releases"]:
             self.task.release()
 

@@ -251,25 +251,23 @@ class Case:
         line: Any = models.Ticket.objects.using(self.using)
         line = line.filter(lane=self.ticket.lane, state=models.State.WAITING).only("rank", "run_at")
         earlier = {f"earlier_{number}": Rows(rows) for number, rows in enumerate(self.earlier())}
-        first = list(line.annotate(**earlier).order_by("rank", "run_at", "task_id")[:COUNTED])
+        line = line.annotate(**earlier, yields=Subquery(self.users_with_steps()[:1]))
+        first = list(line.order_by("rank", "run_at", "task_id")[:COUNTED])
         before = sum((one.rank, one.run_at, one.pk) < own for one in first)
         lanes = None
         if first and earlier:
             lanes = min(sum(getattr(first[0], name) for name in earlier), COUNTED + 1)
-        if lanes == before == 0 and (user := self.user_with_steps()) is not None:
-            return Reason(code=Code.NEXT_STEP, name=user, position=1, lanes=0)
+        if lanes == before == 0 and first[0].yields is not None:
+            return Reason(code=Code.NEXT_STEP, name=first[0].yields, position=1, lanes=0)
         return Reason(code=Code.POSITION, name=self.task.user, position=before + 1, lanes=lanes)
 
-    def user_with_steps(self) -> str | None:
-        """Return the user of a running task of others that may yield to it, having kept steps."""
-        held: Any = models.Ticket.objects.using(self.using)
-        held = held.filter(state=models.State.RUNNING, timer_at__gt=self.now).order_by("timer_at")
-        ids = [ticket.pk for ticket in held.only("pk")[:COUNTED]]
+    def users_with_steps(self) -> Any:
+        """Return the users of running tasks that may yield to it, as they have kept steps."""
         steps = models.Step.objects.filter(task=OuterRef("pk"))
-        tasks: Any = models.Task.objects.using(self.using)
-        tasks = tasks.filter(Exists(steps), pk__in=ids, queue=self.task.queue)
-        one = tasks.exclude(user=self.task.user).only("user").first()
-        return one and str(one.user)
+        held = models.Ticket.objects.filter(Exists(steps), timer_at__gt=self.now)
+        held = held.filter(state=models.State.RUNNING, task__queue=self.task.queue)
+        others = held.exclude(task__user=self.task.user)
+        return others.order_by("timer_at").values("task__user")
 
     def earlier(self) -> Iterator[QuerySet[Any]]:
         """

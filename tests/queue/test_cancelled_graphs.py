@@ -94,13 +94,13 @@ class OtherDoorTests(AdminTestCase):
     def test_the_admin_cancels_what_is_chosen_with_all_that_waits_for_it(self):
         chain()
         done = self.confirm(self.choose("cancel", *[Queue()[key] for key in "fabcde"]))
-        self.assertEqual(self.reported(done), ["6 tasks were cancelled."])
+        self.assertEqual(self.reported(done), ["Done: 6 cancelled."])
         self.assertEqual(statuses(), ["cancelled"] * 6)
 
     def test_but_not_the_task_for_which_another_waits(self):
         chain()
         done = self.confirm(self.choose("cancel", *[Queue()[key] for key in "abdef"]))
-        said = "3 tasks were cancelled. Not done: for 2 others wait: the page of each cancels it"
+        said = "Done: 3 cancelled. Not done: 2 that others wait for: its page cancels it with them."
         self.assertIn(said, " ".join(self.reported(done)))
 
     def test_a_bulk_operation_cancels_them_before_one_of_them_could_run(self):

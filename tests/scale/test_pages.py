@@ -34,7 +34,7 @@ TYPES = 10_000
 BUSY = 60
 ROUNDS = 5 if os.environ.get("PERFECTQUEUE_SCALE") else 1
 TIMES = 3
-STATEMENTS = 12
+STATEMENTS = 15
 RATIO = 1.1
 FULLER = (
     "task list, type",

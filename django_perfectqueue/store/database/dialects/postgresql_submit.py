@@ -81,23 +81,15 @@ class PostgreSQLSubmit(Dialect):
     def cursor_ahead(self, connection: BaseDatabaseWrapper, tasks: Chunk) -> Any:
         # These would not see a statement that Django does not send.
         watched = connection.execute_wrappers or connection.queries_logged
-        if (
-            watched
-            or not postgresql_server.is_psycopg3()
-            or not postgresql_server.takes_several_statements(connection)
-        ):
+        several = postgresql_server.takes_several_statements(connection)
+        if watched or not several or not postgresql_server.is_psycopg3():
             return None
         begins, wire = connection.get_autocommit(), connection.connection
         status = wire.info.transaction_status
+        if begins and status == postgresql_server.IDLE:
+            return CursorAhead(connection, wire, tasks, APART)
         # In the caller's transaction the driver sends BEGIN with the first statement of its own.
-        steps = (
-            APART
-            if begins and status == postgresql_server.IDLE
-            else IN_CALLERS
-            if status == OPEN
-            else None
-        )
-        return CursorAhead(connection, wire, tasks, steps) if steps else None
+        return CursorAhead(connection, wire, tasks, IN_CALLERS) if status == OPEN else None
 
     def submit(
         self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
@@ -153,9 +145,8 @@ def listed(name: str, kind: str, values: Sequence[Any]) -> tuple[str, str]:
         sql = TIMES_AND_SPANS.replace("{name}", name) if spans else f"%({name})s::timestamptz[]"
         return sql, postgresql_server.array(map(postgresql_server.time_of, values))
     items = map(",".join, values) if name == "limits" else values
-    return f"%({name})s::{kind}[]", (
-        postgresql_server.texts if kind == "text" else postgresql_server.array
-    )(items)
+    array = postgresql_server.texts if kind == "text" else postgresql_server.array
+    return f"%({name})s::{kind}[]", array(items)
 
 
 # By psycopg 3 the server stores tasks while the program prepares the next.

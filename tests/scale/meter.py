@@ -5,6 +5,7 @@ import re
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 
 from django.db import connection
 
@@ -80,17 +81,19 @@ VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
 
 @contextmanager
 def on_postgresql(sql, params):
-    """Run the statement once more before, and take it back."""
+    """Run the statements of a packet once more before, and take them back."""
+    plans = []
     with connection.connection.cursor() as cursor:
         cursor.execute("SAVEPOINT scale_look")
-        cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", params)
-        [[found]] = cursor.fetchall()
+        for statement in sql.split("; "):
+            cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", params)
+            [[found]] = cursor.fetchall()
+            plans.append((json.loads(found) if isinstance(found, str) else found)[0]["Plan"])
         cursor.execute("ROLLBACK TO SAVEPOINT scale_look")
         cursor.execute("RELEASE SAVEPOINT scale_look")
-    plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
-    reading = Reading(sql, 0, set(), json.dumps(plan, indent=1))
-    reading.pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-    for node in nodes(plan):
+    reading = Reading(sql, 0, set(), json.dumps(plans, indent=1))
+    reading.pages = sum(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] for plan in plans)
+    for node in chain.from_iterable(map(nodes, plans)):
         if not node["Node Type"].endswith("Scan"):
             continue
         if node.get("Relation Name") in BIG:

@@ -606,6 +606,8 @@ class FailedCommitTests(TransactionTestCase):
         def refuse_statement(given, how):
             """On PostgreSQL the store sends COMMIT itself."""
             if "COMMIT" in how and failures:
+                # By psycopg2, and by psycopg 3.
+                end(given, postgresql_server.ROLLBACK)
                 connection._rollback()
                 raise failures.pop()
             end(given, how)

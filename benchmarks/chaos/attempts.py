@@ -316,7 +316,7 @@ def was_taken_away(history: History, run: Run) -> bool:
 
 
 def takers_away(history: History, task: int) -> list[Call]:
-    """Return the calls that may have ended a task whoever held it."""
+    """Return the calls that may have ended a task, no matter who held it."""
     born = history.born_of[task]
     return [
         call

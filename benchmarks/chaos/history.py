@@ -201,11 +201,13 @@ class History:
 
     @cached_property
     def by_second(self) -> dict[int, list[Call]]:
-        """Return the calls by each second in which they were under way."""
+        """Return the calls by each second in which they were under way, or nearly."""
         found = defaultdict(list)
         last = max((call.asked for call in self.calls), default=0.0) + 1.0
         for call in self.calls:
-            for second in range(int(call.asked), int(min(call.answered, last)) + 1):
+            # SQLite's clock may name the end of a second where the next has begun.
+            end = min(call.answered, last) + SLACK
+            for second in range(int(call.asked - SLACK), int(end) + 1):
                 found[second].append(call)
         return found
 

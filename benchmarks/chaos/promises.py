@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
-from .attempts import MAY_END, Finding, ends_by, has_ended, was_let_go, was_unheard
+from .attempts import MAY_END, TICK, Finding, ends_by, has_ended, was_let_go, was_unheard
 from .calls import STUMBLED, Call, refs
 from .history import SLACK, Born, History, Run
 from .operations import BULK, was_put_back
@@ -46,7 +46,8 @@ def may_be_gone(history: History, born: Born) -> bool:
         if not (call.may_hold and call.asked - SLACK <= at <= call.answered + SLACK):
             continue
         replaced = [(task["queue"], task["key"]) for task in call.given.get("tasks", ())]
-        if call.verb == "purge" and has_ended(history, born.task, at):
+        # It may have been purged in the moment in which it ended.
+        if call.verb == "purge" and has_ended(history, born.task, at + 2 * TICK):
             return True
         if call.verb == "clear" and call.given["queue"] == born.queue:
             return True

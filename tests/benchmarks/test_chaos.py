@@ -188,6 +188,9 @@ class CheckerTests(CheckerCase):
         self.assert_found("lost", without(1).call(14.0, "purge"))
         self.assert_good(without(1).call(13.0, "purge"))
         self.assert_found("lost", without(2, 12.0).call(11.95, "purge"))
+        # In the moment in which it ended; and a clock that is late at the turn of a second.
+        self.assert_good(without(2, 12.602).call(12.6, "purge"))
+        self.assert_good(without(1, 13.9999).call(14.0, "purge"))
         self.assert_good(without(2, 12.0).call(11.95, "clear", queue="default"))
         self.assert_found("lost", without(2, 12.0).call(11.95, "clear", queue="other"))
         more = {"key": "steady-2"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import signal
@@ -133,7 +134,7 @@ class Environment:
         return processes.processor_time([self.target.server]) if self.target.server else 0.0
 
 
-class Live:
+class Live(abc.ABC):
     """
     A run on a real worker and a real database, in a process of its own.
 
@@ -149,8 +150,9 @@ class Live:
         self.load = self.load_kind(target, self.job, folder)
         self.environment = Environment(self.load, target, folder, Scale())
 
+    @abc.abstractmethod
     def measured(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """Run it, and return its figures."""
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         self.environment.wait_for(condition, self.patience, what)

@@ -21,9 +21,8 @@ from itertools import combinations, pairwise
 from . import operations, scenario
 from .calls import Call, Ref
 from .history import RUNNING, SLACK, Close, History, Run
+from .operations import TICK
 
-TICK = 0.005
-"""Seconds within which two times of the same clock, read by two processes, are one."""
 GRACE = 1.0
 """Seconds that a process may be held up between its last look at its lease and its handler."""
 FORGETFUL = 5.0

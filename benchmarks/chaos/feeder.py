@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import itertools
 import random
 import threading
@@ -25,7 +26,7 @@ BURST_AFTER = 15.0
 """Seconds from one burst to the next."""
 
 
-class Turning(threading.Thread):
+class Turning(threading.Thread, abc.ABC):
     """Takes one turn after another, until it is stopped."""
 
     def __init__(self, name: str) -> None:
@@ -37,8 +38,9 @@ class Turning(threading.Thread):
         """Return how many seconds pass until the next turn."""
         return TICK
 
+    @abc.abstractmethod
     def turn(self) -> None:
-        raise NotImplementedError
+        """Do what there is to do now."""
 
     def run(self) -> None:
         try:

@@ -19,6 +19,7 @@ BULK = "perfectqueue.bulk"
 STOPS_WITHIN = 5.0
 """Seconds after which a bulk operation that is asked to stop has stopped, if nothing fails."""
 TICK = 0.005
+"""Seconds within which two times of the same clock, read by two processes, are one."""
 DEAD = frozenset({"failed", "cancelled"})
 
 Finding = tuple[int | None, str]

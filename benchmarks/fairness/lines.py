@@ -84,6 +84,10 @@ class Held:
         return self.pick.finish_tag
 
     @property
+    def weight(self) -> float:
+        return self.pick.weight
+
+    @property
     def is_new(self) -> bool:
         return self.pick.is_new
 

@@ -53,19 +53,18 @@ class AcquiredTask(ReportingTask):
     has passed to another, and AlreadyFinishedError when this object has ended the task. In
     a transaction of the caller's it is settled with that; in an atomic handler they are
     ``deferred``, and written when it has returned. ``django_result`` is what Django's
-    signals are sent for one of its tasks. ``lane_before`` asks a worker for the virtual time of
-    the lane to which it is to yield, None where it goes on; ``floor`` is that of the lane to
-    which it has yielded.
+    signals are sent for one of its tasks. ``others_first`` asks a worker whether it is to
+    yield to the tasks of others, None is outside of a worker; it ``yields`` once that was so.
     """
 
     started: float = field(default_factory=time.monotonic)
     is_settling: bool = field(default=False, repr=False)
     django_result: Any = field(default=None, repr=False, compare=False)
     deferred: Deferred | None = field(default=None, repr=False, compare=False)
-    lane_before: Callable[[AcquiredTask], float | None] | None = field(
+    others_first: Callable[[AcquiredTask], bool] | None = field(
         default=None, repr=False, compare=False
     )
-    floor: float | None = field(default=None, repr=False, compare=False)
+    yields: bool = field(default=False, repr=False, compare=False)
     _settled: str = field(default="", repr=False)
     _lost: bool = field(default=False, repr=False)
     _doubt: MaybeCommitted | None = field(default=None, repr=False, compare=False)
@@ -215,7 +214,7 @@ class AcquiredTask(ReportingTask):
         WaitInTransactionError in an atomic handler, or in a transaction of the caller's.
         """
         self._refuse_if_settled()
-        if self.deferred is not None or (self.lane_before and in_transaction()):
+        if self.deferred is not None or (self.others_first and in_transaction()):
             raise exceptions.WaitInTransactionError(
                 f"Task '{self.key}' can't yield in a transaction, which would be undone."
                 " Yield outside of it, by a handler that is not atomic."
@@ -224,12 +223,11 @@ class AcquiredTask(ReportingTask):
 
     def _give_way(self) -> None:
         """Raise YieldedError where others come first, and nothing would be undone by that."""
-        if self.lane_before is None or self.deferred is not None:
+        if self.others_first is None or self.deferred is not None:
             return
         # Once one step has raised it, those beside it do.
-        floor = self.lane_before(self) if self.floor is None else self.floor
-        if floor is not None and not in_transaction():
-            self.floor = floor
+        if (self.yields or self.others_first(self)) and not in_transaction():
+            self.yields = True
             raise exceptions.YieldedError(
                 f"Task '{self.key}' goes on later: tasks of others come first."
             )

@@ -55,6 +55,19 @@ RAISE = """
 UPDATE "perfectqueue_account" SET "cost" = {least}
 WHERE "id" IN ({accounts}) AND "cost" < {least}
 """
+# What an account may not be moved before: the last of those that wait ahead of it, and the place
+# at which others wake.
+BEHIND = f"""
+SELECT (
+    SELECT "other"."virtual_time" FROM "perfectqueue_account" AS "other"
+    WHERE "other"."queue" = "own"."queue" AND "other"."ready" = TRUE AND "other"."turn" < {TURN}
+    ORDER BY "other"."turn" DESC LIMIT 1
+), (
+    SELECT "other"."finish_tag" FROM "perfectqueue_account" AS "other"
+    WHERE "other"."queue" = "own"."queue" AND "other"."id" <> "own"."id"
+    ORDER BY "other"."finish_tag" DESC LIMIT 1
+) FROM "perfectqueue_account" AS "own" WHERE "own"."id" = %(account)s
+"""
 # Take back so much of what was given back that the account comes no earlier than the floor.
 STAY_BEHIND = """
 UPDATE "perfectqueue_account" SET "virtual_time" = CASE
@@ -173,7 +186,7 @@ class Accounts:
     any account. ``holds`` has the lanes that were looked at, ``look_up`` the accounts of which
     it is to be looked up whether a lane is open, and ``opened`` says how many holds are due
     since. ``yielded`` has the lanes of tasks that have yielded, each with what was given back of
-    its charge and the floor.
+    its charge.
     """
 
     now: datetime | None = None
@@ -184,7 +197,7 @@ class Accounts:
     holds: Holds = field(default_factory=Holds)
     look_up: set[int] = field(default_factory=set)
     opened: int = 0
-    yielded: dict[int, tuple[float, float]] = field(default_factory=dict)
+    yielded: dict[int, float] = field(default_factory=dict)
 
     def of(self, lane: int) -> Charge:
         charge = self.lanes.get(lane)
@@ -216,18 +229,16 @@ class Accounts:
         else:
             self.end_all([(lease, seconds)])
 
-    def give_way(self, lease: Lease, seconds: float, charged: float | None, floor: float) -> None:
+    def give_way(self, lease: Lease, seconds: float, charged: float | None) -> None:
         """
-        A task goes back after so many seconds, for a lane with the virtual time ``floor``.
+        A task goes back after so many seconds, for lanes that come before its own.
 
-        That lane took its place beside the whole charge of this one. What is given back of the
-        charge moves this one no further than to the floor: else it would be first again. The
-        clock moves to what was reached, not to what was expected.
+        These took their places beside the whole charge of this one. What is given back of the
+        charge moves this one before none of them, nor before the place of who comes next: else
+        it would be first again.
         """
-        ran = (seconds - lease.charge) / lease.weight
-        tag = lease.finish_tag and max(0.0, lease.finish_tag + ran)
-        self.end(lease._replace(finish_tag=tag), seconds, charged)
-        self.yielded[lease.lane] = max(0.0, (charged or lease.charge) - seconds), floor
+        self.end(lease, seconds, charged)
+        self.yielded[lease.lane] = max(0.0, (charged or lease.charge) - seconds)
 
     def correct(self, lease: Lease, charged: float) -> None:
         """A task that ends was charged so much in all, more than when it was taken."""
@@ -257,8 +268,12 @@ class Accounts:
         for lane, some in by_lane.items():
             account = self.of(lane)
             charge = sum([lease.charge for lease, _seconds in some])
-            account.end(charge, sum([seconds for _lease, seconds in some]), len(some))
-            tag = max([lease.finish_tag for lease, _seconds in some])
+            ran = sum([seconds for _lease, seconds in some])
+            account.end(charge, ran, len(some))
+            # The clock moves to what was reached, not to what was expected: who comes next would
+            # be behind those who were given less.
+            back = max(0.0, charge - ran) / some[0][0].weight
+            tag = max([lease.finish_tag for lease, _seconds in some]) - back
             if is_gated(lane):
                 account.finish_tag = max(account.finish_tag, tag)
             else:
@@ -339,21 +354,26 @@ class Accounts:
         if self.lanes:
             own = self.own(db)
             entries = [own[id_].entry(id_, short=id_ in plain) for id_ in sorted(own)]
+            floors = self.floors(db)
             known = db.dialect.charge(db.cursor, entries, self.now)
             raise_costs(db, {id_: one.least_cost for id_, one in own.items() if one.least_cost})
-            self.stay_behind(db)
+            for account, floor in floors.items():
+                db.execute(STAY_BEHIND, {"account": account, **floor})
             if known is not None:
                 slept = known
             elif plain and (limited or not any(entry.served for entry in entries)):
                 [(slept,)] = db.rows(ASLEEP, accounts=sorted(plain))
         return slept + (self.file(db, changed) if limited else 0)
 
-    def stay_behind(self, db: Session) -> None:
-        for lane, (back, floor) in self.yielded.items():
+    def floors(self, db: Session) -> dict[int, dict[str, float]]:
+        """Return what accounts are given back that yield, and how far back they may go."""
+        found = {}
+        for lane, back in self.yielded.items():
             owner = self.limited.get(lane)
-            values = {"account": owner.account if owner else lane, "back": back, "floor": floor}
-            if back:
-                db.execute(STAY_BEHIND, values)
+            account = owner.account if owner else lane
+            for waiting, clock in db.rows(BEHIND, {"account": account}) if back else ():
+                found[account] = {"back": back, "floor": max(waiting or 0.0, clock or 0.0)}
+        return found
 
     def count(self, db: Session) -> dict[int, int]:
         """

@@ -35,7 +35,7 @@ class Ending:
 
     The task ends with an ``outcome``, and ``letter`` in its dead letter; with None it goes back
     to its line, due after ``wait`` seconds. ``why`` is kept of the attempt; None keeps no
-    record, and the attempt does not count. ``floor`` is as of Accounts.give_way().
+    record, and the attempt does not count.
     """
 
     word: str
@@ -43,7 +43,6 @@ class Ending:
     wait: float = 0.0
     why: Failure | None = None
     letter: Failure = CANCELLED
-    floor: float = 0.0
 
     @classmethod
     def retry(cls, wait: float, why: Failure) -> Ending:
@@ -61,9 +60,9 @@ class Ending:
         return cls(word="released", wait=wait)
 
     @classmethod
-    def give_way(cls, floor: float) -> Ending:
-        """Give the task back between two steps, as a lane with this virtual time comes first."""
-        return cls(word="yielded", floor=floor)
+    def give_way(cls) -> Ending:
+        """Give the task back between two steps, as other lanes come first."""
+        return cls(word="yielded")
 
     @classmethod
     def fail(cls, why: Failure) -> Ending:
@@ -117,7 +116,7 @@ def settle(
         accounts = Accounts(now)
         for lease, (_cancel, charged) in found.items():
             if words[lease] == "yielded":
-                accounts.give_way(lease, seconds or 0.0, charged, ending.floor)
+                accounts.give_way(lease, seconds or 0.0, charged)
             else:
                 accounts.end(lease, seconds, charged)
         accounts.write(db)

@@ -112,9 +112,9 @@ class Settler:
         if isinstance(error, exceptions.PayloadError | exceptions.InvalidResultError):
             return functools.partial(task.fail, why=failure(error))
         # YieldedError, or the group in which a task group raises it.
-        if task.floor is not None and not isinstance(error, Exception):
+        if task.yields and not isinstance(error, Exception):
             running.error = None
-            return functools.partial(task._end, store.Ending.give_way(task.floor))
+            return functools.partial(task._end, store.Ending.give_way())
         if handler is not None and not isinstance(error, Verdict):
             error = running.error = self.ask(handler, error)
         self.cleanup.run()

@@ -182,9 +182,6 @@ class Listener(HelperProcess):
             other = own.get(task.account)
             first = [one for one in waiting if other and self.is_before(one, other)]
             outranking.update(first)
-            # Virtual times of two queues can't be compared.
-            alike = [one.virtual_time for one in first if other and one.queue == other.queue]
-            task.floor = alike[0] if alike else 0.0
             task.outranked = bool(first)
         self.wakeups.outranking.value = len(outranking)
 

@@ -215,8 +215,8 @@ class SharedState:
                 return None
             if (lease := hand.next(now)) is None:
                 return None
-            alive_time, before = self.options.ALIVE_TIME, self.lane_before
-            task = AcquiredTask(lease, alive_time, self.worker, lane_before=before)
+            alive_time, asks = self.options.ALIVE_TIME, self.others_first
+            task = AcquiredTask(lease, alive_time, self.worker, others_first=asks)
             running = Running(task, index=hand.free.pop())
             hand.going[running.index] = running
             limits = self.plan.time_limits(lease)
@@ -230,20 +230,20 @@ class SharedState:
             self.usage.current[id(task)] = task
         return running
 
-    def lane_before(self, task: AcquiredTask) -> float | None:
-        """Return the virtual time of the lane to which a task yields here; None if it goes on."""
+    def others_first(self, task: AcquiredTask) -> bool:
+        """Return whether a task is to yield here and now to the tasks of others."""
         status, after = self.status.of(task.lease.task_id), self.options.YIELD_AFTER
         if status is None or after is None:
-            return None
+            return False
         status.has_steps = True
         ends = self.stopping or self.status.draining
         if ends or task.seconds < after or not task.is_between_steps:
-            return None
-        floor = self.resources.wakeups.first_lane(status)
-        if floor is not None and not store.may_start_again(task.lease):
-            # Until the listener looks again. Running tasks go on while others are paused.
-            status.outranked, floor = False, None
-        return floor
+            return False
+        if not self.resources.wakeups.is_outranked(status):
+            return False
+        # Until the listener looks again. Running tasks go on while others are paused.
+        status.outranked = store.may_start_again(task.lease)
+        return status.outranked
 
     def ended(self, running: Running, ending: AttemptEnd) -> None:
         """Record the result of an attempt, and free its place."""

@@ -56,8 +56,7 @@ class TaskStatus(ctypes.Structure):
     hold for the next one in the same place.
 
     ``has_steps`` means that it has come to a place where it may yield. The listener writes whether
-    it is ``outranked``: a lane waits that comes before its own; ``floor`` is the virtual time of
-    that lane.
+    it is ``outranked``: a lane waits that comes before its own.
     """
 
     task_id: int
@@ -71,7 +70,6 @@ class TaskStatus(ctypes.Structure):
     returned_id: int
     has_steps: bool
     outranked: bool
-    floor: float
 
     @property
     def kill_at(self) -> float:
@@ -346,12 +344,12 @@ class Wakeups:
         tasks = [task for status, _wakeup in self.processors for task in status._task_statuses]
         return [one for one in tasks if one.task_id and one.has_steps and one.since <= began_by]
 
-    def first_lane(self, status: TaskStatus) -> float | None:
-        """Return the virtual time of the lane to which a task is to yield now, or None."""
+    def is_outranked(self, status: TaskStatus) -> bool:
+        """Return whether a task is to yield now; of the lanes before it one more is served then."""
         if not status.outranked or self.outranking.value <= 0 or self.has_free_for_all():
-            return None
+            return False
         self.outranking.value -= 1
-        return status.floor
+        return True
 
     def kept_costs(self) -> Costs:
         """Return between which expected costs the tasks are that kept processors take."""

@@ -105,6 +105,7 @@ class IdleTests(TestCase):
         store.upkeep.wake_forgotten_lanes(**USING)
         Account.objects.filter(user=users[0]).update(virtual_time=1000.0, finish_tag=0.0)
         Account.objects.filter(user=users[1]).update(virtual_time=0.0, finish_tag=0.0)
+        Account.objects.filter(user=users[2]).update(virtual_time=1.0, finish_tag=1.0)
         clock = Account.objects.latest("finish_tag")
         sweep()
         left = set(Account.objects.values_list("user", flat=True))

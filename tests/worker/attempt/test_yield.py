@@ -28,21 +28,19 @@ from ...management.running import run
 from ..runners import runner_for
 
 SOON = timedelta(hours=1)
-FLOOR = 0.0
 
 
 class AtOnce:
     """A worker in which the lane of others is first, so many times."""
 
-    def __init__(self, times=1, floor=FLOOR):
+    def __init__(self, times=1):
         self.times = times
-        self.floor = floor
 
     def __call__(self, task):
         if not (self.times and task.is_between_steps):
-            return None
+            return False
         self.times -= 1
-        return self.floor
+        return True
 
 
 class YieldTestCase(TransactionTestCase):
@@ -62,7 +60,7 @@ class YieldTestCase(TransactionTestCase):
     def again(self, **options):
         task = Queue().poll(**options)
         self.assertIsNotNone(task, "Nothing is due.")
-        task.lane_before = AtOnce()
+        task.others_first = AtOnce()
         return task
 
     def perform(self, task, act=None):
@@ -113,7 +111,7 @@ class YieldTests(YieldTestCase):
     def test_each_attempt_makes_progress_before_it_yields(self):
         self.assertEqual(self.perform(self.take()), "yielded")
         task = self.again()
-        task.lane_before = AtOnce(times=9)
+        task.others_first = AtOnce(times=9)
         self.assertEqual(self.perform(task), "finished")
 
     def test_a_cancel_request_that_arrives_meanwhile_cancels_it(self):
@@ -139,7 +137,7 @@ class YieldTests(YieldTestCase):
         before = Ticket.objects.values().get()
         self.assertEqual(self.perform(frozen, self.only_two), "preempted")
         with self.assertRaises(PreemptedError):
-            frozen._end(store.Ending.give_way(FLOOR))
+            frozen._end(store.Ending.give_way())
         self.assertEqual(Ticket.objects.values().get(), before)
 
     def only_two(self, task):
@@ -170,13 +168,28 @@ class YieldTests(YieldTestCase):
         self.goes_on()
         self.assertEqual(batch.progress().finished, 1)
 
-    def test_what_is_given_back_of_its_charge_leaves_it_behind_the_other(self):
+    def charged(self, seconds):
+        """Return a task whose lane was charged so many seconds in advance, as was expected."""
         task = self.take(user="ann")
-        task.lease = task.lease._replace(charge=60.0)
-        Account.objects.update(virtual_time=60.0, cost=60.0)
-        task.lane_before = AtOnce(floor=40.0)
+        task.lease = task.lease._replace(charge=seconds)
+        Account.objects.update(virtual_time=seconds, cost=seconds)
+        return task
+
+    def test_what_is_given_back_of_its_charge_leaves_it_behind_all_who_wait(self):
+        task = self.charged(60.0)
+        for key, reached in ("k2", 30.0), ("k3", 40.0), ("k4", 90.0):
+            Queue().submit(key, "report", user=key)
+            Account.objects.filter(user=key).update(virtual_time=reached, cost=0.1)
+        Account.objects.filter(user="k4").update(cost=60.0)
         self.perform(task)
-        self.assertEqual(Account.objects.get().virtual_time, 40.0)
+        self.assertEqual(Account.objects.get(user="ann").virtual_time, 40.0)
+
+    def test_it_leaves_it_behind_the_place_of_who_comes_next(self):
+        task = self.charged(60.0)
+        Queue().submit("k2", "report", user="bob")
+        Account.objects.filter(user="bob").update(finish_tag=50.0, virtual_time=0.0)
+        self.perform(task)
+        self.assertEqual(Account.objects.get(user="ann").virtual_time, 50.0)
 
 
 class NeverTests(YieldTestCase):
@@ -209,11 +222,11 @@ class NeverTests(YieldTestCase):
     def test_a_step_within_a_step(self):
         def perform(task):
             task.step("one", self.calls.append, 1)
-            task.lane_before = AtOnce(times=9)
+            task.others_first = AtOnce(times=9)
             task.step("outer", task.step, "inner", self.calls.append, 2)
 
         task = self.take()
-        task.lane_before = None
+        task.others_first = None
         self.assertEqual(self.perform(task, perform), "yielded")
         self.assertEqual(self.calls, [1])
 
@@ -227,13 +240,13 @@ class NeverTests(YieldTestCase):
     def test_steps_side_by_side_end_before_it(self):
         async def perform(task):
             await task.astep("one", self.calls.append, 1)
-            task.lane_before = AtOnce(times=9)
+            task.others_first = AtOnce(times=9)
             names = ("two", "three")
             await asyncio.gather(*[task.astep(one, self.calls.append, one) for one in names])
 
         perform = handler("side-by-side")(perform)
         task = self.take()
-        task.lane_before = None
+        task.others_first = None
         self.assertEqual(self.perform(task, perform), "yielded")
         self.assertEqual(self.calls, [1])
 
@@ -265,7 +278,7 @@ class DeathTests(YieldTestCase):
         if not (child := os.fork()):
             try:
                 task = Queue().poll()
-                task.lane_before = AtOnce()
+                task.others_first = AtOnce()
                 with mock.patch.object(where, name, last):
                     self.perform(task)
             except BaseException:

@@ -135,7 +135,7 @@ class UsageBufferTests(TestCase):
     def test_a_task_that_has_yielded_has_waited_before_it_began_and_no_more(self):
         books, task = usage(), held()
         ran(books, task, 1.0)
-        task._end(store.Ending.give_way(0.0))
+        task._end(store.Ending.give_way())
         for seconds in (1.0, 100.0):
             [lease] = acquire(now=None)
             task = AcquiredTask(lease)
@@ -143,7 +143,7 @@ class UsageBufferTests(TestCase):
             task.started -= seconds
             books.write()
             books.end(task, task.started + seconds)
-            task._end(store.Ending.give_way(0.0))
+            task._end(store.Ending.give_way())
         books.write()
         waits = [sum(getattr(row, f"wait_{n}") for n in range(28)) for row in Usage.objects.all()]
         self.assertEqual(set(waits), {1})
